@@ -38,16 +38,19 @@ impl Sources for OsSources {
             ));
         }
         let path = Path::new(url.path());
-        // Opening a disk would make the directory.
         if !path.is_dir() {
             return Err(format!("{} is no directory on this machine", path.display()));
         }
-        OsDisk::open(path).map(|disk| Arc::new(disk) as Arc<dyn Disk>).map_err(|error| error.to_string())
+        OsDisk::open_to_read(path)
+            .map(|disk| Arc::new(disk) as Arc<dyn Disk>)
+            .map_err(|error| error.to_string())
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     #[test]
@@ -65,5 +68,37 @@ mod tests {
         }
         let directory = format!("file://{}", std::env::temp_dir().display());
         assert!(OsSources.open(&directory).is_ok());
+    }
+
+    /// A node runs as a user of its own, and artifacts belong to whoever builds them.
+    #[test]
+    fn a_source_of_another_user_is_read_and_not_changed() {
+        let root = std::env::temp_dir().join(format!("tontine-foreign-source-{}", std::process::id()));
+        let chunk = root.join("chunk");
+        std::fs::create_dir(&root).unwrap();
+        std::fs::write(&chunk, b"of somebody else").unwrap();
+        std::fs::set_permissions(&root, std::fs::Permissions::from_mode(0o755)).unwrap();
+        std::fs::set_permissions(&chunk, std::fs::Permissions::from_mode(0o444)).unwrap();
+        let url = format!("file://{}", root.display());
+        let read = std::thread::spawn(move || {
+            // Who runs tests as root may write everywhere. This thread alone goes on as *nobody*, who may not.
+            // SAFETY: the call changes nothing but this thread's rights on files; for other users it does nothing.
+            unsafe { libc::setfsuid(65_534) };
+            let refused = std::fs::OpenOptions::new().write(true).open(&chunk).map_err(|error| error.kind());
+            assert_eq!(refused.err(), Some(std::io::ErrorKind::PermissionDenied), "it may only read");
+            let source = OsSources.open(&url).unwrap();
+            let mut bytes = [0; 16];
+            assert_eq!(source.open("chunk").unwrap().read_at(0, &mut bytes), Ok(16));
+            assert_eq!(source.open("chunk").unwrap().map().unwrap().length(), 16);
+            bytes
+        });
+        assert_eq!(&read.join().unwrap(), b"of somebody else");
+        // Also who may write writes nothing.
+        let source = OsSources.open(&format!("file://{}", root.display())).unwrap();
+        assert!(source.create("more").is_err() && source.rename("chunk", "more").is_err());
+        assert!(source.open("chunk").unwrap().append(b"more").is_err());
+        assert!(source.remove("chunk").is_err() && source.lock("LOCK").is_err());
+        assert_eq!(source.list(""), Ok(vec!["chunk".to_owned()]));
+        std::fs::remove_dir_all(&root).unwrap();
     }
 }

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
-use runtime::Disk;
+use runtime::{Disk, DiskError};
 use serde_json::json;
 use storage::readonly::{ChunkEntry, Layout, Manifest, OpenError, prove, prove_delta};
 
@@ -24,7 +24,7 @@ pub(super) fn check(shared: &Shared, arguments: &CheckArguments) -> Result<ExitC
     let (disk, manifest) = opened(&arguments.url)?;
     let scratch = Scratch::of(&arguments.url, "check")?;
     let next = AtomicUsize::new(0);
-    let damages = Mutex::new(Vec::new());
+    let (damages, unread) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
     let shown = Mutex::new((Progress::new(Some(manifest.file_bytes()), 0), 0, 0));
     std::thread::scope(|scope| {
         for _ in 0..jobs(arguments.jobs) {
@@ -33,7 +33,8 @@ pub(super) fn check(shared: &Shared, arguments: &CheckArguments) -> Result<ExitC
                     let place = next.fetch_add(1, Ordering::Relaxed);
                     let Some(chunk) = manifest.chunks.get(place) else { break };
                     if let Err(error) = check_chunk(&*disk, scratch.as_ref(), &manifest, (place, chunk)) {
-                        damages.lock().push(error.to_string());
+                        let of_its_kind = if is_unread(&error) { &unread } else { &damages };
+                        of_its_kind.lock().push(format!("chunk {}: {error}", chunk.digest));
                     }
                     let (progress, bytes, records) = &mut *shown.lock();
                     *bytes += chunk.file_bytes;
@@ -44,8 +45,10 @@ pub(super) fn check(shared: &Shared, arguments: &CheckArguments) -> Result<ExitC
         }
     });
     shown.into_inner().0.end();
-    let mut damages = damages.into_inner();
+    let (mut damages, mut unread) = (damages.into_inner(), unread.into_inner());
     damages.sort();
+    unread.sort();
+    let is_sound = damages.is_empty() && unread.is_empty();
     let document = json!({
         "store": manifest.store.as_str(),
         "number": manifest.number,
@@ -53,8 +56,9 @@ pub(super) fn check(shared: &Shared, arguments: &CheckArguments) -> Result<ExitC
         "chunks": manifest.chunks.len(),
         "records": manifest.records(),
         "deltas": manifest.deltas().len(),
-        "sound": damages.is_empty(),
+        "sound": is_sound,
         "damages": damages,
+        "unread": unread,
     });
     print(shared.format(), &document, || {
         let what = format!(
@@ -64,16 +68,35 @@ pub(super) fn check(shared: &Shared, arguments: &CheckArguments) -> Result<ExitC
             count(manifest.records(), "record"),
             count(manifest.chunks.len() as u64, "chunk")
         );
-        match damages.is_empty() {
+        match is_sound {
             true => format!("{what}: sound"),
-            false => format!(
-                "{what}: {} damaged\n  {}\nnext: copy the damaged chunks from another place, or build the artifact again",
-                count(damages.len() as u64, "chunk"),
-                damages.join("\n  ")
-            ),
+            false => what + &faults(&damages, &unread),
         }
     });
-    Ok(if damages.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) })
+    Ok(if is_sound { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}
+
+/// Whether this says only that a file, which is there, was not read.
+fn is_unread(error: &OpenError) -> bool {
+    matches!(error, OpenError::Disk { error, .. } if !matches!(error, DiskError::NotFound { .. }))
+}
+
+/// What is wrong with an artifact, and what helps.
+fn faults(damages: &[String], unread: &[String]) -> String {
+    let listed = |faults: &[String], what: &str, next: &str| match faults {
+        [] => String::new(),
+        faults => format!(
+            "\n{} {what}\n  {}\nnext: {next}",
+            count(faults.len() as u64, "chunk"),
+            faults.join("\n  ")
+        ),
+    };
+    listed(damages, "damaged", "copy the damaged chunks from another place, or build the artifact again")
+        + &listed(
+            unread,
+            "not read, and not judged",
+            "give this user the right to read them, or mend the disk; then check again",
+        )
 }
 
 /// Verifies a chunk, and the delta that makes it of the parent's.

@@ -81,7 +81,8 @@ pub(super) fn opened(url: &str) -> Result<(Arc<dyn Disk>, Manifest), CliError> {
                 std::io::ErrorKind::NotFound => nothing(place.clone()),
                 _ => CliError::io(format!("cannot read {place}"))(error),
             })?;
-            let disk = OsDisk::open(&directory).map_err(|error| CliError::Other(error.to_string()))?;
+            let disk =
+                OsDisk::open_to_read(&directory).map_err(|error| CliError::Other(error.to_string()))?;
             (Arc::new(disk) as Arc<dyn Disk>, bytes, place)
         }
     };
@@ -148,7 +149,12 @@ impl Scratch {
             }
             Ok(())
         };
-        bring().map_err(|error: FetchError| wrong(error.to_string()))
+        bring().map_err(|error: FetchError| match error {
+            FetchError::Source { error, .. } | FetchError::Target { error, .. } => {
+                OpenError::Disk { chunk: Some(entry.digest), error }
+            }
+            error => wrong(error.to_string()),
+        })
     }
 
     /// Removes a copy.

@@ -1,6 +1,8 @@
 //! `tontine artifact`: built from files, proved, compared, and refused where something is wrong.
 
 use std::fmt::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 
 use serde_json::Value as Json;
@@ -235,6 +237,37 @@ fn a_damaged_artifact_is_told_from_a_sound_one_and_from_none() {
     std::fs::remove_file(&manifest).unwrap();
     let answer = tontine(&["artifact", "show", &out]);
     assert!(answer.code == 2 && answer.stderr.contains("holds no artifact"), "{}", answer.stderr);
+}
+
+/// The tests' own user may be root, who may read and write everything; *nobody* may not.
+fn as_nobody(words: &[&str]) -> Answer {
+    let mut command = crate::cluster::command(words);
+    if rustix::process::geteuid().is_root() {
+        command.uid(65_534).gid(65_534);
+    }
+    Answer::of(command.output().unwrap())
+}
+
+#[test]
+fn an_artifact_of_another_user_is_checked_and_what_cannot_be_read_is_no_damage() {
+    let shop = Workshop::new();
+    let input = shop.write("words.tsv", &counts(0..3000));
+    shop.built(&[&input], "out", &[]);
+    let out = shop.path("out");
+    let chunk = shop.chunk("out", &shop.chunks("out")[0]);
+    let allow = |path: &Path, rights| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(rights)).unwrap();
+    };
+    allow(shop.0.path(), 0o755);
+    shop.chunks("out").iter().for_each(|name| allow(&shop.chunk("out", name), 0o444));
+    as_nobody(&["artifact", "check", &out]).exits(0);
+    allow(&chunk, 0o000);
+    let answer = as_nobody(&["artifact", "check", &out, "--json"]).exits(1).json();
+    assert_eq!((&answer["sound"], &answer["damages"]), (&Json::from(false), &Json::from(Vec::<Json>::new())));
+    assert!(answer["unread"][0].as_str().unwrap().contains("Permission denied"), "{answer}");
+    let shown = as_nobody(&["artifact", "check", &out]).exits(1).text();
+    assert!(shown.contains("1 chunk not read") && shown.contains("give this user the right"), "{shown}");
+    assert!(!shown.contains("damaged"), "{shown}");
 }
 
 #[test]

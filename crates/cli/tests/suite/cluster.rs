@@ -155,7 +155,7 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    fn of(output: Output) -> Answer {
+    pub(crate) fn of(output: Output) -> Answer {
         Answer {
             code: output.status.code().unwrap_or(-1),
             stdout: output.stdout,

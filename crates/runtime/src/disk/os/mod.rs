@@ -39,6 +39,7 @@ const DROP_AGAIN_BYTES: u64 = 64 << 20;
 pub struct OsDisk {
     root: PathBuf,
     syncer: Arc<Syncer>,
+    is_writable: bool,
 }
 
 impl OsDisk {
@@ -49,9 +50,20 @@ impl OsDisk {
     pub fn open(root: &Path) -> Result<OsDisk, DiskError> {
         let shown = root.display().to_string();
         fs::create_dir_all(root).map_err(|error| translate(&shown, &error))?;
+        Ok(OsDisk { is_writable: true, ..OsDisk::open_to_read(root)? })
+    }
+
+    /// Takes `root`, which is there, as the root of files that somebody else has written. They are opened only to be read,
+    /// so the right to read them is enough, also on a file system that is mounted read-only.
+    ///
+    /// # Errors
+    /// [`DiskError::NotFound`] when there is no such directory; [`DiskError::Failed`] when it cannot be looked at, or when no
+    /// thread can be started.
+    pub fn open_to_read(root: &Path) -> Result<OsDisk, DiskError> {
+        let shown = root.display().to_string();
         let root = root.canonicalize().map_err(|error| translate(&shown, &error))?;
         let syncer = Syncer::start().map_err(|error| translate(&shown, &error))?;
-        Ok(OsDisk { root, syncer: Arc::new(syncer) })
+        Ok(OsDisk { root, syncer: Arc::new(syncer), is_writable: false })
     }
 
     /// The place of `path` below the root; refuses absolute paths and `..`.
@@ -62,6 +74,17 @@ impl OsDisk {
             false => Err(DiskError::Failed {
                 path: path.to_owned(),
                 reason: "the path is absolute or leaves the disk's root".to_owned(),
+            }),
+        }
+    }
+
+    /// The place of `path` where it may be changed.
+    fn place_to_change(&self, path: &str) -> Result<PathBuf, DiskError> {
+        match self.is_writable {
+            true => self.place(path),
+            false => Err(DiskError::Failed {
+                path: path.to_owned(),
+                reason: "the disk was opened to be read".to_owned(),
             }),
         }
     }
@@ -88,7 +111,7 @@ impl OsDisk {
 
 impl Disk for OsDisk {
     fn create(&self, path: &str) -> Result<Arc<dyn File>, DiskError> {
-        let place = self.place(path)?;
+        let place = self.place_to_change(path)?;
         self.make_parents(path, &place)?;
         let file = open_quietly(OpenOptions::new().read(true).write(true).create_new(true), &place)
             .map_err(|error| translate(path, &error))?;
@@ -97,7 +120,7 @@ impl Disk for OsDisk {
 
     fn open(&self, path: &str) -> Result<Arc<dyn File>, DiskError> {
         let place = self.place(path)?;
-        let file = open_quietly(OpenOptions::new().read(true).write(true), &place)
+        let file = open_quietly(OpenOptions::new().read(true).write(self.is_writable), &place)
             .map_err(|error| translate(path, &error))?;
         let length = file.metadata().map_err(|error| translate(path, &error))?.len();
         Ok(self.handle(path, file, length))
@@ -109,13 +132,13 @@ impl Disk for OsDisk {
     }
 
     fn rename(&self, from: &str, to: &str) -> Result<(), DiskError> {
-        let (source, target) = (self.place(from)?, self.place(to)?);
+        let (source, target) = (self.place_to_change(from)?, self.place_to_change(to)?);
         self.make_parents(to, &target)?;
         fs::rename(source, target).map_err(|error| translate(from, &error))
     }
 
     fn remove(&self, path: &str) -> Result<(), DiskError> {
-        fs::remove_file(self.place(path)?).map_err(|error| translate(path, &error))
+        fs::remove_file(self.place_to_change(path)?).map_err(|error| translate(path, &error))
     }
 
     fn list(&self, directory: &str) -> Result<Vec<String>, DiskError> {
@@ -145,7 +168,7 @@ impl Disk for OsDisk {
     }
 
     fn lock(&self, path: &str) -> Result<Box<dyn Send + Sync>, DiskError> {
-        let place = self.place(path)?;
+        let place = self.place_to_change(path)?;
         self.make_parents(path, &place)?;
         let file = OpenOptions::new()
             .read(true)
