@@ -17,7 +17,8 @@ use super::sort::{BuildRecord, Merged, Place, Records};
 
 /// Keys and values of the lowest tokens by which layout and dictionary are chosen.
 pub(super) const SAMPLE_BYTES: usize = 4 << 20;
-/// Mean bytes of key and value above which records lie in slots: measured, see `docs/benchmarks/readonly.md`.
+/// Mean bytes of key and value above which records lie in slots. It comes from a prototype and was not measured
+/// again (`docs/design/next.md`).
 pub const PAGES_RECORD_BYTES_MAX: usize = 600;
 
 /// What is to be done with records of one key.
