@@ -134,10 +134,8 @@ impl Artifacts {
         let wanted = self.wanted(view, store, &manifest);
         let here = self.here(store, &manifest, &wanted).await?;
         let whole = here.sound == wanted;
-        if let Some(open) = open.as_ref().filter(|open| whole && open.files == here.files) {
-            if open.chunks != wanted {
-                return Ok(false);
-            }
+        let is_open = |open: &&Arc<Open>| whole && open.files == here.files && open.chunks == wanted;
+        if let Some(open) = open.as_ref().filter(is_open) {
             if open.whole_under() != generation || !is_told() {
                 open.set_whole_under(generation);
                 self.now_is(key, Progress::of(&manifest, &wanted, generation));
