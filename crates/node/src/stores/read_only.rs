@@ -104,7 +104,7 @@ impl Open {
     }
 
     /// The document by which all that this node owns of it is here.
-    pub(crate) fn whole_under(&self) -> Generation {
+    pub fn whole_under(&self) -> Generation {
         Generation(self.whole_under.load(Ordering::Acquire))
     }
 

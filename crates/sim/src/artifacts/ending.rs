@@ -10,11 +10,13 @@ use coordination::documents;
 use model::readonly::Standing;
 use model::{Cluster, ListedArtifact, Moment};
 use runtime::Disk;
-use storage::readonly::Manifest;
+use runtime::disk::simulated::SimulatedDisk;
+use storage::readonly::{ChunkEntry, Manifest, chunk_path};
 
-use super::{Book, Owed, STORE, chunk_directory, chunks_of, owed, reading};
+use super::{Book, Owed, STORE, chunk_directory, chunk_file, chunks_of, owed, reading};
 use crate::check::Violation;
 use crate::cluster::World;
+use crate::swarm::Fault;
 
 /// Pause between two looks.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
@@ -65,34 +67,149 @@ impl World {
             return Some(format!("the push of artifact {} never ends", push.number));
         }
         let owed = owed(cluster, store);
-        let manifests: Vec<Manifest> =
-            store.artifacts.iter().filter_map(|listed| self.artifacts.manifest(listed.number.0)).collect();
-        for machine in self.machines() {
-            let own = owed.iter().filter(|owed| owed.lists.iter().any(|list| list.contains(&machine.id())));
-            let own: Vec<&Owed> = own.collect();
-            let chunks = manifests.iter().flat_map(|manifest| {
-                own.iter()
-                    .flat_map(|owed| chunks_of(manifest, owed.tokens))
-                    .map(|chunk| chunk.digest.to_string())
-            });
-            let wanted: BTreeSet<String> = chunks.collect();
+        for (position, machine) in self.machines().iter().enumerate() {
+            let owns = |owed: &&Owed| owed.lists.iter().any(|list| list.contains(&machine.id()));
+            let own: Vec<&Owed> = owed.iter().filter(owns).collect();
+            let mut wanted = BTreeSet::new();
+            for listed in &store.artifacts {
+                let Some((disk, manifest)) = self.artifacts.source(listed.number.0) else { continue };
+                let touches = |chunk: &&ChunkEntry| {
+                    own.iter().any(|owed| chunks_of(&manifest, owed.tokens).any(|other| other == *chunk))
+                };
+                let chunks: Vec<&ChunkEntry> = manifest.chunks.iter().filter(touches).collect();
+                let named = format!("{} of artifact {}", machine.id(), listed.number);
+                if let Some(chunk) = chunks.iter().find(|chunk| self.differs(machine.disk(), &disk, chunk)) {
+                    return Some(format!(
+                        "{named} never has {} as it was built, which it owes",
+                        chunk.digest
+                    ));
+                }
+                if !self.reads(position, cluster, listed, &chunks) {
+                    return Some(format!("{named} never has open what it owes"));
+                }
+                wanted.extend(chunks.iter().map(|chunk| chunk.digest.to_string()));
+            }
             let here: BTreeSet<String> =
                 machine.disk().list(&chunk_directory()).unwrap_or_default().into_iter().collect();
-            if let Some(chunk) = wanted.difference(&here).next() {
-                return Some(format!("{} never has {chunk}, which it owes", machine.id()));
-            }
             if let Some(file) = here.difference(&wanted).next() {
                 return Some(format!("{} keeps {file}, which it does not owe", machine.id()));
             }
         }
         None
     }
+
+    /// Whether what a node stores of a chunk is not what was built. Where bits flip that no get has met, only the length is
+    /// compared.
+    fn differs(&self, here: &SimulatedDisk, source: &SimulatedDisk, chunk: &ChunkEntry) -> bool {
+        let stored = here.contents(&chunk_file(chunk));
+        let flips = self.setup.faults.contains(&Fault::FlippedBits);
+        match stored {
+            None => true,
+            Some(stored) if flips => stored.len() as u64 != chunk.file_bytes,
+            Some(stored) => Some(stored) != source.contents(&chunk_path(chunk.digest)),
+        }
+    }
+
+    /// Whether a node has these chunks open, and says so of the newest document.
+    fn reads(
+        &self,
+        position: usize,
+        cluster: &Cluster,
+        listed: &ListedArtifact,
+        chunks: &[&ChunkEntry],
+    ) -> bool {
+        let Some(node) = self.node(position) else { return false };
+        let view = node.replica().view().get();
+        let open = view.read_only(STORE).and_then(|store| store.held().open(listed.number, listed.manifest));
+        open.is_some_and(|open| {
+            let each = open.artifact.manifest().chunks.iter().zip(&open.chunks);
+            let is_open = each.filter(|(_, open)| **open).map(|(chunk, _)| chunk.digest);
+            let is_open: BTreeSet<_> = is_open.collect();
+            open.whole_under() == cluster.generation
+                && chunks.iter().all(|chunk| is_open.contains(&chunk.digest))
+        })
+    }
 }
 
 impl Book {
+    /// Where an artifact was built to.
+    fn source(&self, number: u64) -> Option<(SimulatedDisk, Manifest)> {
+        let state = self.state.lock();
+        state.built.get(&number).map(|built| (built.disk.clone(), built.manifest.clone()))
+    }
+
     /// The keys of an artifact.
     fn keys(&self, number: u64) -> Vec<Bytes> {
         let state = self.state.lock();
         state.built.get(&number).map(|built| built.table.keys().cloned().collect()).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use client::{Client, ClientOptions};
+    use model::readonly::Order;
+    use model::{ArtifactNumber, StoreName};
+
+    use super::super::USER;
+    use super::*;
+    use crate::dice::Dice;
+    use crate::executor::WallClock;
+    use crate::network::Conditions;
+    use crate::swarm::Setup;
+
+    /// One whose node holds all, when nothing is left to do.
+    async fn found_at_the_end(world: &Arc<World>) -> Cluster {
+        let cluster = documents::read_cluster(&world.service.open()).await.unwrap().unwrap();
+        let left = || world.left_of_artifacts(&cluster);
+        while left().is_some() {
+            world.executor.sleep(LOOK_AGAIN).await;
+        }
+        cluster
+    }
+
+    async fn order(world: &World, client: &Client, order: Order) {
+        while client.order_artifacts(&order).await.is_err() {
+            world.executor.sleep(LOOK_AGAIN).await;
+        }
+    }
+
+    /// The judge once compared the names of files, so whatever was in them passed.
+    #[test]
+    fn a_chunk_that_is_not_what_was_built_is_found_at_the_end() {
+        let mut setup = Setup::of_seed(1);
+        (setup.nodes, setup.replicas, setup.faults, setup.harms) = (3, 3, Vec::new(), 0);
+        setup.conditions = Conditions::calm();
+        let world = World::new(setup);
+        let (stage, done, process) =
+            (world.clone(), Arc::new(AtomicBool::new(false)), world.executor.process());
+        let ended = done.clone();
+        let story = async move {
+            stage.found().await;
+            (0..3).for_each(|position| stage.start(position));
+            while !stage.all_up() {
+                stage.executor.sleep(LOOK_AGAIN).await;
+            }
+            let ports = stage.ports(USER, process, Arc::new(WallClock::default()));
+            let client = Client::connect(&stage.addresses(), ports, ClientOptions::default()).await.unwrap();
+            let store = StoreName::new(STORE).unwrap();
+            order(&stage, &client, Order::Create { store: store.clone(), replicas: 3 }).await;
+            let (source, disk) = stage.artifacts.build(1, &mut Dice::apart(1, 1)).await;
+            stage.sources.put(&source, disk);
+            let (number, manifest) = (ArtifactNumber(1), stage.artifacts.digest(1));
+            order(&stage, &client, Order::Stage { store, number, manifest, source }).await;
+            let cluster = found_at_the_end(&stage).await;
+            let (_, manifest) = stage.artifacts.source(1).unwrap();
+            assert!(stage.machines()[1].disk().flip_bit(&chunk_file(&manifest.chunks[0]), 100, 1));
+            let left = stage.left_of_artifacts(&cluster).unwrap_or_default();
+            assert!(left.contains("as it was built, which it owes"), "{left}");
+            ended.store(true, Ordering::Relaxed);
+        };
+        world.executor.spawn(process, Box::pin(story));
+        let ran = world.executor.run(&done, Moment::default().after(Duration::from_secs(600)));
+        world.end();
+        ran.unwrap();
     }
 }

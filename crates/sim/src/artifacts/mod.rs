@@ -158,11 +158,6 @@ impl Book {
         self.state.lock().built[&number].digest
     }
 
-    /// The manifest of an artifact.
-    fn manifest(&self, number: u64) -> Option<Manifest> {
-        self.state.lock().built.get(&number).map(|built| built.manifest.clone())
-    }
-
     /// An order asks that so many replicas of each slice hold an artifact; all by default.
     fn enough(&self, number: u64, replicas: Option<u8>) {
         if let Some(replicas) = replicas {
