@@ -9,7 +9,7 @@ use serde_json::Value as Json;
 
 use super::{RECORDS, fourth};
 use crate::cluster::{Cluster, Process, command, limit_files};
-use crate::observe::{self, await_no_hints, put, statuses, until};
+use crate::observe::{self, await_no_hints, metric, put, statuses, until};
 use crate::resp::{Redis, Reply};
 use crate::traffic::Traffic;
 
@@ -266,4 +266,23 @@ fn a_full_disk_at_the_node_that_enters_holds_the_move_up_and_loses_nothing() {
     stage.check_records();
     stage.await_collected();
     heard.check(&stage.cluster);
+}
+
+/// What came before the kill was written down after each few partitions.
+#[test]
+fn what_came_before_a_kill_is_not_sent_again() {
+    let mut stage = Stage::start();
+    put(&stage.cluster, 0..40_000, &"value".repeat(200));
+    let plan = stage.cluster.json(&["plan", "create", "spread"]);
+    let bytes = plan["document"]["estimate"]["bytes"].as_f64().unwrap();
+    stage.plans = plan["plan"].as_u64().unwrap();
+    stage.cluster.run(&["plan", "apply", &stage.plans.to_string(), "--no-wait"]).exits(0);
+    let came = || metric(&stage.cluster, 4, "tontine_refill_bytes_total");
+    let before = until("a third of it came", came, |came| *came > bytes / 3.0);
+    stage.kill_and_start(4);
+    assert_eq!(stage.end(), "done");
+    let after = metric(&stage.cluster, 4, "tontine_refill_bytes_total");
+    assert!(after > 0.0, "nothing was left to come: {before} of {bytes} bytes");
+    let twice = before + after - bytes;
+    assert!(twice < bytes / 20.0, "{twice} of {bytes} bytes came twice: {before} and {after}");
 }
