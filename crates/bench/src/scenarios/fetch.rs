@@ -216,6 +216,8 @@ fn judge(report: &mut ScenarioReport, run: &RunReport, (pushed, alone): (Pushed,
         run.operations,
     ));
     let figures = [
+        ("began_s", pushed.from),
+        ("ended_s", end),
         ("pushed_bytes", pushed.bytes),
         ("pushed_s", pushed.seconds),
         ("pushed_without_load_s", alone.seconds),

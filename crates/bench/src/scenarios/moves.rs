@@ -316,6 +316,8 @@ impl MovesScenario {
             run.operations,
         ));
         let figures = [
+            ("began_s", course.applied),
+            ("ended_s", course.settled),
             ("moved_s", course.copied.seconds),
             ("moved_bytes", course.copied.bytes),
             ("moved_records", course.copied.records),
