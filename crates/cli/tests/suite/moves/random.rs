@@ -31,7 +31,7 @@ impl Joined {
             0 | 1 => vec!["spread"],
             2 => vec!["drain", "4"],
             3 => vec!["split", &one],
-            4 => vec!["merge", &one, &next],
+            4 => return self.create_merge(&one, &next),
             5 => vec!["double"],
             _ => return self.create_move(dice),
         };
@@ -57,6 +57,18 @@ impl Joined {
         let (from, to) = (from.to_string(), to.to_string());
         let words = ["move", "--from", &from, "--to", &to];
         self.create(&words.into_iter().chain(partitions.iter().map(String::as_str)).collect::<Vec<_>>())
+    }
+
+    /// Creates a plan that merges a partition with its neighbour: after splits ids say nothing of who that is, and the
+    /// refusal does.
+    fn create_merge(&self, one: &str, other: &str) -> Option<u64> {
+        let created = self.cluster.run(&["plan", "create", "merge", one, other, "--json"]);
+        if created.code == 0 {
+            return created.json()["plan"].as_u64();
+        }
+        let (_, named) = created.stderr.split_once(" can be merged with p")?;
+        let neighbour: String = named.chars().take_while(char::is_ascii_digit).collect();
+        self.create(&["merge", one, &neighbour])
     }
 
     fn create(&self, words: &[&str]) -> Option<u64> {
