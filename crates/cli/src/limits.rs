@@ -76,13 +76,13 @@ pub struct LimitSettings {
     /// Bytes of hints that the node holds for other nodes. Writes beyond that reach them through replica repair.
     #[arg(long, help_heading = HEADING, default_value_t = HINT_BYTES_MAX, value_name = "BYTES")]
     pub hint_bytes_max: u64,
-    /// Bytes of artifacts a second that the node fetches at most, and gives other nodes at most, from 1 MiB. It takes less
-    /// while requests are late.
+    /// Bytes of artifacts a second that the node fetches at most, and gives other nodes at most, from 1 MiB; also with KiB,
+    /// MiB, GiB or TiB. It takes less while requests are late.
     #[arg(
         long,
         help_heading = HEADING,
         default_value_t = FETCH_CEILING_DEFAULT,
-        value_parser = clap::value_parser!(u64).range(FETCH_CEILING_MIN..1 << 40),
+        value_parser = parse_fetch_ceiling,
         value_name = "BYTES"
     )]
     pub fetch_ceiling: u64,
@@ -90,6 +90,15 @@ pub struct LimitSettings {
     /// they take what the disk has room for. What is there already stays.
     #[arg(long, help_heading = HEADING, value_parser = parse_bytes, value_name = "BYTES")]
     pub artifact_bytes_max: Option<u64>,
+}
+
+/// Bytes a second, within the limits of [`Limits::fetch_ceiling`].
+fn parse_fetch_ceiling(text: &str) -> Result<u64, String> {
+    let bytes = parse_bytes(text)?;
+    if (FETCH_CEILING_MIN..1 << 40).contains(&bytes) {
+        return Ok(bytes);
+    }
+    Err("not from 1MiB to below 1TiB".to_owned())
 }
 
 /// A number of bytes, or of KiB, MiB, GiB or TiB.

@@ -39,12 +39,20 @@ pub(super) const BUILDING: &str = "building";
 /// Pieces of one chunk that wait for its maker.
 const WAITING_MAX: usize = 2;
 
+/// The store that is meant when none is named.
+const DEFAULT_STORE: &str = "default";
+
 /// Carries out the build.
 pub(super) async fn run(shared: &Shared, arguments: &BuildArguments) -> Result<ExitCode, CliError> {
     if arguments.files().count() > usize::from(u16::MAX) {
         return Err(CliError::Usage("name at most 65,535 inputs".to_owned()));
     }
     let store = StoreName::new(shared.store.clone()).map_err(|error| CliError::Usage(error.to_string()))?;
+    if store.as_str() == DEFAULT_STORE {
+        say!(
+            "it is built for store {DEFAULT_STORE}, which mostly takes writes; `-s NAME` names a read-only store"
+        );
+    }
     let root = directory(&arguments.to)?;
     let number = arguments.number.map_or_else(seconds_now, Ok)?;
     let parent =

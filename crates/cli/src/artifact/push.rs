@@ -191,7 +191,8 @@ impl Speaker {
         self.whole = self.whole.or(Some(self.spoken)).filter(|_| is_whole);
         if self.whole.is_some_and(|since| since.elapsed() > SERVED_TIME_MAX) {
             say!(
-                "all nodes hold artifact {}, and no headmaster serves it; if none runs, start one with `{} headmaster`",
+                "all nodes hold artifact {}, and no headmaster serves it; if none runs, start one with `{} headmaster --coordination \
+                 ADDRESS`",
                 artifact.number,
                 program()
             );
@@ -200,14 +201,18 @@ impl Speaker {
         let (here, total) = (sum(|told| told.bytes), sum(|told| told.bytes_total));
         let (since, before) = *self.first.get_or_insert((self.spoken, here));
         let rate = here.saturating_sub(before) as f64 / since.elapsed().as_secs_f64().max(1e-3);
-        let left = total.saturating_sub(here) as f64 / rate.max(1.0);
         let whole = told.iter().filter(|told| told.is_staged()).count();
+        // The first look tells no rate, and where nothing comes nobody knows how long it takes.
+        let pace = if rate >= 1.0 {
+            format!(", {}/s, {:.0} s left", size(rate as u64), total.saturating_sub(here) as f64 / rate)
+        } else {
+            String::new()
+        };
         say!(
-            "artifact {}: {} of {}, {}/s, {left:.0} s left; {whole} of {} nodes hold it",
+            "artifact {}: {} of {}{pace}; {whole} of {} nodes hold it",
             artifact.number,
             size(here),
             size(total),
-            size(rate as u64),
             told.len()
         );
         for Told { node, error, .. } in told {
@@ -299,7 +304,7 @@ async fn wait_until_staged(client: &Client, artifact: &Pushed, deadline: Instant
 fn late(artifact: &Pushed, detail: &str, told: &[Told], verb: &str) -> CliError {
     let why =
         told.iter().find_map(|told| told.error.as_ref().map(|error| format!(" (n{}: {error})", told.node)));
-    CliError::Other(format!(
+    CliError::Unanswered(format!(
         "{detail}{}. The nodes go on by themselves; to see how far they are, run `{program} artifact list {}`, and to watch \
          again, run `{program} artifact {verb}` again",
         why.unwrap_or_default(),

@@ -41,7 +41,7 @@ pub struct ExportArguments {
     #[arg(long, default_value = "1m", value_parser = durations::parse, value_name = "DURATION")]
     pub patience: Duration,
     /// Leave out records that are damaged on every replica that answers, and count them. By default, such a record ends
-    /// the export.
+    /// the export. Of an artifact nothing is left out.
     #[arg(long)]
     pub leave_out_damaged: bool,
     /// Export this artifact of a read-only store, whether it is served or not; by default the one that is served when the

@@ -176,7 +176,12 @@ impl Walk {
     }
 
     fn too_few(&self, error: &ClientError) -> String {
+        let is_read_only = self.store.cluster().read_only(self.definition.name.as_str()).is_some();
         let advice = match error {
+            // Of an artifact no record is left out: its nodes fetch damaged chunks again.
+            ClientError::Failed { code: ErrorCode::Corrupt, .. } if is_read_only => {
+                "nodes fetch damaged chunks again where they can; to see what they lack, run `tontine doctor`"
+            }
             ClientError::Failed { code: ErrorCode::Corrupt, .. } => {
                 "to export the other records, run `tontine export --leave-out-damaged`"
             }
