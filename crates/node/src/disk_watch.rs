@@ -137,6 +137,10 @@ impl Disk for DiskWatch {
     fn total_bytes(&self) -> Option<u64> {
         self.inner.total_bytes()
     }
+
+    fn mappings_left(&self) -> usize {
+        self.inner.mappings_left()
+    }
 }
 
 impl File for WatchedFile {

@@ -84,6 +84,10 @@ impl Disk for TracedDisk {
     fn total_bytes(&self) -> Option<u64> {
         self.inner.total_bytes()
     }
+
+    fn mappings_left(&self) -> usize {
+        self.inner.mappings_left()
+    }
 }
 
 struct TracedFile {

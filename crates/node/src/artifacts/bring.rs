@@ -212,6 +212,7 @@ impl Artifacts {
             .filter(|(_, (wanted, _))| **wanted)
             .map(|((_, chunk), (_, here))| (chunk, *here))
             .collect();
+        self.check_mappings(need, owned.len())?;
         let mut seen = BTreeSet::new();
         let delta = |place| manifest.lineage.as_ref().and_then(|lineage| lineage.delta(place));
         let missing: Vec<Missing<'_>> = each()

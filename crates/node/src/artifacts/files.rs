@@ -30,6 +30,12 @@ pub(super) fn manifest_name(listed: &ListedArtifact) -> String {
     format!("{}-{}", listed.number, listed.manifest)
 }
 
+/// The number of the artifact whose manifest has this name; nothing for other files.
+pub(super) fn number_of(file: &str) -> Option<u64> {
+    let (number, digest) = file.split_once('-')?;
+    digest.parse::<Digest>().ok().and(number.parse().ok())
+}
+
 /// A manifest.
 pub(super) fn manifest(store: &StoreName, listed: &ListedArtifact) -> String {
     format!("{}/{}", directory(store), manifest_name(listed))

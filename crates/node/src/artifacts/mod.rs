@@ -13,6 +13,7 @@
 //! Must never: remove what a listed artifact names, or call an artifact whole of which something is missing.
 
 mod bring;
+mod changes;
 mod fetching;
 mod files;
 mod give;
@@ -182,8 +183,12 @@ impl Artifacts {
 
     /// Goes by a newer view, and notes when stores began to serve what they serve by it.
     pub(crate) fn adopt(&self, view: View) {
+        let before = self.view.get();
         self.view.replace(view);
         self.note_served(Some(self.ports.clock.now()));
+        for event in changes::told(before.cluster(), self.view.get().cluster()) {
+            self.events.record(event);
+        }
     }
 
     fn note_served(&self, since: Option<Moment>) {

@@ -8,6 +8,7 @@ use model::ListedArtifact;
 use storage::readonly::{ChunkEntry, Digest, Manifest};
 
 use super::{Artifacts, files};
+use crate::events::Event;
 use crate::stores::ReadOnly;
 use crate::view::View;
 
@@ -83,15 +84,21 @@ impl Artifacts {
         }
         let disk = self.disk.clone();
         let remove = move || {
+            let mut removed = Vec::new();
             for (directory, named) in named {
                 let Ok(found) = disk.list(&directory) else { continue };
                 for file in found.into_iter().filter(|file| !named.contains(file)) {
-                    if let Err(error) = disk.remove(&format!("{directory}/{file}")) {
-                        tracing::warn!(%error, "file of an artifact not removed");
+                    match disk.remove(&format!("{directory}/{file}")) {
+                        Ok(()) => removed.extend(files::number_of(&file)),
+                        Err(error) => tracing::warn!(%error, "file of an artifact not removed"),
                     }
                 }
             }
+            removed
         };
-        let _ = self.wait(remove).await;
+        for number in self.wait(remove).await.unwrap_or_default() {
+            let store = store.listed().name.to_string();
+            self.events.record(Event::ArtifactRemoved { store, number });
+        }
     }
 }

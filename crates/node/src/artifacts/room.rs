@@ -54,6 +54,21 @@ impl Artifacts {
         refused.map_or(Ok(()), Err)
     }
 
+    /// Whether all chunks of an artifact that are to be here may be mapped, before the first byte of one comes.
+    pub(super) fn check_mappings(&self, need: &Need, chunks: usize) -> Result<(), NotYet> {
+        let left = self.disk.mappings_left();
+        if chunks <= left {
+            return Ok(());
+        }
+        let (node, name, number) = (self.node, &need.store.listed().name, need.listed.number);
+        let error = format!(
+            "{node} does not fetch artifact {number} of store {name}: it would read {chunks} chunks, and {left} more files may \
+             be mapped; delete artifacts with `tontine artifact delete {name} NUMBER`, or start the node with more descriptors \
+             (LimitNOFILE, `ulimit -Hn`)"
+        );
+        Err(NotYet::Failed(error, Trouble::Node))
+    }
+
     /// What is wrong with that many bytes more, where so many are there.
     fn refusal(&self, name: &StoreName, number: u64, (needed, there): (u64, u64)) -> Option<NotYet> {
         if needed.saturating_add(there) > self.bytes_max {

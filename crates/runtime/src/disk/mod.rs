@@ -149,4 +149,9 @@ pub trait Disk: Send + Sync {
 
     /// Bytes that the whole disk holds, used ones included; `None` where the system does not say.
     fn total_bytes(&self) -> Option<u64>;
+
+    /// Files of it that this process may still map. Others of the process may map some meanwhile.
+    fn mappings_left(&self) -> usize {
+        usize::MAX
+    }
 }

@@ -467,3 +467,48 @@ fn a_scan_of_an_artifact_that_is_deleted_meanwhile_is_refused_and_never_short() 
     assert_eq!(scan(&keeper, &one, keeper.document.generation, next), Err(ErrorCode::ArtifactNotHere));
     assert_eq!(keeper.get(&one, &one.key(0)), Err(ErrorCode::ArtifactNotHere));
 }
+
+/// Once mappings were counted when all had been fetched.
+#[test]
+fn an_artifact_of_more_chunks_than_may_be_mapped_is_refused_before_its_first_byte() {
+    let (one, two) = (Built::new("words", 1), Built::new("words", 2));
+    let serving = one.served(&empty("words"));
+    let mut keeper = Keeper::whole(vec![serving.clone()], &[&one, &two]);
+    let fetched = keeper.fetched();
+    keeper.home.disk.set_mappings_left(3);
+    keeper.adopt(vec![two.staged(&serving)]);
+    keeper.pass(SOON);
+    let error = keeper.told_of(&two)["error"].to_string();
+    assert!(error.contains("it would read 4 chunks, and 3 more files may be mapped"), "{error}");
+    assert!(keeper.fetched() == fetched && keeper.answers(&one));
+    keeper.home.disk.set_mappings_left(4);
+    keeper.until_whole();
+    assert!(keeper.holds(&two));
+}
+
+#[test]
+fn what_becomes_of_an_artifact_is_told_in_events() {
+    let (one, two, three) = (Built::new("words", 1), Built::new("words", 2), Built::new("words", 3));
+    let mut keeper = Keeper::new(vec![empty("words")], &[&one, &two, &three]);
+    let mut step = |next: ReadOnlyStore| {
+        keeper.adopt(vec![next.clone()]);
+        keeper.until_whole();
+        keeper.pass(SOON);
+        next
+    };
+    let store = step(one.staged(&empty("words")));
+    let store = step(store.swap(one.number()).unwrap());
+    let store = step(two.served(&store));
+    let store = step(store.swap(one.number()).unwrap());
+    let store = step(three.staged(&store));
+    let store = step(store.abort(three.number()).unwrap());
+    step(store.delete(two.number()).unwrap());
+    let wanted = ["served", "rolled-back", "aborted", "removed"].map(|what| format!("artifact-{what}"));
+    let told = keeper.node.events().after(0, 1000).into_iter().map(|recorded| {
+        (recorded.event.kind().to_owned(), recorded.event.fields()["number"].as_u64().unwrap_or_default())
+    });
+    let told: Vec<(String, u64)> = told.filter(|(kind, _)| wanted.contains(kind)).collect();
+    let all =
+        [("served", 1), ("served", 2), ("rolled-back", 1), ("aborted", 3), ("removed", 3), ("removed", 2)];
+    assert_eq!(told, all.map(|(what, number)| (format!("artifact-{what}"), number)));
+}

@@ -31,6 +31,12 @@ static PLACES: [Place; MAPPINGS_MAX] = [const {
 /// Places that no mapping has: those that were given back, and how many were ever given out.
 static FREE: Mutex<(Vec<u32>, u32)> = Mutex::new((Vec::new(), 0));
 
+/// How many places mappings have.
+pub(super) fn taken() -> usize {
+    let free = FREE.lock();
+    free.1 as usize - free.0.len()
+}
+
 /// A mapping under guard.
 pub(super) struct Guarded {
     place: u32,

@@ -7,6 +7,9 @@
 //!            └─ caller would not: preadv2(NOWAIT) of a byte: there? note : refuse
 //! ```
 //!
+//! A mapping keeps its descriptor: the kernel is asked by it whether a page is in memory, and reads by it what is not. So a
+//! process can map half as many files as it may open ([`crate::Disk::mappings_left`]); the other half is for everything else.
+//!
 //! Pages that the kernel evicts stay noted until [`Mapping::refresh`], which a node runs once a second: a page that was
 //! used since is not what a kernel evicts first.
 

@@ -25,6 +25,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 use rustix::fs::{FlockOperation, OFlags};
 use rustix::io::{Errno, ReadWriteFlags};
+use rustix::process::{Resource, Rlimit};
 
 use self::mapping::OsMapping;
 use self::syncer::Syncer;
@@ -193,6 +194,23 @@ impl Disk for OsDisk {
         let stat = rustix::fs::statvfs(&self.root).ok()?;
         Some(stat.f_blocks.saturating_mul(stat.f_frsize))
     }
+
+    fn mappings_left(&self) -> usize {
+        let descriptors = rustix::process::getrlimit(Resource::Nofile).current;
+        let for_mappings =
+            descriptors.map_or(usize::MAX, |all| usize::try_from(all / 2).unwrap_or(usize::MAX));
+        guard::MAPPINGS_MAX.min(for_mappings).saturating_sub(guard::taken())
+    }
+}
+
+/// Lets this process open as many files as the system allows it: each mapped file has a descriptor, and the limit that
+/// processes begin with is often 1,024. Returns how many it may open now; `None` is no limit.
+pub fn raise_descriptor_limit() -> Option<u64> {
+    let limit = rustix::process::getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    // What the system does not give is missed, and named, where files are mapped.
+    let _ = rustix::process::setrlimit(Resource::Nofile, raised);
+    rustix::process::getrlimit(Resource::Nofile).current
 }
 
 /// Opens a file whose reads leave no trace. Noting when a file was read last is a change of its inode, and the first

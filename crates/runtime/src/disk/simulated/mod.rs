@@ -46,6 +46,7 @@ struct State {
     locks: Vec<(String, u64)>,
     lock_next: u64,
     capacity_bytes: Option<u64>,
+    mappings_left: usize,
     sync_delay: Option<SyncDelay>,
     /// One in so many reads would wait for the device.
     cold_one_in: Option<usize>,
@@ -92,6 +93,7 @@ impl SimulatedDisk {
                 locks: Vec::new(),
                 lock_next: 0,
                 capacity_bytes: None,
+                mappings_left: usize::MAX,
                 sync_delay: None,
                 cold_one_in: None,
                 refused_reads: 0,
@@ -166,6 +168,11 @@ impl SimulatedDisk {
     /// Appends fail with [`DiskError::Full`] when all files together would exceed this many bytes.
     pub fn set_capacity(&self, bytes: Option<u64>) {
         self.state.lock().capacity_bytes = bytes;
+    }
+
+    /// What [`Disk::mappings_left`] answers from now on. Mapping itself is not limited.
+    pub fn set_mappings_left(&self, files: usize) {
+        self.state.lock().mappings_left = files;
     }
 
     /// Adds a fault to those that are armed.
@@ -381,6 +388,10 @@ impl Disk for SimulatedDisk {
 
     fn total_bytes(&self) -> Option<u64> {
         self.state.lock().capacity_bytes
+    }
+
+    fn mappings_left(&self) -> usize {
+        self.state.lock().mappings_left
     }
 }
 
