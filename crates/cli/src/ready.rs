@@ -47,6 +47,7 @@ pub(crate) fn read_only_json(stores: &[ReadOnlyStore]) -> Json {
         json!({
             "store": store.name,
             "replicas": store.replicas,
+            "kept": store.kept.unwrap_or(1),
             "served": store.served().map(|served| served.number),
         })
     };

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use client::Client;
 use control::orders::Order;
+use model::limits::ARTIFACTS_KEPT_MAX;
 use model::{Consistency, FallbackOrder, Node, ReadOnlyStore, Reads, Resolver, Store, StoreName};
 use protocol::rebalance::planner::{Consent, Wish};
 use serde_json::{Value as Json, json};
@@ -29,9 +30,10 @@ const LOOK_AGAIN: Duration = Duration::from_millis(50);
 pub enum StoreCommand {
     /// List the stores and their settings.
     List,
-    /// Create a store while the cluster runs. Of its settings only N, R and W can be changed later.
+    /// Create a store while the cluster runs. Only those of its settings can be changed later that `store set` names.
     Create(CreateStoreArguments),
     /// Change N, R and W of a store while it is used, and wait until that is done. It goes on if this command is stopped.
+    /// Of a read-only store, change how many artifacts it keeps.
     Set(SetStoreArguments),
 }
 
@@ -40,14 +42,21 @@ pub enum StoreCommand {
 #[command(after_help = "\
 Example: a third replica of each key, of which two must answer
   tontine store set carts --consistency 3,2,2
-How far that is, and how to take it back: tontine plan show, tontine plan abort")]
+How far that is, and how to take it back: tontine plan show, tontine plan abort
+
+Example: a read-only store keeps the three artifacts that it served last, beside the served one
+  tontine store set words --artifacts-kept 3")]
 pub struct SetStoreArguments {
     /// Its name.
     #[arg(value_name = "NAME")]
     pub name: String,
     /// N, R and W to come, for example `3,2,2`.
-    #[arg(long, value_parser = parse_consistency, value_name = "N,R,W")]
-    pub consistency: Consistency,
+    #[arg(long, value_parser = parse_consistency, value_name = "N,R,W", required_unless_present = "artifacts_kept")]
+    pub consistency: Option<Consistency>,
+    /// How many artifacts a read-only store keeps beside the served one, 1 to 6, from the next swap on.
+    #[arg(long, value_name = "COUNT", conflicts_with = "consistency",
+        value_parser = clap::value_parser!(u8).range(1..=i64::from(ARTIFACTS_KEPT_MAX)))]
+    pub artifacts_kept: Option<u8>,
     /// Show what would be done, and change nothing.
     #[arg(long)]
     pub dry_run: bool,
@@ -82,6 +91,10 @@ pub struct CreateStoreArguments {
     /// Serve artifacts instead of taking writes; of N, R and W it has only N.
     #[arg(long, conflicts_with_all = ["resolver", "reads", "strict", "fallbacks", "value_bytes_max", "siblings_max"])]
     pub read_only: bool,
+    /// How many artifacts a read-only store keeps beside the served one, 1 to 6; by default 1.
+    #[arg(long, value_name = "COUNT", requires = "read_only",
+        value_parser = clap::value_parser!(u8).range(1..=i64::from(ARTIFACTS_KEPT_MAX)))]
+    pub artifacts_kept: Option<u8>,
     /// What becomes of concurrent versions of a key: the last write wins, or all are kept for the application to merge.
     #[arg(long, value_enum, default_value = "last-write-wins", value_name = "RESOLVER")]
     pub resolver: ResolverArgument,
@@ -148,7 +161,11 @@ pub(crate) async fn run(shared: Shared, command: StoreCommand) -> Result<ExitCod
 }
 
 async fn set(shared: &Shared, arguments: SetStoreArguments) -> Result<ExitCode, CliError> {
-    let SetStoreArguments { name: store, consistency: numbers, .. } = arguments;
+    let SetStoreArguments { name: store, consistency, artifacts_kept, .. } = arguments;
+    if let Some(kept) = artifacts_kept {
+        return artifact::verbs::keep(shared, &store, kept, arguments.dry_run).await;
+    }
+    let numbers = consistency.expect("it is required without the other one");
     let consent = Consent { fewer_zones: arguments.accept_fewer_zones, weaker: arguments.accept_weaker };
     if arguments.dry_run {
         let wish = Wish::Numbers { store, numbers };
@@ -195,7 +212,8 @@ async fn create(
 ) -> Result<ExitCode, CliError> {
     let store = wanted(client, arguments)?;
     if arguments.read_only {
-        return artifact::verbs::create(shared, client, store.name, store.consistency.replicas).await;
+        let (replicas, kept) = (store.consistency.replicas, arguments.artifacts_kept);
+        return artifact::verbs::create(shared, client, store.name, replicas, kept).await;
     }
     let cluster = client.create_store(&store).await?;
     let behind = opened(client, &cluster.nodes, &store.name).await;

@@ -27,6 +27,9 @@ pub const STORES_MAX: usize = 256;
 /// document holds them all.
 pub const ARTIFACTS_MAX: usize = 8;
 
+/// Most artifacts that a read-only store keeps beside the served one, so that its list has room for the one that comes.
+pub const ARTIFACTS_KEPT_MAX: u8 = ARTIFACTS_MAX as u8 - 2;
+
 /// Longest URL of an artifact's source in bytes.
 pub const ARTIFACT_SOURCE_BYTES_MAX: usize = 1024;
 

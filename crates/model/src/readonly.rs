@@ -7,17 +7,22 @@
 //!            not listed                                     not listed
 //! ```
 //!
+//! The newest that was aborted may be staged again, as the same manifest under the same number.
+//!
 //! Each verb makes the next state of one store; whether nodes hold what it is about to serve, `protocol::push` decides.
 //!
-//! **Architecture Invariant:** at most one artifact is served, and a number never comes back.
+//! **Architecture Invariant:** at most one artifact is served, and a number never stands for two manifests.
+
+mod orders;
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+pub use self::orders::Order;
 use crate::Unknown;
-use crate::limits::{ARTIFACT_SOURCE_BYTES_MAX, ARTIFACTS_MAX};
+use crate::limits::{ARTIFACT_SOURCE_BYTES_MAX, ARTIFACTS_KEPT_MAX, ARTIFACTS_MAX};
 use crate::store::{Consistency, Reads, Resolver, Store, StoreName};
 use crate::timestamp::WallMillis;
 
@@ -105,6 +110,18 @@ pub struct ListedArtifact {
     pub unknown: Unknown,
 }
 
+/// An artifact that was aborted, and may be pushed again.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Aborted {
+    /// Its number.
+    pub number: ArtifactNumber,
+    /// Digest of its manifest.
+    pub manifest: ManifestDigest,
+    /// Fields of a later program.
+    #[serde(flatten)]
+    pub unknown: Unknown,
+}
+
 /// A store that serves artifacts and takes no writes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReadOnlyStore {
@@ -120,92 +137,24 @@ pub struct ReadOnlyStore {
     /// The greatest number that was ever listed; 0 before the first.
     #[serde(default)]
     pub newest: ArtifactNumber,
+    /// The newest, if it was never served and is not listed any more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub aborted: Option<Aborted>,
+    /// How many artifacts that were served are kept beside the served one: 1 to [`ARTIFACTS_KEPT_MAX`], 1 by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept: Option<u8>,
     /// Fields of a later program.
     #[serde(flatten)]
     pub unknown: Unknown,
-}
-
-/// What a user asks of a read-only store. Each is one change of the cluster document.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "verb", rename_all = "kebab-case", deny_unknown_fields)]
-pub enum Order {
-    /// Create the store.
-    Create {
-        /// Its name.
-        store: StoreName,
-        /// N.
-        replicas: u8,
-    },
-    /// List an artifact, which nodes then fetch.
-    Stage {
-        /// Its store.
-        store: StoreName,
-        /// Its number.
-        number: ArtifactNumber,
-        /// Digest of its manifest.
-        manifest: ManifestDigest,
-        /// Where nodes fetch it.
-        source: String,
-    },
-    /// List an artifact unless it is listed, and serve it by itself when enough replicas of each slice hold it.
-    Push {
-        /// Its store.
-        store: StoreName,
-        /// Its number.
-        number: ArtifactNumber,
-        /// Digest of its manifest.
-        manifest: ManifestDigest,
-        /// Where nodes fetch it.
-        source: String,
-        /// Replicas of each slice that must hold it; all by default.
-        #[serde(default)]
-        replicas: Option<u8>,
-        /// After so many milliseconds it is aborted unless it is served; never by default.
-        #[serde(default)]
-        abort_after_ms: Option<u64>,
-    },
-    /// Serve an artifact, when enough replicas of each slice hold it.
-    Swap {
-        /// Its store.
-        store: StoreName,
-        /// Its number.
-        number: ArtifactNumber,
-        /// Replicas of each slice that must hold it; all by default.
-        #[serde(default)]
-        replicas: Option<u8>,
-        /// Refuse it when it was served before: a push that goes on undoes no rollback.
-        #[serde(default)]
-        first: bool,
-    },
-    /// Serve the artifact from before the served one, when enough replicas of each slice hold it.
-    Rollback {
-        /// The store.
-        store: StoreName,
-        /// Replicas of each slice that must hold it; all by default.
-        #[serde(default)]
-        replicas: Option<u8>,
-    },
-    /// Forget an artifact that is not served.
-    Delete {
-        /// Its store.
-        store: StoreName,
-        /// Its number.
-        number: ArtifactNumber,
-    },
-    /// Forget an artifact that was never served.
-    Abort {
-        /// Its store.
-        store: StoreName,
-        /// Its number.
-        number: ArtifactNumber,
-    },
 }
 
 /// Why a verb cannot be carried out.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ArtifactError {
     /// The store lists no such artifact.
-    #[error("store {} lists no artifact {number}", .store.as_str())]
+    #[error(
+        "store {store} lists no artifact {number}; to see what it lists, run `tontine artifact list {store}`"
+    )]
     NotListed {
         /// The store.
         store: StoreName,
@@ -223,22 +172,43 @@ pub enum ArtifactError {
         newest: ArtifactNumber,
     },
     /// The store lists as many as it may.
-    #[error("the store lists {ARTIFACTS_MAX} artifacts, which is the limit; abort or delete one first")]
-    TooMany,
+    #[error(
+        "store {store} lists {ARTIFACTS_MAX} artifacts, which is the limit; forget one with `tontine artifact delete {store} \
+         NUMBER`, and see them with `tontine artifact list {store}`"
+    )]
+    TooMany {
+        /// The store.
+        store: StoreName,
+    },
     /// The source is empty or too long.
     #[error("a source has 1 to {ARTIFACT_SOURCE_BYTES_MAX} bytes, got {bytes}")]
     Source {
         /// Its length.
         bytes: usize,
     },
+    /// So many cannot be kept.
+    #[error(
+        "a store keeps 1 to {ARTIFACTS_KEPT_MAX} artifacts beside the served one, got {kept}; choose another --artifacts-kept"
+    )]
+    Kept {
+        /// As asked for.
+        kept: u8,
+    },
     /// It is served already.
-    #[error("artifact {number} is served already")]
+    #[error(
+        "artifact {number} is served already; to serve another one, run `tontine artifact swap {store} NUMBER`, and see them \
+         with `tontine artifact list {store}`"
+    )]
     Served {
+        /// The store.
+        store: StoreName,
         /// The artifact.
         number: ArtifactNumber,
     },
     /// It was served before: only an order of a user's own brings it back.
-    #[error("artifact {number} was served before; to serve it again, run `tontine artifact swap {} {number}`", .store.as_str())]
+    #[error(
+        "artifact {number} was served before; to serve it again, run `tontine artifact swap {store} {number}`"
+    )]
     WasServed {
         /// The store.
         store: StoreName,
@@ -246,7 +216,10 @@ pub enum ArtifactError {
         number: ArtifactNumber,
     },
     /// A newer artifact is served, and a push goes forward only.
-    #[error("artifact {served} is served, which is newer than {number}; to go back to {number}, run `tontine artifact swap {} {number}`", .store.as_str())]
+    #[error(
+        "artifact {served} is served, which is newer than {number}; to go back to {number}, run `tontine artifact swap {store} \
+         {number}`"
+    )]
     Overtaken {
         /// The store.
         store: StoreName,
@@ -266,13 +239,18 @@ pub enum ArtifactError {
         listed: ManifestDigest,
     },
     /// It was served once, so it is no push that could be aborted.
-    #[error("artifact {number} was served, so there is no push to abort; delete it instead")]
+    #[error(
+        "artifact {number} was served, so there is no push to abort; to forget it, serve another one and run `tontine \
+         artifact delete {store} {number}`"
+    )]
     NotStaging {
+        /// The store.
+        store: StoreName,
         /// The artifact.
         number: ArtifactNumber,
     },
     /// Nothing older is kept.
-    #[error("store {} keeps no artifact from before the served one", .store.as_str())]
+    #[error("store {store} keeps no artifact from before the served one")]
     NothingBehind {
         /// The store.
         store: StoreName,
@@ -306,6 +284,12 @@ pub enum ReadOnlyError {
         /// The artifact.
         number: ArtifactNumber,
     },
+    /// It wants to keep none, or more than may be.
+    #[error("it keeps {kept} artifacts beside the served one, and 1 to {ARTIFACTS_KEPT_MAX} may be")]
+    Kept {
+        /// How many.
+        kept: u8,
+    },
     /// A source is empty or too long.
     #[error("a source has {bytes} bytes")]
     Source {
@@ -323,6 +307,8 @@ impl ReadOnlyStore {
             artifacts: Vec::new(),
             served_before: None,
             newest: ArtifactNumber::default(),
+            aborted: None,
+            kept: None,
             unknown: Unknown::new(),
         }
     }
@@ -349,26 +335,48 @@ impl ReadOnlyStore {
         self.artifact(number).ok_or_else(not_listed)
     }
 
-    /// The store with one artifact more, which nodes fetch.
+    /// The store that keeps so many artifacts beside the served one, from the next swap on.
     ///
     /// # Errors
-    /// When the number is not new, or the store lists as many as it may.
+    /// When it is none, or more than may be.
+    pub fn keep(&self, kept: u8) -> Result<ReadOnlyStore, ArtifactError> {
+        match (1..=ARTIFACTS_KEPT_MAX).contains(&kept) {
+            true => Ok(ReadOnlyStore { kept: Some(kept), ..self.clone() }),
+            false => Err(ArtifactError::Kept { kept }),
+        }
+    }
+
+    /// The store with one artifact more, which nodes fetch; or with a listed one that comes from this source from now on.
+    ///
+    /// # Errors
+    /// When another artifact has the number, it is neither new nor that of an aborted push, or the store lists as many as it
+    /// may.
     pub fn stage(
         &self,
         number: ArtifactNumber,
         manifest: ManifestDigest,
         source: &str,
     ) -> Result<ReadOnlyStore, ArtifactError> {
-        if number <= self.newest {
-            return Err(ArtifactError::NotGreater { number, newest: self.newest });
-        }
-        if self.artifacts.len() >= ARTIFACTS_MAX {
-            return Err(ArtifactError::TooMany);
-        }
         if !(1..=ARTIFACT_SOURCE_BYTES_MAX).contains(&source.len()) {
             return Err(ArtifactError::Source { bytes: source.len() });
         }
-        let mut next = ReadOnlyStore { newest: number, ..self.clone() };
+        let mut next = self.clone();
+        if let Some(artifact) = next.artifacts.iter_mut().find(|artifact| artifact.number == number) {
+            if artifact.manifest != manifest {
+                return Err(ArtifactError::AnotherManifest { number, listed: artifact.manifest });
+            }
+            source.clone_into(&mut artifact.source);
+            return Ok(next);
+        }
+        let comes_back = |aborted: &Aborted| (aborted.number, aborted.manifest) == (number, manifest);
+        let comes_back = number == self.newest && self.aborted.as_ref().is_some_and(comes_back);
+        if number <= self.newest && !comes_back {
+            return Err(ArtifactError::NotGreater { number, newest: self.newest });
+        }
+        if self.artifacts.len() >= ARTIFACTS_MAX {
+            return Err(ArtifactError::TooMany { store: self.name.clone() });
+        }
+        (next.newest, next.aborted) = (number, None);
         next.artifacts.push(ListedArtifact {
             number,
             manifest,
@@ -380,7 +388,8 @@ impl ReadOnlyStore {
         Ok(next)
     }
 
-    /// The store with an artifact that is to go live by itself, listed now or before. Unchanged when it is served.
+    /// The store with an artifact that is to go live by itself, listed now or before, from this source. One that is served
+    /// stays so. What a push that goes on asks for stays where `push` does not say otherwise.
     ///
     /// # Errors
     /// As [`ReadOnlyStore::stage`]; when it was served before; when a newer one is served.
@@ -391,13 +400,7 @@ impl ReadOnlyStore {
         source: &str,
         push: &Push,
     ) -> Result<ReadOnlyStore, ArtifactError> {
-        let mut next = match self.artifact(number) {
-            None => self.stage(number, manifest, source)?,
-            Some(listed) if listed.manifest != manifest => {
-                return Err(ArtifactError::AnotherManifest { number, listed: listed.manifest });
-            }
-            Some(_) => self.clone(),
-        };
+        let mut next = self.stage(number, manifest, source)?;
         let served = self.served().map(|artifact| artifact.number);
         let artifact = next.artifacts.iter_mut().find(|artifact| artifact.number == number);
         let artifact = artifact.expect("it is listed by now");
@@ -410,22 +413,30 @@ impl ReadOnlyStore {
         if let Some(served) = served.filter(|served| *served > number) {
             return Err(ArtifactError::Overtaken { store, number, served });
         }
-        artifact.push = Some(push.clone());
+        let before = artifact.push.take().unwrap_or_default();
+        artifact.push = Some(Push {
+            replicas: push.replicas.or(before.replicas),
+            abort_at: push.abort_at.or(before.abort_at),
+            unknown: before.unknown,
+        });
         Ok(next)
     }
 
-    /// The store serving this artifact. The one served so far is kept, and none but that. Pushes of this one and of older
-    /// ones are over: a push goes forward only.
+    /// The store serving this artifact. The one served so far is kept, and so are the newest others that were, as many as
+    /// the store keeps. Pushes of this one and of older ones are over: a push goes forward only.
     ///
     /// # Errors
     /// When it is not listed, or served already.
     pub fn swap(&self, number: ArtifactNumber) -> Result<ReadOnlyStore, ArtifactError> {
         if self.listed(number)?.standing == Standing::Served {
-            return Err(ArtifactError::Served { number });
+            return Err(ArtifactError::Served { store: self.name.clone(), number });
         }
         let before = self.served().map(|artifact| artifact.number);
+        let others: Vec<ArtifactNumber> = self.kept().filter(|kept| *kept != number).collect();
+        let stay = usize::from(self.kept.unwrap_or(1)).saturating_sub(usize::from(before.is_some()));
+        let go = &others[..others.len().saturating_sub(stay)];
         let mut next = ReadOnlyStore { served_before: before, ..self.clone() };
-        next.artifacts.retain(|artifact| artifact.standing != Standing::Kept || artifact.number == number);
+        next.artifacts.retain(|artifact| !go.contains(&artifact.number));
         for artifact in &mut next.artifacts {
             artifact.push = artifact.push.take().filter(|_| artifact.number > number);
             if artifact.number == number {
@@ -437,13 +448,21 @@ impl ReadOnlyStore {
         Ok(next)
     }
 
-    /// Which artifact a rollback serves: the one served before, if it is an older one.
+    /// Those that were served and can be again, the oldest first.
+    fn kept(&self) -> impl Iterator<Item = ArtifactNumber> {
+        let kept = self.artifacts.iter().filter(|artifact| artifact.standing == Standing::Kept);
+        kept.map(|artifact| artifact.number)
+    }
+
+    /// Which artifact a rollback serves: the one served before, if it is an older one; otherwise the newest older one that is
+    /// kept.
     ///
     /// # Errors
     /// When there is none.
     pub fn behind(&self) -> Result<ArtifactNumber, ArtifactError> {
         let served = self.served().map(|artifact| artifact.number);
-        let older = self.served_before.filter(|before| Some(*before) < served);
+        let is_older = |number: &ArtifactNumber| Some(*number) < served;
+        let older = self.served_before.filter(is_older).or_else(|| self.kept().filter(is_older).last());
         older.ok_or_else(|| ArtifactError::NothingBehind { store: self.name.clone() })
     }
 
@@ -452,10 +471,15 @@ impl ReadOnlyStore {
     /// # Errors
     /// When it is not listed, or served.
     pub fn delete(&self, number: ArtifactNumber) -> Result<ReadOnlyStore, ArtifactError> {
-        if self.listed(number)?.standing == Standing::Served {
-            return Err(ArtifactError::Served { number });
+        let listed = self.listed(number)?;
+        if listed.standing == Standing::Served {
+            return Err(ArtifactError::Served { store: self.name.clone(), number });
         }
         let mut next = self.clone();
+        if (listed.standing, number) == (Standing::Staging, self.newest) {
+            let (manifest, unknown) = (listed.manifest, Unknown::new());
+            next.aborted = Some(Aborted { number, manifest, unknown });
+        }
         next.artifacts.retain(|artifact| artifact.number != number);
         next.served_before = next.served_before.filter(|before| *before != number);
         Ok(next)
@@ -468,7 +492,9 @@ impl ReadOnlyStore {
     pub fn abort(&self, number: ArtifactNumber) -> Result<ReadOnlyStore, ArtifactError> {
         match self.listed(number)?.standing {
             Standing::Staging => self.delete(number),
-            Standing::Served | Standing::Kept => Err(ArtifactError::NotStaging { number }),
+            Standing::Served | Standing::Kept => {
+                Err(ArtifactError::NotStaging { store: self.name.clone(), number })
+            }
         }
     }
 
@@ -481,6 +507,9 @@ impl ReadOnlyStore {
         let standing = |standing| move |artifact: &&ListedArtifact| artifact.standing == standing;
         if self.replicas == 0 {
             return Err(ReadOnlyError::Replicas);
+        }
+        if let Some(kept) = self.kept.filter(|kept| !(1..=ARTIFACTS_KEPT_MAX).contains(kept)) {
+            return Err(ReadOnlyError::Kept { kept });
         }
         if self.artifacts.len() > ARTIFACTS_MAX {
             return Err(ReadOnlyError::TooMany { count: self.artifacts.len() });

@@ -1,6 +1,7 @@
 //! `tontine artifact clean`: removes what builds left behind that were broken off, and nothing that a manifest names.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::process::ExitCode;
 
 use runtime::disk::os::OsDisk;
@@ -24,29 +25,7 @@ pub(super) fn run(shared: &Shared, arguments: &CleanArguments) -> Result<ExitCod
     if !root.is_dir() {
         return Err(CliError::Other(format!("{url} is no directory on this machine; check the path")));
     }
-    let disk = OsDisk::open(&root).map_err(failed)?;
-    let whole = disk.stat(MANIFEST_PATH).is_ok();
-    if !whole && !arguments.unfinished {
-        return Err(CliError::Other(format!(
-            "{url} has no manifest, so a build may still be writing to it. If none is, remove what it left with `tontine \
-             artifact clean --unfinished {url}`"
-        )));
-    }
-    let named = match whole {
-        true => opened(url)?.1.files().map(|file| file.digest.to_string()).collect(),
-        false => BTreeSet::new(),
-    };
-    let leftovers = leftovers(&disk, &named)?;
-    let mut bytes = 0;
-    for path in &leftovers {
-        bytes += disk.stat(path).map_or(0, |stat| stat.length);
-    }
-    if !arguments.dry_run {
-        // Kept until all is gone: no build begins meanwhile.
-        let _lock = taken(&disk, url)?;
-        leftovers.iter().try_for_each(|path| disk.remove(path)).map_err(failed)?;
-        let _ = std::fs::remove_dir_all(root.join(BUILDING));
-    }
+    let (leftovers, bytes) = cleaned(&root, arguments, &|disk| taken(disk, url))?;
     let document = json!({ "url": url, "files": leftovers, "bytes": bytes, "removed": !arguments.dry_run });
     print(shared.format(), &document, || {
         let what = format!("{} ({})", count(leftovers.len() as u64, "file"), size(bytes));
@@ -57,6 +36,45 @@ pub(super) fn run(shared: &Shared, arguments: &CleanArguments) -> Result<ExitCod
         }
     });
     Ok(ExitCode::SUCCESS)
+}
+
+/// Takes the directory for this process alone.
+type Take<'a> = &'a dyn Fn(&OsDisk) -> Result<Box<dyn Send + Sync>, CliError>;
+
+/// What a build left, and its bytes. It is gone afterwards, unless this is a dry run.
+fn cleaned(root: &Path, arguments: &CleanArguments, take: Take<'_>) -> Result<(Vec<String>, u64), CliError> {
+    let disk = OsDisk::open(root).map_err(failed)?;
+    let url = &arguments.url;
+    // Twice: a directory that is not to be changed gets no lock, and a build may end before the lock is ours.
+    judged(&disk, arguments)?;
+    // Kept until all is gone: no build begins meanwhile.
+    let _lock = if arguments.dry_run { None } else { Some(take(&disk)?) };
+    let named = match judged(&disk, arguments)? {
+        true => opened(url)?.1.files().map(|file| file.digest.to_string()).collect(),
+        false => BTreeSet::new(),
+    };
+    let leftovers = leftovers(&disk, &named)?;
+    let bytes = leftovers.iter().map(|path| disk.stat(path).map_or(0, |stat| stat.length)).sum();
+    if !arguments.dry_run {
+        leftovers.iter().try_for_each(|path| disk.remove(path)).map_err(failed)?;
+        let _ = std::fs::remove_dir_all(root.join(BUILDING));
+    }
+    Ok((leftovers, bytes))
+}
+
+/// Whether there is a whole artifact.
+///
+/// # Errors
+/// When there is none, and it was not said that no build is under way.
+fn judged(disk: &OsDisk, arguments: &CleanArguments) -> Result<bool, CliError> {
+    let (url, whole) = (&arguments.url, disk.stat(MANIFEST_PATH).is_ok());
+    match whole || arguments.unfinished {
+        true => Ok(whole),
+        false => Err(CliError::Other(format!(
+            "{url} has no manifest, so a build may still be writing to it. If none is, remove what it left with `tontine \
+             artifact clean --unfinished {url}`"
+        ))),
+    }
 }
 
 fn failed(error: DiskError) -> CliError {
@@ -81,4 +99,45 @@ fn leftovers(disk: &dyn Disk, named: &BTreeSet<String>) -> Result<Vec<String>, C
         found.push(manifest);
     }
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use storage::readonly::{ChunkEntry, Compression, Layout, Manifest, Slice, TokenHash};
+
+    use super::*;
+
+    /// Once the manifest was looked for before the lock was taken, and all chunks of a build that ended in between went.
+    #[test]
+    fn a_build_that_ends_before_the_lock_is_taken_loses_nothing() {
+        let root = std::env::temp_dir().join(format!("tontine-clean-{}", std::process::id()));
+        let chunk = "0".repeat(32);
+        std::fs::create_dir_all(root.join(CHUNKS)).unwrap();
+        std::fs::write(root.join(CHUNKS).join(&chunk), "of a build").unwrap();
+        let url = root.to_str().unwrap().to_owned();
+        let arguments = CleanArguments { url: url.clone(), unfinished: true, dry_run: false };
+        let manifest = Manifest {
+            store: model::StoreName::new("words").unwrap(),
+            number: 1,
+            hash: TokenHash::Xxh3,
+            compression: Compression::None,
+            dictionary: Vec::new(),
+            chunks: vec![ChunkEntry {
+                digest: chunk.parse().unwrap(),
+                slice: Slice::WHOLE,
+                layout: Layout::Pages,
+                file_bytes: 10,
+                records: 1,
+                payload_bytes: 2,
+            }],
+            lineage: None,
+        };
+        let build_ends = |disk: &OsDisk| {
+            std::fs::write(root.join(MANIFEST_PATH), manifest.encode()).unwrap();
+            taken(disk, &url)
+        };
+        assert_eq!(cleaned(&root, &arguments, &build_ends).unwrap(), (Vec::new(), 0));
+        assert!(root.join(CHUNKS).join(&chunk).exists(), "the artifact is whole");
+        std::fs::remove_dir_all(&root).unwrap();
+    }
 }

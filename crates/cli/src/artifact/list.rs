@@ -171,6 +171,7 @@ pub(super) async fn list(shared: &Shared, arguments: &ListArguments) -> Result<E
         "stores": stores.iter().map(|store| json!({
             "store": store.name,
             "replicas": store.replicas,
+            "kept": store.kept.unwrap_or(1),
             "served": store.served().map(|served| served.number),
             "swap_ms": swap_ms(store),
             "artifacts": store.artifacts.iter().map(|listed| json!({

@@ -112,19 +112,15 @@ pub(super) async fn stage(shared: &Shared, arguments: &StageArguments) -> Result
     let Pushed { store, number, manifest, source, .. } = &artifact;
     let cluster = client.refresh().await?;
     let found = store_of(&cluster, store.as_str())?;
-    let listed = found.artifact(*number).is_some_and(|listed| listed.manifest == *manifest);
-    if !listed {
-        found.stage(*number, *manifest, source).map_err(|error| CliError::Other(error.to_string()))?;
-    }
+    found.stage(*number, *manifest, source).map_err(|error| CliError::Other(error.to_string()))?;
     if arguments.dry_run {
+        let listed = found.artifact(*number).is_some();
         would(shared, &artifact, (cluster.nodes.len(), listed), "");
         return Ok(ExitCode::SUCCESS);
     }
-    if !listed {
-        let (store, source) = (store.clone(), source.clone());
-        let order = Order::Stage { store, number: *number, manifest: *manifest, source };
-        client.order_artifacts(&order).await?;
-    }
+    let (order_store, source) = (store.clone(), source.clone());
+    let order = Order::Stage { store: order_store, number: *number, manifest: *manifest, source };
+    client.order_artifacts(&order).await?;
     let began = Instant::now();
     wait_until_staged(&client, &artifact, began + Duration::from_secs(arguments.timeout_s)).await?;
     let told = |behind: &str| {
@@ -245,7 +241,8 @@ fn stand(store: Option<&ReadOnlyStore>, artifact: &Pushed) -> Stand {
             Stand::Over(format!("artifact {number} was served, and meanwhile {served} is again"))
         }
         None => Stand::Over(format!(
-            "the push of artifact {number} was aborted, by a user or because its time was over; {served} is served"
+            "the push of artifact {number} was aborted, by a user or because its time was over; {served} is served. The same \
+             push begins again until there is a newer one"
         )),
     }
 }

@@ -28,7 +28,8 @@ pub struct PushArguments {
     /// Which one.
     #[command(flatten)]
     pub staged: StageArguments,
-    /// How many replicas of each slice must hold it before it is served; by default all. The others catch up.
+    /// How many replicas of each slice must hold it before it is served; by default all. The others catch up. A push that
+    /// goes on stays as it is where you do not say otherwise.
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u8).range(1..))]
     pub replicas: Option<u8>,
     /// End the push after so many seconds unless it is served by then. By default it waits for ever.

@@ -109,17 +109,52 @@ async fn carry_out(
     Ok(ExitCode::SUCCESS)
 }
 
+/// Keeps so many artifacts beside the served one.
+pub(crate) async fn keep(
+    shared: &Shared,
+    store: &str,
+    kept: u8,
+    dry_run: bool,
+) -> Result<ExitCode, CliError> {
+    let client = shared.client().await?;
+    let cluster = client.cluster();
+    let found = store_of(&cluster, store)?;
+    found.keep(kept).map_err(|error| CliError::Other(error.to_string()))?;
+    let (generation, behind) = match dry_run {
+        true => (cluster.generation, Vec::new()),
+        false => {
+            let order = Order::Keep { store: found.name.clone(), kept };
+            let generation = client.order_artifacts(&order).await?.generation;
+            (generation, adopted(&client, generation).await)
+        }
+    };
+    let before = found.kept.unwrap_or(1);
+    let document = json!({ "store": store, "kept": kept, "kept_before": before, "generation": generation,
+        "dry_run": dry_run, "nodes_behind": behind });
+    print(shared.format(), &document, || {
+        let verb = if dry_run { "would keep" } else { "keeps" };
+        format!(
+            "{verb} {kept} artifacts of store {store} beside the served one, instead of {before}, from the next swap on; to \
+             see them, run `{} artifact list {store}`{}",
+            program(),
+            behind_text(&behind)
+        )
+    });
+    Ok(ExitCode::SUCCESS)
+}
+
 /// A read-only store that was created.
 pub(crate) async fn create(
     shared: &Shared,
     client: &Client,
     name: StoreName,
     replicas: u8,
+    kept: Option<u8>,
 ) -> Result<ExitCode, CliError> {
-    let order = Order::Create { store: name.clone(), replicas };
+    let order = Order::Create { store: name.clone(), replicas, kept };
     let generation = client.order_artifacts(&order).await?.generation;
     let behind = adopted(client, generation).await;
-    let document: Json = json!({ "store": name, "replicas": replicas, "read_only": true,
+    let document: Json = json!({ "store": name, "replicas": replicas, "kept": kept.unwrap_or(1), "read_only": true,
         "generation": generation, "nodes_behind": behind });
     print(shared.format(), &document, || {
         format!(

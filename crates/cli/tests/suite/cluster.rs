@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
+pub(crate) use rustix::process::Signal;
+use rustix::process::{Pid, Resource, Rlimit, kill_process, prlimit};
 use serde_json::Value as Json;
 use tempfile::TempDir;
 

@@ -1,11 +1,14 @@
 //! From a file of tab-separated values to a served table, and on to the next one and back, on real processes under reads.
 
+mod again;
 mod fetching;
 mod harm;
 mod here;
 mod increments;
+mod killed;
 mod moving;
 mod soon;
+mod swapping;
 mod walking;
 
 use std::fmt::Write;
@@ -76,6 +79,15 @@ pub(crate) fn read_on(address: &str, keys: u64, stop: &AtomicBool, answers: &Ato
         if ends {
             return seen;
         }
+    }
+}
+
+/// Says stop when it goes, also by a panic.
+struct Stops<'a>(&'a AtomicBool);
+
+impl Drop for Stops<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 }
 

@@ -83,7 +83,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// The next document: the cluster with one read-only store more.
+    /// The next document: the cluster with one read-only store more, which keeps one artifact beside the served one.
     ///
     /// # Errors
     /// With the first reason why there can be no such store.

@@ -32,6 +32,10 @@ use crate::view::CurrentView;
 const ATTEMPTS: usize = 8;
 /// How long another node may take to say what it holds.
 const TELL_PATIENCE: Duration = Duration::from_secs(2);
+/// How long nodes may take to go by the newest document: until then each of them lacks every artifact.
+const STAGED_PATIENCE: Duration = Duration::from_secs(2);
+/// Pause between two looks at what they hold.
+const STAGED_PAUSE: Duration = Duration::from_millis(100);
 
 /// Looks after a node's artifacts from then on.
 pub(super) async fn start(
@@ -87,8 +91,10 @@ async fn carry_out(node: Weak<Node>, mut order: Order) -> Result<Response, Failu
         let node = node.upgrade().ok_or_else(ended)?;
         (node.coordination.lock().clone(), node.ports.clock.wall())
     };
-    let (mut unconfirmed, mut asked) = (false, 1);
-    for _ in 0..ATTEMPTS {
+    let command = command_of(&order);
+    let (mut unconfirmed, mut asked, mut attempts) = (false, 1, 0);
+    let mut patient_until = None;
+    while attempts < ATTEMPTS {
         let read = documents::read_cluster(&*session).await;
         let cluster = read.map_err(|error| refused(&error.into()))?.ok_or_else(no_cluster)?;
         let (known, clock) = known(&*node.upgrade().ok_or_else(ended)?);
@@ -108,7 +114,15 @@ async fn carry_out(node: Weak<Node>, mut order: Order) -> Result<Response, Failu
         if next.read_only == cluster.read_only {
             return done(&node, cluster);
         }
-        check_staged(&node, &cluster, &order).await?;
+        if let Some(refusal) = check_staged(&node, &cluster, &order, &command).await? {
+            let until = *patient_until.get_or_insert_with(|| clock.now().after(STAGED_PATIENCE));
+            if clock.now() >= until {
+                return Err(refusal);
+            }
+            clock.sleep(STAGED_PAUSE).await;
+            continue;
+        }
+        attempts += 1;
         match documents::publish_cluster(&*session, &next).await {
             Ok(()) => {
                 tracing::info!(generation = next.generation.0, ?order, "artifacts changed");
@@ -170,8 +184,12 @@ fn is_done(order: &Order, cluster: &Cluster) -> bool {
         cluster.read_only(name.as_str()).and_then(|store| store.artifact(*number))
     };
     match order {
-        Order::Create { store, replicas } => {
-            cluster.read_only(store.as_str()).is_some_and(|store| store.replicas == *replicas)
+        Order::Create { store, replicas, kept } => {
+            let is_it = |store: &ReadOnlyStore| (store.replicas, store.kept) == (*replicas, *kept);
+            cluster.read_only(store.as_str()).is_some_and(is_it)
+        }
+        Order::Keep { store, kept } => {
+            cluster.read_only(store.as_str()).is_some_and(|store| store.kept == Some(*kept))
         }
         Order::Stage { store, number, manifest, source } => listed(store, number)
             .is_some_and(|artifact| (artifact.manifest, &artifact.source) == (*manifest, source)),
@@ -192,9 +210,16 @@ fn changed(cluster: &Cluster, order: &Order, now: WallMillis) -> Result<Cluster,
         cluster.with_artifacts(store.as_str(), change).map_err(artifact_refused)
     };
     match order {
-        Order::Create { store, replicas } => cluster
-            .with_read_only(store.clone(), *replicas)
-            .map_err(|error| Failure::new(ErrorCode::StoreRefused, error.to_string())),
+        Order::Create { store, replicas, kept } => {
+            let created = cluster
+                .with_read_only(store.clone(), *replicas)
+                .map_err(|error| Failure::new(ErrorCode::StoreRefused, error.to_string()))?;
+            let Some(kept) = kept else { return Ok(created) };
+            let generation = created.generation;
+            let kept = created.with_artifacts(store.as_str(), |found| found.keep(*kept));
+            kept.map(|kept| Cluster { generation, ..kept }).map_err(artifact_refused)
+        }
+        Order::Keep { store, kept } => change(store, &|found| found.keep(*kept)),
         Order::Stage { store, number, manifest, source } => {
             change(store, &|found| found.stage(*number, *manifest, source))
         }
@@ -217,27 +242,52 @@ fn changed(cluster: &Cluster, order: &Order, now: WallMillis) -> Result<Cluster,
     }
 }
 
-/// Whether enough replicas of each slice hold what a swap will serve, by exactly this document.
-async fn check_staged(node: &Weak<Node>, cluster: &Cluster, order: &Order) -> Result<(), Failure> {
-    let Order::Swap { store, number, replicas, .. } = order else { return Ok(()) };
-    let reports = reports(&node.upgrade().ok_or_else(ended)?, cluster, store).await;
-    let enough = replicas.map_or(Enough::All, Enough::Replicas);
-    match judge(cluster, found(cluster, store)?, *number, &reports, enough) {
-        Judgement::Ready => Ok(()),
-        Judgement::NotYet { slices, lacking } => {
-            let lacking: Vec<String> = lacking.iter().map(NodeId::to_string).collect();
-            let detail = format!(
-                "artifact {number} of store {store} is not held by enough replicas of {slices} of {} slices; {} lack it",
-                cluster.ring.partitions().len(),
-                lacking.join(", ")
-            );
-            Err(Failure::new(ErrorCode::NotStaged, detail))
-        }
+/// How an operator gives an order that serves something.
+fn command_of(order: &Order) -> String {
+    match order {
+        Order::Rollback { store, .. } => format!("tontine artifact rollback {store}"),
+        Order::Swap { store, number, .. } => format!("tontine artifact swap {store} {number}"),
+        _ => String::new(),
     }
 }
 
-/// What all nodes that answer hold of the artifacts of a store.
-async fn reports(node: &Arc<Node>, cluster: &Cluster, store: &StoreName) -> Vec<Report> {
+/// Why too few replicas of some slice hold what a swap will serve, by exactly this document; `None` when enough do.
+async fn check_staged(
+    node: &Weak<Node>,
+    cluster: &Cluster,
+    order: &Order,
+    command: &str,
+) -> Result<Option<Failure>, Failure> {
+    let Order::Swap { store: name, number, replicas, .. } = order else { return Ok(None) };
+    let (reports, silent) = reports(&node.upgrade().ok_or_else(ended)?, cluster, name).await;
+    let store = found(cluster, name)?;
+    let judged = |enough| judge(cluster, store, *number, &reports, enough);
+    let Judgement::NotYet { slices, lacking } = judged(replicas.map_or(Enough::All, Enough::Replicas)) else {
+        return Ok(None);
+    };
+    let (silent, lacking): (Vec<NodeId>, Vec<NodeId>) =
+        lacking.into_iter().partition(|node| silent.contains(node));
+    let named = |nodes: &[NodeId], one: &str, more: &str| {
+        let names: Vec<String> = nodes.iter().map(NodeId::to_string).collect();
+        let verb = if names.len() == 1 { one } else { more };
+        (!names.is_empty()).then(|| format!("{} {verb}", names.join(", ")))
+    };
+    let who = [named(&silent, "does not answer", "do not answer"), named(&lacking, "lacks it", "lack it")];
+    let fewer = (1..store.replicas).rev().find(|count| judged(Enough::Replicas(*count)) == Judgement::Ready);
+    let go_on = fewer.map_or_else(String::new, |count| {
+        format!("; to serve it where {count} of each slice hold it, run `{command} --replicas {count}`")
+    });
+    let detail = format!(
+        "artifact {number} of store {name} is not held by enough replicas of {slices} of {} slices: {}{go_on}; to see how far \
+         the nodes are, run `tontine artifact list {name}`",
+        cluster.ring.partitions().len(),
+        who.into_iter().flatten().collect::<Vec<_>>().join(", and ")
+    );
+    Ok(Some(Failure::new(ErrorCode::NotStaged, detail)))
+}
+
+/// What all nodes that answer hold of the artifacts of a store, and the nodes that do not answer.
+async fn reports(node: &Arc<Node>, cluster: &Cluster, store: &StoreName) -> (Vec<Report>, Vec<NodeId>) {
     let tell = cluster.nodes.iter().map(|entry| async move {
         let told = match entry.id == node.config.id {
             true => node.artifacts.told().to_string().into_bytes().into(),
@@ -245,12 +295,19 @@ async fn reports(node: &Arc<Node>, cluster: &Cluster, store: &StoreName) -> Vec<
                 let asked = node.antientropy.peers().call(entry.id, ArtifactsGet {}.into());
                 match asked.within(&node.ports.clock, TELL_PATIENCE).await {
                     Ok(Response::ArtifactsDocument(document)) => document.json,
-                    _ => return Vec::new(),
+                    _ => return Err(entry.id),
                 }
             }
         };
         let staged = artifacts_staged(entry.id, &told).into_iter();
-        staged.filter(|(name, _)| name == store).map(|(_, report)| report).collect()
+        Ok(staged.filter(|(name, _)| name == store).map(|(_, report)| report).collect::<Vec<_>>())
     });
-    join_all(tell).await.into_iter().flatten().collect()
+    let (mut reports, mut silent) = (Vec::new(), Vec::new());
+    for told in join_all(tell).await {
+        match told {
+            Ok(of_one) => reports.extend(of_one),
+            Err(node) => silent.push(node),
+        }
+    }
+    (reports, silent)
 }

@@ -195,7 +195,7 @@ mod tests {
             let ports = stage.ports(USER, process, Arc::new(WallClock::default()));
             let client = Client::connect(&stage.addresses(), ports, ClientOptions::default()).await.unwrap();
             let store = StoreName::new(STORE).unwrap();
-            order(&stage, &client, Order::Create { store: store.clone(), replicas: 3 }).await;
+            order(&stage, &client, Order::Create { store: store.clone(), replicas: 3, kept: None }).await;
             let (source, disk) = stage.artifacts.build(1, &mut Dice::apart(1, 1)).await;
             stage.sources.put(&source, disk);
             let (number, manifest) = (ArtifactNumber(1), stage.artifacts.digest(1));

@@ -86,7 +86,7 @@ pub async fn push(world: Arc<World>, process: ProcessId, end: Moment) {
     let mut user = User { world, process, client, dice, newest: 0, last_push: None, end };
     let replicas = user.dice.between(1, u64::from(user.world.setup.replicas)) as u8;
     while user.now() < end && user.listed().is_none() {
-        user.order(Order::Create { store: name(), replicas }).await;
+        user.order(Order::Create { store: name(), replicas, kept: None }).await;
         let _ = user.client.refresh().await;
     }
     let pause = if user.world.setup.plant.is_some() { 400 } else { *user.dice.pick(&[200, 800, 1500]) };

@@ -305,7 +305,7 @@ pub(crate) fn told(seed: u64, story: Story) -> Record {
     let kept = record.clone();
     play(setup(seed), move |world, client| async move {
         tamper(&world, story.plant, &record);
-        order(&world, &client, Order::Create { store: name(), replicas: 3 }).await;
+        order(&world, &client, Order::Create { store: name(), replicas: 3, kept: None }).await;
         let knows = |position| {
             world.node(position).is_some_and(|node| node.replica().view().get().read_only("words").is_some())
         };
@@ -429,7 +429,7 @@ fn pushes_swaps_and_rollbacks_under_harm_mix_nothing() {
 fn what_a_source_has_in_place_of_what_was_ordered_never_goes_live() {
     play(setup(7), |world, client| async move {
         let record = Record::default();
-        order(&world, &client, Order::Create { store: name(), replicas: 3 }).await;
+        order(&world, &client, Order::Create { store: name(), replicas: 3, kept: None }).await;
         let conducting = conduct(world.clone(), 7, record.clone());
         world.executor.spawn(world.executor.process(), Box::pin(conducting));
         let (source, manifest) = built(&world, 1).await;

@@ -26,7 +26,7 @@ const ALL: u64 = KEYS as u64 * VALUE_BYTES as u64;
 
 /// Builds a table of some megabytes, and has all nodes stage it.
 async fn staged(world: &World, client: &Client) -> (String, ManifestDigest) {
-    order(world, client, Order::Create { store: name(), replicas: 3 }).await;
+    order(world, client, Order::Create { store: name(), replicas: 3, kept: None }).await;
     let value = |line: usize| {
         (0..VALUE_BYTES).map(|at| (at as u64 * 31 + line as u64 * 7919).to_le_bytes()[1]).collect()
     };

@@ -14,17 +14,17 @@ use crate::machines::{create, start_node};
 use crate::observe::{headmaster, kill_headmaster, until};
 
 /// Keys of a table: enough for more than one chunk.
-const KEYS: u64 = 400;
+pub(super) const KEYS: u64 = 400;
 
 /// An artifact whose source is damaged for a while, so that its push stands still half way.
-struct Damaged {
-    directory: String,
+pub(super) struct Damaged {
+    pub(super) directory: String,
     chunk: PathBuf,
     sound: Vec<u8>,
 }
 
 impl Damaged {
-    fn build(folder: &Path, number: u64) -> Damaged {
+    pub(super) fn build(folder: &Path, number: u64) -> Damaged {
         let directory = build_of(folder, number, KEYS);
         let chunks = std::fs::read_dir(Path::new(&directory).join("chunks")).unwrap();
         let chunk = chunks.map(|entry| entry.unwrap().path()).max().unwrap();
@@ -35,7 +35,7 @@ impl Damaged {
         Damaged { directory, chunk, sound }
     }
 
-    fn mend(&self) {
+    pub(super) fn mend(&self) {
         std::fs::write(&self.chunk, &self.sound).unwrap();
     }
 }
@@ -49,17 +49,17 @@ fn states(cluster: &Cluster, number: u64) -> Vec<String> {
     nodes.iter().map(|node| node["state"].as_str().unwrap_or_default().to_owned()).collect()
 }
 
-fn await_state(cluster: &Cluster, number: u64, wanted: [&str; 3]) {
+pub(super) fn await_state(cluster: &Cluster, number: u64, wanted: [&str; 3]) {
     until(&format!("artifact {number} is {wanted:?}"), || states(cluster, number), |seen| *seen == wanted);
 }
 
-fn await_served(cluster: &Cluster, number: u64) {
+pub(super) fn await_served(cluster: &Cluster, number: u64) {
     let served = || cluster.json(&["artifact", "list", "words"])["stores"][0]["served"].clone();
     until(&format!("artifact {number} is served"), served, |served| *served == number);
 }
 
 /// A command that goes on while the test does.
-fn begin(cluster: &Cluster, words: &[&str]) -> Child {
+pub(super) fn begin(cluster: &Cluster, words: &[&str]) -> Child {
     let mut command = cluster.command(words);
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
@@ -69,7 +69,7 @@ fn served_at(cluster: &Cluster, node: u16) -> u64 {
 }
 
 /// Three processes that serve artifact 1.
-fn serving(folder: &Path) -> Cluster {
+pub(super) fn serving(folder: &Path) -> Cluster {
     let cluster = Cluster::with(3, &["--separate-processes"]);
     cluster.run(&["store", "create", "words", "--read-only"]).exits(0);
     cluster.run(&["artifact", "push", &build_of(folder, 1, KEYS)]).exits(0);
