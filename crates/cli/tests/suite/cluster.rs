@@ -198,6 +198,13 @@ impl Answer {
         assert!(self.stderr.contains(words), "{words:?} is not in: {}", self.stderr);
     }
 
+    /// Checks that it ended before what it waited for, with these words.
+    #[track_caller]
+    pub(crate) fn is_left_open_with(&self, words: &str) {
+        assert_eq!(self.code, 3, "stdout: {}\nstderr: {}", self.text(), self.stderr);
+        assert!(self.stderr.contains(words), "{words:?} is not in: {}", self.stderr);
+    }
+
     /// Checks that it failed with these words.
     #[track_caller]
     pub(crate) fn fails_with(&self, words: &str) {
