@@ -67,7 +67,7 @@ def main():
     if len(sys.argv) != 3:
         raise SystemExit(__doc__)
     with open(sys.argv[1], encoding="utf-8") as file:
-        print(draw(json.load(file), sys.argv[2]))
+        print(draw(json.load(file)["scenario"], sys.argv[2]))
 
 
 if __name__ == "__main__":
