@@ -135,11 +135,16 @@ impl Stage {
         assert_eq!(keys.filter(|line| line.contains("\"value\"")).count(), RECORDS as usize);
     }
 
-    /// No tombstone is left anywhere, once nobody deletes any more.
-    fn await_collected(&self) {
+    /// Ends the clients. No request failed, every record is there, and every key is as it was left, also when no tombstone
+    /// is left anywhere.
+    fn finish(&self, traffic: Traffic) {
+        let heard = traffic.end();
+        assert!(heard.failed.is_empty(), "{:?}", heard.failed);
+        self.check_records();
         await_no_hints(&self.cluster);
         let none_left = |seen: &Vec<Json>| seen.iter().all(|status| status["collection"]["tombstones"] == 0);
         until("no tombstone is left", || statuses(&self.cluster), none_left);
+        heard.check(&self.cluster);
     }
 }
 
@@ -198,11 +203,7 @@ fn whoever_is_killed_at_any_step_nothing_is_lost_and_the_move_goes_on() {
             assert_eq!(idle.call(&[b"DEL", b"idle", b"door"]), Reply::Number(2));
         }
     }
-    stage.check_records();
-    let heard = traffic.end();
-    assert!(heard.failed.is_empty(), "{:?}", heard.failed);
-    stage.await_collected();
-    heard.check(&stage.cluster);
+    stage.finish(traffic);
 }
 
 #[test]
@@ -222,10 +223,7 @@ fn a_plan_that_is_aborted_at_any_step_goes_back_and_loses_nothing() {
         traffic.await_more(100);
         stage.check_records();
     }
-    let heard = traffic.end();
-    assert!(heard.failed.is_empty(), "{:?}", heard.failed);
-    stage.await_collected();
-    heard.check(&stage.cluster);
+    stage.finish(traffic);
 }
 
 #[test]
@@ -238,11 +236,7 @@ fn a_move_ends_while_a_replica_that_stays_is_down() {
     assert_eq!(stage.end(), "done");
     traffic.await_more(100);
     stage.cluster.start_node_again(2);
-    let heard = traffic.end();
-    assert!(heard.failed.is_empty(), "{:?}", heard.failed);
-    stage.check_records();
-    stage.await_collected();
-    heard.check(&stage.cluster);
+    stage.finish(traffic);
 }
 
 #[test]
@@ -261,11 +255,7 @@ fn a_full_disk_at_the_node_that_enters_holds_the_move_up_and_loses_nothing() {
     assert!(found.contains("n4"), "{found}");
     limit_files(stage.fourth.id(), None);
     assert_eq!(stage.end(), "done");
-    let heard = traffic.end();
-    assert!(heard.failed.is_empty(), "{:?}", heard.failed);
-    stage.check_records();
-    stage.await_collected();
-    heard.check(&stage.cluster);
+    stage.finish(traffic);
 }
 
 /// What came before the kill was written down after each few partitions.
