@@ -1,4 +1,4 @@
-//! The command line of benchmarks: `tontine bench load|run|compare|resp|pipeline|persistent|cluster|handoff|moves`. The binary is `cli`'s.
+//! The command line of benchmarks: `tontine bench load|run|compare|resp|pipeline|persistent|cluster|handoff|moves|doors|fetch|swap`. The binary is `cli`'s.
 //!
 //! [`run`] blocks, and starts client threads with runtimes of their own: call it outside of any async runtime.
 
@@ -20,12 +20,14 @@ use crate::report::{
     Comparison, RunReport, comparison_markdown, comparison_text, context_markdown, run_text, runs_markdown,
 };
 use crate::scenarios::cluster::ClusterScenario;
+use crate::scenarios::doors::DoorsScenario;
 use crate::scenarios::fetch::FetchScenario;
 use crate::scenarios::handoff::HandoffScenario;
 use crate::scenarios::moves::MovesScenario;
 use crate::scenarios::persistent::PersistentScenario;
 use crate::scenarios::pipeline::PipelineScenario;
 use crate::scenarios::resp::RespScenario;
+use crate::scenarios::swap::SwapScenario;
 use crate::scenarios::{ScenarioError, ScenarioReport, TontineArgs};
 use crate::target::Target;
 use crate::target::native::NativeTarget;
@@ -55,8 +57,12 @@ pub enum BenchCommand {
     Handoff(ScenarioArgs<HandoffScenario>),
     /// Move a share of the keys from one of four nodes to another under load: what clients notice, and how long it takes.
     Moves(ScenarioArgs<MovesScenario>),
+    /// Compare a read-only store with one in memory, both of one node: GET and MGET over RESP.
+    Doors(ScenarioArgs<DoorsScenario>),
     /// Push a table to a read-only store under load and without, and say how fast it comes and what clients notice.
     Fetch(ScenarioArgs<FetchScenario>),
+    /// Swap artifacts of different sizes on one node, and start it again: how long each takes.
+    Swap(ScenarioArgs<SwapScenario>),
 }
 
 /// What every command of the program knows about its cluster, and benchmarks share.
@@ -290,6 +296,8 @@ pub fn run(command: &BenchCommand, reach: &Reach) -> Result<BenchReport, BenchEr
         BenchCommand::Run(arguments) => one(arguments, reach, Phase::Run),
         BenchCommand::Compare(arguments) => two(arguments, &reach.store),
         BenchCommand::Resp(arguments) => scenario(arguments.scenario.run(), &arguments.output),
+        BenchCommand::Doors(arguments) => scenario(arguments.scenario.run(), &arguments.output),
+        BenchCommand::Swap(arguments) => scenario(arguments.scenario.run(), &arguments.output),
         BenchCommand::Pipeline(arguments) => scenario(arguments.scenario.run(), &arguments.output),
         BenchCommand::Persistent(arguments) => {
             scenario(arguments.scenario.run(&reach.store), &arguments.output)

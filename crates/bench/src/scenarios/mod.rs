@@ -7,10 +7,13 @@
 //! | [`persistent`] | what does a request cost on the persistent engine with a million records? |
 //! | [`cluster`] | what do three replicas cost, and which process pays? |
 //! | [`handoff`] | how soon is a node equal that was away under load, and what do clients notice? |
+//! | [`doors`] | what does a request to a read-only store cost beside one to a store in memory? |
 //! | [`fetch`] | how fast do nodes fetch a table that is pushed, and what do clients notice meanwhile? |
+//! | [`swap`] | how long does a swap take, and a node's start, by the size of what it serves? |
 //! | [`moves`] | what do clients notice while keys move, or a node joins, and how long does it take? |
 
 pub mod cluster;
+pub mod doors;
 pub mod fetch;
 pub mod handoff;
 pub mod moves;
@@ -20,6 +23,7 @@ pub mod pipeline;
 pub mod redis_benchmark;
 pub mod resp;
 mod script;
+pub mod swap;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

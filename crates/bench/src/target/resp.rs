@@ -40,6 +40,8 @@ pub struct RespTarget {
     pub copies: u8,
     /// How it waits for copies.
     pub wait: Wait,
+    /// The store of a Tontine that each connection chooses (`TONTINE.STORE`); `None` for the one that is there.
+    pub store: Option<String>,
 }
 
 /// When a session waits for copies of its writes.
@@ -60,14 +62,20 @@ impl RespTarget {
             scan_index: false,
             copies: 0,
             wait: Wait::EachWrite,
+            store: None,
         }
     }
 
-    async fn connect(&self) -> io::Result<TcpStream> {
+    async fn connect(&self) -> io::Result<Connection> {
         let connecting = TcpStream::connect(&self.address);
         let stream = tokio::time::timeout(self.timeout, connecting).await.map_err(io::Error::from)??;
         stream.set_nodelay(true)?;
-        Ok(stream)
+        let mut connection = Connection { stream, received: BytesMut::with_capacity(READ_BYTES) };
+        if let Some(store) = &self.store {
+            let choosing = connection.choose(store);
+            tokio::time::timeout(self.timeout, choosing).await.map_err(io::Error::from)??;
+        }
+        Ok(connection)
     }
 
     /// Sends one command and returns its reply as text: for `INFO`, `DBSIZE` and the like.
@@ -77,8 +85,7 @@ impl RespTarget {
     pub async fn ask(&self, command: &[&[u8]]) -> Result<String, OpenError> {
         let unreachable = |source| OpenError::Unreachable { address: self.address.clone(), source };
         let refused = |detail| OpenError::Refused { address: self.address.clone(), detail };
-        let stream = self.connect().await.map_err(unreachable)?;
-        let mut connection = Connection { stream, received: BytesMut::new() };
+        let mut connection = self.connect().await.map_err(unreachable)?;
         let mut bytes = Vec::new();
         resp_codec::encode(command, &mut bytes);
         let exchange = async {
@@ -120,11 +127,11 @@ impl RespTarget {
     }
 
     async fn open_one(&self) -> Result<RespSession, OpenError> {
-        let stream = self
+        let connection = self
             .connect()
             .await
             .map_err(|source| OpenError::Unreachable { address: self.address.clone(), source })?;
-        let connection = Some(Connection { stream, received: BytesMut::with_capacity(READ_BYTES) });
+        let connection = Some(connection);
         Ok(RespSession { target: self.clone(), connection, sending: Vec::new(), expected: Vec::new() })
     }
 }
@@ -135,6 +142,17 @@ struct Connection {
 }
 
 impl Connection {
+    /// Chooses a store of a Tontine for all that follows.
+    async fn choose(&mut self, store: &str) -> io::Result<()> {
+        let mut bytes = Vec::new();
+        resp_codec::encode(&[b"TONTINE.STORE", store.as_bytes()], &mut bytes);
+        self.stream.write_all(&bytes).await?;
+        match self.reply().await?.0 {
+            Reply::Error(text) => Err(io::Error::other(String::from_utf8_lossy(&text).into_owned())),
+            _ => Ok(()),
+        }
+    }
+
     /// The next reply; `true` when the socket had to be read for it.
     async fn reply(&mut self) -> io::Result<(Reply, bool)> {
         let mut read = false;
@@ -188,8 +206,7 @@ impl RespSession {
         if self.connection.is_none() {
             tokio::time::sleep(RECONNECT_DELAY).await;
             let refused = |error| io::Error::new(io::ErrorKind::NotConnected, error);
-            let stream = self.target.connect().await.map_err(refused)?;
-            self.connection = Some(Connection { stream, received: BytesMut::with_capacity(READ_BYTES) });
+            self.connection = Some(self.target.connect().await.map_err(refused)?);
         }
         self.sending.clear();
         self.expected.clear();

@@ -2,11 +2,14 @@
 //!
 //! ```text
 //! inputs → reader (this thread) → pieces → sorters → runs on disk
-//!                                   └ the last ones stay in memory if nothing was written
+//!                 ↑                 └ the last ones stay in memory if nothing was written
+//!                 └──── emptied ────────┘
 //! ```
+//!
+//! A piece that was written is filled again: memory from the system costs more than sorting what fits into it.
 
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 
 use bytes::Bytes;
 use model::limits::VALUE_BYTES_MAX;
@@ -40,20 +43,22 @@ pub(super) fn sorted(
     let piece_bytes = arguments.memory / (jobs + 1);
     let (pieces, waiting) = sync_channel::<(usize, Records)>(0);
     let waiting = Arc::new(Mutex::new(waiting));
+    let (empty, emptied) = channel::<Records>();
     let outcome = std::thread::scope(|scope| {
         let sorters: Vec<_> = (0..jobs)
             .map(|_| {
-                let (waiting, disk) = (Arc::clone(&waiting), Arc::clone(disk));
-                scope.spawn(move || sort(&waiting, &*disk))
+                let (waiting, empty, disk) = (Arc::clone(&waiting), empty.clone(), Arc::clone(disk));
+                scope.spawn(move || sort(&waiting, &empty, &*disk))
             })
             .collect();
         // Whoever is told that no sorter is left hears from the sorters why.
         drop(waiting);
         let (piece, read, given) = (Records::default(), Read::default(), arguments.given());
-        let mut filled = Filled { piece, read, piece_bytes, pieces, given };
+        let mut filled = Filled { piece, read, piece_bytes, pieces, emptied, given };
         let read = read_all(arguments, &mut filled);
-        let Filled { piece, read: facts, pieces, .. } = filled;
-        drop(pieces);
+        let Filled { piece, read: facts, pieces, emptied, .. } = filled;
+        // Nothing is sorted any more, and the memory is needed for merging.
+        drop((pieces, emptied));
         let mut runs = Vec::new();
         for sorter in sorters {
             runs.extend(sorter.join().map_err(|_| "a sorting thread panicked".to_owned())??);
@@ -89,7 +94,11 @@ fn refused(error: DiskError) -> CliError {
 }
 
 /// Sorts pieces and writes them, until none comes.
-fn sort(waiting: &Mutex<Receiver<(usize, Records)>>, disk: &dyn Disk) -> Result<Vec<(usize, Run)>, CliError> {
+fn sort(
+    waiting: &Mutex<Receiver<(usize, Records)>>,
+    empty: &Sender<Records>,
+    disk: &dyn Disk,
+) -> Result<Vec<(usize, Run)>, CliError> {
     let mut runs = Vec::new();
     loop {
         let next = waiting.lock().recv();
@@ -97,6 +106,9 @@ fn sort(waiting: &Mutex<Receiver<(usize, Records)>>, disk: &dyn Disk) -> Result<
         records.sort();
         let run = records.write_run(disk, &format!("building/run-{number:05}")).map_err(refused)?;
         runs.push((number, run));
+        records.clear();
+        // When nothing is read any more, nobody wants it.
+        let _ = empty.send(records);
     }
 }
 
@@ -104,7 +116,8 @@ struct Filled {
     piece: Records,
     read: Read,
     piece_bytes: usize,
-    pieces: std::sync::mpsc::SyncSender<(usize, Records)>,
+    pieces: SyncSender<(usize, Records)>,
+    emptied: Receiver<Records>,
     given: Given,
 }
 
@@ -119,7 +132,8 @@ impl Filled {
 
     fn push(&mut self, key: &[u8], value: &[u8], place: Place) -> Result<(), CliError> {
         if self.piece.is_empty() {
-            self.piece = Records::with_capacity(self.piece_bytes);
+            let emptied = self.emptied.try_recv();
+            self.piece = emptied.unwrap_or_else(|_| Records::with_capacity(self.piece_bytes));
         }
         let record = BuildRecord { token: TokenHash::Xxh3.token(key), key, value, place };
         self.read.records += 1;

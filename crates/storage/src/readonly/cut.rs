@@ -181,7 +181,7 @@ impl Cutter {
         let bytes = self.current.payload_bytes() as u64;
         self.streamed = self.streamed.map(|streamed| streamed + bytes);
         if !self.current.is_empty() {
-            cuts.push(Cut::Records(std::mem::take(&mut self.current)));
+            cuts.push(Cut::Records(self.current.take()));
         }
     }
 }

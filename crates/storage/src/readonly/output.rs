@@ -18,7 +18,7 @@ pub(super) struct Output {
 
 impl Output {
     pub(super) fn new(file: Arc<dyn File>) -> Output {
-        Output { file, buffer: Vec::new(), written: 0, blocks: Vec::new() }
+        Output { file, buffer: Vec::with_capacity(BLOCK_BYTES), written: 0, blocks: Vec::new() }
     }
 
     pub(super) fn length(&self) -> u64 {

@@ -114,8 +114,22 @@ impl Records {
         } else {
             other.iter().for_each(|record| self.push(record));
         }
-        other.bytes.clear();
-        other.entries.clear();
+        other.clear();
+    }
+
+    /// Forgets all records, and keeps the memory for others.
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        self.entries.clear();
+    }
+
+    /// Takes out all records, and makes room for as many others.
+    pub(super) fn take(&mut self) -> Records {
+        let next = Records {
+            bytes: Vec::with_capacity(self.bytes.len()),
+            entries: Vec::with_capacity(self.entries.len()),
+        };
+        std::mem::replace(self, next)
     }
 
     /// Memory that it uses.

@@ -11,7 +11,8 @@
 //! process can map half as many files as it may open ([`crate::Disk::mappings_left`]); the other half is for everything else.
 //!
 //! Pages that the kernel evicts stay noted until [`Mapping::refresh`], which a node runs once a second: a page that was
-//! used since is not what a kernel evicts first.
+//! used since is not what a kernel evicts first. It also notes what has come into memory by another way, so that nobody
+//! asks for such pages one by one.
 
 use std::fs;
 use std::io::{ErrorKind, IoSliceMut};
@@ -248,8 +249,14 @@ impl Mapping for OsMapping {
             for (page, &there) in there[..count].iter().enumerate() {
                 let page = first + page;
                 // Who cannot tell looks again at the next view.
-                if answered != 0 || there & 1 == 0 {
-                    self.noted[page / 64].fetch_and(!(1 << (page % 64)), Ordering::Relaxed);
+                let is_there = answered == 0 && there & 1 == 1;
+                if is_there != self.is_noted(page as u64) {
+                    match is_there {
+                        true => self.note(page as u64),
+                        false => {
+                            self.noted[page / 64].fetch_and(!(1 << (page % 64)), Ordering::Relaxed);
+                        }
+                    }
                 }
             }
         }
