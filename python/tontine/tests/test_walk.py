@@ -1,4 +1,4 @@
-"""The tutorial of docs/guides/spark.md: counted by Spark, pushed under reads, rolled back."""
+"""The tutorial of docs/guides/spark.md: counted by Spark, pushed, changed, rolled back."""
 
 from __future__ import annotations
 
@@ -154,8 +154,16 @@ def test_the_tutorial(cluster: Cluster, tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
         assert f"{len(expected[number - 1])} words in artifact {number}" in done.stdout
 
+    source = tmp_path / "changes.tsv"
+    source.write_text("the\t1\ntontine\t1\n")
+    command = [cluster.binary, "artifact", "build", str(source), "--changes", "--key", "1"]
+    command += ["--value", "2", "-s", "words", "--number", "3", "--to", str(tmp_path / "words-3")]
+    command += ["--parent", str(tmp_path / "words-2")]
+    subprocess.run(command, check=True, capture_output=True)
+
     values = [[str(counts[word]) for word in WORDS] for counts in expected]
     assert all(first != second for first, second in zip(*values, strict=True))
+    values.append(["1", *values[1][1:]])
     cluster.run("store", "create", "words", "--read-only")
     readers = [Reader(cluster.base + 100 + node) for node in [1, 2, 3]]
     for reader in readers:
@@ -163,15 +171,17 @@ def test_the_tutorial(cluster: Cluster, tmp_path: Path) -> None:
     steps = [
         ("push", str(tmp_path / "words-1")),
         ("push", str(tmp_path / "words-2")),
+        ("push", str(tmp_path / "words-3")),
         ("rollback", "words"),
     ]
-    for node, (step, counts) in enumerate(zip(steps, [0, 1, 0], strict=True), start=1):
+    for turn, (step, counts) in enumerate(zip(steps, [0, 1, 2, 1], strict=True)):
         cluster.run("artifact", *step)
-        assert cluster.read(node) == values[counts]
+        assert cluster.read(1 + turn % 3) == values[counts]
         for reader in readers:
             reader.reads_on()
     head, absent = f"*{len(WORDS)}", ["$-1"] * len(WORDS)
-    sequence = [[head, *each] for each in [absent, values[0], values[1], values[0]]]
+    told = [absent, values[0], values[1], values[2], values[1]]
+    sequence = [[head, *each] for each in told]
     for reader in readers:
         assert reader.stop() == sequence, "an answer failed, mixed two artifacts or came late"
 

@@ -36,6 +36,9 @@ use crate::workload::WorkloadOptions;
 
 pub use address::{Address, BadAddress, System};
 
+/// The store that a connection to a node's Redis port begins in.
+const DEFAULT_STORE: &str = "default";
+
 /// What to do.
 #[derive(Clone, Debug, clap::Subcommand)]
 pub enum BenchCommand {
@@ -150,6 +153,8 @@ impl AccessArgs {
             Address::Resp(address) => Arc::new(RespTarget {
                 scan_index: self.scan_index,
                 timeout,
+                // A Redis has no stores, and a connection begins in this one.
+                store: (store != DEFAULT_STORE).then(|| store.to_owned()),
                 ..RespTarget::new(address.clone())
             }),
             Address::Native(addresses) => {

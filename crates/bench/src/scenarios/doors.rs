@@ -88,11 +88,8 @@ impl DoorsScenario {
                 alternate(&table, &ordinary, &self.workload(Preset::Get), &self.driver(depth), self.pairs)?;
             report.compare(self.title(&format!("GET, pipeline {depth}")), pairs);
         }
-        let workload = WorkloadOptions {
-            multi_get: Some(1.0),
-            multi_get_keys: self.keys,
-            ..self.workload(Preset::Get)
-        };
+        let workload =
+            WorkloadOptions { multi_get: Some(1.0), multi_get_keys: self.keys, ..self.workload(Preset::Get) };
         let pairs = alternate(&table, &ordinary, &workload, &self.driver(1), self.pairs)?;
         report.compare(self.title(&format!("MGET of {} keys", self.keys)), pairs);
         Ok(report)
@@ -106,7 +103,17 @@ impl DoorsScenario {
         let (records, artifact) = (text(&folder.path().join("all.tsv")), text(&folder.path().join("table")));
         operator.run(&["export", &records, "-s", ORDINARY, "--no-expires", "--no-header", "--escapes"])?;
         operator.run_alone(&[
-            "artifact", "build", &records, "--key", "1", "--value", "2", "--escapes", "-s", TABLE, "--to",
+            "artifact",
+            "build",
+            &records,
+            "--key",
+            "1",
+            "--value",
+            "2",
+            "--escapes",
+            "-s",
+            TABLE,
+            "--to",
             &artifact,
         ])?;
         operator.run(&["store", "create", TABLE, "--read-only", "--consistency", "1,1,1"])?;

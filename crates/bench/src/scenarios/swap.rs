@@ -117,7 +117,7 @@ impl SwapScenario {
         let mut door = Door::open(&node)?;
         let mut swaps_ms = Vec::with_capacity(self.swaps);
         for swap in 0..self.swaps {
-            let number = if swap % 2 == 0 { "1" } else { "2" };
+            let number = if swap.is_multiple_of(2) { "1" } else { "2" };
             let began = Instant::now();
             let ordered = std::thread::scope(|scope| {
                 let ordered = scope.spawn(|| operator.run(&["artifact", "swap", TABLE, number]));
@@ -131,7 +131,7 @@ impl SwapScenario {
         drop((door, node));
         let began = Instant::now();
         let (_, again) = self.start(&data)?;
-        Door::open(&again)?.wait_for(if self.swaps % 2 == 0 { "2" } else { "1" })?;
+        Door::open(&again)?.wait_for(if self.swaps.is_multiple_of(2) { "2" } else { "1" })?;
         Ok(Seen { swaps_ms, start_ms: began.elapsed().as_secs_f64() * 1e3 })
     }
 
@@ -203,8 +203,10 @@ impl Door {
         let address = node.peer.as_ref().map(|peer| peer.resp_target().address).unwrap_or_default();
         let target = RespTarget { store: Some(TABLE.to_owned()), ..RespTarget::new(address) };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(system)?;
-        let opened = runtime.block_on(target.open(1)).map_err(|error| system(std::io::Error::other(error)))?;
-        let session = opened.into_iter().next().ok_or(ScenarioError::Stuck { what: "no session was opened" })?;
+        let opened =
+            runtime.block_on(target.open(1)).map_err(|error| system(std::io::Error::other(error)))?;
+        let session =
+            opened.into_iter().next().ok_or(ScenarioError::Stuck { what: "no session was opened" })?;
         Ok(Door { runtime, session })
     }
 

@@ -275,20 +275,6 @@ impl Artifacts {
         };
         manifest.chunks.iter().map(touches).collect()
     }
-
-    /// Notes which pages of open artifacts are in memory.
-    pub(super) async fn refresh(&self) {
-        let view = self.view.get();
-        let open: Vec<_> = view
-            .read_only_stores()
-            .iter()
-            .flat_map(|store| store.held().all())
-            .map(|(_, open)| open)
-            .collect();
-        if !open.is_empty() {
-            let _ = self.wait(move || open.iter().for_each(|open| open.artifact.refresh())).await;
-        }
-    }
 }
 
 /// Whether opening what is here would replace an open chunk by its new file, and lose none that is open and wanted: a file

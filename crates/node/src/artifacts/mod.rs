@@ -21,6 +21,7 @@ mod looking;
 mod merging;
 mod origin;
 mod pacing;
+mod refreshing;
 mod removing;
 mod room;
 mod told;
@@ -85,6 +86,8 @@ pub struct Artifacts {
     /// What is known of the givers of each artifact.
     origins: Mutex<BTreeMap<(StoreName, ArtifactNumber), KnownOrigins>>,
     fetching: Mutex<Fetching>,
+    /// Passes over the pages of open artifacts.
+    refreshing: refreshing::Passes,
     /// Whoever holds it compares what will be written with the room that there is.
     room: tokio::sync::Mutex<()>,
     /// Tells of fetches that have ended.
@@ -167,6 +170,7 @@ impl Artifacts {
             damage_told: Mutex::default(),
             origins: Mutex::default(),
             fetching: Mutex::default(),
+            refreshing: refreshing::Passes::default(),
             room: tokio::sync::Mutex::default(),
             fetched: Arc::default(),
             bytes_max: parts.bytes_max,
@@ -242,12 +246,15 @@ async fn keep(artifacts: Weak<Artifacts>) {
             continue;
         };
         keeper.fetch(missing);
-        keeper.refresh().await;
         looks = looks.wrapping_add(1);
         let fetched = keeper.fetched.clone();
-        drop(keeper);
-        let changed = pin!(view.newer_than(seen));
-        let again = select(changed, clock.sleep(LOOK_AGAIN));
+        let rest = async {
+            keeper.refresh().await;
+            drop(keeper);
+            clock.sleep(LOOK_AGAIN).await;
+        };
+        let (changed, rest) = (pin!(view.newer_than(seen)), pin!(rest));
+        let again = select(changed, rest);
         let has_fetched = matches!(select(pin!(fetched.notified()), again).await, Either::Left(_));
         thorough = has_fetched || looks.is_multiple_of(LOOKS_FOR_FILES);
     }

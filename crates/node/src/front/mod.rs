@@ -21,7 +21,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use client::coordinator::{Contents, Coordinator, OwnWrite, Scope};
 use client::peers::{CallError, Peers};
-use model::{Cluster, Moment, NodeId, PreferenceList, WallMillis};
+use model::{Cluster, Moment, NodeId, PreferenceList, Token, WallMillis};
 use protocol::quorum::{Reach, can_be_driven, own_record_suffices, own_write_suffices};
 use runtime::Clock;
 use runtime::disk::waiting::without_waiting;
@@ -30,7 +30,7 @@ use wire::error::{ErrorCode, Outcome};
 use wire::messages::{Failure, Got, RequestOptions, Written};
 
 use crate::replica::Replica;
-use crate::stores::{Census, KeyPlace, LocalStore, Stamped, WriteOrder};
+use crate::stores::{Census, KeyPlace, LocalStore, ReadOnly, Stamped, WriteOrder};
 use crate::view::{Admitted, View};
 
 /// How long a request waits for this node to go by a document that another node has handed over.
@@ -46,6 +46,14 @@ pub struct Front {
     coordinator: Arc<Coordinator>,
     adopt: Adopt,
     started: Moment,
+}
+
+/// A store of either kind, as one view has it.
+pub enum AtHand {
+    /// One that takes writes.
+    Versions(Arc<LocalStore>),
+    /// A read-only one.
+    Artifacts(Arc<ReadOnly>),
 }
 
 impl Front {
@@ -118,6 +126,27 @@ impl Front {
             _ if self.replica.view().generation() != view.cluster().generation => None,
             answer => Some(answer),
         }
+    }
+
+    /// Shows the value of a key in what a read-only store serves, if it has one, when this node holds it; `None` when the
+    /// coordinator must be asked: nothing is served, the key's part is not here, not in memory, or cannot be read.
+    pub fn get_artifact_now(
+        &self,
+        view: &View,
+        store: &ReadOnly,
+        key: &[u8],
+        visit: &mut dyn FnMut(&[u8]),
+    ) -> Option<bool> {
+        let served = store.listed().served()?;
+        let open = store.held().open(served.number, served.manifest)?;
+        let tried = without_waiting(|| open.artifact.get(Token::of(key), key));
+        let found = tried.answer.ok()?;
+        // Read too late for the view: the next answer of this connection must not be from an older artifact.
+        if self.replica.view().generation() != view.cluster().generation {
+            return None;
+        }
+        found.as_deref().map(visit);
+        Some(found.is_some())
     }
 
     /// Overwrites a key, when this node's own acknowledgement is the whole write quorum and there is no other replica;
@@ -314,6 +343,16 @@ impl Front {
 
     fn is_suspected(&self, node: NodeId) -> bool {
         node != self.replica.node() && self.peers.is_suspected(node)
+    }
+
+    /// The view and store by this name now, of either kind.
+    pub fn at_hand(&self, store: &str) -> Option<(Arc<View>, AtHand)> {
+        let view = self.replica.view().get();
+        let at_hand = match view.read_only(store) {
+            Some(store) => AtHand::Artifacts(store.clone()),
+            None => AtHand::Versions(view.store(store)?.clone()),
+        };
+        Some((view, at_hand))
     }
 
     /// The view and store by this name now.

@@ -34,6 +34,7 @@ use super::together::{Answers, Means, Together, Turn};
 use super::transaction::Transaction;
 use crate::doors::native::{Rest, not_admitted};
 use crate::doors::numbers::{Burst, DoorNumbers, Operation};
+use crate::front::AtHand;
 
 /// Bytes that a read asks for at first when half a command has arrived; the ask doubles while reads fill it.
 const READ_BYTES: usize = 16 * 1024;
@@ -417,7 +418,7 @@ impl Connection<'_> {
         let fresh = matches!(&self.session.current,
             Some((view, _)) if view.cluster().generation == front.replica().view().generation());
         if !fresh {
-            self.session.current = front.current(&self.session.store).ok();
+            self.session.current = front.at_hand(&self.session.store);
         }
         let Some((view, store)) = &self.session.current else { return false };
         let Some(key) = command.arg(input, 1) else { return false };
@@ -431,7 +432,11 @@ impl Connection<'_> {
         self.session.last = kind;
         let mut writer = ReplyWriter::new(&mut self.out, self.session.protocol);
         if kind == Some(Kind::Get) {
-            let shown = front.get_now(view, store, key, &mut |value| writer.bulk(value));
+            let mut show = |value: &[u8]| writer.bulk(value);
+            let shown = match store {
+                AtHand::Versions(store) => front.get_now(view, store, key, &mut show),
+                AtHand::Artifacts(store) => front.get_artifact_now(view, store, key, &mut show).map(Ok),
+            };
             match shown {
                 None => return false,
                 Some(Ok(true)) => {}
@@ -441,7 +446,7 @@ impl Connection<'_> {
             self.burst.answered(Operation::Get);
             return true;
         }
-        let Some(value) = command.arg(input, 2) else { return false };
+        let (Some(value), AtHand::Versions(store)) = (command.arg(input, 2), store) else { return false };
         match front.put_now(view, store, key, value) {
             None => return false,
             Some(Ok(())) => writer.ok(),

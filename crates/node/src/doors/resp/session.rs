@@ -7,7 +7,7 @@ use wire::resp::Protocol;
 use super::clients::{Client, Said};
 use super::commands::Kind;
 use super::transaction::Transaction;
-use crate::stores::LocalStore;
+use crate::front::AtHand;
 use crate::view::View;
 
 /// Which answers a client wants to hear.
@@ -48,7 +48,7 @@ pub(super) struct Session {
     /// The store that commands without another name use.
     pub(super) store: String,
     /// View and store of the last command, while the generation has not changed.
-    pub(super) current: Option<(Arc<View>, Arc<LocalStore>)>,
+    pub(super) current: Option<(Arc<View>, AtHand)>,
 }
 
 impl Session {
