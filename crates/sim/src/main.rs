@@ -17,12 +17,13 @@ use sim::swarm::Setup;
 
 const USAGE: &str = "usage: sim run --seed N [--plant NAME] [--bounds] [--numbers] [--verbose]
        sim plant all [--page]
-       sim check --seeds A..=B [--random M] [--twice N] [--threads T] [--service failing] [--numbers]
+       sim check --seeds A..=B [--random M] [--twice N] [--threads T] [--service failing] [--pushes] [--numbers]
 
 run      plays one seed and says what happened
 plant    plays each planted bug until a seed convicts it, and prints the page of them
 check    plays the seeds A to B and M further ones, N of them twice, comparing the traces;
-         with --service failing only those in which single calls of the coordination service fail
+         with --service failing only those in which single calls of the coordination service fail,
+         with --pushes only those in which tables are pushed to a read-only store
 ";
 
 /// Seeds without which the part of reads that was excused says nothing.
@@ -45,7 +46,7 @@ fn main() -> ExitCode {
     })
 }
 
-/// Options as pairs; `--verbose`, `--bounds` and `--numbers` alone.
+/// Options as pairs; `--verbose`, `--bounds`, `--numbers` and `--pushes` alone.
 struct Options<'a>(&'a [String]);
 
 impl<'a> Options<'a> {
@@ -70,7 +71,7 @@ impl<'a> Options<'a> {
             if !known.contains(&argument.as_str()) {
                 return Err(format!("unknown option {argument:?}"));
             }
-            if !["--verbose", "--bounds", "--numbers"].contains(&argument.as_str()) {
+            if !["--verbose", "--bounds", "--numbers", "--pushes"].contains(&argument.as_str()) {
                 arguments.next();
             }
         }
@@ -187,7 +188,7 @@ fn plants(arguments: &[String]) -> Result<ExitCode, String> {
 
 fn check(arguments: &[String]) -> Result<ExitCode, String> {
     let options = Options(arguments);
-    options.only(&["--seeds", "--random", "--twice", "--threads", "--service", "--numbers"])?;
+    options.only(&["--seeds", "--random", "--twice", "--threads", "--service", "--pushes", "--numbers"])?;
     let range = options.text("--seeds")?.unwrap_or("1..=100");
     let bounds = range.split_once("..=").ok_or(format!("--seeds needs A..=B, got {range:?}"))?;
     let bound = |text: &str| text.parse::<u64>().map_err(|_| format!("--seeds needs A..=B, got {range:?}"));
@@ -200,6 +201,9 @@ fn check(arguments: &[String]) -> Result<ExitCode, String> {
         // Of the seeds only those whose coordination service fails at single calls.
         Some("failing") => seeds.retain(|&seed| Setup::of_seed(seed).service != MemoryFaults::default()),
         Some(other) => return Err(format!("--service knows \"failing\" only, got {other:?}")),
+    }
+    if arguments.iter().any(|argument| argument == "--pushes") {
+        seeds.retain(|&seed| Setup::of_seed(seed).pushes());
     }
     let numbers = has_numbers(arguments);
     let setup = |seed| if numbers { Setup::of_seed(seed).with_numbers() } else { Setup::of_seed(seed) };
