@@ -20,6 +20,8 @@ pub enum FileFormat {
     Jsonl,
     /// Stanzas of `Field: text` lines separated by blank lines, such as Debian's package lists.
     Deb822,
+    /// Parquet, whose columns of key and value are bytes or text; needs a program that was built with the feature `parquet`.
+    Parquet,
     /// Files of a read-only store of Voldemort (ro2), which only `artifact build` reads: name the directory of a version.
     Voldemort,
 }
@@ -34,6 +36,7 @@ impl FileFormat {
             Some("tsv" | "tab") => Some(FileFormat::Tsv),
             Some("csv") => Some(FileFormat::Csv),
             Some("jsonl" | "ndjson" | "json") => Some(FileFormat::Jsonl),
+            Some("parquet") => Some(FileFormat::Parquet),
             Some("deb822" | "control" | "dsc") => Some(FileFormat::Deb822),
             _ => (path.file_name()? == "Packages").then_some(FileFormat::Deb822),
         }
@@ -58,6 +61,7 @@ mod tests {
     fn formats_are_guessed_from_extensions_and_never_invented() {
         assert_eq!(FileFormat::guess("a/b.tsv"), Some(FileFormat::Tsv));
         assert_eq!(FileFormat::guess("b.ndjson"), Some(FileFormat::Jsonl));
+        assert_eq!(FileFormat::guess("b.parquet"), Some(FileFormat::Parquet));
         assert_eq!(FileFormat::guess("lists/Packages"), Some(FileFormat::Deb822));
         assert_eq!(FileFormat::guess("b.csv.gz"), Some(FileFormat::Csv));
         assert_eq!(FileFormat::guess("Packages.zst"), Some(FileFormat::Deb822));

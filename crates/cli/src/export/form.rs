@@ -30,9 +30,10 @@ impl Form {
             (None, None | Some("-")) => FileFormat::Jsonl,
             (given, file) => FileFormat::given_or_guessed(given, file.unwrap_or("-"))?,
         };
-        if format == FileFormat::Voldemort {
+        if matches!(format, FileFormat::Voldemort | FileFormat::Parquet) {
             return Err(CliError::Usage(
-                "--format voldemort is read by `tontine artifact build`, and never written".to_owned(),
+                "Parquet and files of Voldemort are read, and never written; use tsv, csv or jsonl"
+                    .to_owned(),
             ));
         }
         if arguments.escapes && format != FileFormat::Tsv {
@@ -163,7 +164,7 @@ impl RowWriter {
                 }
                 self.put(&[&columns.join(&b'\t'), b"\n"])
             }
-            FileFormat::Jsonl | FileFormat::Deb822 | FileFormat::Voldemort => {
+            FileFormat::Jsonl | FileFormat::Deb822 | FileFormat::Parquet | FileFormat::Voldemort => {
                 unreachable!("written without columns")
             }
         }

@@ -8,6 +8,8 @@ mod deb822;
 mod delimited;
 mod jsonl;
 mod lines;
+#[cfg(feature = "parquet")]
+mod parquet;
 mod record;
 pub(crate) mod settings;
 mod voldemort;
@@ -82,6 +84,10 @@ pub(crate) fn open(
     value_bytes_max: usize,
 ) -> Result<Box<dyn RecordReader>, CliError> {
     let inner: Box<dyn RecordReader> = match settings {
+        #[cfg(feature = "parquet")]
+        ReadSettings::Parquet(columns) => {
+            Box::new(parquet::ParquetReader::open(source, start, columns.clone())?)
+        }
         ReadSettings::Jsonl(fields) => {
             Box::new(jsonl::JsonlReader::new(source.open(start.byte)?, start, fields.clone()))
         }

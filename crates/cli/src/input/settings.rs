@@ -52,6 +52,9 @@ pub(crate) enum ReadSettings {
     Jsonl(Fields),
     /// deb822.
     Deb822(Fields),
+    /// Parquet.
+    #[cfg(feature = "parquet")]
+    Parquet(super::parquet::ParquetColumns),
 }
 
 /// Where a record's parts are.
@@ -131,6 +134,7 @@ impl ReadSettings {
         match format {
             FileFormat::Jsonl => Ok(ReadSettings::Jsonl(fields)),
             FileFormat::Deb822 => Ok(ReadSettings::Deb822(fields)),
+            FileFormat::Parquet => parquet_settings(fields),
             FileFormat::Voldemort => Err(CliError::Usage(
                 "--format voldemort is read by `tontine artifact build` only, because an artifact is what it becomes"
                     .to_owned(),
@@ -161,6 +165,10 @@ impl ReadSettings {
             }
             ReadSettings::Jsonl(fields) => format!("jsonl, {}", fields.describe()),
             ReadSettings::Deb822(fields) => format!("deb822, {}", fields.describe()),
+            #[cfg(feature = "parquet")]
+            ReadSettings::Parquet(columns) => {
+                format!("parquet, keys from {:?}, values from {:?}", columns.key, columns.value)
+            }
         };
         format!("{read}, into store {store:?} of cluster {cluster:?}")
     }
@@ -188,6 +196,27 @@ fn key_of(arguments: &ReadArguments) -> Result<&str, CliError> {
     arguments.key.as_deref().ok_or_else(|| {
         CliError::Usage("name the column or field that holds the key: add --key COLUMN".to_owned())
     })
+}
+
+#[cfg(feature = "parquet")]
+fn parquet_settings(Wanted { key, value, expires }: Fields) -> Result<ReadSettings, CliError> {
+    let Some(value) = value else {
+        let what = "parquet needs the column that holds the value: add --value COLUMN";
+        return Err(CliError::Usage(what.to_owned()));
+    };
+    if let Expires::There(_) = expires {
+        return Err(CliError::Usage("of Parquet no expiry is read; leave out --expires".to_owned()));
+    }
+    Ok(ReadSettings::Parquet(super::parquet::ParquetColumns { key, value }))
+}
+
+#[cfg(not(feature = "parquet"))]
+fn parquet_settings(_: Fields) -> Result<ReadSettings, CliError> {
+    Err(CliError::Other(
+        "this program was built without Parquet; build it with `cargo build --release --features parquet`, or convert the \
+         file to tsv, csv or jsonl"
+            .to_owned(),
+    ))
 }
 
 fn delimited_settings(
