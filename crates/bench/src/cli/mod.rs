@@ -27,6 +27,7 @@ use crate::scenarios::moves::MovesScenario;
 use crate::scenarios::persistent::PersistentScenario;
 use crate::scenarios::pipeline::PipelineScenario;
 use crate::scenarios::resp::RespScenario;
+use crate::scenarios::source::SourceScenario;
 use crate::scenarios::swap::SwapScenario;
 use crate::scenarios::{ScenarioError, ScenarioReport, TontineArgs};
 use crate::target::Target;
@@ -66,6 +67,8 @@ pub enum BenchCommand {
     Fetch(ScenarioArgs<FetchScenario>),
     /// Swap artifacts of different sizes on one node, and start it again: how long each takes.
     Swap(ScenarioArgs<SwapScenario>),
+    /// Have a node fetch tables from a web server, S3 or HDFS, beside raw reading and writing of the same bytes.
+    Source(ScenarioArgs<SourceScenario>),
 }
 
 /// What every command of the program knows about its cluster, and benchmarks share.
@@ -310,6 +313,7 @@ pub fn run(command: &BenchCommand, reach: &Reach) -> Result<BenchReport, BenchEr
         BenchCommand::Cluster(arguments) => scenario(arguments.scenario.run(&reach.store), &arguments.output),
         BenchCommand::Handoff(arguments) => scenario(arguments.scenario.run(&reach.store), &arguments.output),
         BenchCommand::Fetch(arguments) => scenario(arguments.scenario.run(&reach.store), &arguments.output),
+        BenchCommand::Source(arguments) => scenario(arguments.scenario.run(), &arguments.output),
         BenchCommand::Moves(arguments) => scenario(arguments.scenario.run(&reach.store), &arguments.output),
     }
 }

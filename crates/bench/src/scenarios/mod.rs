@@ -10,6 +10,7 @@
 //! | [`doors`] | what does a request to a read-only store cost beside one to a store in memory? |
 //! | [`fetch`] | how fast do nodes fetch a table that is pushed, and what do clients notice meanwhile? |
 //! | [`swap`] | how long does a swap take, and a node's start, by the size of what it serves? |
+//! | [`source`] | how fast does a node fetch from a web server, S3 or HDFS, beside raw reading and writing? |
 //! | [`moves`] | what do clients notice while keys move, or a node joins, and how long does it take? |
 
 pub mod cluster;
@@ -23,6 +24,7 @@ pub mod pipeline;
 pub mod redis_benchmark;
 pub mod resp;
 mod script;
+pub mod source;
 pub mod swap;
 
 use std::collections::BTreeMap;

@@ -72,6 +72,21 @@ pub(super) fn raw_copy(parent: Option<&Path>, bytes: f64) -> std::io::Result<f64
     Ok(began.elapsed().as_secs_f64())
 }
 
+/// Seconds that it takes to write a file of so many bytes, and to sync it.
+pub(super) fn raw_write(parent: Option<&Path>, bytes: f64) -> std::io::Result<f64> {
+    let parent = parent.map_or_else(std::env::temp_dir, Path::to_owned);
+    let directory = tempfile::tempdir_in(parent)?;
+    let mut page = vec![0u8; COPY_BYTES];
+    let began = Instant::now();
+    let mut file = File::create(directory.path().join("to"))?;
+    for number in 0..(bytes / COPY_BYTES as f64).ceil() as u64 {
+        page[..8].copy_from_slice(&number.to_le_bytes());
+        file.write_all(&page)?;
+    }
+    file.sync_data()?;
+    Ok(began.elapsed().as_secs_f64())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -79,5 +94,6 @@ mod tests {
     #[test]
     fn a_raw_copy_takes_time() {
         assert!(raw_copy(None, 3e6).unwrap() > 0.0);
+        assert!(raw_write(None, 3e6).unwrap() > 0.0);
     }
 }
