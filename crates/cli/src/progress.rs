@@ -1,4 +1,4 @@
-//! How far a load or an export has come: a bar on a terminal, a line now and then elsewhere. Always on stderr.
+//! How far a load, an export or a copy has come: a bar on a terminal, a line now and then elsewhere. Always on stderr.
 
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
@@ -29,23 +29,33 @@ impl Progress {
 
     /// Shows that `done` steps and `records` records are done.
     pub(crate) fn show(&mut self, done: u64, records: u64) {
-        let done = self.total.map_or(done, |total| done.min(total));
         let rate = records as f64 / self.started.elapsed().as_secs_f64().max(1e-3);
+        self.tell(done, || format!("{}, {rate:.0}/s", count(records, "record")));
+    }
+
+    /// Shows that `done` bytes are done, where steps are bytes.
+    pub(crate) fn show_bytes(&mut self, done: u64) {
+        let rate = done.saturating_sub(self.from) as f64 / self.started.elapsed().as_secs_f64().max(1e-3);
+        self.tell(done, || format!("{}, {}/s", size(done), size(rate as u64)));
+    }
+
+    fn tell(&mut self, done: u64, words: impl FnOnce() -> String) {
+        let done = self.total.map_or(done, |total| done.min(total));
         match &self.bar {
             Some(bar) => {
                 bar.set_position(done);
-                bar.set_message(format!("{}, {rate:.0}/s", count(records, "record")));
+                bar.set_message(words());
             }
             None if self.spoken.elapsed() >= LINE_INTERVAL => {
                 self.spoken = Instant::now();
-                say!("{}", self.line(done, records, rate));
+                say!("{}", self.line(done, &words()));
             }
             None => {}
         }
     }
 
-    fn line(&self, done: u64, records: u64, rate: f64) -> String {
-        let Some(total) = self.total else { return format!("{}, {rate:.0}/s", count(records, "record")) };
+    fn line(&self, done: u64, words: &str) -> String {
+        let Some(total) = self.total else { return words.to_owned() };
         let percent = 100.0 * done as f64 / total.max(1) as f64;
         let speed = (done.saturating_sub(self.from)) as f64 / self.started.elapsed().as_secs_f64();
         let left = if speed > 0.0 {
@@ -53,7 +63,7 @@ impl Progress {
         } else {
             "time left unknown".to_owned()
         };
-        format!("{percent:.0}%, {}, {rate:.0}/s, {left}", count(records, "record"))
+        format!("{percent:.0}%, {words}, {left}")
     }
 
     /// Says something without disturbing the bar.

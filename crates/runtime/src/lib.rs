@@ -1,4 +1,4 @@
-//! The doors to the world: clock, tasks, randomness, network, disk, sources of artifacts.
+//! The doors to the world: clock, tasks, randomness, network, disk, where artifacts come from and are put.
 //!
 //! Everything above this crate reaches the outside through these ports, so that the same code runs in production
 //! and in simulation. Each port is a trait used as `dyn`, with an implementation for the operating system here (in
@@ -10,6 +10,7 @@ pub mod clock;
 pub mod disk;
 pub mod entropy;
 pub mod network;
+pub mod outputs;
 pub mod sources;
 pub mod tasks;
 pub mod workers;
@@ -19,6 +20,7 @@ pub use disk::mapping::{Mapping, View};
 pub use disk::{Disk, DiskError, File, FileStat};
 pub use entropy::Entropy;
 pub use network::{Link, LinkReceiver, LinkSender, Listener, Network, NetworkError};
+pub use outputs::Output;
 pub use sources::Sources;
 pub use tasks::{ProcessorTime, Tasks};
 pub use workers::{Stop, Worker, Workers};

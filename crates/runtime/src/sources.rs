@@ -32,10 +32,7 @@ impl Sources for OsSources {
     fn open(&self, url: &str) -> Result<Arc<dyn Disk>, String> {
         let url = SourceUrl::parse(url)?;
         if url.scheme() != Scheme::File {
-            return Err(format!(
-                "this program was built without {}://; build it with `cargo build --release -p cli --features sources`",
-                url.scheme()
-            ));
+            return Err(built_without(url.scheme()));
         }
         let path = Path::new(url.path());
         if !path.is_dir() {
@@ -45,6 +42,13 @@ impl Sources for OsSources {
             .map(|disk| Arc::new(disk) as Arc<dyn Disk>)
             .map_err(|error| error.to_string())
     }
+}
+
+/// What a program says that does not know a kind of URL.
+pub fn built_without(scheme: Scheme) -> String {
+    format!(
+        "this program was built without {scheme}://; build it with `cargo build --release -p cli --features sources`"
+    )
 }
 
 #[cfg(test)]

@@ -1,15 +1,22 @@
 //! Hadoop's file system. Who reads, and how a name service is found, says the environment: `HADOOP_USER_NAME`,
 //! `HADOOP_CONF_DIR`, Kerberos' own.
 
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 use futures_util::StreamExt;
-use hdfs_native::{Client, ClientBuilder, HdfsError};
+use hdfs_native::{Client, ClientBuilder, HdfsError, WriteOptions};
 use runtime::BoxFuture;
+use runtime::outputs::BUILDING;
 use runtime::sources::SourceUrl;
 use tokio::runtime::Handle;
+use tokio::sync::mpsc::Receiver;
 
+use super::upload::{Destination, Part, broken_off, timed};
 use super::{Meta, Origin, Refusal, Stream};
+
+/// Rights of a directory that is made: everybody may read it, as files of that library.
+const DIRECTORY_MODE: u32 = 0o755;
 
 /// A directory there.
 pub(super) struct Hdfs {
@@ -30,7 +37,7 @@ fn refusal(error: HdfsError) -> Refusal {
         HdfsError::FileNotFound(_) => Refusal::NotFound,
         HdfsError::RPCError(kind, _) if kind.ends_with("FileNotFoundException") => Refusal::NotFound,
         HdfsError::RPCError(kind, _) if kind.ends_with("AccessControlException") => Refusal::Failed(
-            "permission denied; set HADOOP_USER_NAME in the environment of this node, or let it read there"
+            "permission denied; set HADOOP_USER_NAME in the environment of this program, or give it the right"
                 .to_owned(),
         ),
         // What follows is a trace of the server.
@@ -72,4 +79,49 @@ impl Origin for Hdfs {
             Ok(stream.map(|part| part.map_err(refusal)).boxed())
         })
     }
+}
+
+impl Destination for Hdfs {
+    /// A file has another name until it is closed. Two that put the same never share one.
+    fn put(&self, path: String, parts: Receiver<Part>) -> BoxFuture<'static, Result<(), Refusal>> {
+        let (client, target) = (self.client.clone(), format!("{}/{path}", self.directory));
+        let name = target.rsplit('/').next().unwrap_or_default();
+        // Each has keys of its own, drawn anew.
+        let drawn = RandomState::new().hash_one(name);
+        let temporary = format!("{}/{BUILDING}/{name}-{drawn:016x}", self.directory);
+        Box::pin(async move {
+            let put = put(&client, &temporary, &target, parts).await;
+            if put.is_err() {
+                // What stays goes with the directory.
+                let _ = timed(client.delete(&temporary, false)).await;
+            }
+            put
+        })
+    }
+
+    /// HDFS copies nothing by itself.
+    fn take(&self, _: &SourceUrl, _: String) -> BoxFuture<'static, Result<bool, Refusal>> {
+        Box::pin(async { Ok(false) })
+    }
+
+    fn finish(&self) -> BoxFuture<'static, Result<(), Refusal>> {
+        let (client, building) = (self.client.clone(), format!("{}/{BUILDING}", self.directory));
+        Box::pin(async move { timed(client.delete(&building, true)).await?.map(|_| ()).map_err(refusal) })
+    }
+}
+
+async fn put(
+    client: &Client,
+    temporary: &str,
+    target: &str,
+    mut parts: Receiver<Part>,
+) -> Result<(), Refusal> {
+    let mut file = timed(client.create(temporary, WriteOptions::default())).await?.map_err(refusal)?;
+    while let Part::Bytes(bytes) = parts.recv().await.ok_or_else(broken_off)? {
+        timed(file.write_bytes(bytes)).await?.map_err(refusal)?;
+    }
+    timed(file.close()).await?.map_err(refusal)?;
+    let directory = target.rsplit_once('/').map_or("/", |(directory, _)| directory);
+    timed(client.mkdirs(directory, DIRECTORY_MODE, true)).await?.map_err(refusal)?;
+    timed(client.rename(temporary, target, true)).await?.map_err(refusal)
 }

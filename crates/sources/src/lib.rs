@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! Sources::open(URL) → RemoteDisk → RemoteFile ─ read_at ─▶ a stream that goes on where the last read ended
+//! output(URL) → RemoteOutput ─ put ─▶ parts, one after the other ─▶ the name, when all are there
 //! ```
 //!
 //! The port reads as a disk does, on threads that may wait; the libraries are asynchronous and run on one thread of their
@@ -10,19 +11,23 @@
 //! Must never: put a credential into an error. Credentials come from the environment of the process.
 #![cfg(feature = "remote")]
 
+mod direct;
 mod hdfs;
 mod object;
 mod remote;
+mod upload;
 
 use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::stream::BoxStream;
+use runtime::outputs::writable;
 use runtime::sources::{OsSources, Scheme, SourceUrl};
-use runtime::{BoxFuture, Disk, Sources};
+use runtime::{BoxFuture, Disk, Output, Sources};
 
 use self::remote::{Executor, RemoteDisk};
+use self::upload::{Destination, RemoteOutput};
 
 /// Why a source does not give what was asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,6 +78,20 @@ impl AllSources {
         // Several libraries may bring one; whoever comes first decides, and all are sound.
         let _ = rustls::crypto::ring::default_provider().install_default();
         Ok(AllSources { executor: Arc::new(Executor::start()?) })
+    }
+
+    /// The place that a URL names, for files to be put in; nothing is asked yet.
+    ///
+    /// # Errors
+    /// With what is wrong, for people: what is only read, a directory (of those knows the port), or settings that cannot be.
+    pub fn output(&self, url: &SourceUrl) -> Result<Arc<dyn Output>, String> {
+        writable(url)?;
+        let destination: Arc<dyn Destination> = match url.scheme() {
+            Scheme::S3 => Arc::new(object::open(url)?),
+            Scheme::Hdfs => Arc::new(hdfs::open(url, self.executor.handle())?),
+            _ => return Err(format!("{url} is a directory of this machine")),
+        };
+        Ok(Arc::new(RemoteOutput::new(destination, self.executor.clone())))
     }
 }
 

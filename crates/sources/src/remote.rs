@@ -2,7 +2,7 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
-use std::sync::mpsc::sync_channel;
+use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
@@ -36,19 +36,40 @@ impl Executor {
         self.0.as_ref().expect("it runs until it is dropped").handle().clone()
     }
 
+    /// Begins something there, for any thread to wait for.
+    pub(super) fn begin<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = Result<T, Refusal>> + Send + 'static,
+    ) -> Begun<T> {
+        let (answer, answered) = sync_channel(1);
+        self.handle().spawn(async move {
+            // Nobody waits any more when the process ends.
+            let _ = answer.send(work.await);
+        });
+        Begun(answered)
+    }
+
     /// Carries out something there, and waits for it on this thread, as long as a source may be silent.
     fn wait<T: Send + 'static>(
         &self,
         work: impl Future<Output = Result<T, Refusal>> + Send + 'static,
     ) -> Result<T, Refusal> {
-        let (answer, answered) = sync_channel(1);
-        self.handle().spawn(async move {
+        let answered = self.begin(async move {
             let outcome = tokio::time::timeout(SILENCE_MAX, work).await;
             let silent = || format!("the source gave nothing for {} s", SILENCE_MAX.as_secs());
-            // Nobody waits any more when the process ends.
-            let _ = answer.send(outcome.unwrap_or_else(|_| Err(Refusal::Failed(silent()))));
+            outcome.unwrap_or_else(|_| Err(Refusal::Failed(silent())))
         });
-        answered.recv().unwrap_or_else(|_| Err(Refusal::Failed("the process is ending".to_owned())))
+        answered.wait()
+    }
+}
+
+/// Something that goes on, and what comes of it.
+pub(super) struct Begun<T>(Receiver<Result<T, Refusal>>);
+
+impl<T> Begun<T> {
+    /// Waits for its end.
+    pub(super) fn wait(self) -> Result<T, Refusal> {
+        self.0.recv().unwrap_or_else(|_| Err(Refusal::Failed("the process is ending".to_owned())))
     }
 }
 
@@ -61,7 +82,7 @@ impl Drop for Executor {
     }
 }
 
-fn told(path: &str) -> impl Fn(Refusal) -> DiskError + '_ {
+pub(super) fn told(path: &str) -> impl Fn(Refusal) -> DiskError + '_ {
     move |refusal| match refusal {
         Refusal::NotFound => DiskError::NotFound { path: path.to_owned() },
         Refusal::Failed(reason) => DiskError::Failed { path: path.to_owned(), reason },

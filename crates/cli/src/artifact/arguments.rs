@@ -15,6 +15,8 @@ pub enum ArtifactCommand {
     Build(BuildArguments),
     /// Verify every byte and every record of an artifact. Exits with 1 if it is damaged.
     Check(CheckArguments),
+    /// Copy an artifact to a directory, to S3 or to HDFS, or from there.
+    Copy(CopyArguments),
     /// Show what an artifact is and what it consists of.
     Show(ShowArguments),
     /// Compare the records of two artifacts. Exits with 1 if they differ.
@@ -46,6 +48,7 @@ Examples:
   tontine artifact build --format voldemort node-*/people/version-7 -s people --to people-7
   tontine artifact build people.csv --key id --value name -s people --to people --compression zstd
   tontine artifact build counts.tsv --key 1 --value 2 -s words --to words-3 --parent words-2
+  tontine artifact build counts.tsv --key 1 --value 2 -s words --to s3://tables/words-2
 
 The files are read as `tontine load` reads them. Values have no expiry time.
 The same records make the same chunks, in any order and with any number of jobs.
@@ -59,7 +62,8 @@ pub struct BuildArguments {
     /// How they are read.
     #[command(flatten)]
     pub read: ReadArguments,
-    /// Directory for the artifact: a path or file:///…; it must not hold an artifact yet.
+    /// Where the artifact is to be: a directory, s3://… or hdfs://…; it must not hold an artifact yet. What goes over the
+    /// network is built below the directory for temporary files (TMPDIR) first.
     #[arg(long, value_name = "URL")]
     pub to: String,
     /// The artifact of the day before: a directory, or a URL. Slices, layouts, compression and dictionary are taken over.
@@ -106,6 +110,32 @@ pub struct CheckArguments {
 pub struct ShowArguments {
     /// The artifact: a directory, or a URL (file, http, https, s3, hdfs).
     pub url: String,
+}
+
+/// An artifact, and where it is to be, too.
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  tontine artifact copy words-2 s3://tables/words-2
+  tontine artifact copy words-2 hdfs://names:8020/tables/words-2
+  tontine artifact copy https://tables.example/words-2 /data/words-2
+  tontine artifact copy words-3 s3://tables/words-3 --parent s3://tables/words-2
+
+Each file is verified on its way. The manifest comes last: until then TO holds no artifact.
+What is at TO already is not sent again, so a copy that was broken off goes on.
+Credentials come from the environment (docs/operating/sources.md).")]
+pub struct CopyArguments {
+    /// The artifact: a directory, or a URL (file, http, https, s3, hdfs).
+    pub from: String,
+    /// Where it is to be: a directory, or a URL (file, s3, hdfs). No other artifact may be there.
+    pub to: String,
+    /// An artifact that shares files with it, such as its parent: a directory, or a URL. What lies on the same file system
+    /// or in the same bucket as TO is taken over there, and not sent.
+    #[arg(long, value_name = "URL")]
+    pub parent: Option<String>,
+    /// How many files are under way at a time, 1 to 64.
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=64), value_name = "COUNT")]
+    pub jobs: u16,
 }
 
 /// A directory to remove leftovers from.

@@ -18,6 +18,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use model::{NodeId, Ring, StoreName, Zone, limits::PARTITIONS_DEFAULT};
 use parking_lot::Mutex;
 use runtime::disk::os::OsDisk;
+use runtime::outputs::BUILDING;
 use runtime::{Disk, DiskError, File};
 use serde_json::json;
 use storage::readonly::{
@@ -27,15 +28,15 @@ use storage::readonly::{
 };
 
 use super::arguments::{BuildArguments, jobs};
+use super::copy::Copied;
 use super::parent::Parent;
-use super::{directory, spill};
+use super::site::{Site, occupied};
+use super::spill;
 use crate::failure::CliError;
 use crate::output::{count, print, size};
 use crate::progress::Progress;
 use crate::shared::Shared;
 
-/// Where a build keeps what it has not finished.
-pub(super) const BUILDING: &str = "building";
 /// Pieces of one chunk that wait for its maker.
 const WAITING_MAX: usize = 2;
 
@@ -53,15 +54,15 @@ pub(super) async fn run(shared: &Shared, arguments: &BuildArguments) -> Result<E
             "it is built for store {DEFAULT_STORE}, which mostly takes writes; `-s NAME` names a read-only store"
         );
     }
-    let root = directory(&arguments.to)?;
     let number = arguments.number.map_or_else(seconds_now, Ok)?;
+    let mut site = Site::of(&arguments.to, store.as_str(), number)?;
     let parent =
         arguments.parent.as_ref().map(|url| Parent::open(url, store.as_str(), number)).transpose()?;
     let ring = match shared.connect_named && parent.is_none() {
         true => shared.client().await?.cluster().ring.clone(),
         false => Ring::equal_slices(PARTITIONS_DEFAULT, &[(NodeId(1), Zone("any".to_owned()))]),
     };
-    let output = Arc::new(OsDisk::open(&root).map_err(failed)?);
+    let output = Arc::new(OsDisk::open(site.root()).map_err(failed)?);
     let disk: Arc<dyn Disk> = output.clone();
     let _lock = prepare(&*disk, &arguments.to)?;
     let began = Instant::now();
@@ -79,15 +80,16 @@ pub(super) async fn run(shared: &Shared, arguments: &BuildArguments) -> Result<E
     let built = Build { disk: &disk, options: &options, arguments, threads, parent: parent.as_ref() };
     let manifest = built.chunks(merged, cutter, read.records)?;
     if let Some(parent) = &parent {
-        parent.share(&manifest, &root, &output).await?;
+        parent.share(&manifest, site.root(), &output).await?;
     }
     publish(&*disk, &manifest).await.map_err(failed)?;
-    leave(&root);
+    leave(site.root());
     let seconds = began.elapsed().as_secs_f64();
     let same = parent.map(|parent| parent.same(&manifest));
-    print(shared.format(), &report(&manifest, arguments, (seconds, read.runs), same), || {
-        text(&manifest, arguments, seconds, same)
-    });
+    let sent = site.send(&*disk, &manifest, arguments.parent.as_deref())?;
+    let mut document = report(&manifest, arguments, (seconds, read.runs), same);
+    document["bytes_sent"] = json!(sent.as_ref().map(|sent| sent.bytes_sent));
+    print(shared.format(), &document, || text(&manifest, arguments, seconds, (same, sent.as_ref())));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -101,9 +103,7 @@ fn seconds_now() -> Result<u64, CliError> {
 /// Takes the directory for this build alone, and removes what an earlier one left there.
 fn prepare(disk: &dyn Disk, output: &str) -> Result<Box<dyn Send + Sync>, CliError> {
     if disk.stat(MANIFEST_PATH).is_ok() {
-        return Err(CliError::Other(format!(
-            "{output} holds an artifact already; name another directory, or look at it with `tontine artifact show {output}`"
-        )));
+        return Err(occupied(output));
     }
     let lock = taken(disk, output)?;
     for name in disk.list(BUILDING).map_err(failed)? {
@@ -379,7 +379,13 @@ fn report(
     })
 }
 
-fn text(manifest: &Manifest, arguments: &BuildArguments, seconds: f64, same: Option<usize>) -> String {
+fn text(
+    manifest: &Manifest,
+    arguments: &BuildArguments,
+    seconds: f64,
+    (same, sent): (Option<usize>, Option<&Copied>),
+) -> String {
+    let sent = sent.map_or_else(String::new, |sent| format!("\n{}", sent.text()));
     let upon = same.map_or_else(String::new, |same| {
         format!(
             "\n{same} of its chunks are the parent's, {} made of it by {} of deltas",
@@ -391,7 +397,7 @@ fn text(manifest: &Manifest, arguments: &BuildArguments, seconds: f64, same: Opt
         )
     });
     format!(
-        "built artifact {} of store {} in {:.1} s, {:.0} records/s\n{} ({}) in {} of {} together{upon}\nmanifest {}\nnext: \
+        "built artifact {} of store {} in {:.1} s, {:.0} records/s\n{} ({}) in {} of {} together{upon}{sent}\nmanifest {}\nnext: \
          tontine artifact check {}",
         manifest.number,
         manifest.store,

@@ -5,12 +5,13 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use runtime::disk::os::OsDisk;
+use runtime::outputs::BUILDING;
 use runtime::{Disk, DiskError};
 use serde_json::json;
 use storage::readonly::{Digest, MANIFEST_PATH};
 
 use super::arguments::CleanArguments;
-use super::build::{BUILDING, taken};
+use super::build::taken;
 use super::{directory, opened};
 use crate::failure::CliError;
 use crate::output::{count, print, size};

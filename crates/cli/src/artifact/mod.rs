@@ -3,6 +3,7 @@
 mod arguments;
 mod build;
 mod clean;
+mod copy;
 mod diff;
 mod inspect;
 mod list;
@@ -10,6 +11,7 @@ mod parent;
 mod place;
 mod push;
 mod push_arguments;
+mod site;
 mod spill;
 pub(crate) mod verbs;
 
@@ -29,6 +31,7 @@ pub(crate) async fn run(shared: Shared, command: ArtifactCommand) -> Result<Exit
         ArtifactCommand::Build(arguments) => build::run(&shared, &arguments).await,
         ArtifactCommand::Check(arguments) => inspect::check(&shared, &arguments),
         ArtifactCommand::Show(arguments) => inspect::show(&shared, &arguments),
+        ArtifactCommand::Copy(arguments) => copy::run(&shared, &arguments),
         ArtifactCommand::Diff(arguments) => diff::run(&shared, &arguments),
         ArtifactCommand::Clean(arguments) => clean::run(&shared, &arguments),
         ArtifactCommand::Push(arguments) => push::push(&shared, &arguments).await,

@@ -1,11 +1,12 @@
-//! Where artifacts lie: in a directory of this machine, or behind a URL.
+//! Where artifacts lie and are put: in a directory of this machine, or behind a URL.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use runtime::disk::os::OsDisk;
+use runtime::outputs::{OsOutput, writable};
 use runtime::sources::{Scheme, SourceUrl, Sources};
-use runtime::{Disk, DiskError};
+use runtime::{Disk, DiskError, Output};
 use storage::readonly::{
     Digest, Fetch, FetchError, FileEntry, MANIFEST_PATH, Manifest, OpenError, SourceChunk, chunk_path,
 };
@@ -33,6 +34,33 @@ pub(crate) fn sources() -> Result<Arc<dyn Sources>, String> {
     Ok(Arc::new(runtime::sources::OsSources))
 }
 
+/// A place behind a network that files are put in.
+#[cfg(feature = "sources")]
+fn remote_output(url: &SourceUrl) -> Result<Arc<dyn Output>, String> {
+    ::sources::AllSources::new()?.output(url)
+}
+
+/// A place behind a network that files are put in.
+#[cfg(not(feature = "sources"))]
+fn remote_output(url: &SourceUrl) -> Result<Arc<dyn Output>, String> {
+    Err(runtime::sources::built_without(url.scheme()))
+}
+
+/// A place that an artifact is to be put in; a directory is made when it is not there.
+pub(super) fn output(url: &str) -> Result<Arc<dyn Output>, CliError> {
+    if let Some(remote) = remote(url)? {
+        writable(&remote).map_err(CliError::Usage)?;
+        return remote_output(&remote).map_err(CliError::Other);
+    }
+    let opened = OsOutput::open(&directory(url)?).map_err(|error| match error {
+        DiskError::Locked { .. } => CliError::Other(format!(
+            "another build or copy writes to {url}; wait for it, or name another directory"
+        )),
+        error => CliError::Other(format!("{url}: {error}")),
+    });
+    Ok(Arc::new(opened?))
+}
+
 /// A URL behind a network; `None` for a directory of this machine.
 pub(super) fn remote(url: &str) -> Result<Option<SourceUrl>, CliError> {
     if !url.contains("://") {
@@ -46,7 +74,7 @@ pub(super) fn remote(url: &str) -> Result<Option<SourceUrl>, CliError> {
 pub(super) fn directory(url: &str) -> Result<PathBuf, CliError> {
     if let Some(remote) = remote(url)? {
         return Err(CliError::Usage(format!(
-            "{remote} is read only; name a directory of this machine, and copy what lies there when it is whole"
+            "{remote} is no directory of this machine; name one, and copy what lies there with `tontine artifact copy`"
         )));
     }
     match url.strip_prefix("file://").unwrap_or(url) {
@@ -55,40 +83,66 @@ pub(super) fn directory(url: &str) -> Result<PathBuf, CliError> {
     }
 }
 
+/// The URL of a place, also of a directory.
+pub(super) fn url_of(place: &str) -> Result<SourceUrl, CliError> {
+    if let Some(remote) = remote(place)? {
+        return Ok(remote);
+    }
+    let path = directory(place)?;
+    let path = path.canonicalize().map_err(CliError::io(format!("cannot look at {place}")))?;
+    let path = path.to_str().ok_or_else(|| {
+        CliError::Usage(format!("the path of {place} is no text, so no document can hold it"))
+    })?;
+    SourceUrl::parse(&format!("file://{path}")).map_err(CliError::Usage)
+}
+
+/// Where the manifest of an artifact lies, for people.
+fn manifest_place(url: &str) -> Result<String, CliError> {
+    Ok(match remote(url)? {
+        Some(remote) => format!("{remote}/{MANIFEST_PATH}"),
+        None => directory(url)?.join(MANIFEST_PATH).display().to_string(),
+    })
+}
+
+fn no_artifact(url: &str) -> Result<CliError, CliError> {
+    let place = manifest_place(url)?;
+    Ok(CliError::Other(format!(
+        "{url} holds no artifact: there is no {place}. It is written last, so a build or a copy may have been broken off; run \
+         `tontine artifact build` or `tontine artifact copy` again"
+    )))
+}
+
 /// The files of an artifact, and its manifest.
 pub(super) fn opened(url: &str) -> Result<(Arc<dyn Disk>, Manifest), CliError> {
-    let nothing = |place: String| {
-        CliError::Other(format!(
-            "{url} holds no artifact: there is no {place}. A build writes it last, so a build may have been broken off; to \
-             build again, run `tontine artifact build`"
-        ))
+    let disk = files(url)?;
+    match manifest_in(url, &*disk)? {
+        Some(manifest) => Ok((disk, manifest)),
+        None => Err(no_artifact(url)?),
+    }
+}
+
+/// The files below a URL, to be read.
+pub(super) fn files(url: &str) -> Result<Arc<dyn Disk>, CliError> {
+    if remote(url)?.is_some() {
+        return sources().and_then(|sources| sources.open(url)).map_err(CliError::Other);
+    }
+    match OsDisk::open_to_read(&directory(url)?) {
+        Ok(disk) => Ok(Arc::new(disk)),
+        Err(DiskError::NotFound { .. }) => Err(no_artifact(url)?),
+        Err(error) => Err(CliError::Other(format!("{url}: {error}"))),
+    }
+}
+
+/// The manifest of an artifact; `None` when it is not there.
+pub(super) fn manifest_in(url: &str, disk: &dyn Disk) -> Result<Option<Manifest>, CliError> {
+    let place = manifest_place(url)?;
+    let bytes = match whole(disk) {
+        Ok(bytes) => bytes,
+        Err(DiskError::NotFound { .. }) => return Ok(None),
+        Err(error) => return Err(CliError::Other(format!("cannot read {place}: {error}"))),
     };
-    let (disk, bytes, place) = match remote(url)? {
-        Some(remote) => {
-            let disk = sources().and_then(|sources| sources.open(url)).map_err(CliError::Other)?;
-            let place = format!("{remote}/{MANIFEST_PATH}");
-            let bytes = whole(&*disk).map_err(|error| match error {
-                DiskError::NotFound { .. } => nothing(place.clone()),
-                error => CliError::Other(format!("{url}: {error}")),
-            })?;
-            (disk, bytes, place)
-        }
-        None => {
-            let directory = directory(url)?;
-            let path = directory.join(MANIFEST_PATH);
-            let place = path.display().to_string();
-            let bytes = std::fs::read(&path).map_err(|error| match error.kind() {
-                std::io::ErrorKind::NotFound => nothing(place.clone()),
-                _ => CliError::io(format!("cannot read {place}"))(error),
-            })?;
-            let disk =
-                OsDisk::open_to_read(&directory).map_err(|error| CliError::Other(error.to_string()))?;
-            (Arc::new(disk) as Arc<dyn Disk>, bytes, place)
-        }
-    };
-    let manifest = Manifest::decode(&bytes)
-        .map_err(|error| CliError::Other(format!("{place} cannot be used: {error}")))?;
-    Ok((disk, manifest))
+    let manifest = Manifest::decode(&bytes);
+    manifest.map(Some).map_err(|error| CliError::Other(format!("{place} cannot be used: {error}")))
 }
 
 fn whole(disk: &dyn Disk) -> Result<Vec<u8>, DiskError> {

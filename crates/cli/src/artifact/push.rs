@@ -12,10 +12,10 @@ use model::{ArtifactNumber, Generation, ManifestDigest, ReadOnlyStore, StoreName
 use serde_json::json;
 
 use super::list::{Told, adopted, behind_text, told};
-use super::place::remote;
+use super::opened;
+use super::place::url_of;
 use super::push_arguments::{PushArguments, StageArguments};
 use super::verbs::store_of;
-use super::{directory, opened};
 use crate::failure::CliError;
 use crate::output::{count, print, program, size};
 use crate::shared::Shared;
@@ -39,17 +39,7 @@ struct Pushed {
 /// Reads an artifact's manifest, and names its directory as nodes reach it.
 fn pushed(url: &str) -> Result<Pushed, CliError> {
     let (_, manifest) = opened(url)?;
-    let source = match remote(url)? {
-        Some(remote) => remote.to_string(),
-        None => {
-            let place = directory(url)?;
-            let place = place.canonicalize().map_err(CliError::io(format!("cannot look at {url}")))?;
-            let path = place.to_str().ok_or_else(|| {
-                CliError::Usage(format!("the path of {url} is no text, so no document can hold it"))
-            })?;
-            format!("file://{path}")
-        }
-    };
+    let source = url_of(url)?.to_string();
     Ok(Pushed {
         store: manifest.store.clone(),
         number: ArtifactNumber(manifest.number),

@@ -188,12 +188,8 @@ fn what_cannot_be_built_is_refused_and_leaves_no_artifact() {
     refused(&["nowhere.tsv"], &[], &["nowhere.tsv"]);
     refused(&[&input], &["--memory", "1MiB"], &["64MiB to 64GiB"]);
     let answer =
-        tontine(&["artifact", "build", &input, "--key", "1", "--value", "2", "--to", "s3://bucket/words"]);
-    assert!(
-        answer.code == 2 && answer.stderr.contains("s3://bucket/words is read only"),
-        "{}",
-        answer.stderr
-    );
+        tontine(&["artifact", "build", &input, "--key", "1", "--value", "2", "--to", "http://host/words"]);
+    answer.fails_with("http://host/words can only be read");
     // An empty value is a value; the last record of a key counts if that is wanted.
     let nothing = workshop.write("nothing.tsv", "empty\t\n");
     let built = workshop.built(&[&input, &nothing], "out", &["--duplicates", "last"]);
@@ -434,4 +430,52 @@ fn a_damaged_delta_is_told_from_a_sound_one() {
         let found: Json = serde_json::from_str(&answer.text()).unwrap();
         assert_eq!((answer.code, found["sound"].as_bool()), (1, Some(false)), "{change}");
     }
+}
+
+#[test]
+fn a_copy_sends_what_is_not_there_and_its_manifest_last() {
+    let shop = Workshop::new();
+    let (before, after) = (shop.write("1.tsv", &counts(0..RECORDS)), shop.write("2.tsv", &changed_counts()));
+    shop.built(&[&before], "one", &["--number", "1"]);
+    shop.built(&[&after], "two", &["--number", "2", "--parent", &shop.path("one")]);
+    let copy = |from: &str, to: &str| tontine(&["artifact", "copy", &shop.path(from), to, "--json"]);
+    let sent = |from: &str, to: &str| copy(from, to).exits(0).json()["files_sent"].as_u64().unwrap();
+    let (there, files) = (shop.path("there"), shop.chunks("two").len() as u64);
+    assert_eq!(sent("two", &format!("file://{there}")), files, "deltas as well as chunks");
+    assert_eq!((sent("two", &there), shop.chunks("there")), (0, shop.chunks("two")));
+    tontine(&["artifact", "check", &there]).exits(0);
+    assert!(!Path::new(&there).join("building").exists());
+    // As if it had been broken off: one file is missing, one is cut, and there is no manifest.
+    std::fs::remove_file(Path::new(&there).join("manifest")).unwrap();
+    std::fs::remove_file(shop.chunk("there", &shop.chunks("two")[0])).unwrap();
+    let cut = std::fs::File::options().write(true).open(shop.chunk("there", &shop.chunks("two")[1])).unwrap();
+    cut.set_len(100).unwrap();
+    assert_eq!(sent("two", &there), 2);
+    tontine(&["artifact", "check", &there]).exits(0);
+    copy("one", &there).fails_with("holds artifact 2 of store words already");
+    // What the parent has beside it is not sent.
+    let (parent, beside) = (shop.path("one"), shop.path("beside"));
+    let taken =
+        tontine(&["artifact", "copy", &shop.path("two"), &beside, "--parent", &parent, "--json"]).exits(0);
+    let (sent, taken) = (&taken.json()["files_sent"], taken.json()["files_taken"].as_u64());
+    assert!(taken.is_some_and(|taken| taken > 1) && *sent == files - taken.unwrap(), "{sent} {taken:?}");
+    tontine(&["artifact", "check", &beside]).exits(0);
+    // What is damaged is met on its way.
+    let chunk = shop.chunk("one", &shop.chunks("one")[0]);
+    let mut bytes = std::fs::read(&chunk).unwrap();
+    bytes[50] ^= 1;
+    std::fs::write(&chunk, bytes).unwrap();
+    let bad = shop.path("bad");
+    let damaged = copy("one", &bad);
+    assert!(
+        damaged.stderr.contains(&format!("tontine artifact check {}", shop.path("one"))),
+        "{}",
+        damaged.stderr
+    );
+    damaged.fails_with("has another digest");
+    tontine(&["artifact", "show", &bad]).fails_with("holds no artifact");
+    copy("nothing", &bad).fails_with("holds no artifact");
+    copy("two", "https://host/words").fails_with("https://host/words can only be read");
+    #[cfg(not(feature = "sources"))]
+    copy("two", "s3://tables/words").fails_with("this program was built without s3://");
 }

@@ -21,8 +21,8 @@ use crate::observe::until;
 use crate::resp::{Redis, Reply};
 
 /// Keys of the table. With the values they are more than one message of a multi-get.
-const KEYS: u64 = 2_500;
-const VALUE_BYTES: usize = 8 * 1024;
+pub(crate) const KEYS: u64 = 2_500;
+pub(crate) const VALUE_BYTES: usize = 8 * 1024;
 /// Swaps under reads.
 const SWAPS: u64 = 6;
 
@@ -83,7 +83,7 @@ pub(crate) fn read_on(address: &str, keys: u64, stop: &AtomicBool, answers: &Ato
 }
 
 /// Says stop when it goes, also by a panic.
-struct Stops<'a>(&'a AtomicBool);
+pub(crate) struct Stops<'a>(pub(crate) &'a AtomicBool);
 
 impl Drop for Stops<'_> {
     fn drop(&mut self) {

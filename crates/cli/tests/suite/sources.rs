@@ -1,64 +1,13 @@
 //! Artifacts that are fetched over the network, from real servers that this test starts and ends.
 
-use std::net::TcpListener;
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Instant;
+mod copying;
+mod servers;
 
-use crate::cluster::{Cluster, PATIENCE, tontine};
-use crate::push::{build, in_words, more_answers, number_of, read_on};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
-/// nginx, which serves a folder.
-struct Nginx {
-    child: Child,
-    port: u16,
-}
-
-impl Nginx {
-    fn start(folder: &Path, port: u16) -> Nginx {
-        let configuration = format!(
-            "daemon off; worker_processes 1; pid {0}/nginx.pid; error_log {0}/error.log;\nevents {{}}\nhttp {{ access_log \
-             {0}/access.log; client_body_temp_path {0}/b; proxy_temp_path {0}/p; fastcgi_temp_path {0}/f; uwsgi_temp_path \
-             {0}/u; scgi_temp_path {0}/s;\nserver {{ listen 127.0.0.1:{port}; location / {{ root {0}; }} }} }}\n",
-            folder.display()
-        );
-        let file = folder.join("nginx.conf");
-        std::fs::write(&file, configuration).unwrap();
-        let child = Command::new("nginx")
-            .arg("-c")
-            .arg(&file)
-            .arg("-e")
-            .arg(folder.join("error.log"))
-            .args(["-g", "user root;"])
-            .stdin(Stdio::null())
-            .spawn()
-            .expect("nginx starts; to install it, run `apt-get install nginx-light`");
-        let begun = Instant::now();
-        while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
-            assert!(begun.elapsed() < PATIENCE, "nginx does not listen");
-            std::thread::sleep(std::time::Duration::from_millis(20));
-        }
-        Nginx { child, port }
-    }
-
-    fn url(&self, path: &str) -> String {
-        format!("http://127.0.0.1:{}/{path}", self.port)
-    }
-}
-
-impl Drop for Nginx {
-    fn drop(&mut self) {
-        // Asked to stop, it ends its worker, too.
-        let id = rustix::process::Pid::from_raw(i32::try_from(self.child.id()).unwrap()).unwrap();
-        let _ = rustix::process::kill_process(id, rustix::process::Signal::TERM);
-        let _ = self.child.wait();
-    }
-}
-
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
-}
+use self::servers::{Nginx, free_port};
+use crate::cluster::{Cluster, tontine};
+use crate::push::{Stops, build, in_words, more_answers, number_of, read_on};
 
 #[test]
 fn a_table_is_fetched_from_a_web_server_under_reads_and_one_that_vanishes_changes_nothing() {
@@ -80,6 +29,7 @@ fn a_table_is_fetched_from_a_web_server_under_reads_and_one_that_vanishes_change
     cluster.run(&["artifact", "push", &one]).exits(0);
     let (stop, answers) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
+        let stops = Stops(&stop);
         let readers: Vec<_> = [(1, 300), (3, 40)]
             .map(|(node, keys)| {
                 let (address, stop, answers) = (cluster.resp(node), &stop, &answers);
@@ -90,7 +40,7 @@ fn a_table_is_fetched_from_a_web_server_under_reads_and_one_that_vanishes_change
         // Chunks are away, then the whole server: what is served stays served, and the push says why it waits.
         let (chunks, away) = (folder.path().join("words-2/chunks"), folder.path().join("away"));
         std::fs::rename(&chunks, &away).unwrap();
-        cluster.run(&["artifact", "push", &two, "--timeout-s", "2"]).fails_with("does not exist");
+        cluster.run(&["artifact", "push", &two, "--timeout-s", "2"]).is_left_open_with("does not exist");
         std::fs::rename(&away, &chunks).unwrap();
         drop(nginx);
         cluster.run(&["artifact", "push", &two, "--timeout-s", "2"]).fails_with("refused");
@@ -99,7 +49,7 @@ fn a_table_is_fetched_from_a_web_server_under_reads_and_one_that_vanishes_change
         cluster.run(&["artifact", "push", &two]).exits(0);
         more_answers(&answers, 6);
         drop(nginx);
-        stop.store(true, Ordering::Relaxed);
+        drop(stops);
         for reader in readers {
             assert_eq!(reader.join().unwrap(), [1, 2], "each artifact was seen, in order");
         }
@@ -124,4 +74,26 @@ fn a_node_reads_only_what_its_operator_allows() {
     }
     let secret = tontine(&["artifact", "show", "http://me:hunter2@127.0.0.1/words-1"]);
     assert!(secret.code != 0 && !secret.stderr.contains("hunter2"), "{}", secret.stderr);
+}
+
+/// What a server on the list points to is not on the list.
+#[test]
+fn who_points_elsewhere_leads_nobody_out_of_what_is_allowed() {
+    let (folder, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let one = build(elsewhere.path(), 1);
+    let inside = Nginx::start(elsewhere.path(), free_port());
+    // The manifest is here, and the chunks are said to be there.
+    std::fs::create_dir(folder.path().join("words-1")).unwrap();
+    std::fs::copy(format!("{one}/manifest"), folder.path().join("words-1/manifest")).unwrap();
+    let there = format!("http://127.0.0.1:{}", inside.port);
+    let redirect =
+        format!("location /words-1/chunks {{ return 302 {there}$request_uri?signature=hunter2; }}");
+    let outside = Nginx::with(folder.path(), free_port(), &redirect);
+    let (url, named) = (outside.url("words-1"), format!("the server redirects to {there},"));
+    let checked = tontine(&["artifact", "check", &url]).exits(1);
+    assert!(checked.text().contains(&named) && !checked.text().contains("hunter2"), "{}", checked.text());
+    let cluster = Cluster::with(1, &[&format!("--allow-sources={}", outside.url(""))]);
+    cluster.run(&["store", "create", "words", "--read-only"]).exits(0);
+    cluster.run(&["artifact", "push", &url, "--timeout-s", "2"]).is_left_open_with(&named);
+    assert_eq!(inside.requests(), "", "nobody was sent there");
 }

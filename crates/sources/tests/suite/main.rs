@@ -161,6 +161,30 @@ fn a_refusal_names_the_variable_and_repeats_no_body() {
 }
 
 #[test]
+fn who_points_elsewhere_is_an_error_and_nobody_is_sent_there() {
+    let asked = Arc::new(AtomicU64::new(0));
+    let counted = asked.clone();
+    let elsewhere = serve(move |_, stream| {
+        counted.fetch_add(1, Ordering::SeqCst);
+        head(stream, "one");
+    });
+    let place = elsewhere.strip_suffix("/words").unwrap().to_owned();
+    for status in ["301 Moved Permanently", "302 Found", "307 Temporary Redirect", "308 Permanent Redirect"] {
+        let location = format!("{elsewhere}/chunk?signature=hunter2");
+        let url = serve(move |_, stream| {
+            let _ = write!(
+                stream,
+                "HTTP/1.1 {status}\r\nLocation: {location}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+            );
+        });
+        let error = error(&url);
+        assert!(error.contains(&format!("the server redirects to {place},")), "{error}");
+        assert!(!error.contains("hunter2"), "{error}");
+    }
+    assert_eq!(asked.load(Ordering::SeqCst), 0);
+}
+
+#[test]
 fn what_is_not_there_is_not_found_and_a_port_without_a_server_is_named() {
     let url = serve(|_, stream| {
         let _ = write!(stream, "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");

@@ -92,14 +92,87 @@ impl SourceChunk {
     }
 }
 
-/// A chunk on its way.
-pub struct Fetch {
+/// The list of a chunk's blocks, and how far they were compared with it.
+struct Blocks {
     chunk: Digest,
-    target: Arc<dyn File>,
-    /// Digests of its blocks.
-    blocks: Vec<u8>,
+    list: Vec<u8>,
+    /// Bytes before the list.
     body: u64,
     at: u64,
+}
+
+impl Blocks {
+    /// Takes a list that has the chunk's digest.
+    fn of(entry: FileEntry, list: Vec<u8>) -> Result<Blocks, FetchError> {
+        let place = Fetch::list(entry)?;
+        if list.len() as u64 != place.end - place.start || chunk_digest(&list, place.start) != entry.digest {
+            return Err(differs(entry, "its bytes have another digest"));
+        }
+        Ok(Blocks { chunk: entry.digest, list, body: place.start, at: 0 })
+    }
+
+    /// Which bytes of the file come next, a block; `None` behind the last one.
+    fn wanted(&self) -> Option<Range<u64>> {
+        (self.at < self.body).then(|| self.at..(self.at + BLOCK_BYTES as u64).min(self.body))
+    }
+
+    fn is_next(&self, block: &[u8]) -> bool {
+        let which = (self.at / BLOCK_BYTES as u64) as usize * 16;
+        Digest::of(block).0[..] == self.list[which..which + 16]
+    }
+
+    /// The bytes that came next must be these. Returns where they lie.
+    fn expect(&self, block: &[u8]) -> Result<Range<u64>, FetchError> {
+        let wanted = self.wanted().unwrap_or(self.at..self.at);
+        if block.len() as u64 != wanted.end - wanted.start || !self.is_next(block) {
+            return Err(FetchError::Differs {
+                chunk: self.chunk,
+                what: format!("the block at {} has another digest", self.at),
+            });
+        }
+        Ok(wanted)
+    }
+}
+
+/// A file of a source from its beginning to its end, each block of which is compared before it is handed out.
+pub struct VerifiedFile {
+    source: SourceChunk,
+    blocks: Blocks,
+    is_over: bool,
+}
+
+impl VerifiedFile {
+    /// Opens it, and verifies the list of its blocks. Waits for the source.
+    ///
+    /// # Errors
+    /// When the source does not give a file of that length and digest.
+    pub fn open(source: &dyn Disk, entry: FileEntry) -> Result<VerifiedFile, FetchError> {
+        let source = SourceChunk::open(source, entry)?;
+        let list = source.read(Fetch::list(entry)?)?;
+        Ok(VerifiedFile { source, blocks: Blocks::of(entry, list)?, is_over: false })
+    }
+
+    /// Its next bytes, at most a block or the list of blocks; `None` at its end. Waits for the source.
+    ///
+    /// # Errors
+    /// When the source does not give them, or gives others.
+    pub fn read(&mut self) -> Result<Option<Vec<u8>>, FetchError> {
+        if let Some(range) = self.blocks.wanted() {
+            let block = self.source.read(range)?;
+            self.blocks.at = self.blocks.expect(&block)?.end;
+            return Ok(Some(block));
+        }
+        if std::mem::replace(&mut self.is_over, true) {
+            return Ok(None);
+        }
+        Ok(Some(self.blocks.list.clone()))
+    }
+}
+
+/// A chunk on its way.
+pub struct Fetch {
+    target: Arc<dyn File>,
+    blocks: Blocks,
 }
 
 impl Fetch {
@@ -124,18 +197,15 @@ impl Fetch {
         verified: u64,
     ) -> Result<Fetch, FetchError> {
         let chunk = entry.digest;
-        let place = Fetch::list(entry)?;
-        if list.len() as u64 != place.end - place.start || chunk_digest(&list, place.start) != chunk {
-            return Err(differs(entry, "its bytes have another digest"));
-        }
+        let blocks = Blocks::of(entry, list)?;
         let kept = |error| FetchError::Target { chunk, error };
         let (file, is_new) = match target.open(part) {
             Ok(file) => (file, false),
             Err(DiskError::NotFound { .. }) => (target.create(part).map_err(kept)?, true),
             Err(error) => return Err(kept(error)),
         };
-        let verified = if verified <= file.length().min(place.start) { verified } else { 0 };
-        let mut fetch = Fetch { chunk, target: file, blocks: list, body: place.start, at: verified };
+        let verified = if verified <= file.length().min(blocks.body) { verified } else { 0 };
+        let mut fetch = Fetch { target: file, blocks: Blocks { at: verified, ..blocks } };
         if !is_new {
             fetch.keep_verified().map_err(kept)?;
         }
@@ -150,33 +220,28 @@ impl Fetch {
             block.resize((next.end - next.start) as usize, 0);
             let read = self.target.read_at(next.start, &mut block)?;
             self.target.drop_cached(next.clone());
-            if read < block.len() || !self.is_next(&block) {
+            if read < block.len() || !self.blocks.is_next(&block) {
                 break;
             }
-            self.at = next.end;
+            self.blocks.at = next.end;
         }
-        if length > self.at {
-            self.target.truncate(self.at)?;
+        if length > self.blocks.at {
+            self.target.truncate(self.blocks.at)?;
         }
-        match self.at == self.body {
-            true => self.target.append(&self.blocks).map(|_| ()),
+        match self.blocks.at == self.blocks.body {
+            true => self.target.append(&self.blocks.list).map(|_| ()),
             false => Ok(()),
         }
     }
 
     /// How many bytes of it are here.
     pub fn here(&self) -> u64 {
-        self.at
+        self.blocks.at
     }
 
     /// Which bytes of its file come next, a block; `None` when all are here.
     pub fn wanted(&self) -> Option<Range<u64>> {
-        (self.at < self.body).then(|| self.at..(self.at + BLOCK_BYTES as u64).min(self.body))
-    }
-
-    fn is_next(&self, block: &[u8]) -> bool {
-        let which = (self.at / BLOCK_BYTES as u64) as usize * 16;
-        Digest::of(block).0[..] == self.blocks[which..which + 16]
+        self.blocks.wanted()
     }
 
     /// Takes the bytes that came next. What is written does not stay in memory. Waits for the disk.
@@ -185,19 +250,13 @@ impl Fetch {
     /// When they are not those of the chunk, or the disk refuses; then it is of no use any more, and [`Fetch::resume`]
     /// goes on.
     pub fn put(&mut self, block: &[u8]) -> Result<(), FetchError> {
-        let chunk = self.chunk;
-        let wanted = self.wanted().unwrap_or(self.at..self.at);
-        if block.len() as u64 != wanted.end - wanted.start || !self.is_next(block) {
-            return Err(FetchError::Differs {
-                chunk,
-                what: format!("the block at {} has another digest", self.at),
-            });
-        }
+        let wanted = self.blocks.expect(block)?;
+        let chunk = self.blocks.chunk;
         let kept = |error| FetchError::Target { chunk, error };
         self.target.append(block).map_err(kept)?;
-        self.at = wanted.end;
-        if self.at == self.body {
-            self.target.append(&self.blocks).map_err(kept)?;
+        self.blocks.at = wanted.end;
+        if self.blocks.at == self.blocks.body {
+            self.target.append(&self.blocks.list).map_err(kept)?;
         }
         self.target.drop_cached(wanted);
         Ok(())
@@ -208,8 +267,8 @@ impl Fetch {
     /// # Errors
     /// When the disk refuses.
     pub async fn finish(self) -> Result<(), FetchError> {
-        assert_eq!(self.at, self.body, "all blocks are here");
-        let chunk = self.chunk;
+        let Blocks { chunk, at, body, .. } = self.blocks;
+        assert_eq!(at, body, "all blocks are here");
         self.target.sync().await.map_err(|error| FetchError::Target { chunk, error })?;
         self.target.drop_cached(0..self.target.length());
         Ok(())

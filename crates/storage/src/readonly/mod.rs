@@ -52,7 +52,7 @@ pub use coding::{Compression, DICTIONARY_BYTES_MAX, Sealer, train};
 pub use cut::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, Cut, Cutter};
 pub use delta::FinishedDelta;
 pub use error::{OpenError, ReadError};
-pub use fetch::{Fetch, FetchError, SourceChunk};
+pub use fetch::{Fetch, FetchError, SourceChunk, VerifiedFile};
 pub use format::{BLOCK_BYTES, Digest, FORMAT, FileEntry, Layout, Slice};
 pub use lineage::{DeltaEntry, FORMAT_WITH_PARENT, Lineage};
 pub use manifest::{CHUNKS_MAX, ChunkEntry, Manifest, ManifestError, TokenHash};

@@ -8,6 +8,7 @@ mod conformance;
 mod crash;
 mod crowd;
 mod damage;
+mod fetching;
 mod full;
 mod increments;
 mod ledger;

@@ -332,7 +332,7 @@ impl OsFile {
 }
 
 /// What the operating system said, in this port's words.
-fn translate(path: &str, error: &std::io::Error) -> DiskError {
+pub(crate) fn translate(path: &str, error: &std::io::Error) -> DiskError {
     match error.kind() {
         ErrorKind::NotFound => DiskError::NotFound { path: path.to_owned() },
         ErrorKind::AlreadyExists => DiskError::Exists { path: path.to_owned() },
