@@ -39,7 +39,8 @@ pub struct StartArguments {
     /// What it is about.
     #[command(flatten)]
     pub part: PartArguments,
-    /// Scrub instead: verify every record on every node, and compare only partitions with damage or wrong hash trees.
+    /// Scrub instead: verify every record, and every file of an artifact, on every node. Compares only partitions with
+    /// damage or wrong hash trees.
     #[arg(long)]
     pub scrub: bool,
 }
@@ -77,7 +78,14 @@ pub(crate) async fn run(shared: Shared, command: RepairCommand) -> Result<ExitCo
         );
         return Err(CliError::Usage(refusal));
     }
-    let part = Part { store: store.clone(), partition };
+    let cluster = client.cluster();
+    let of_artifacts = store.as_ref().map(|store| cluster.read_only(store).is_some());
+    let part = Part {
+        store: store.clone(),
+        partition,
+        has_records: of_artifacts != Some(true),
+        has_artifacts: of_artifacts.unwrap_or(!cluster.read_only.is_empty()) && partition.is_none(),
+    };
     let control = order.map(|order| AntiEntropyControl { order, store, partition });
     let order = order.filter(|&order| order != AntiEntropyOrder::Look);
     let answers = ask_all(&client, control).await;
@@ -121,6 +129,10 @@ fn node_json((node, answer): &(NodeId, Result<Json, ClientError>)) -> Json {
 struct Part {
     store: Option<String>,
     partition: Option<PartitionId>,
+    /// Whether it has stores that take writes.
+    has_records: bool,
+    /// Whether it has read-only stores.
+    has_artifacts: bool,
 }
 
 impl Part {
@@ -178,7 +190,13 @@ fn ordered(node: NodeId, order: AntiEntropyOrder, part: &Part, answer: &Result<J
         AntiEntropyOrder::Look => format!("{node}\n"),
         AntiEntropyOrder::Scrub => {
             let what = what.map_or_else(String::new, |what| format!(" of {what}"));
-            format!("{node}  verifying all records{what}; see the result with `tontine repair status`\n")
+            let (records, artifacts) = ("`tontine repair status`", "`tontine artifact list`");
+            let (read, shown) = match (part.has_records, part.has_artifacts) {
+                (true, false) => ("records", records.to_owned()),
+                (false, _) => ("artifacts", artifacts.to_owned()),
+                (true, true) => ("records and artifacts", format!("{records} and {artifacts}")),
+            };
+            format!("{node}  verifying all {read}{what}; see the result with {shown}\n")
         }
     }
 }
@@ -411,7 +429,12 @@ mod tests {
         });
         let text = describe(&vec![(NodeId(1), Ok(running))]);
         let stopped = |partition, order, answer: Json| {
-            let part = Part { store: Some("carts".to_owned()), partition };
+            let part = Part {
+                store: Some("carts".to_owned()),
+                partition,
+                has_records: true,
+                has_artifacts: false,
+            };
             ordered(NodeId(1), order, &part, &Ok(answer))
         };
         let tree = |peers: Json| json!({ "trees": [{ "partition": 7, "compared_with": peers }] });

@@ -7,6 +7,7 @@ use client::{Client, ClientError};
 use model::{Cluster, Consistency, Node, Partition, Role, Step};
 use serde_json::{Value as Json, json};
 
+use crate::artifact::told::scrub_line;
 use crate::clocks;
 use crate::durations;
 use crate::failure::CliError;
@@ -160,7 +161,12 @@ fn artifacts(nodes: &[NodeStatus]) -> String {
             ]);
         }
     }
-    if rows.len() == 1 { String::new() } else { format!("\n{}", table(&rows)) }
+    if rows.len() == 1 {
+        return String::new();
+    }
+    let answers = nodes.iter().filter_map(|status| Some((status.node.id, status.answer.as_ref().ok()?)));
+    let scrubs = answers.map(|(node, answer)| (node, &answer["read_only"]["scrub"]));
+    format!("\n{}{}", table(&rows), scrub_line(scrubs))
 }
 
 /// Alive, or what the first node that answers believes about one that does not.

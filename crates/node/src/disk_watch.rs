@@ -171,6 +171,10 @@ impl File for WatchedFile {
     fn drop_cached(&self, range: std::ops::Range<u64>) {
         self.inner.drop_cached(range);
     }
+
+    fn read_in_passing(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, DiskError> {
+        self.inner.read_in_passing(offset, buffer)
+    }
 }
 
 #[cfg(test)]

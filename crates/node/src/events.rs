@@ -170,6 +170,26 @@ events! {
         /// The chunk's digest.
         chunk: String,
     } => "found chunk {chunk} of store {store} corrupt; fetching it again",
+    /// The scrub found a file of an artifact that is not what its name says: a chunk is fetched again, a manifest is
+    /// written again.
+    ArtifactScrubFound "artifact-scrub-found" {
+        /// Its store.
+        store: String,
+        /// The digest that names it.
+        file: String,
+        /// What is wrong with it.
+        what: String,
+    } => "the scrub found file {file} of an artifact of store {store} damaged, and replaces it: {what}",
+    /// The scrub has read all files of artifacts that are here, or of the store that it was ordered to read.
+    ArtifactsScrubbed "artifacts-scrubbed" {
+        /// How many.
+        files: u64,
+        /// Bytes of them.
+        bytes: u64,
+        /// How many of them were damaged.
+        damaged: u64,
+    } => "verified {files} of artifacts, {bytes}, and found {damaged}"
+        where files counts "file" and bytes counts "byte" and damaged counts "damaged one",
     /// A delta could not be used, so the whole chunk is fetched.
     ArtifactDeltaUnused "artifact-delta-unused" {
         /// Its store.
@@ -391,6 +411,7 @@ impl Event {
                 | Event::CorruptMet { .. }
                 | Event::ArtifactFailed { .. }
                 | Event::ArtifactCorrupt { .. }
+                | Event::ArtifactScrubFound { .. }
                 | Event::ArtifactDeltaUnused { .. }
                 | Event::HintsCorrupt { .. }
                 | Event::DiskLost {}

@@ -275,7 +275,7 @@ impl Node {
             incarnation,
         });
         let counted = (pulse.clone(), events.clone(), metrics.clone());
-        let artifacts = pushing::start(&config, (&ports, &disk), &view, antientropy.peers(), counted).await;
+        let artifacts = pushing::start(&config, (&ports, &disk), &view, &antientropy, counted).await;
         let node = Arc::new(Node {
             resp: resp::Shared::new(config.resp.clone(), admission.clone()),
             admission,

@@ -378,6 +378,7 @@ impl World {
                 config.hint_bytes_max = 0;
             }
             Some(Plant::OverlookedLeaves) => config.hint_bytes_max = 0,
+            Some(Plant::ArtifactsUnscrubbed) => config.antientropy.scrub_period = NEVER,
             _ => {}
         }
         if matches!(self.setup.plant, Some(Plant::RewoundIdentity | Plant::ForgottenMembers)) {

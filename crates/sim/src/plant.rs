@@ -128,11 +128,13 @@ pub enum Plant {
     StagedClaimed,
     /// A user's order that names what the source has, whatever was built.
     DigestsUncompared,
+    /// Nodes that read no file of an artifact that no request reads.
+    ArtifactsUnscrubbed,
 }
 
 impl Plant {
     /// All of them.
-    pub const ALL: [Plant; 61] = [
+    pub const ALL: [Plant; 62] = [
         Plant::LyingDisk,
         Plant::ForgetfulEngine,
         Plant::StaleEngine,
@@ -194,6 +196,7 @@ impl Plant {
         Plant::AbsentForElsewhere,
         Plant::StagedClaimed,
         Plant::DigestsUncompared,
+        Plant::ArtifactsUnscrubbed,
     ];
 
     /// What it breaks: the invariant whose judge must convict it, the layer at whose seam it lives, and the promise.
@@ -283,6 +286,7 @@ impl Plant {
                 (10, "network", "what is served is held by enough replicas of every slice")
             }
             Plant::DigestsUncompared => (10, "source", "what is served is what was built"),
+            Plant::ArtifactsUnscrubbed => (10, "settings", "damage is found where nobody reads"),
             other => unreachable!("{other:?} breaks nothing of read-only stores"),
         }
     }

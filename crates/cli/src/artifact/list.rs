@@ -1,136 +1,17 @@
 //! `tontine artifact list`: what each read-only store lists, and how far each node is.
 
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
 
-use client::Client;
 use model::readonly::Standing;
-use model::{ArtifactNumber, Generation, NodeId, ReadOnlyStore};
-use serde::Deserialize;
+use model::{ArtifactNumber, NodeId, ReadOnlyStore};
 use serde_json::{Value as Json, json};
 
 use super::push_arguments::ListArguments;
+use super::told::{Told, ask_all, scrub_line};
 use super::verbs::store_of;
 use crate::failure::CliError;
 use crate::output::{print, program, size, table};
 use crate::shared::Shared;
-
-/// How long a change may take until all nodes that answer go by it.
-const ADOPTED_TIME_MAX: Duration = Duration::from_secs(10);
-/// Pause between two looks at the nodes.
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
-
-/// What one node tells of one artifact.
-#[derive(Clone, Debug, Deserialize)]
-pub(super) struct Told {
-    #[serde(default)]
-    pub(super) node: u32,
-    store: String,
-    number: ArtifactNumber,
-    state: String,
-    whole_under: Generation,
-    pub(super) bytes: u64,
-    pub(super) bytes_total: u64,
-    bytes_fetched: u64,
-    /// Nodes of older versions know no deltas.
-    #[serde(default)]
-    bytes_fetched_as_deltas: u64,
-    #[serde(default)]
-    pub(super) error: Option<String>,
-    /// For how long it has served it, if it began since it started. Nodes of older versions do not tell.
-    #[serde(default)]
-    serving_ms: Option<u64>,
-}
-
-impl Told {
-    /// Whether the node holds all that it owns.
-    pub(super) fn is_staged(&self) -> bool {
-        self.state == "staged"
-    }
-}
-
-/// What every node tells; one that does not answer says so in its error.
-async fn ask_all(client: &Client) -> Vec<(u32, Result<Vec<Told>, String>)> {
-    let cluster = client.cluster();
-    let asks = cluster.nodes.iter().map(|node| async move {
-        let answer = client.artifacts(node.id).await.map_err(|error| error.to_string());
-        let told = answer.and_then(|json| {
-            let told: Json = serde_json::from_slice(&json).map_err(|error| error.to_string())?;
-            let mut told: Vec<Told> =
-                serde_json::from_value(told["artifacts"].clone()).map_err(|error| error.to_string())?;
-            told.iter_mut().for_each(|told| told.node = node.id.0);
-            Ok(told)
-        });
-        (node.id.0, told)
-    });
-    futures_util::future::join_all(asks).await
-}
-
-/// What each node tells of one artifact.
-pub(super) async fn told(client: &Client, store: &str, number: ArtifactNumber) -> Vec<Told> {
-    let each = ask_all(client).await.into_iter().map(|(node, told)| {
-        let unknown = |error| Told {
-            node,
-            store: store.to_owned(),
-            number,
-            state: "unknown".to_owned(),
-            whole_under: Generation::default(),
-            bytes: 0,
-            bytes_total: 0,
-            bytes_fetched: 0,
-            bytes_fetched_as_deltas: 0,
-            error,
-            serving_ms: None,
-        };
-        match told {
-            Ok(told) => {
-                let mut of_this =
-                    told.into_iter().filter(|told| told.store == store && told.number == number);
-                of_this.next().unwrap_or_else(|| unknown(None))
-            }
-            Err(error) => unknown(Some(error)),
-        }
-    });
-    each.collect()
-}
-
-/// Waits until the nodes that answer go by a document of this generation; names those that do not within
-/// [`ADOPTED_TIME_MAX`].
-pub(crate) async fn adopted(client: &Client, generation: Generation) -> Vec<String> {
-    let deadline = Instant::now() + ADOPTED_TIME_MAX;
-    let cluster = client.cluster();
-    let mut behind: Vec<NodeId> = cluster.nodes.iter().map(|node| node.id).collect();
-    loop {
-        let looks = behind.iter().map(|node| async move {
-            let json = client.artifacts(*node).await.ok()?;
-            let told: Json = serde_json::from_slice(&json).ok()?;
-            Some(told["generation"].as_u64()? >= generation.0)
-        });
-        let found = futures_util::future::join_all(looks).await;
-        let reached = found.iter().any(Option::is_some);
-        let mut found = found.into_iter();
-        behind.retain(|_| found.next().flatten() != Some(true));
-        // Nodes that do not answer are not waited for.
-        if behind.is_empty() || !reached || Instant::now() > deadline {
-            return behind.iter().map(NodeId::to_string).collect();
-        }
-        tokio::time::sleep(LOOK_AGAIN).await;
-    }
-}
-
-/// What people are told of nodes that have not heard of a change.
-pub(crate) fn behind_text(behind: &[String]) -> String {
-    match behind {
-        [] => String::new(),
-        nodes => format!(
-            "\n{} not heard of it yet; they will when they can be reached",
-            match nodes {
-                [one] => format!("{one} has"),
-                more => format!("{} have", more.join(", ")),
-            }
-        ),
-    }
-}
 
 /// Lists artifacts.
 pub(super) async fn list(shared: &Shared, arguments: &ListArguments) -> Result<ExitCode, CliError> {
@@ -145,7 +26,7 @@ pub(super) async fn list(shared: &Shared, arguments: &ListArguments) -> Result<E
     let on_node = |store: &ReadOnlyStore, number: ArtifactNumber| -> Vec<OnNode<'_>> {
         let is_it = |told: &&Told| told.store == store.name.as_str() && told.number == number;
         let each = nodes.iter().map(|(node, told)| {
-            let found = told.as_ref().ok().and_then(|told| told.iter().find(is_it));
+            let found = told.as_ref().ok().and_then(|told| told.artifacts.iter().find(is_it));
             (*node, found, told.as_ref().err())
         });
         each.collect()
@@ -179,6 +60,10 @@ pub(super) async fn list(shared: &Shared, arguments: &ListArguments) -> Result<E
                 "standing": listed.standing, "push": listed.push, "nodes": artifact(store, listed.number),
             })).collect::<Json>(),
         })).collect::<Json>(),
+        "nodes": nodes.iter().map(|(node, told)| match told {
+            Ok(told) => json!({ "node": node, "scrub": told.scrub }),
+            Err(error) => json!({ "node": node, "error": error }),
+        }).collect::<Json>(),
     });
     print(shared.format(), &document, || {
         let text: Vec<String> = stores
@@ -196,7 +81,13 @@ pub(super) async fn list(shared: &Shared, arguments: &ListArguments) -> Result<E
             true => {
                 format!("no read-only store; create one with `{} store create NAME --read-only`", program())
             }
-            false => text.join("\n"),
+            false => {
+                let scrubs = nodes.iter().filter_map(|(node, told)| Some((NodeId(*node), &told.as_ref().ok()?.scrub)));
+                match scrub_line(scrubs) {
+                    line if line.is_empty() => text.join("\n"),
+                    line => format!("{}\n{line}", text.join("\n")),
+                }
+            }
         }
     });
     Ok(ExitCode::SUCCESS)

@@ -13,6 +13,7 @@ mod push;
 mod push_arguments;
 mod site;
 mod spill;
+pub(crate) mod told;
 pub(crate) mod verbs;
 
 use std::process::ExitCode;

@@ -11,10 +11,10 @@ use model::readonly::{Order, Push, Standing};
 use model::{ArtifactNumber, Generation, ManifestDigest, ReadOnlyStore, StoreName};
 use serde_json::json;
 
-use super::list::{Told, adopted, behind_text, told};
 use super::opened;
 use super::place::url_of;
 use super::push_arguments::{PushArguments, StageArguments};
+use super::told::{Told, adopted, behind_text, told};
 use super::verbs::store_of;
 use crate::failure::CliError;
 use crate::output::{count, print, program, size};

@@ -9,7 +9,7 @@ use model::readonly::Order;
 use model::{ArtifactNumber, Cluster, ReadOnlyStore, StoreName};
 use serde_json::{Value as Json, json};
 
-use super::list::{adopted, behind_text};
+use super::told::{adopted, behind_text};
 use super::push_arguments::{OfStore, OneArtifact, RollbackArguments, SwapArguments};
 use crate::failure::CliError;
 use crate::output::{print, program};

@@ -7,6 +7,7 @@ mod here;
 mod increments;
 mod killed;
 mod moving;
+mod scrubbing;
 mod soon;
 mod swapping;
 mod walking;

@@ -21,6 +21,7 @@ mod numbers;
 pub(crate) mod refill;
 mod remembered;
 mod respond;
+mod scrub_orders;
 mod sessions;
 mod standstill;
 mod status;
@@ -51,6 +52,7 @@ use crate::replica::Replica;
 
 pub(crate) use drive::Drive;
 pub(crate) use remembered::{recall, remember};
+pub(crate) use scrub_orders::{ScrubOrder, ScrubOrders};
 pub use trees::Trees;
 
 use giving::Giving;
@@ -135,6 +137,8 @@ pub struct AntiEntropy {
     stopping: AtomicBool,
     /// One order is written down at a time, so that the last one stands.
     remembering: tokio::sync::Mutex<()>,
+    /// For the scrub of artifacts.
+    scrub_orders: Arc<ScrubOrders>,
 }
 
 struct State {
@@ -285,6 +289,7 @@ impl AntiEntropy {
             noting: tokio::sync::Mutex::default(),
             stopping: AtomicBool::new(false),
             remembering: tokio::sync::Mutex::default(),
+            scrub_orders: Arc::default(),
             ports,
         });
         numbers::watch(&antientropy, &metrics);
@@ -311,6 +316,11 @@ impl AntiEntropy {
     /// Its links, for whoever tells them of newer documents.
     pub(crate) fn peers(&self) -> &Arc<Peers> {
         &self.peers
+    }
+
+    /// What operators order of the scrub of artifacts.
+    pub(crate) fn scrub_orders(&self) -> &Arc<ScrubOrders> {
+        &self.scrub_orders
     }
 
     /// Who is believed to be there.

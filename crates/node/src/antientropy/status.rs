@@ -10,7 +10,7 @@ use serde_json::{Value as Json, json};
 use wire::error::ErrorCode;
 use wire::messages::{AntiEntropyControl, AntiEntropyDocument, AntiEntropyOrder, Failure, Request, Response};
 
-use super::{AntiEntropy, Only, Running, Scrubbing, State, respond, standstill};
+use super::{AntiEntropy, Only, Running, ScrubOrder, Scrubbing, State, respond, standstill};
 use crate::rebalance;
 use crate::stores::LocalStore;
 
@@ -57,8 +57,14 @@ impl AntiEntropy {
     /// Does what was ordered, and says what it was about.
     fn carry_out(self: &Arc<Self>, control: &AntiEntropyControl) -> Result<Only, Failure> {
         let view = self.replica.view().get();
+        let is_read_only = control.store.as_ref().is_some_and(|name| view.read_only(name).is_some());
+        if is_read_only && (control.order != AntiEntropyOrder::Scrub || control.partition.is_some()) {
+            let detail = "a read-only store has nothing to compare; only a scrub of all of it can be ordered";
+            return Err(Failure::new(ErrorCode::ReadOnly, detail));
+        }
         if let Some(name) = &control.store
             && view.store(name).is_none()
+            && !is_read_only
         {
             return Err(Failure::new(ErrorCode::UnknownStore, format!("store {name:?} does not exist")));
         }
@@ -83,10 +89,15 @@ impl AntiEntropy {
             }
             AntiEntropyOrder::Stop => state.stop(&only)?,
             AntiEntropyOrder::Scrub => {
+                if only.partition.is_none() {
+                    self.scrub_orders.give(ScrubOrder { store: only.store.clone() });
+                }
                 let (antientropy, only) = (self.clone(), only.clone());
-                self.ports.tasks.spawn_background(Box::pin(async move {
-                    antientropy.scrub_part(&only).await;
-                }));
+                if !is_read_only {
+                    self.ports.tasks.spawn_background(Box::pin(async move {
+                        antientropy.scrub_part(&only).await;
+                    }));
+                }
             }
             AntiEntropyOrder::Look => {}
         }

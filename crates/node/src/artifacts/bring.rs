@@ -72,7 +72,7 @@ fn corrupt(what: String) -> NotYet {
 }
 
 /// The bytes of a whole file.
-fn read_whole(disk: &dyn Disk, path: &str) -> Result<Vec<u8>, DiskError> {
+pub(super) fn read_whole(disk: &dyn Disk, path: &str) -> Result<Vec<u8>, DiskError> {
     let file = disk.open(path)?;
     if file.length() > MANIFEST_BYTES_MAX {
         let reason =
@@ -167,7 +167,8 @@ impl Artifacts {
         Ok((manifest, bytes))
     }
 
-    async fn keep_manifest(
+    /// Writes a manifest to this disk.
+    pub(super) async fn keep_manifest(
         &self,
         name: &StoreName,
         listed: &ListedArtifact,
@@ -388,6 +389,9 @@ impl Artifacts {
         let progress = progress.entry((errand.name().clone(), errand.listed.number)).or_default();
         let more = here.saturating_sub(*counted);
         progress.bytes_fetched += came;
+        if came > 0 {
+            progress.comes();
+        }
         match wanted.is_delta {
             true => {
                 progress.bytes_fetched_as_deltas += came;

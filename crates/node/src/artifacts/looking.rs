@@ -115,7 +115,7 @@ impl Artifacts {
         let key = (store.listed().name.clone(), listed.number);
         let open = store.held().open(listed.number, listed.manifest);
         let damaged = store.held().damaged();
-        self.tell_damaged(&key.0, damaged.iter().map(|(chunk, _)| *chunk).collect());
+        self.tell_damaged(store);
         let is_told = || {
             let progress = self.progress.lock();
             progress
@@ -130,10 +130,18 @@ impl Artifacts {
         {
             return Ok(true);
         }
-        let Some(manifest) = self.manifest_here(store, listed).await? else { return Ok(false) };
+        let Some(manifest) = self.manifest_here(store, listed).await? else {
+            self.note_missing(&key, &[]);
+            return Ok(false);
+        };
         let wanted = self.wanted(view, store, &manifest);
         let here = self.here(store, &manifest, &wanted).await?;
         let whole = here.sound == wanted;
+        if !whole {
+            let each = manifest.chunks.iter().zip(here.sound.iter().copied()).zip(&wanted);
+            let owned: Vec<_> = each.filter(|(_, wanted)| **wanted).map(|(owned, _)| owned).collect();
+            self.note_missing(&key, &owned);
+        }
         let is_open = |open: &&Arc<Open>| whole && open.files == here.files && open.chunks == wanted;
         if let Some(open) = open.as_ref().filter(is_open) {
             if open.whole_under() != generation || !is_told() {
@@ -153,6 +161,13 @@ impl Artifacts {
             self.events.record(Event::ArtifactStaged { store, number });
         }
         Ok(is_whole)
+    }
+
+    /// What was told to be whole is not any more, whether it is fetched now or waits for its turn.
+    fn note_missing(&self, key: &(StoreName, ArtifactNumber), owned: &[(&ChunkEntry, bool)]) {
+        if let Some(progress) = self.progress.lock().get_mut(key) {
+            progress.lacks(owned);
+        }
     }
 
     /// Which of the wanted chunks are here. What was damaged and has another file now is forgotten.
@@ -187,8 +202,9 @@ impl Artifacts {
     }
 
     /// Tells of damaged chunks, once each until they have come again.
-    fn tell_damaged(&self, store: &StoreName, damaged: BTreeSet<Digest>) {
-        let mut told = self.damage_told.lock();
+    fn tell_damaged(&self, store: &ReadOnly) {
+        let (mut told, held, store) = (self.damage_told.lock(), store.held(), &store.listed().name);
+        let damaged: BTreeSet<Digest> = held.damaged().into_iter().map(|(chunk, _)| chunk).collect();
         told.retain(|(of, chunk)| of != store || damaged.contains(chunk));
         for chunk in damaged {
             if told.insert((store.clone(), chunk)) {

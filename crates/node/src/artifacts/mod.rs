@@ -24,6 +24,7 @@ mod pacing;
 mod refreshing;
 mod removing;
 mod room;
+mod scrubbing;
 mod told;
 
 use std::any::Any;
@@ -51,6 +52,8 @@ use crate::pulse::Pulse;
 use crate::view::{CurrentView, View};
 use fetching::Fetching;
 use pacing::{Budgets, Numbers};
+use scrubbing::Scrub;
+pub(crate) use scrubbing::ScrubOptions;
 pub use told::{Progress, State, Trouble};
 
 /// How often a node looks after its artifacts when nothing has changed: pages that the system has evicted are noted, and
@@ -81,7 +84,7 @@ pub struct Artifacts {
     verified: Mutex<BTreeMap<(StoreName, Digest), u64>>,
     /// Deltas that were of no use here: their chunks are fetched whole.
     useless: Mutex<BTreeSet<(StoreName, Digest)>>,
-    /// Corrupt chunks that were told of and have not come again.
+    /// Corrupt chunks that were told of and have not come again. Whoever notes one for the first time holds it.
     damage_told: Mutex<BTreeSet<(StoreName, Digest)>>,
     /// What is known of the givers of each artifact.
     origins: Mutex<BTreeMap<(StoreName, ArtifactNumber), KnownOrigins>>,
@@ -98,6 +101,8 @@ pub struct Artifacts {
     serving: Mutex<BTreeMap<StoreName, (ArtifactNumber, Option<Moment>)>>,
     /// The generation of the document after which files were removed last.
     removed_under: AtomicU64,
+    scrub_options: ScrubOptions,
+    scrub: Mutex<Scrub>,
 }
 
 /// What looking after artifacts needs.
@@ -124,6 +129,8 @@ pub(crate) struct Parts {
     pub(crate) fetch_ceiling: u64,
     /// Bytes of artifacts that are here at most.
     pub(crate) bytes_max: u64,
+    /// How its files are read when nobody else does.
+    pub(crate) scrub: ScrubOptions,
 }
 
 /// Why an artifact is not here yet.
@@ -153,6 +160,7 @@ impl Artifacts {
     /// Opens what is here already, so that it is served at once, and looks after artifacts from then on.
     pub(crate) async fn start(parts: Parts) -> Arc<Artifacts> {
         let Parts { node, view, ports, disk, sources, peers, pulse, events, metrics, .. } = parts;
+        let scrub = Scrub::from(ports.clock.now());
         let artifacts = Arc::new(Artifacts {
             node,
             view,
@@ -176,12 +184,16 @@ impl Artifacts {
             bytes_max: parts.bytes_max,
             serving: Mutex::default(),
             removed_under: AtomicU64::new(0),
+            scrub_options: parts.scrub,
+            scrub: Mutex::new(scrub),
         });
         artifacts.watch(&metrics);
         artifacts.note_served(None);
         artifacts.open_present().await;
         let keeping = keep(Arc::downgrade(&artifacts));
         artifacts.ports.tasks.spawn_background(Box::pin(keeping));
+        let scrubbing = scrubbing::run(Arc::downgrade(&artifacts));
+        artifacts.ports.tasks.spawn_background(Box::pin(scrubbing));
         artifacts
     }
 

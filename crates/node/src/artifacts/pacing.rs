@@ -91,8 +91,14 @@ pub(super) struct Numbers {
     pub(super) corrupt_at_source: Counter,
     /// Chunks that a replica gave wrong.
     pub(super) corrupt_at_replicas: Counter,
-    /// Chunks that gets have found damaged here.
+    /// Chunks that gets and the scrub have found damaged here.
     pub(super) corrupt_here: Counter,
+    /// Bytes that the scrub has read.
+    pub(super) scrubbed: Counter,
+    /// Files that the scrub found damaged.
+    pub(super) scrub_damaged: Counter,
+    /// Passes of the scrub over all files.
+    pub(super) scrub_passes: Counter,
 }
 
 impl Numbers {
@@ -110,6 +116,9 @@ impl Numbers {
             corrupt_at_source: corrupt("source"),
             corrupt_at_replicas: corrupt("replica"),
             corrupt_here: corrupt("here"),
+            scrubbed: metrics.counter("tontine_artifacts_scrub_bytes_total", &[]),
+            scrub_damaged: metrics.counter("tontine_artifacts_scrub_damaged_files_total", &[]),
+            scrub_passes: metrics.counter("tontine_artifacts_scrub_passes_total", &[]),
         }
     }
 

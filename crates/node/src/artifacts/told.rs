@@ -63,6 +63,12 @@ pub struct Progress {
     /// What kind of trouble that is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trouble: Option<Trouble>,
+    /// The last reason of a failure that was told in an event.
+    #[serde(skip)]
+    pub(super) told: Option<String>,
+    /// Whether it was whole before something of it was found missing.
+    #[serde(skip)]
+    pub(super) was_whole: bool,
 }
 
 impl Progress {
@@ -83,26 +89,49 @@ impl Progress {
         }
     }
 
-    /// Of what is about to be fetched; whether nobody has tried before.
+    /// Something of it is missing, or damaged: it is its turn soon.
+    pub(super) fn lacks(&mut self, owned: &[(&ChunkEntry, bool)]) {
+        if self.state == State::Staged {
+            (self.state, self.was_whole) = (State::Waiting, true);
+            self.count(owned);
+        }
+    }
+
+    /// Of what is about to be fetched; whether nobody has tried before. What failed last counts as failed until something
+    /// has come.
     pub(super) fn begin(&mut self, owned: &[(&ChunkEntry, bool)]) -> bool {
-        let first = self.state == State::Waiting && self.error.is_none();
+        let first = self.state == State::Waiting && self.error.is_none() && !self.was_whole;
+        if self.error.is_none() {
+            self.state = State::Fetching;
+        }
+        self.count(owned);
+        first
+    }
+
+    /// Something has come: what failed before is over.
+    pub(super) fn comes(&mut self) {
+        self.state = State::Fetching;
+        (self.error, self.trouble) = (None, None);
+    }
+
+    /// Counts what is here; it is not whole.
+    fn count(&mut self, owned: &[(&ChunkEntry, bool)]) {
         let here = || owned.iter().filter(|(_, here)| *here);
         let bytes = |chunks: &mut dyn Iterator<Item = &(&ChunkEntry, bool)>| {
             chunks.map(|(chunk, _)| chunk.file_bytes).sum::<u64>()
         };
-        self.state = State::Fetching;
         self.whole_under = Generation::default();
         (self.bytes, self.chunks) = (bytes(&mut here()), here().count() as u64);
         (self.bytes_total, self.chunks_total) = (bytes(&mut owned.iter()), owned.len() as u64);
-        first
     }
 
     /// Something went wrong; whether that was known.
     pub(super) fn fail(&mut self, error: &str, trouble: Trouble) -> bool {
-        let known = self.error.as_deref() == Some(error);
+        let known = self.told.as_deref() == Some(error);
         self.state = State::Failed;
         self.whole_under = Generation::default();
         (self.error, self.trouble) = (Some(error.to_owned()), Some(trouble));
+        self.told = Some(error.to_owned());
         known
     }
 }
@@ -142,10 +171,11 @@ impl Artifacts {
                 "chunks_corrupt": self.numbers.corrupt_here.get(),
                 "chunks_corrupt_now": self.corrupt_now(),
             },
+            "scrub": self.scrub_told(),
         })
     }
 
-    /// Chunks that gets have found corrupt, and that have not come again yet.
+    /// Chunks that gets and the scrub have found corrupt, and that have not come again yet.
     fn corrupt_now(&self) -> usize {
         self.view.get().read_only_stores().iter().map(|store| store.held().damaged().len()).sum()
     }

@@ -68,6 +68,12 @@ metrics! {
         "Bytes a second that this node may fetch now. It falls while requests are late.";
     gauge "tontine_artifacts_rate_bytes_per_second" [] "bytes a second"
         "Bytes a second that this node fetched a moment ago, 0 while nothing is fetched.";
+    counter "tontine_artifacts_scrub_bytes_total" [] "bytes"
+        "Bytes of artifacts that the scrub read, which verifies all files in the background.";
+    counter "tontine_artifacts_scrub_damaged_files_total" [] "files"
+        "Files of artifacts that the scrub found damaged; they are replaced. Check the disk.";
+    counter "tontine_artifacts_scrub_passes_total" [] "passes"
+        "Passes of the scrub over all files of artifacts that came to their end.";
     counter "tontine_artifacts_unused_deltas_total" [] "deltas"
         "Deltas of artifacts that were corrupt or made another chunk; the whole chunks were fetched.";
     counter "tontine_collection_records_total" [] "records"

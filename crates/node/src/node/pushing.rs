@@ -7,7 +7,6 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use client::artifacts_staged;
-use client::peers::Peers;
 use coordination::CoordinationError;
 use coordination::documents::{self, PublishError, ReadError};
 use futures_util::future::join_all;
@@ -22,7 +21,8 @@ use wire::messages::{
 
 use super::defining::{OLDER_ASKED, OLDER_PAUSE, known};
 use super::{Node, NodeConfig};
-use crate::artifacts::{Artifacts, Parts};
+use crate::antientropy::AntiEntropy;
+use crate::artifacts::{Artifacts, Parts, ScrubOptions};
 use crate::events::Events;
 use crate::metrics::Metrics;
 use crate::pulse::Pulse;
@@ -42,7 +42,7 @@ pub(super) async fn start(
     config: &NodeConfig,
     (ports, disk): (&Ports, &Arc<dyn Disk>),
     view: &Arc<CurrentView>,
-    peers: &Arc<Peers>,
+    antientropy: &AntiEntropy,
     (pulse, events, metrics): (Arc<Pulse>, Arc<Events>, Arc<Metrics>),
 ) -> Arc<Artifacts> {
     let parts = Parts {
@@ -51,12 +51,13 @@ pub(super) async fn start(
         ports: ports.clone(),
         disk: disk.clone(),
         sources: config.sources.clone(),
-        peers: peers.clone(),
+        peers: antientropy.peers().clone(),
         pulse,
         events,
         metrics,
         fetch_ceiling: config.fetch_ceiling,
         bytes_max: config.artifact_bytes_max,
+        scrub: ScrubOptions::new(&config.antientropy, antientropy.scrub_orders().clone()),
     };
     Artifacts::start(parts).await
 }

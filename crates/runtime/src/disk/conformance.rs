@@ -382,6 +382,17 @@ fn who_would_not_wait_is_refused_what_is_not_in_memory() {
     is_refused_once(&*file, evict);
 }
 
+#[test]
+fn what_is_read_in_passing_is_what_is_there() {
+    on_each(|disk| {
+        let file = disk.create("b").unwrap();
+        file.append(b"hello").unwrap();
+        let mut read = [0; 8];
+        assert_eq!((file.read_in_passing(1, &mut read), &read[..4]), (Ok(4), &b"ello"[..]));
+        assert_eq!(file.read_in_passing(5, &mut []), Ok(0));
+    });
+}
+
 fn is_refused_once(file: &dyn File, evict: impl FnOnce()) {
     evict();
     let tried = without_waiting(|| (file.read_at(0, &mut [0; 5]), file.read_at(1, &mut [0; 2])));

@@ -110,6 +110,12 @@ pub trait File: Send + Sync {
     /// These bytes are not needed soon, so they shall not push others out of memory: the device begins to write them, and
     /// what it has leaves memory, now or at the next call. A hint, which changes nothing that can be read. Does not wait.
     fn drop_cached(&self, _range: Range<u64>) {}
+
+    /// As [`File::read_at`], for a reader of whole files that nobody waits for: what was not in memory before does not stay
+    /// there, and what was does. It may always wait for the device.
+    fn read_in_passing(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, DiskError> {
+        self.read_at(offset, buffer)
+    }
 }
 
 /// A directory tree. One process at a time changes a file: who shares a tree takes a lock, and opens a file anew after

@@ -13,7 +13,7 @@ use runtime::Disk;
 use runtime::disk::simulated::SimulatedDisk;
 use storage::readonly::{ChunkEntry, Manifest, chunk_path};
 
-use super::{Book, Owed, STORE, chunk_directory, chunk_file, chunks_of, owed, reading};
+use super::{Book, Owed, STORE, chunk_directory, chunk_file, chunks_of, manifest_file, owed, reading};
 use crate::check::Violation;
 use crate::cluster::World;
 use crate::swarm::Fault;
@@ -84,6 +84,10 @@ impl World {
                         chunk.digest
                     ));
                 }
+                let kept = machine.disk().contents(&manifest_file(listed));
+                if !chunks.is_empty() && !self.flips_unseen() && kept != Some(manifest.encode()) {
+                    return Some(format!("{named} never has its manifest as it was built"));
+                }
                 if !self.reads(position, cluster, listed, &chunks) {
                     return Some(format!("{named} never has open what it owes"));
                 }
@@ -98,14 +102,18 @@ impl World {
         None
     }
 
-    /// Whether what a node stores of a chunk is not what was built. Where bits flip that no get has met, only the length is
-    /// compared.
+    /// Whether bits flip that nobody finds.
+    fn flips_unseen(&self) -> bool {
+        self.setup.faults.contains(&Fault::FlippedBits) && !self.setup.scrubs_artifacts()
+    }
+
+    /// Whether what a node stores of a chunk is not what was built. Where bits flip that no get has met, and there is no
+    /// scrub, only the length is compared.
     fn differs(&self, here: &SimulatedDisk, source: &SimulatedDisk, chunk: &ChunkEntry) -> bool {
         let stored = here.contents(&chunk_file(chunk));
-        let flips = self.setup.faults.contains(&Fault::FlippedBits);
         match stored {
             None => true,
-            Some(stored) if flips => stored.len() as u64 != chunk.file_bytes,
+            Some(stored) if self.flips_unseen() => stored.len() as u64 != chunk.file_bytes,
             Some(stored) => Some(stored) != source.contents(&chunk_path(chunk.digest)),
         }
     }

@@ -24,7 +24,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use model::readonly::ReadOnlyStore;
-use model::{ArtifactNumber, Cluster, ManifestDigest, Moment, NodeId};
+use model::{ArtifactNumber, Cluster, ListedArtifact, ManifestDigest, Moment, NodeId};
 use parking_lot::Mutex;
 use runtime::disk::simulated::SimulatedDisk;
 use storage::readonly::{ChunkEntry, Manifest};
@@ -217,6 +217,11 @@ fn chunk_directory() -> String {
 /// Where a node keeps a chunk.
 fn chunk_file(chunk: &ChunkEntry) -> String {
     format!("{}/{}", chunk_directory(), chunk.digest)
+}
+
+/// Where a node keeps the manifest of an artifact.
+fn manifest_file(listed: &ListedArtifact) -> String {
+    format!("artifacts/{STORE}/{}-{}", listed.number, listed.manifest)
 }
 
 /// What replicas owe of a partition.

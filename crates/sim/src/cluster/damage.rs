@@ -5,6 +5,7 @@ use parking_lot::Mutex;
 
 use super::World;
 use crate::dice::Dice;
+use crate::plant::Plant;
 
 /// Files that say whose a directory is, or up to where deletions were forgotten. If they are damaged, the node does not
 /// start and says why (its tests are its own); a run wants all nodes to stand in the end.
@@ -63,15 +64,20 @@ impl World {
     }
 
     /// Flips a bit that was synced, in any of a machine's files but those that say whose they are; every second time
-    /// in the last value that a file holds, so that records that matter are struck as often as dead ones.
+    /// in the last value that a file holds, so that records that matter are struck as often as dead ones. Where a plant is
+    /// about artifacts, only in theirs.
     pub fn flip_somewhere(&self, position: usize, dice: &mut Dice) {
         let machine = &self.machines[position];
         let spared = |path: &str| SPARED.iter().any(|name| path.rsplit('/').next() == Some(name));
+        let only = if self.setup.plant == Some(Plant::ArtifactsUnscrubbed) { "artifacts/" } else { "" };
         let mut files = machine.disk.files();
         files.retain_mut(|(path, contents)| {
             contents.truncate(machine.disk.synced_bytes(path) as usize);
-            !spared(path) && !contents.is_empty()
+            !spared(path) && !contents.is_empty() && path.starts_with(only)
         });
+        if files.is_empty() {
+            return;
+        }
         let in_a_value = dice.chance(500);
         let mut places: Vec<(usize, usize)> = Vec::new();
         for (number, (_, contents)) in files.iter().enumerate() {

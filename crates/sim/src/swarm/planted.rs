@@ -206,6 +206,9 @@ impl Setup {
             self.readers = 3;
             self.think = Duration::from_millis(5);
         }
+        if plant == Plant::ArtifactsUnscrubbed {
+            return (vec![Fault::FlippedBits], 20);
+        }
         (Vec::new(), 0)
     }
 

@@ -37,6 +37,7 @@ mod record;
 mod sort;
 mod stream;
 mod table;
+mod verify;
 
 pub use artifact::{Artifact, MANIFEST_PATH, WalkCursor, WalkLimit, WalkPage, chunk_path};
 pub use build::{
@@ -60,3 +61,4 @@ pub use merge::{Merge, MergeError, MergeInputs, merge};
 pub use proof::{prove, prove_delta};
 pub use ranges::{Load, Range, ranges};
 pub use sort::{BuildRecord, Merged, Place, Records, Run};
+pub use verify::Verify;

@@ -23,14 +23,14 @@ use wire::messages::{ArtifactGet, ArtifactScan, Request, Response, ScanAfter, Sc
 
 use super::home::cluster;
 use super::{Answer, Home};
-use crate::node::Node;
+use crate::node::{Node, NodeConfig};
 
 /// Keys of each artifact, in four chunks.
 const KEYS: u64 = 400;
 /// Enough for what needs no patience.
-const SOON: Duration = Duration::from_secs(5);
+pub(super) const SOON: Duration = Duration::from_secs(5);
 /// Many looks of a node, those for files among them.
-const LONG: Duration = Duration::from_secs(30);
+pub(super) const LONG: Duration = Duration::from_secs(30);
 
 /// Sources by their URL.
 #[derive(Default)]
@@ -51,14 +51,14 @@ impl Sources for Shelf {
 
 /// What was built.
 #[derive(Clone)]
-struct Built {
-    disk: SimulatedDisk,
-    manifest: Manifest,
+pub(super) struct Built {
+    pub(super) disk: SimulatedDisk,
+    pub(super) manifest: Manifest,
 }
 
 impl Built {
     /// Of a store and a number; keys of the first chunk alone have values that name the number.
-    fn new(store: &str, number: u64) -> Built {
+    pub(super) fn new(store: &str, number: u64) -> Built {
         let mut records = Records::default();
         let keys: Vec<Bytes> = (0..KEYS).map(|key| Bytes::from(format!("word{key}"))).collect();
         let value = |token: Token| if token.0 < 1 << 62 { format!("{number}") } else { "all".to_owned() };
@@ -87,11 +87,11 @@ impl Built {
         format!("test://{}-{}", self.manifest.store, self.manifest.number)
     }
 
-    fn number(&self) -> ArtifactNumber {
+    pub(super) fn number(&self) -> ArtifactNumber {
         ArtifactNumber(self.manifest.number)
     }
 
-    fn digest(&self) -> ManifestDigest {
+    pub(super) fn digest(&self) -> ManifestDigest {
         ManifestDigest(self.manifest.digest().0)
     }
 
@@ -106,19 +106,19 @@ impl Built {
         store.stage(self.number(), self.digest(), &self.url()).unwrap()
     }
 
-    fn served(&self, store: &ReadOnlyStore) -> ReadOnlyStore {
+    pub(super) fn served(&self, store: &ReadOnlyStore) -> ReadOnlyStore {
         self.staged(store).swap(self.number()).unwrap()
     }
 }
 
-fn empty(store: &str) -> ReadOnlyStore {
+pub(super) fn empty(store: &str) -> ReadOnlyStore {
     ReadOnlyStore::new(StoreName::new(store).unwrap(), 3)
 }
 
 /// One node, and what it goes by.
-struct Keeper {
-    home: Home,
-    node: Arc<Node>,
+pub(super) struct Keeper {
+    pub(super) home: Home,
+    pub(super) node: Arc<Node>,
     shelf: Arc<Shelf>,
     document: Cluster,
 }
@@ -126,8 +126,18 @@ struct Keeper {
 impl Keeper {
     /// Of these stores, where the sources of these artifacts are there.
     fn new(stores: Vec<ReadOnlyStore>, sources: &[&Built]) -> Keeper {
+        Keeper::configured(stores, sources, |_| {})
+    }
+
+    /// The same, of a node that is configured as a test wants it.
+    pub(super) fn configured(
+        stores: Vec<ReadOnlyStore>,
+        sources: &[&Built],
+        configure: impl FnOnce(&mut NodeConfig),
+    ) -> Keeper {
         let document = Cluster { read_only: stores, ..cluster() };
         let mut home = Home::of(&document);
+        configure(&mut home.config);
         let shelf: Arc<Shelf> = Arc::default();
         home.config.sources = Some(shelf.clone());
         // What is asked of the other nodes takes as long as patience does.
@@ -141,37 +151,37 @@ impl Keeper {
     }
 
     /// The same, when the node holds all that is listed.
-    fn whole(stores: Vec<ReadOnlyStore>, sources: &[&Built]) -> Keeper {
+    pub(super) fn whole(stores: Vec<ReadOnlyStore>, sources: &[&Built]) -> Keeper {
         let keeper = Keeper::new(stores, sources);
         keeper.until_whole();
         keeper
     }
 
-    fn put(&self, built: &Built) {
+    pub(super) fn put(&self, built: &Built) {
         self.shelf.0.lock().insert(built.url(), built.disk.clone());
     }
 
-    fn take(&self, built: &Built) {
+    pub(super) fn take(&self, built: &Built) {
         self.shelf.0.lock().remove(&built.url());
     }
 
     /// Has the node go by other stores.
-    fn adopt(&mut self, stores: Vec<ReadOnlyStore>) {
+    pub(super) fn adopt(&mut self, stores: Vec<ReadOnlyStore>) {
         let generation = Generation(self.document.generation.0 + 1);
         self.document = Cluster { generation, read_only: stores, ..self.document.clone() };
         self.home.adopt(&self.node, self.document.clone());
     }
 
-    fn pass(&self, time: Duration) {
+    pub(super) fn pass(&self, time: Duration) {
         self.home.stage.pass(time);
     }
 
-    fn told(&self) -> Json {
+    pub(super) fn told(&self) -> Json {
         self.node.artifacts.told()
     }
 
     /// What the node says of an artifact.
-    fn told_of(&self, built: &Built) -> Json {
+    pub(super) fn told_of(&self, built: &Built) -> Json {
         let told = self.told();
         let is_it = |told: &&Json| {
             told["store"] == built.manifest.store.as_str() && told["number"] == built.manifest.number
@@ -180,7 +190,7 @@ impl Keeper {
     }
 
     /// Whether the node says that it holds an artifact by the newest document, and does.
-    fn holds(&self, built: &Built) -> bool {
+    pub(super) fn holds(&self, built: &Built) -> bool {
         let view = self.node.replica.view().get();
         let store = view.read_only(built.manifest.store.as_str()).unwrap();
         let open = store.held().open(built.number(), built.digest());
@@ -192,7 +202,7 @@ impl Keeper {
             })
     }
 
-    fn until_whole(&self) {
+    pub(super) fn until_whole(&self) {
         let all_staged = || {
             let told = self.told();
             let artifacts = told["artifacts"].as_array().unwrap().clone();
@@ -202,7 +212,7 @@ impl Keeper {
         self.home.stage.until(all_staged);
     }
 
-    fn fetched(&self) -> u64 {
+    pub(super) fn fetched(&self) -> u64 {
         self.told()["fetching"]["bytes_from_source"].as_u64().unwrap()
     }
 
@@ -232,12 +242,12 @@ impl Keeper {
         (0..4).all(|chunk| matches!(self.get(built, &built.key(chunk)), Ok(Some(_))))
     }
 
-    fn path(&self, built: &Built, chunk: usize) -> String {
+    pub(super) fn path(&self, built: &Built, chunk: usize) -> String {
         format!("artifacts/{}/{}", built.manifest.store, chunk_path(built.manifest.chunks[chunk].digest))
     }
 
     /// Flips a bit of each byte of a part of a chunk, here.
-    fn flip(&self, built: &Built, chunk: usize, bytes: Range<u64>) {
+    pub(super) fn flip(&self, built: &Built, chunk: usize, bytes: Range<u64>) {
         let path = self.path(built, chunk);
         bytes.for_each(|byte| assert!(self.home.disk.flip_bit(&path, byte, 1)));
     }
@@ -251,13 +261,13 @@ impl Keeper {
 }
 
 /// Where the parts of a chunk with one block lie: data, index, footer, list.
-fn parts(built: &Built, chunk: usize) -> [Range<u64>; 4] {
+pub(super) fn parts(built: &Built, chunk: usize) -> [Range<u64>; 4] {
     let end = built.manifest.chunks[chunk].file_bytes;
     let (list, footer) = (end - 16, end - 16 - 96);
     [0..footer - 200, footer - 2..footer, footer..list, list..end]
 }
 
-fn bytes_of(built: &Built, chunks: &[usize]) -> u64 {
+pub(super) fn bytes_of(built: &Built, chunks: &[usize]) -> u64 {
     chunks.iter().map(|chunk| built.manifest.chunks[*chunk].file_bytes).sum()
 }
 

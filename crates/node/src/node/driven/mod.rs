@@ -21,6 +21,7 @@ mod keeping;
 mod moving;
 mod reading;
 mod refilling;
+mod scrubbing;
 mod stage;
 mod wires;
 

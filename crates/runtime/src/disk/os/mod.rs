@@ -11,6 +11,7 @@
 
 mod guard;
 mod mapping;
+mod passing;
 mod syncer;
 
 use std::fs::{self, OpenOptions};
@@ -28,6 +29,7 @@ use rustix::io::{Errno, ReadWriteFlags};
 use rustix::process::{Resource, Rlimit};
 
 use self::mapping::OsMapping;
+use self::passing::Passing;
 use self::syncer::Syncer;
 use super::mapping::Mapping;
 use super::{Disk, DiskError, File, FileStat, waiting};
@@ -262,16 +264,7 @@ impl File for OsFile {
         {
             return read;
         }
-        let mut filled = 0;
-        while filled < buffer.len() {
-            match self.file.read_at(&mut buffer[filled..], offset + filled as u64) {
-                Ok(0) => break,
-                Ok(count) => filled += count,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(translate(&self.path, &error)),
-            }
-        }
-        Ok(filled)
+        self.read_from_device(offset, buffer)
     }
 
     fn sync(&self) -> BoxFuture<'static, Result<(), DiskError>> {
@@ -304,9 +297,33 @@ impl File for OsFile {
         let length = std::num::NonZeroU64::new(range.end - start);
         let _ = rustix::fs::fadvise(&*self.file, start, length, rustix::fs::Advice::DontNeed);
     }
+
+    fn read_in_passing(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, DiskError> {
+        if buffer.is_empty() {
+            return Ok(0);
+        }
+        let passing = Passing::begin(&self.file, offset, buffer.len() as u64);
+        let read = self.read_from_device(offset, buffer);
+        passing.end();
+        read
+    }
 }
 
 impl OsFile {
+    /// Reads, and waits for the device where it has to.
+    fn read_from_device(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, DiskError> {
+        let mut filled = 0;
+        while filled < buffer.len() {
+            match self.file.read_at(&mut buffer[filled..], offset + filled as u64) {
+                Ok(0) => break,
+                Ok(count) => filled += count,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(translate(&self.path, &error)),
+            }
+        }
+        Ok(filled)
+    }
+
     /// Reads what the page cache has, all of it or nothing; `None` where the file system cannot tell.
     fn read_from_memory(&self, offset: u64, buffer: &mut [u8]) -> Option<Result<usize, DiskError>> {
         if waiting::is_refused() {
