@@ -16,7 +16,7 @@ use crate::failure::CliError;
 use crate::headmaster::HeadmasterArguments;
 use crate::key_list::KeyListArguments;
 use crate::keys::{
-    DeleteArguments, GetArguments, KeysArguments, PutArguments, ResolveArguments, SiblingsArguments,
+    DeleteArguments, GetArguments, KeysArguments, MgetArguments, PutArguments, ResolveArguments, SiblingsArguments,
 };
 use crate::load::LoadArguments;
 use crate::logging::{self, NodeLog};
@@ -163,7 +163,7 @@ pub enum Command {
     /// List the keys of a store.
     Keys(KeyListArguments),
     /// Read several keys, with one message to each node. Exits with 1 if any key is not found.
-    Mget(KeysArguments),
+    Mget(MgetArguments),
     /// Show every version of a key, including tombstones and expired values.
     Siblings(SiblingsArguments),
     /// Merge a key's siblings into one value.

@@ -97,6 +97,17 @@ pub struct KeysArguments {
     pub keys: Vec<String>,
 }
 
+/// Some keys, and where they are read.
+#[derive(Clone, Debug, clap::Args)]
+pub struct MgetArguments {
+    /// Which keys.
+    #[command(flatten)]
+    pub keys: KeysArguments,
+    /// Read this artifact of a read-only store, whether it is served or not; `tontine artifact list` shows the numbers.
+    #[arg(long, value_name = "NUMBER")]
+    pub artifact: Option<u64>,
+}
+
 /// Keys to delete.
 #[derive(Clone, Debug, clap::Args)]
 pub struct DeleteArguments {
@@ -214,16 +225,21 @@ fn written_json(key: &str, written: &Written) -> Json {
     })
 }
 
+/// The store, or one artifact of it.
+fn of_artifact(store: StoreHandle, artifact: Option<u64>) -> Result<StoreHandle, CliError> {
+    match artifact {
+        None => Ok(store),
+        Some(number) => Ok(store.of_artifact(ArtifactNumber(number))?),
+    }
+}
+
 async fn read(
     shared: &Shared,
     arguments: &SiblingsArguments,
     artifact: Option<u64>,
 ) -> Result<Found, CliError> {
     let options = RequestOptions { required: arguments.reads, ..RequestOptions::default() };
-    let mut store = open_for(shared, "-r", arguments.reads).await?;
-    if let Some(number) = artifact {
-        store = store.of_artifact(ArtifactNumber(number))?;
-    }
+    let store = of_artifact(open_for(shared, "-r", arguments.reads).await?, artifact)?;
     Ok(store.get_with(arguments.key.clone(), &options).await?)
 }
 
@@ -337,13 +353,14 @@ fn ttl_cell(left: Option<Duration>) -> String {
 }
 
 /// `tontine mget`.
-pub(crate) async fn mget(shared: Shared, arguments: KeysArguments) -> Result<ExitCode, CliError> {
-    let store = open(&shared).await?;
-    let results = store.multi_get(arguments.keys.clone(), &RequestOptions::default()).await?;
+pub(crate) async fn mget(shared: Shared, arguments: MgetArguments) -> Result<ExitCode, CliError> {
+    let store = of_artifact(open(&shared).await?, arguments.artifact)?;
+    let keys = arguments.keys.keys;
+    let results = store.multi_get(keys.clone(), &RequestOptions::default()).await?;
     let mut documents = Vec::new();
     let mut rows = vec![["KEY", "TTL", "VALUE"].map(str::to_owned).to_vec()];
     let (mut missing, mut failed) = (false, None);
-    for (key, result) in arguments.keys.iter().zip(results) {
+    for (key, result) in keys.iter().zip(results) {
         let found = match result {
             Ok(found) => found,
             Err(error) => {

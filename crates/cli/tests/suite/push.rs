@@ -1,6 +1,7 @@
 //! From a file of tab-separated values to a served table, and on to the next one and back, on real processes under reads.
 
 mod again;
+mod by_number;
 mod fetching;
 mod harm;
 mod here;
