@@ -16,7 +16,8 @@ use crate::failure::CliError;
 use crate::headmaster::HeadmasterArguments;
 use crate::key_list::KeyListArguments;
 use crate::keys::{
-    DeleteArguments, GetArguments, KeysArguments, MgetArguments, PutArguments, ResolveArguments, SiblingsArguments,
+    DeleteArguments, GetArguments, KeysArguments, MgetArguments, PutArguments, ResolveArguments,
+    SiblingsArguments,
 };
 use crate::load::LoadArguments;
 use crate::logging::{self, NodeLog};

@@ -91,7 +91,7 @@ pub(crate) async fn doctor(shared: Shared) -> Result<ExitCode, CliError> {
     findings.extend(stopped_repair(&nodes));
     findings.extend(hints::waiting(&nodes, &hints::heard(&client, &nodes).await));
     findings.extend(waiting_tombstones(&nodes));
-    findings.extend(artifacts::found(&cluster, &nodes));
+    findings.extend(artifacts::found(&cluster, &nodes, seen.as_ref()));
     findings.extend(moves::found(&client, seen.as_ref()).await);
     let healthy = !findings.iter().any(Finding::is_bad);
     let document = json!({

@@ -429,12 +429,8 @@ mod tests {
         });
         let text = describe(&vec![(NodeId(1), Ok(running))]);
         let stopped = |partition, order, answer: Json| {
-            let part = Part {
-                store: Some("carts".to_owned()),
-                partition,
-                has_records: true,
-                has_artifacts: false,
-            };
+            let part =
+                Part { store: Some("carts".to_owned()), partition, has_records: true, has_artifacts: false };
             ordered(NodeId(1), order, &part, &Ok(answer))
         };
         let tree = |peers: Json| json!({ "trees": [{ "partition": 7, "compared_with": peers }] });

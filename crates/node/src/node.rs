@@ -55,8 +55,7 @@ use crate::events::{Event, Events};
 use crate::expiry::ExpiryOptions;
 use crate::front::{Adopt, Front};
 use crate::gossip::Gossip;
-use crate::handoff::HINT_BYTES_MAX;
-use crate::handoff::Handoffs;
+use crate::handoff::{HINT_BYTES_MAX, Handoffs};
 use crate::identity::Identity;
 use crate::local_copy;
 use crate::metrics::{Counter, Metrics};
@@ -103,13 +102,14 @@ pub struct NodeConfig {
     pub coordinator: CoordinatorOptions,
     /// The Redis door.
     pub resp: resp::RespOptions,
-    /// Whether it may start without a password for Redis clients although its directory remembers that they needed one.
-    /// Default: no.
+    /// Whether it may start without the password for Redis clients that its directory remembers. Default: no.
     pub may_stop_requiring_password: bool,
     /// Where it runs; its status says so.
     pub installation: Installation,
     /// What it fetches artifacts from. Default: nothing.
     pub sources: Option<Arc<dyn Sources>>,
+    /// Whether it reads the manifest of an artifact before it lists it. Default: yes.
+    pub sources_checked: bool,
     /// Bytes of artifacts a second that it fetches at most, and gives other nodes at most. Default: 128 MiB.
     pub fetch_ceiling: u64,
     /// Bytes of artifacts that it holds at most, over all stores. Default: as many as its disk has room for.
@@ -134,8 +134,7 @@ pub struct Installation {
     pub process_id: u32,
     /// Absolute path of its data.
     pub data_directory: String,
-    /// Absolute path of the embedded coordination service's directory, or the address of the ensemble, when the node
-    /// started.
+    /// Absolute path of the embedded coordination service, or the ensemble's address, when the node started.
     pub coordination_directory: String,
 }
 
@@ -157,6 +156,7 @@ impl NodeConfig {
             may_stop_requiring_password: false,
             installation: Installation::default(),
             sources: None,
+            sources_checked: true,
             fetch_ceiling: protocol::push::FETCH_CEILING_DEFAULT,
             artifact_bytes_max: u64::MAX,
             places: None,

@@ -62,11 +62,9 @@ pub(super) async fn run(shared: &Shared, arguments: &BuildArguments) -> Result<E
         true => shared.client().await?.cluster().ring.clone(),
         false => Ring::equal_slices(PARTITIONS_DEFAULT, &[(NodeId(1), Zone("any".to_owned()))]),
     };
+    let was_there = site.root().exists();
     let output = Arc::new(OsDisk::open(site.root()).map_err(failed)?);
-    let disk: Arc<dyn Disk> = output.clone();
-    let _lock = prepare(&*disk, &arguments.to)?;
-    let began = Instant::now();
-    let threads = jobs(arguments.jobs);
+    let lock = prepare(&*output, &arguments.to)?;
     let options = BuildOptions {
         store,
         number,
@@ -75,22 +73,42 @@ pub(super) async fn run(shared: &Shared, arguments: &BuildArguments) -> Result<E
         layout: arguments.layout.map(Into::into),
         duplicates: arguments.duplicates.into(),
     };
-    let (merged, read) = spill::sorted(&disk, arguments, threads)?;
-    let cutter = Cutter::along(&ring);
-    let built = Build { disk: &disk, options: &options, arguments, threads, parent: parent.as_ref() };
-    let manifest = built.chunks(merged, cutter, read.records)?;
-    if let Some(parent) = &parent {
-        parent.share(&manifest, site.root(), &output).await?;
+    let began = Instant::now();
+    let made = make(&options, arguments, (site.root(), &output), &ring, parent.as_ref()).await;
+    if made.is_err() && !was_there {
+        // Nothing in it is of use. What was there before is left as it was, but for what no build needs.
+        let _ = std::fs::remove_dir_all(site.root());
     }
-    publish(&*disk, &manifest).await.map_err(failed)?;
     leave(site.root());
+    drop(lock);
+    let (manifest, runs) = made?;
     let seconds = began.elapsed().as_secs_f64();
     let same = parent.map(|parent| parent.same(&manifest));
-    let sent = site.send(&*disk, &manifest, arguments.parent.as_deref())?;
-    let mut document = report(&manifest, arguments, (seconds, read.runs), same);
+    let sent = site.send(&*output, &manifest, arguments.parent.as_deref())?;
+    let mut document = report(&manifest, arguments, (seconds, runs), same);
     document["bytes_sent"] = json!(sent.as_ref().map(|sent| sent.bytes_sent));
     print(shared.format(), &document, || text(&manifest, arguments, seconds, (same, sent.as_ref())));
     Ok(ExitCode::SUCCESS)
+}
+
+/// Makes the artifact; also tells how many runs were sorted.
+async fn make(
+    options: &BuildOptions,
+    arguments: &BuildArguments,
+    (root, output): (&Path, &Arc<OsDisk>),
+    ring: &Ring,
+    parent: Option<&Parent>,
+) -> Result<(Manifest, usize), CliError> {
+    let disk: Arc<dyn Disk> = output.clone();
+    let threads = jobs(arguments.jobs);
+    let (merged, read) = spill::sorted(&disk, arguments, threads)?;
+    let built = Build { disk: &disk, options, arguments, threads, parent };
+    let manifest = built.chunks(merged, Cutter::along(ring), read.records)?;
+    if let Some(parent) = parent {
+        parent.share(&manifest, root, output).await?;
+    }
+    publish(&*disk, &manifest).await.map_err(failed)?;
+    Ok((manifest, read.runs))
 }
 
 fn seconds_now() -> Result<u64, CliError> {

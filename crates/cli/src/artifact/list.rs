@@ -3,11 +3,11 @@
 use std::process::ExitCode;
 
 use model::readonly::Standing;
-use model::{ArtifactNumber, NodeId, ReadOnlyStore};
+use model::{ArtifactNumber, ListedArtifact, NodeId, ReadOnlyStore};
 use serde_json::{Value as Json, json};
 
 use super::push_arguments::ListArguments;
-use super::told::{Told, ask_all, scrub_line};
+use super::told::{NodeTold, Told, ask_all, scrub_line};
 use super::verbs::store_of;
 use crate::failure::CliError;
 use crate::output::{print, program, size, table};
@@ -21,31 +21,13 @@ pub(super) async fn list(shared: &Shared, arguments: &ListArguments) -> Result<E
         Some(name) => vec![store_of(&cluster, name)?],
         None => cluster.read_only.iter().collect(),
     };
-    let nodes = ask_all(&client).await;
-    type OnNode<'a> = (u32, Option<&'a Told>, Option<&'a String>);
-    let on_node = |store: &ReadOnlyStore, number: ArtifactNumber| -> Vec<OnNode<'_>> {
-        let is_it = |told: &&Told| told.store == store.name.as_str() && told.number == number;
-        let each = nodes.iter().map(|(node, told)| {
-            let found = told.as_ref().ok().and_then(|told| told.artifacts.iter().find(is_it));
-            (*node, found, told.as_ref().err())
-        });
-        each.collect()
-    };
-    let artifact = |store: &ReadOnlyStore, number: ArtifactNumber| -> Json {
-        let told = on_node(store, number).into_iter().map(|(node, found, error)| match found {
-            Some(told) => json!({ "node": node, "state": told.state, "whole_under": told.whole_under,
-                "bytes": told.bytes, "bytes_total": told.bytes_total, "bytes_fetched": told.bytes_fetched,
-                "bytes_fetched_as_deltas": told.bytes_fetched_as_deltas,
-                "error": told.error, "serving_ms": told.serving_ms }),
-            None => json!({ "node": node, "state": "unknown", "error": error }),
-        });
-        told.collect()
-    };
-    let swap_ms = |store: &ReadOnlyStore| {
-        let number = store.served()?.number;
-        let told =
-            on_node(store, number).into_iter().map(|(_, found, _)| found.and_then(|told| told.serving_ms));
-        spread(told)
+    let all = All(ask_all(&client).await);
+    let artifact = |store: &ReadOnlyStore, listed: &ListedArtifact| {
+        json!({
+            "number": listed.number, "manifest": listed.manifest, "source": listed.source,
+            "standing": listed.standing, "push": listed.push, "parent": all.parent(store, listed.number),
+            "nodes": all.on_nodes(store, listed.number).map(|told| told.json()).collect::<Json>(),
+        })
     };
     let document = json!({
         "generation": cluster.generation,
@@ -54,54 +36,139 @@ pub(super) async fn list(shared: &Shared, arguments: &ListArguments) -> Result<E
             "replicas": store.replicas,
             "kept": store.kept.unwrap_or(1),
             "served": store.served().map(|served| served.number),
-            "swap_ms": swap_ms(store),
-            "artifacts": store.artifacts.iter().map(|listed| json!({
-                "number": listed.number, "manifest": listed.manifest, "source": listed.source,
-                "standing": listed.standing, "push": listed.push, "nodes": artifact(store, listed.number),
-            })).collect::<Json>(),
+            "swap_ms": all.swap_ms(store),
+            "artifacts": store.artifacts.iter().map(|listed| artifact(store, listed)).collect::<Json>(),
         })).collect::<Json>(),
-        "nodes": nodes.iter().map(|(node, told)| match told {
+        "nodes": all.0.iter().map(|(node, told)| match told {
             Ok(told) => json!({ "node": node, "scrub": told.scrub }),
             Err(error) => json!({ "node": node, "error": error }),
         }).collect::<Json>(),
     });
-    print(shared.format(), &document, || {
-        let text: Vec<String> = stores
-            .iter()
-            .map(|store| {
-                text(store, swap_ms(store), &|number| {
-                    on_node(store, number)
-                        .into_iter()
-                        .map(|(node, found, error)| line(node, found, error))
-                        .collect()
-                })
-            })
-            .collect();
-        match text.is_empty() {
-            true => {
-                format!("no read-only store; create one with `{} store create NAME --read-only`", program())
-            }
-            false => {
-                let scrubs = nodes.iter().filter_map(|(node, told)| Some((NodeId(*node), &told.as_ref().ok()?.scrub)));
-                match scrub_line(scrubs) {
-                    line if line.is_empty() => text.join("\n"),
-                    line => format!("{}\n{line}", text.join("\n")),
-                }
-            }
-        }
+    print(shared.format(), &document, || match stores.is_empty() {
+        true => format!("no read-only store; create one with `{} store create NAME --read-only`", program()),
+        false => all.text(&stores),
     });
     Ok(ExitCode::SUCCESS)
 }
 
-fn line(node: u32, found: Option<&Told>, error: Option<&String>) -> String {
-    match (found, error) {
-        (Some(told), _) if told.is_staged() => format!("n{node} {}", size(told.bytes)),
-        (Some(told), _) => {
-            let error = told.error.as_ref().map(|error| format!(" ({error})")).unwrap_or_default();
-            format!("n{node} {} {} of {}{error}", told.state, size(told.bytes), size(told.bytes_total))
+/// What all nodes tell, or why one does not.
+struct All(Vec<(u32, Result<NodeTold, String>)>);
+
+/// What one node tells of one artifact, if it has heard of it, or why it does not.
+struct OnNode<'a> {
+    node: u32,
+    told: Result<Option<&'a Told>, &'a String>,
+}
+
+impl OnNode<'_> {
+    fn json(&self) -> Json {
+        match self.told {
+            Ok(Some(told)) => {
+                json!({ "node": self.node, "state": told.state, "whole_under": told.whole_under,
+                "bytes": told.bytes, "bytes_total": told.bytes_total, "bytes_fetched": told.bytes_fetched,
+                "bytes_fetched_as_deltas": told.bytes_fetched_as_deltas,
+                "error": told.error, "serving_ms": told.serving_ms })
+            }
+            Ok(None) => json!({ "node": self.node, "state": "unknown", "error": null }),
+            Err(error) => json!({ "node": self.node, "state": "unknown", "error": error }),
         }
-        (None, Some(_)) => format!("n{node} does not answer"),
-        (None, None) => format!("n{node} has not heard of it"),
+    }
+
+    /// A few words for a table; what went wrong stands below it.
+    fn cell(&self) -> String {
+        let node = self.node;
+        match self.told {
+            Ok(Some(told)) if told.is_staged() => format!("n{node} {}", size(told.bytes)),
+            Ok(Some(told)) => {
+                format!("n{node} {} {} of {}", told.state, size(told.bytes), size(told.bytes_total))
+            }
+            Ok(None) => format!("n{node} has not heard of it"),
+            Err(_) => format!("n{node} does not answer"),
+        }
+    }
+}
+
+impl All {
+    fn on_nodes(&self, store: &ReadOnlyStore, number: ArtifactNumber) -> impl Iterator<Item = OnNode<'_>> {
+        let name = store.name.to_string();
+        self.0.iter().map(move |(node, told)| {
+            let is_it = |told: &&Told| told.store == name && told.number == number;
+            let told = told.as_ref().map(|told| told.artifacts.iter().find(is_it));
+            OnNode { node: *node, told }
+        })
+    }
+
+    /// The artifact that one was built upon, if a node has its manifest.
+    fn parent(&self, store: &ReadOnlyStore, number: ArtifactNumber) -> Option<u64> {
+        self.on_nodes(store, number).find_map(|on_node| on_node.told.ok()??.parent)
+    }
+
+    fn swap_ms(&self, store: &ReadOnlyStore) -> Option<u64> {
+        let number = store.served()?.number;
+        spread(self.on_nodes(store, number).map(|on_node| on_node.told.ok().flatten()?.serving_ms))
+    }
+
+    /// For people: a table for each store, with what went wrong below it.
+    fn text(&self, stores: &[&ReadOnlyStore]) -> String {
+        let mut parts: Vec<String> = stores.iter().map(|store| self.store_text(store)).collect();
+        let away = self.0.iter().filter_map(|(node, told)| Some((node, told.as_ref().err()?)));
+        let away: String = away.map(|(node, error)| format!("n{node} does not answer: {error}\n")).collect();
+        let scrubs =
+            self.0.iter().filter_map(|(node, told)| Some((NodeId(*node), &told.as_ref().ok()?.scrub)));
+        parts.push(away + &scrub_line(scrubs));
+        parts.retain(|part| !part.is_empty());
+        parts.join("\n")
+    }
+
+    fn store_text(&self, store: &ReadOnlyStore) -> String {
+        let head = head(store, self.swap_ms(store));
+        if store.artifacts.is_empty() {
+            return head;
+        }
+        let heads = ["ARTIFACT", "STANDING", "PARENT", "NODES", "SOURCE"];
+        let mut rows = vec![heads.map(str::to_owned).to_vec()];
+        let mut errors = String::new();
+        for listed in &store.artifacts {
+            let parent = self.parent(store, listed.number);
+            let cells: Vec<String> =
+                self.on_nodes(store, listed.number).map(|on_node| on_node.cell()).collect();
+            rows.push(vec![
+                listed.number.to_string(),
+                standing(listed).to_owned(),
+                parent.map_or_else(|| "-".to_owned(), |number| number.to_string()),
+                cells.join(", "),
+                listed.source.clone(),
+            ]);
+            for OnNode { node, told } in self.on_nodes(store, listed.number) {
+                let error = told.ok().flatten().and_then(|told| told.error.as_ref());
+                errors.extend(error.map(|error| format!("artifact {} on n{node}: {error}\n", listed.number)));
+            }
+        }
+        head + &table(&rows) + &errors
+    }
+}
+
+fn standing(listed: &ListedArtifact) -> &'static str {
+    match listed.standing {
+        Standing::Staging if listed.push.is_some() => "staging, then served",
+        Standing::Staging => "staging",
+        Standing::Served => "served",
+        Standing::Kept => "kept",
+    }
+}
+
+/// What a store serves.
+fn head(store: &ReadOnlyStore, swap_ms: Option<u64>) -> String {
+    let (name, replicas) = (&store.name, store.replicas);
+    let swap = swap_ms.map(|millis| format!(", on the last node {millis} ms after the first"));
+    let swap = swap.unwrap_or_default();
+    match store.served() {
+        Some(served) => format!("store {name} (N={replicas}) serves artifact {}{swap}\n", served.number),
+        None => format!(
+            "store {name} (N={replicas}) serves nothing yet, so every key is absent; to push an artifact, run `{} artifact push \
+             DIRECTORY`\n",
+            program()
+        ),
     }
 }
 
@@ -112,49 +179,38 @@ fn spread(serving_ms: impl IntoIterator<Item = Option<u64>>) -> Option<u64> {
     Some(all.iter().max()? - all.iter().min()?)
 }
 
-fn text(
-    store: &ReadOnlyStore,
-    swap_ms: Option<u64>,
-    nodes: &dyn Fn(ArtifactNumber) -> Vec<String>,
-) -> String {
-    let name = &store.name;
-    let swap = swap_ms.map(|millis| format!(", on the last node {millis} ms after the first"));
-    let swap = swap.unwrap_or_default();
-    let head = match store.served() {
-        Some(served) => {
-            format!("store {name} (N={}) serves artifact {}{swap}\n", store.replicas, served.number)
-        }
-        None => format!(
-            "store {name} (N={}) serves nothing yet, so every key is absent; to push an artifact, run `{} artifact push \
-             DIRECTORY`\n",
-            store.replicas,
-            program()
-        ),
-    };
-    if store.artifacts.is_empty() {
-        return head;
-    }
-    let mut rows = vec![["ARTIFACT", "STANDING", "NODES", "SOURCE"].map(str::to_owned).to_vec()];
-    for listed in &store.artifacts {
-        let standing = match listed.standing {
-            Standing::Staging if listed.push.is_some() => "staging, then served",
-            Standing::Staging => "staging",
-            Standing::Served => "served",
-            Standing::Kept => "kept",
-        };
-        rows.push(vec![
-            listed.number.to_string(),
-            standing.to_owned(),
-            nodes(listed.number).join(", "),
-            listed.source.clone(),
-        ]);
-    }
-    head + &table(&rows)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn told(node: u32, number: u64, error: Option<&str>) -> Told {
+        let state = if error.is_some() { "failed" } else { "staged" };
+        let told = json!({ "node": node, "store": "words", "number": number, "state": state, "whole_under": 1,
+            "bytes": 1024, "bytes_total": 2048, "bytes_fetched": 0, "error": error, "parent": number - 1 });
+        serde_json::from_value(told).unwrap()
+    }
+
+    /// A row was once as wide as the errors of all nodes together.
+    #[test]
+    fn errors_stand_below_the_table_one_on_a_line() {
+        let name = model::StoreName::new("words").unwrap();
+        let digest = model::ManifestDigest([1; 16]);
+        let store = ReadOnlyStore::new(name, 3).stage(ArtifactNumber(7), digest, "file:///words").unwrap();
+        let long =
+            "the source does not give chunk 0101: it is away for a reason that takes a long sentence to tell";
+        let tells =
+            |node, error| (node, Ok(NodeTold { artifacts: vec![told(node, 7, error)], scrub: Json::Null }));
+        let all = All(vec![tells(1, Some(long)), tells(2, None), (3, Err("h3:1 refused".to_owned()))]);
+        let text = all.text(&[&store]);
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines[1].starts_with("ARTIFACT  STANDING  PARENT  NODES  "), "{text}");
+        let row = "7         staging   6       n1 failed 1.0 KiB of 2.0 KiB, n2 1.0 KiB, n3 does not answer  file:///words";
+        assert_eq!(lines[2], row);
+        assert_eq!(
+            lines[3..],
+            [&format!("artifact 7 on n1: {long}"), "", "n3 does not answer: h3:1 refused"]
+        );
+    }
 
     #[test]
     fn a_swap_took_until_the_last_node_and_nobody_knows_where_one_does_not_tell() {

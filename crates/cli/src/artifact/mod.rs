@@ -12,6 +12,7 @@ mod place;
 mod push;
 mod push_arguments;
 mod site;
+mod speaking;
 mod spill;
 pub(crate) mod told;
 pub(crate) mod verbs;

@@ -8,24 +8,22 @@ use std::time::{Duration, Instant};
 
 use client::Client;
 use model::readonly::{Order, Push, Standing};
-use model::{ArtifactNumber, Generation, ManifestDigest, ReadOnlyStore, StoreName};
+use model::{ArtifactNumber, Cluster, Generation, ManifestDigest, ReadOnlyStore, StoreName};
 use serde_json::json;
+use storage::readonly::Manifest;
 
 use super::opened;
 use super::place::url_of;
 use super::push_arguments::{PushArguments, StageArguments};
+use super::speaking::{Awaited, Speaker, owned};
 use super::told::{Told, adopted, behind_text, told};
-use super::verbs::store_of;
+use super::verbs::{check_replicas, store_of};
 use crate::failure::CliError;
 use crate::output::{count, print, program, size};
 use crate::shared::Shared;
 
 /// Pause between two looks at the nodes.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
-/// Pause between two lines of progress.
-const SPEAK_AGAIN: Duration = Duration::from_secs(2);
-/// So long after all nodes hold an artifact a headmaster should have served it.
-const SERVED_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// An artifact that is to be pushed.
 struct Pushed {
@@ -34,6 +32,16 @@ struct Pushed {
     manifest: ManifestDigest,
     source: String,
     what: String,
+    url: String,
+    contents: Manifest,
+}
+
+impl Pushed {
+    /// What is waited for.
+    fn awaited(&self, cluster: &Cluster, store: &ReadOnlyStore, is_pushed: bool) -> Awaited {
+        let owned = owned(cluster, store.replicas, &self.contents);
+        Awaited { number: self.number, url: self.url.clone(), replicas: store.replicas, is_pushed, owned }
+    }
 }
 
 /// Reads an artifact's manifest, and names its directory as nodes reach it.
@@ -46,6 +54,8 @@ fn pushed(url: &str) -> Result<Pushed, CliError> {
         manifest: ManifestDigest(manifest.digest().0),
         source,
         what: format!("{}, {}", count(manifest.records(), "record"), size(manifest.file_bytes())),
+        url: url.to_owned(),
+        contents: manifest,
     })
 }
 
@@ -57,6 +67,7 @@ pub(super) async fn push(shared: &Shared, arguments: &PushArguments) -> Result<E
     let Pushed { store, number, manifest, source, .. } = &artifact;
     let cluster = client.refresh().await?;
     let found = store_of(&cluster, store.as_str())?;
+    check_replicas(found, arguments.replicas)?;
     let push = Push { replicas: arguments.replicas, ..Push::default() };
     let wished = found.push(*number, *manifest, source, &push);
     wished.map_err(|error| CliError::Other(error.to_string()))?;
@@ -75,9 +86,11 @@ pub(super) async fn push(shared: &Shared, arguments: &PushArguments) -> Result<E
         abort_after_ms: arguments.abort_after_s.map(|seconds| seconds.saturating_mul(1000)),
     };
     client.order_artifacts(&order).await?;
+    let speaker = Speaker::new(artifact.awaited(&cluster, found, true));
+    let deadline = began + Duration::from_secs(*timeout_s);
     tokio::select! {
         biased;
-        served = wait_until_served(&client, &artifact, began + Duration::from_secs(*timeout_s)) => served?,
+        served = wait_until_served(&client, &artifact, speaker, deadline) => served?,
         _ = tokio::signal::ctrl_c() => return Err(CliError::Other(format!(
             "stopped watching; the push goes on without this command. To watch again, run `{program} artifact push {url}`; \
              to end the push, run `{program} artifact abort {store} {number}`",
@@ -112,7 +125,9 @@ pub(super) async fn stage(shared: &Shared, arguments: &StageArguments) -> Result
     let order = Order::Stage { store: order_store, number: *number, manifest: *manifest, source };
     client.order_artifacts(&order).await?;
     let began = Instant::now();
-    wait_until_staged(&client, &artifact, began + Duration::from_secs(arguments.timeout_s)).await?;
+    let speaker = Speaker::new(artifact.awaited(&cluster, found, false));
+    let deadline = began + Duration::from_secs(arguments.timeout_s);
+    wait_until_staged(&client, &artifact, speaker, deadline).await?;
     let told = |behind: &str| {
         format!(
             "staged artifact {number} of store {store} ({}) on all nodes; to serve it, run `{} artifact swap {store} \
@@ -126,7 +141,7 @@ pub(super) async fn stage(shared: &Shared, arguments: &StageArguments) -> Result
 
 /// Says what would be done.
 fn would(shared: &Shared, artifact: &Pushed, (nodes, listed): (usize, bool), next: &str) {
-    let Pushed { store, number, manifest, source, what } = artifact;
+    let Pushed { store, number, manifest, source, what, .. } = artifact;
     let nodes = count(nodes as u64, "node");
     let document = json!({ "store": store, "number": number, "manifest": manifest, "source": source,
         "listed": listed, "dry_run": true });
@@ -151,62 +166,6 @@ async fn tell(
         "seconds": began.elapsed().as_secs_f64() });
     print(shared.format(), &document, || told(&behind_text(&behind)));
     Ok(ExitCode::SUCCESS)
-}
-
-/// Shows how far the nodes are, from time to time.
-struct Speaker {
-    spoken: Instant,
-    /// When the nodes were asked first, and the bytes that they had.
-    first: Option<(Instant, u64)>,
-    /// When the nodes were seen to hold all for the first time.
-    whole: Option<Instant>,
-}
-
-impl Speaker {
-    fn new() -> Speaker {
-        Speaker { spoken: Instant::now(), first: None, whole: None }
-    }
-
-    fn is_due(&self) -> bool {
-        self.spoken.elapsed() >= SPEAK_AGAIN
-    }
-
-    fn speak(&mut self, artifact: &Pushed, told: &[Told]) {
-        self.spoken = Instant::now();
-        let is_whole = told.iter().all(Told::is_staged);
-        self.whole = self.whole.or(Some(self.spoken)).filter(|_| is_whole);
-        if self.whole.is_some_and(|since| since.elapsed() > SERVED_TIME_MAX) {
-            say!(
-                "all nodes hold artifact {}, and no headmaster serves it; if none runs, start one with `{} headmaster --coordination \
-                 ADDRESS`",
-                artifact.number,
-                program()
-            );
-        }
-        let sum = |field: fn(&Told) -> u64| told.iter().map(field).sum::<u64>();
-        let (here, total) = (sum(|told| told.bytes), sum(|told| told.bytes_total));
-        let (since, before) = *self.first.get_or_insert((self.spoken, here));
-        let rate = here.saturating_sub(before) as f64 / since.elapsed().as_secs_f64().max(1e-3);
-        let whole = told.iter().filter(|told| told.is_staged()).count();
-        // The first look tells no rate, and where nothing comes nobody knows how long it takes.
-        let pace = if rate >= 1.0 {
-            format!(", {}/s, {:.0} s left", size(rate as u64), total.saturating_sub(here) as f64 / rate)
-        } else {
-            String::new()
-        };
-        say!(
-            "artifact {}: {} of {}{pace}; {whole} of {} nodes hold it",
-            artifact.number,
-            size(here),
-            size(total),
-            told.len()
-        );
-        for Told { node, error, .. } in told {
-            if let Some(error) = error {
-                say!("n{}: {error}", node);
-            }
-        }
-    }
 }
 
 /// How a push stands by the document.
@@ -238,8 +197,12 @@ fn stand(store: Option<&ReadOnlyStore>, artifact: &Pushed) -> Stand {
 }
 
 /// Watches the document until the artifact is served.
-async fn wait_until_served(client: &Client, artifact: &Pushed, deadline: Instant) -> Result<(), CliError> {
-    let mut speaker = Speaker::new();
+async fn wait_until_served(
+    client: &Client,
+    artifact: &Pushed,
+    mut speaker: Speaker,
+    deadline: Instant,
+) -> Result<(), CliError> {
     loop {
         // Without an answer the document of before is looked at: nodes may be away for a while.
         let cluster = client.refresh().await.unwrap_or_else(|_| client.cluster());
@@ -254,47 +217,52 @@ async fn wait_until_served(client: &Client, artifact: &Pushed, deadline: Instant
             }
             Stand::Waiting => {}
         }
+        let store = cluster.read_only(artifact.store.as_str());
+        let listed = store.and_then(|store| store.artifact(artifact.number));
+        let enough = listed.and_then(|listed| listed.push.as_ref()?.replicas);
         if Instant::now() > deadline {
             let told = told(client, artifact.store.as_str(), artifact.number).await;
-            return Err(late(
-                artifact,
-                &format!("artifact {} is not served yet", artifact.number),
-                &told,
-                "push",
-            ));
+            let detail = format!("artifact {} is not served yet", artifact.number);
+            return Err(late(artifact, &detail, &told, ("push", speaker.awaited().advice(&told, enough))));
         }
         if speaker.is_due() {
-            speaker.speak(artifact, &told(client, artifact.store.as_str(), artifact.number).await);
+            speaker.speak(&told(client, artifact.store.as_str(), artifact.number).await, enough);
         }
         tokio::time::sleep(LOOK_AGAIN).await;
     }
 }
 
-async fn wait_until_staged(client: &Client, artifact: &Pushed, deadline: Instant) -> Result<(), CliError> {
-    let mut speaker = Speaker::new();
+async fn wait_until_staged(
+    client: &Client,
+    artifact: &Pushed,
+    mut speaker: Speaker,
+    deadline: Instant,
+) -> Result<(), CliError> {
     loop {
         let told = told(client, artifact.store.as_str(), artifact.number).await;
         if told.iter().all(Told::is_staged) {
             return Ok(());
         }
         if Instant::now() > deadline {
-            return Err(late(artifact, "some nodes do not hold it", &told, "stage"));
+            let advice = speaker.awaited().advice(&told, None);
+            return Err(late(artifact, "some nodes do not hold it", &told, ("stage", advice)));
         }
         if speaker.is_due() {
-            speaker.speak(artifact, &told);
+            speaker.speak(&told, None);
         }
         tokio::time::sleep(LOOK_AGAIN).await;
     }
 }
 
 /// What is said when the time is over.
-fn late(artifact: &Pushed, detail: &str, told: &[Told], verb: &str) -> CliError {
+fn late(artifact: &Pushed, detail: &str, told: &[Told], (verb, advice): (&str, Option<String>)) -> CliError {
     let why =
         told.iter().find_map(|told| told.error.as_ref().map(|error| format!(" (n{}: {error})", told.node)));
     CliError::Unanswered(format!(
-        "{detail}{}. The nodes go on by themselves; to see how far they are, run `{program} artifact list {}`, and to watch \
+        "{detail}{}{}. The nodes go on by themselves; to see how far they are, run `{program} artifact list {}`, and to watch \
          again, run `{program} artifact {verb}` again",
         why.unwrap_or_default(),
+        advice.map_or_else(String::new, |advice| format!("; {advice}")),
         artifact.store,
         program = program(),
     ))

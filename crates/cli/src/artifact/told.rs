@@ -35,9 +35,17 @@ pub(super) struct Told {
     /// For how long it has served it, if it began since it started. Nodes of older versions do not tell.
     #[serde(default)]
     pub(super) serving_ms: Option<u64>,
+    /// The artifact that it was built upon, where the node has its manifest. Nodes of older versions do not tell.
+    #[serde(default)]
+    pub(super) parent: Option<u64>,
 }
 
 impl Told {
+    /// Whether the node does not answer.
+    pub(super) fn is_silent(&self) -> bool {
+        self.state == "unknown" && self.error.is_some()
+    }
+
     /// Whether the node holds all that it owns.
     pub(super) fn is_staged(&self) -> bool {
         self.state == "staged"
@@ -84,6 +92,7 @@ pub(super) async fn told(client: &Client, store: &str, number: ArtifactNumber) -
             bytes_fetched_as_deltas: 0,
             error,
             serving_ms: None,
+            parent: None,
         };
         match told {
             Ok(told) => {

@@ -9,8 +9,8 @@ use model::readonly::Order;
 use model::{ArtifactNumber, Cluster, ReadOnlyStore, StoreName};
 use serde_json::{Value as Json, json};
 
-use super::told::{adopted, behind_text};
 use super::push_arguments::{OfStore, OneArtifact, RollbackArguments, SwapArguments};
+use super::told::{adopted, behind_text};
 use crate::failure::CliError;
 use crate::output::{print, program};
 use crate::shared::Shared;
@@ -29,12 +29,24 @@ pub(super) fn store_of<'a>(cluster: &'a Cluster, name: &str) -> Result<&'a ReadO
     })
 }
 
+/// Refuses a number of replicas that no slice has: it would be taken for all of them.
+pub(super) fn check_replicas(store: &ReadOnlyStore, replicas: Option<u8>) -> Result<(), CliError> {
+    match replicas {
+        Some(replicas) if replicas > store.replicas => Err(CliError::Usage(format!(
+            "--replicas {replicas} is above the {} replicas that store {} has of each slice; leave it out to wait for all",
+            store.replicas, store.name
+        ))),
+        _ => Ok(()),
+    }
+}
+
 /// Serves a staged or kept artifact.
 pub(super) async fn swap(shared: &Shared, arguments: &SwapArguments) -> Result<ExitCode, CliError> {
     let OneArtifact { store, number, .. } = &arguments.artifact;
     let client = shared.client().await?;
     let cluster = client.cluster();
     let found = store_of(&cluster, store)?;
+    check_replicas(found, arguments.replicas)?;
     let (name, number) = (found.name.clone(), ArtifactNumber(*number));
     found.swap(number).map_err(|error| CliError::Other(error.to_string()))?;
     let order = Order::Swap { store: name, number, replicas: arguments.replicas, first: false };
@@ -47,6 +59,7 @@ pub(super) async fn rollback(shared: &Shared, arguments: &RollbackArguments) -> 
     let client = shared.client().await?;
     let cluster = client.cluster();
     let found = store_of(&cluster, store)?;
+    check_replicas(found, *replicas)?;
     let number = found.behind().map_err(|error| {
         let program = program();
         CliError::Other(format!("{error}; to see what it keeps, run `{program} artifact list {store}`"))

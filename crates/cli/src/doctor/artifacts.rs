@@ -6,12 +6,13 @@ use serde_json::Value as Json;
 
 use super::finding::{Code, Finding};
 use crate::holder::shell;
-use crate::output::{count, size};
+use crate::orders::Seen;
+use crate::output::{count, program, size};
 use crate::status::NodeStatus;
 
 /// What is wrong with the artifacts of nodes that answer.
-pub(super) fn found(cluster: &Cluster, nodes: &[NodeStatus]) -> Vec<Finding> {
-    let mut findings = Vec::new();
+pub(super) fn found(cluster: &Cluster, nodes: &[NodeStatus], seen: Option<&Seen>) -> Vec<Finding> {
+    let mut findings = unserved(cluster, nodes, seen);
     for status in nodes {
         let Ok(answer) = &status.answer else { continue };
         let told = &answer["read_only"];
@@ -27,6 +28,41 @@ pub(super) fn found(cluster: &Cluster, nodes: &[NodeStatus]) -> Vec<Finding> {
         findings.extend(corrupt_here(status, &told["fetching"]));
     }
     findings
+}
+
+/// Pushes that wait for nothing but a headmaster.
+fn unserved(cluster: &Cluster, nodes: &[NodeStatus], seen: Option<&Seen>) -> Vec<Finding> {
+    if seen.is_none_or(|seen| seen.has_headmaster) || nodes.is_empty() {
+        return Vec::new();
+    }
+    let holds = |status: &NodeStatus, store: &ReadOnlyStore, listed: &ListedArtifact| {
+        let told = status.answer.as_ref().ok().and_then(|answer| answer["read_only"]["artifacts"].as_array());
+        told.into_iter().flatten().any(|entry| {
+            let is_it = entry["store"] == store.name.as_str() && entry["number"] == listed.number.0;
+            is_it && entry["state"] == "staged"
+        })
+    };
+    let pushed = cluster.read_only.iter().flat_map(|store| {
+        let listed = store.artifacts.iter().filter(|listed| listed.push.is_some());
+        listed.map(move |listed| (store, listed))
+    });
+    let waiting = pushed.filter(|(store, listed)| {
+        listed.standing == Standing::Staging && nodes.iter().all(|status| holds(status, store, listed))
+    });
+    let finding = |(store, listed): (&ReadOnlyStore, &ListedArtifact)| Finding {
+        code: Code::ArtifactUnserved,
+        node: None,
+        store: Some(store.name.to_string()),
+        what: format!(
+            "all nodes hold artifact {} of store {}, which is pushed, and no headmaster runs that would serve it",
+            listed.number, store.name
+        ),
+        next: format!(
+            "start one with `{} headmaster --coordination ADDRESS`, the address that nodes were given",
+            program()
+        ),
+    };
+    waiting.map(finding).collect()
 }
 
 fn of_artifact(
@@ -77,22 +113,27 @@ fn of_artifact(
             ),
         };
     }
-    let lags = listed.standing == Standing::Served && entry["state"] != "staged";
     let number_of = |field: &str| entry[field].as_u64().unwrap_or(0);
-    (lags && number_of("bytes_total") > 0).then(|| Finding {
-        code: Code::ArtifactBehind,
-        node: Some(status.id()),
-        store: Some(name.to_string()),
-        what: format!(
-            "{id} holds {} of {} of artifact {number}, which store {name} serves; other replicas answer for the rest",
-            size(number_of("bytes")),
-            size(number_of("bytes_total"))
+    if entry["state"] == "staged" || number_of("bytes_total") == 0 {
+        return None;
+    }
+    let held = format!("{} of {}", size(number_of("bytes")), size(number_of("bytes_total")));
+    let (code, what) = match listed.standing {
+        Standing::Served => (
+            Code::ArtifactBehind,
+            format!(
+                "{id} holds {held} of artifact {number}, which store {name} serves; other replicas answer for the rest"
+            ),
         ),
-        next: format!("wait: it is fetching; to see how far it is: tontine artifact list {name}"),
-    })
+        _ => (
+            Code::ArtifactFetching,
+            format!("{id} fetches artifact {number} of store {name}, and holds {held} of it"),
+        ),
+    };
+    finding(code, what, format!("wait: it is fetching; to see how far it is: tontine artifact list {name}"))
 }
 
-/// Chunks that gets have found corrupt at a node, and whether they are back.
+/// Chunks that gets and the scrub have found corrupt at a node, and whether they are back.
 fn corrupt_here(status: &NodeStatus, fetching: &Json) -> Option<Finding> {
     let number = |field: &str| fetching[field].as_u64().unwrap_or(0);
     let (now, all) = (number("chunks_corrupt_now"), number("chunks_corrupt"));
@@ -119,6 +160,7 @@ fn corrupt_here(status: &NodeStatus, fetching: &Json) -> Option<Finding> {
 
 #[cfg(test)]
 mod tests {
+    use model::readonly::Push;
     use model::{ArtifactNumber, ManifestDigest, Node, NodeId, Ring, StoreName, Zone};
     use serde_json::json;
 
@@ -142,7 +184,7 @@ mod tests {
         let answer = json!({ "read_only": { "artifacts": [entry], "fetching": fetching } });
         let cluster = cluster();
         let status = NodeStatus { node: cluster.nodes[0].clone(), answer: Ok(answer), ahead_ms: None };
-        let found = found(&cluster, &[status]);
+        let found = found(&cluster, &[status], None);
         let told = |finding: &Finding| {
             let code = finding.json()["code"].as_str().unwrap().to_owned();
             (code, finding.what.clone(), finding.next.clone())
@@ -189,5 +231,26 @@ mod tests {
         };
         assert_eq!((codes(0, 0), codes(0, 2)), (vec![], vec!["artifact-replaced".to_owned()]));
         assert_eq!(codes(1, 2), ["artifact-corrupt"]);
+    }
+
+    #[test]
+    fn a_node_that_fetches_and_a_headmaster_that_is_missing_are_named() {
+        let mut cluster = cluster();
+        let store = ReadOnlyStore::new(StoreName::new("words").unwrap(), 1);
+        let pushed = store.push(ArtifactNumber(7), ManifestDigest([1; 16]), "file:///7", &Push::default());
+        cluster.read_only = vec![pushed.unwrap()];
+        let look = |state: &str, has_headmaster: bool| {
+            let entry =
+                json!({ "store": "words", "number": 7, "state": state, "bytes": 1, "bytes_total": 4 });
+            let answer = json!({ "read_only": { "artifacts": [entry] } });
+            let status = NodeStatus { node: cluster.nodes[0].clone(), answer: Ok(answer), ahead_ms: None };
+            let seen = Seen { generation: 1, waiting: Vec::new(), plan: None, has_headmaster, order: None };
+            let found = found(&cluster, &[status], Some(&seen));
+            found.iter().map(|found| found.json()["code"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(look("fetching", true), ["artifact-fetching"]);
+        assert_eq!(look("waiting", false), ["artifact-fetching"]);
+        assert_eq!(look("staged", false), ["artifact-unserved"]);
+        assert!(look("staged", true).is_empty(), "it will be served in a moment");
     }
 }

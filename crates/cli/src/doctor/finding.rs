@@ -111,6 +111,10 @@ codes! {
         "The node cannot store or open an artifact for a reason of its own.";
     ArtifactBehind "artifact-behind" Note
         "The node lacks a part of the artifact that a read-only store serves, and is fetching it.";
+    ArtifactFetching "artifact-fetching" Note
+        "The node fetches an artifact that no store serves now.";
+    ArtifactUnserved "artifact-unserved" Bad
+        "All nodes hold an artifact that is pushed, and no headmaster runs that serves it.";
     ArtifactCorrupt "artifact-corrupt" Bad
         "The node holds corrupt chunks of artifacts that have not been replaced yet.";
     ArtifactReplaced "artifact-replaced" Note

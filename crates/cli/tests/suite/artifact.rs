@@ -174,7 +174,7 @@ fn what_cannot_be_built_is_refused_and_leaves_no_artifact() {
         for part in expected {
             assert!(answer.stderr.contains(part), "no {part:?} in {}", answer.stderr);
         }
-        assert!(!Path::new(&workshop.path("out")).join("manifest").exists());
+        assert!(!Path::new(&workshop.path("out")).exists(), "nothing is left behind");
     };
     refused(
         &[&input],
@@ -190,6 +190,12 @@ fn what_cannot_be_built_is_refused_and_leaves_no_artifact() {
     let answer =
         tontine(&["artifact", "build", &input, "--key", "1", "--value", "2", "--to", "http://host/words"]);
     answer.fails_with("http://host/words can only be read");
+    // A directory that was there before stays, with what it held.
+    std::fs::create_dir(workshop.path("mine")).unwrap();
+    workshop.write("mine/notes.txt", "mine");
+    assert_eq!(workshop.build(&[&bad], "mine", &[]).code, 2);
+    let left: Vec<_> = std::fs::read_dir(workshop.path("mine")).unwrap().collect();
+    assert!(left.len() == 1 && Path::new(&workshop.path("mine/notes.txt")).exists(), "{left:?}");
     // An empty value is a value; the last record of a key counts if that is wanted.
     let nothing = workshop.write("nothing.tsv", "empty\t\n");
     let built = workshop.built(&[&input, &nothing], "out", &["--duplicates", "last"]);

@@ -86,7 +86,11 @@ pub(super) fn read_whole(disk: &dyn Disk, path: &str) -> Result<Vec<u8>, DiskErr
 }
 
 /// Checks that bytes are the manifest that the document lists.
-fn check_manifest(store: &StoreName, listed: &ListedArtifact, bytes: &[u8]) -> Result<Manifest, String> {
+pub(super) fn check_manifest(
+    store: &StoreName,
+    listed: &ListedArtifact,
+    bytes: &[u8],
+) -> Result<Manifest, String> {
     let digest = Digest::of(bytes);
     if digest.0 != listed.manifest.0 {
         return Err(format!(

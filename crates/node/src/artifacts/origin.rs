@@ -9,10 +9,10 @@ use model::{ListedArtifact, NodeId, StoreName};
 use parking_lot::Mutex;
 use protocol::push::Origin;
 use runtime::Disk;
-use storage::readonly::{BLOCK_BYTES, FetchError, FileEntry, SourceChunk};
+use storage::readonly::{BLOCK_BYTES, FetchError, FileEntry, MANIFEST_PATH, SourceChunk};
 use wire::messages::{ArtifactFile, ArtifactRead, Response, StoreRef};
 
-use super::bring::Wanted;
+use super::bring::{Wanted, check_manifest, read_whole};
 use super::fetching::Need;
 use super::{Artifacts, KnownOrigins, NotYet, Trouble, failed};
 use crate::stores::ReadOnly;
@@ -83,6 +83,19 @@ impl Artifacts {
         let sources = sources.ok_or_else(|| failed("this node reads from no sources"))?;
         let url = listed.source.clone();
         self.wait(move || sources.open(&url)).await?.map_err(failed)
+    }
+
+    /// Why the manifest of an artifact that is to be listed cannot be read at its source, or is another one.
+    pub(crate) async fn unreadable(&self, name: &StoreName, listed: &ListedArtifact) -> Option<String> {
+        let read = async {
+            let source = self.source(listed).await?;
+            let bytes = self.wait(move || read_whole(&*source, MANIFEST_PATH)).await?.map_err(failed)?;
+            check_manifest(name, listed, &bytes).map_err(failed)
+        };
+        match read.await {
+            Err(NotYet::Failed(error, _)) => Some(error),
+            _ => None,
+        }
     }
 
     /// Who may give a chunk, of one kind.

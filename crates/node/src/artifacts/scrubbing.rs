@@ -208,7 +208,8 @@ impl Artifacts {
                 for (chunk, _) in each.filter(|(_, file)| file.is_some()) {
                     offer((name.clone(), chunk.digest), store, &|| Kind::Chunk(chunk.file()));
                 }
-                let listed = store.listed().artifact(number).filter(|listed| listed.manifest == open.manifest);
+                let listed =
+                    store.listed().artifact(number).filter(|listed| listed.manifest == open.manifest);
                 if let Some(listed) = listed {
                     let ManifestDigest(digest) = listed.manifest;
                     let kind = || Kind::Manifest(listed.clone(), open.clone());
@@ -246,7 +247,8 @@ impl Artifacts {
         let (file, verify) = match begun {
             Ok((file, Ok(Some(verify)))) => (file, verify),
             Ok((file, refused)) => {
-                let what = refused.map_or_else(|error| error.to_string(), |_| "its list of blocks is another".into());
+                let what = refused
+                    .map_or_else(|error| error.to_string(), |_| "its list of blocks is another".into());
                 self.found_damaged(&place, &store, file, what).await;
                 self.has_verified(place);
                 return None;

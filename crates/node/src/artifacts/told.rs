@@ -142,13 +142,17 @@ impl Artifacts {
         let view = self.view.get();
         let progress = self.progress.lock();
         let mut artifacts = Vec::new();
-        for store in &view.cluster().read_only {
+        for held in view.read_only_stores() {
+            let store = held.listed();
             for listed in &store.artifacts {
                 let known = progress.get(&(store.name.clone(), listed.number)).cloned().unwrap_or_default();
                 let mut entry = serde_json::to_value(known).expect("progress is plain data");
                 entry["store"] = store.name.as_str().into();
                 entry["number"] = listed.number.0.into();
                 entry["manifest"] = listed.manifest.to_string().into();
+                let open = held.held().open(listed.number, listed.manifest);
+                let lineage = open.as_ref().and_then(|open| open.artifact.manifest().lineage.as_ref());
+                entry["parent"] = lineage.map(|lineage| lineage.number).into();
                 if listed.standing == Standing::Served {
                     entry["serving_ms"] = self.serving_ms(&store.name, listed.number).into();
                 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use client::artifacts_staged;
 use coordination::CoordinationError;
 use coordination::documents::{self, PublishError, ReadError};
-use futures_util::future::join_all;
+use futures_util::future::{Either, join_all, select};
 use model::readonly::{ArtifactError, Order, Push, Standing};
 use model::{ArtifactNumber, ArtifactsError, Cluster, NodeId, ReadOnlyStore, StoreName, WallMillis};
 use protocol::push::{Enough, Judgement, Report, judge};
@@ -34,6 +34,8 @@ const ATTEMPTS: usize = 8;
 const TELL_PATIENCE: Duration = Duration::from_secs(2);
 /// How long nodes may take to go by the newest document: until then each of them lacks every artifact.
 const STAGED_PATIENCE: Duration = Duration::from_secs(2);
+/// How long a source may take to give a manifest that is to be listed. Nodes that fetch it have more patience.
+const SOURCE_PATIENCE: Duration = Duration::from_secs(3);
 /// Pause between two looks at what they hold.
 const STAGED_PAUSE: Duration = Duration::from_millis(100);
 
@@ -93,7 +95,7 @@ async fn carry_out(node: Weak<Node>, mut order: Order) -> Result<Response, Failu
         (node.coordination.lock().clone(), node.ports.clock.wall())
     };
     let command = command_of(&order);
-    let (mut unconfirmed, mut asked, mut attempts) = (false, 1, 0);
+    let (mut unconfirmed, mut asked, mut attempts, mut is_readable) = (false, 1, 0, false);
     let mut patient_until = None;
     while attempts < ATTEMPTS {
         let read = documents::read_cluster(&*session).await;
@@ -114,6 +116,9 @@ async fn carry_out(node: Weak<Node>, mut order: Order) -> Result<Response, Failu
         let next = changed(&cluster, &order, now)?;
         if next.read_only == cluster.read_only {
             return done(&node, cluster);
+        }
+        if !std::mem::replace(&mut is_readable, true) {
+            check_source(&node, &cluster, &next, &order).await?;
         }
         if let Some(refusal) = check_staged(&node, &cluster, &order, &command).await? {
             let until = *patient_until.get_or_insert_with(|| clock.now().after(STAGED_PATIENCE));
@@ -240,6 +245,37 @@ fn changed(cluster: &Cluster, order: &Order, now: WallMillis) -> Result<Cluster,
         Order::Delete { store, number } => change(store, &|found| found.delete(*number)),
         Order::Abort { store, number } => change(store, &|found| found.abort(*number)),
         Order::Rollback { .. } => unreachable!("a rollback was made a swap"),
+    }
+}
+
+/// Refuses to list what this node cannot read where it is said to be. A source that takes long may come to it later.
+async fn check_source(
+    node: &Weak<Node>,
+    cluster: &Cluster,
+    next: &Cluster,
+    order: &Order,
+) -> Result<(), Failure> {
+    let (Order::Push { store, number, .. } | Order::Stage { store, number, .. }) = order else {
+        return Ok(());
+    };
+    let node = node.upgrade().ok_or_else(ended)?;
+    let listed = |cluster: &Cluster| {
+        cluster.read_only(store.as_str()).and_then(|store| store.artifact(*number)).cloned()
+    };
+    let Some(coming) = listed(next).filter(|_| node.config.sources_checked) else { return Ok(()) };
+    let is_known = listed(cluster).is_some_and(|known| known.source == coming.source);
+    if is_known {
+        return Ok(());
+    }
+    let (artifacts, clock) = (node.artifacts.clone(), node.ports.clock.clone());
+    let reading = Box::pin(artifacts.unreadable(store, &coming));
+    match select(reading, clock.sleep(SOURCE_PATIENCE)).await {
+        Either::Left((Some(error), _)) => Err(artifact_refused(format!(
+            "{} cannot read artifact {number} of store {store} at {}: {error}; nothing was listed. Every node must be able to \
+             read it: to try it on the machine of {0}, run `tontine artifact show {1}`",
+            node.config.id, coming.source
+        ))),
+        _ => Ok(()),
     }
 }
 

@@ -207,6 +207,7 @@ impl Setup {
             self.think = Duration::from_millis(5);
         }
         if plant == Plant::ArtifactsUnscrubbed {
+            self.losses = Losses::Nodes(1);
             return (vec![Fault::FlippedBits], 20);
         }
         (Vec::new(), 0)

@@ -113,6 +113,11 @@ fn sessions_that_hide_a_nodes_last_start_let_an_older_disk_pass_for_the_newest()
     convicts(Plant::PastHidden);
 }
 
+#[test]
+fn nodes_that_read_no_file_of_an_artifact_that_nobody_reads_keep_its_damage() {
+    convicts(Plant::ArtifactsUnscrubbed);
+}
+
 /// Plain clients alone hear too little to find everything, but they find what their own judge is there for, and what
 /// they are shown is judged like what others get.
 #[test]

@@ -2,7 +2,7 @@
 
 use super::harm::{Damaged, KEYS, await_served, await_state, begin, serving};
 use super::{build_of, in_words, number_of};
-use crate::cluster::Signal;
+use crate::cluster::{Cluster, Signal};
 
 /// The words behind `run` in a message.
 fn advised<'a>(said: &'a str, begins: &'a str) -> Vec<&'a str> {
@@ -28,6 +28,43 @@ fn a_rollback_beside_a_dead_node_is_refused_with_the_command_that_goes_on() {
     for node in [1, 2] {
         assert_eq!(number_of(&in_words(&cluster.resp(node)).call(&[b"GET", b"word7"])), 1);
     }
+}
+
+/// It once said nothing but that the node refused the connection.
+#[test]
+fn a_push_that_waits_for_a_dead_node_names_it_and_the_command_that_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let cluster = serving(folder.path());
+    cluster.end_node(3, Signal::KILL);
+    let two = build_of(folder.path(), 2, KEYS);
+    let above = "--replicas 4 is above the 3 replicas that store words has of each slice";
+    for refused in [&["push", &two][..], &["swap", "words", "1"], &["rollback", "words"]] {
+        cluster.run(&[&["artifact"], refused, &["--replicas", "4"]].concat()).fails_with(above);
+    }
+    let late = cluster.run(&["artifact", "push", &two, "--timeout-s", "3"]).exits(3).stderr;
+    assert!(late.contains("it waits for n3: to see what is wrong there, run `"), "{late}");
+    assert!(late.contains("tontine doctor`"), "{late}");
+    let (_, command) = late.split_once("tontine artifact push ").expect("it says what to run");
+    let words: Vec<&str> = command.split_once('`').unwrap().0.split(' ').collect();
+    assert_eq!(words, [&two, "--replicas", "2"]);
+    cluster.run(&[&["artifact", "push"], &words[..]].concat()).exits(0);
+    assert_eq!(number_of(&in_words(&cluster.resp(1)).call(&[b"GET", b"word7"])), 2);
+}
+
+/// Its wish was once published, and nodes tried for ever.
+#[test]
+fn a_source_without_a_readable_manifest_is_refused_before_a_wish_is_published() {
+    let folder = tempfile::tempdir().unwrap();
+    let cluster = Cluster::with(3, &["--separate-processes", "--allow-sources=file:///nowhere"]);
+    cluster.run(&["store", "create", "words", "--read-only"]).exits(0);
+    let one = build_of(folder.path(), 1, KEYS);
+    for verb in ["push", "stage"] {
+        let refused = cluster.run(&["artifact", verb, &one, "--timeout-s", "2"]).exits(2).stderr;
+        assert!(refused.contains("cannot read artifact 1 of store words at file://"), "{refused}");
+        assert!(refused.contains("nothing was listed"), "{refused}");
+    }
+    let listed = cluster.json(&["artifact", "list", "words"])["stores"][0]["artifacts"].clone();
+    assert_eq!(listed, serde_json::json!([]));
 }
 
 /// Each change of the document makes every node say for a moment that it holds nothing by it.

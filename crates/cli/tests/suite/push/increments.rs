@@ -100,6 +100,8 @@ fn a_child_goes_live_and_back_under_reads_and_nodes_fetch_its_deltas_alone() {
     for seen in &seen {
         assert!(seen.len() <= 4 && (seen[0], seen.last()) == (1, Some(&2)), "{seen:?}");
     }
+    let artifacts = cluster.json(&["artifact", "list", "words"])["stores"][0]["artifacts"].clone();
+    assert_eq!((&artifacts[0]["parent"], &artifacts[1]["parent"]), (&Json::Null, &1.into()), "{artifacts}");
     for node in told(&cluster, 2) {
         let fetched = node["bytes_fetched"].as_f64().unwrap();
         assert_eq!(node["bytes_fetched"], node["bytes_fetched_as_deltas"], "{node}");

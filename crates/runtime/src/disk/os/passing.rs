@@ -59,7 +59,8 @@ fn in_memory(file: &fs::File, pages: &Range<u64>, page_bytes: u64) -> Option<Vec
     let bytes = count.checked_mul(page_bytes as usize)?;
     let (read, offset) = (ProtFlags::READ, pages.start * page_bytes);
     // SAFETY: the kernel chooses the address, so nothing else lies there, and nobody touches what lies there.
-    let start = unsafe { rustix::mm::mmap(ptr::null_mut(), bytes, read, MapFlags::SHARED, file, offset) }.ok()?;
+    let start =
+        unsafe { rustix::mm::mmap(ptr::null_mut(), bytes, read, MapFlags::SHARED, file, offset) }.ok()?;
     let mut there = vec![0_u8; count];
     // SAFETY: the range was mapped just now, and the buffer has a byte for each of its pages.
     let answered = unsafe { libc::mincore(start.cast(), bytes, there.as_mut_ptr()) };

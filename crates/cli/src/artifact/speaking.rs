@@ -1,0 +1,227 @@
+//! What `artifact push` and `stage` say while they wait: how far the nodes are, what went wrong there, and what to do about
+//! a node that does not answer.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use model::{ArtifactNumber, Cluster, NodeId, Partition};
+use storage::readonly::Manifest;
+
+use super::told::Told;
+use crate::holder::shell;
+use crate::output::{program, size};
+
+/// Pause between two lines of progress.
+const SPEAK_AGAIN: Duration = Duration::from_secs(2);
+/// So long after all nodes hold an artifact a headmaster should have served it.
+const SERVED_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// What is waited for.
+pub(super) struct Awaited {
+    pub(super) number: ArtifactNumber,
+    /// As the command names it.
+    pub(super) url: String,
+    /// How many replicas the store has.
+    pub(super) replicas: u8,
+    /// Whether it is to be served, too.
+    pub(super) is_pushed: bool,
+    /// Bytes of files that each node owns of it. A node tells them when it is its turn to fetch.
+    pub(super) owned: BTreeMap<NodeId, u64>,
+}
+
+/// Bytes of files that each node owns of an artifact, or is about to own.
+pub(super) fn owned(cluster: &Cluster, replicas: u8, manifest: &Manifest) -> BTreeMap<NodeId, u64> {
+    let partitions = cluster.ring.partitions();
+    let ends = partitions.iter().skip(1).map(|next| next.start - 1).chain([u64::MAX]);
+    let first = |nodes: &[NodeId], node: NodeId| nodes.iter().take(replicas.into()).any(|one| *one == node);
+    let holds = |partition: &Partition, node: NodeId| {
+        let coming = partition.coming.as_ref().map(|coming| &coming.nodes);
+        first(&partition.nodes, node) || coming.is_some_and(|nodes| first(nodes, node))
+    };
+    let of_node = |node: NodeId| {
+        let each = partitions.iter().zip(ends.clone());
+        let slices: Vec<(u64, u64)> = each
+            .filter(|(partition, _)| holds(partition, node))
+            .map(|(partition, end)| (partition.start, end))
+            .collect();
+        let chunks = manifest.chunks.iter().filter(|chunk| {
+            let at = slices.partition_point(|(_, end)| *end < chunk.slice.first.0);
+            slices.get(at).is_some_and(|(start, _)| *start <= chunk.slice.last.0)
+        });
+        chunks.map(|chunk| chunk.file_bytes).sum()
+    };
+    cluster.nodes.iter().map(|node| (node.id, of_node(node.id))).collect()
+}
+
+impl Awaited {
+    /// What helps while nodes do not answer; `enough` is how many replicas of each slice must hold it.
+    pub(super) fn advice(&self, told: &[Told], enough: Option<u8>) -> Option<String> {
+        let silent: Vec<String> =
+            told.iter().filter(|told| told.is_silent()).map(|told| format!("n{}", told.node)).collect();
+        if silent.is_empty() {
+            return None;
+        }
+        let left = self.replicas.saturating_sub(u8::try_from(silent.len()).unwrap_or(u8::MAX));
+        if self.is_pushed && enough.is_some_and(|enough| enough <= left) {
+            return None;
+        }
+        let (program, silent) = (program(), silent.join(", "));
+        let without = match (self.is_pushed, left) {
+            (false, _) | (true, 0) => String::new(),
+            (true, left) => format!(
+                ", and to serve it where {left} of {} replicas of each slice hold it, run `{program} artifact push {} \
+                 --replicas {left}`",
+                self.replicas,
+                shell(std::slice::from_ref(&self.url)),
+            ),
+        };
+        Some(format!("it waits for {silent}: to see what is wrong there, run `{program} doctor`{without}"))
+    }
+
+    /// Bytes that are on the nodes, and that will be.
+    fn bytes(&self, told: &[Told]) -> (u64, u64) {
+        let total = |told: &Told| match told.bytes_total {
+            0 => self.owned.get(&NodeId(told.node)).copied().unwrap_or(0),
+            total => total,
+        };
+        (told.iter().map(|told| told.bytes).sum(), told.iter().map(total).sum())
+    }
+}
+
+/// Shows how far the nodes are, from time to time.
+pub(super) struct Speaker {
+    awaited: Awaited,
+    spoken: Instant,
+    /// When the nodes were asked first, and the bytes that they had.
+    first: Option<(Instant, u64)>,
+    /// When the nodes were seen to hold all for the first time.
+    whole: Option<Instant>,
+}
+
+impl Speaker {
+    pub(super) fn new(awaited: Awaited) -> Speaker {
+        Speaker { awaited, spoken: Instant::now(), first: None, whole: None }
+    }
+
+    pub(super) fn awaited(&self) -> &Awaited {
+        &self.awaited
+    }
+
+    pub(super) fn is_due(&self) -> bool {
+        self.spoken.elapsed() >= SPEAK_AGAIN
+    }
+
+    pub(super) fn speak(&mut self, told: &[Told], enough: Option<u8>) {
+        self.spoken = Instant::now();
+        let is_whole = told.iter().all(Told::is_staged);
+        self.whole = self.whole.or(Some(self.spoken)).filter(|_| is_whole);
+        let number = self.awaited.number;
+        if self.whole.is_some_and(|since| since.elapsed() > SERVED_TIME_MAX) {
+            say!(
+                "all nodes hold artifact {number}, and no headmaster serves it; if none runs, start one with `{} headmaster --coordination \
+                 ADDRESS`",
+                program()
+            );
+        }
+        let (here, total) = self.awaited.bytes(told);
+        let (since, before) = *self.first.get_or_insert((self.spoken, here));
+        let rate = here.saturating_sub(before) as f64 / since.elapsed().as_secs_f64().max(1e-3);
+        let whole = told.iter().filter(|told| told.is_staged()).count();
+        // The first look tells no rate, and where nothing comes nobody knows how long it takes.
+        let pace = if rate >= 1.0 {
+            format!(", {}/s, {:.0} s left", size(rate as u64), total.saturating_sub(here) as f64 / rate)
+        } else {
+            String::new()
+        };
+        say!(
+            "artifact {number}: {} of {}{pace}; {whole} of {} nodes hold it",
+            size(here),
+            size(total),
+            told.len()
+        );
+        for Told { node, error, .. } in told {
+            if let Some(error) = error {
+                say!("n{}: {error}", node);
+            }
+        }
+        if let Some(advice) = self.awaited.advice(told, enough) {
+            say!("{advice}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use model::{Node, Ring, StoreName, Zone};
+    use serde_json::json;
+    use storage::readonly::{ChunkEntry, Compression, Digest, Layout, Slice, TokenHash};
+
+    use super::*;
+
+    fn told(node: u32, state: &str, bytes: u64) -> Told {
+        let error = (state == "unknown").then_some("h:1 refused the connection");
+        let told = json!({ "node": node, "store": "words", "number": 2, "state": state, "whole_under": 0,
+            "bytes": bytes, "bytes_total": bytes, "bytes_fetched": 0, "error": error });
+        serde_json::from_value(told).unwrap()
+    }
+
+    fn awaited(is_pushed: bool) -> Awaited {
+        let owned = [(NodeId(1), 100), (NodeId(2), 100), (NodeId(3), 100)].into();
+        Awaited { number: ArtifactNumber(2), url: "words 2".to_owned(), replicas: 3, is_pushed, owned }
+    }
+
+    #[test]
+    fn a_node_that_does_not_answer_is_named_with_the_commands_that_help() {
+        let nodes = [told(1, "staged", 100), told(2, "staged", 100), told(3, "unknown", 0)];
+        let program = program();
+        let doctor = format!("it waits for n3: to see what is wrong there, run `{program} doctor`");
+        let push = format!(
+            "{doctor}, and to serve it where 2 of 3 replicas of each slice hold it, run `{program} artifact push 'words 2' \
+             --replicas 2`"
+        );
+        assert_eq!(awaited(true).advice(&nodes, None), Some(push.clone()));
+        assert_eq!(awaited(true).advice(&nodes, Some(3)), Some(push));
+        assert_eq!(awaited(true).advice(&nodes, Some(2)), None, "it is not waited for");
+        assert_eq!(awaited(false).advice(&nodes, None), Some(doctor));
+        assert_eq!(awaited(true).advice(&nodes[..2], None), None);
+        let all = [1, 2, 3].map(|node| told(node, "unknown", 0));
+        assert!(!awaited(true).advice(&all, None).unwrap().contains("--replicas"), "nobody could serve it");
+    }
+
+    #[test]
+    fn what_nodes_will_hold_counts_before_it_is_their_turn() {
+        let nodes = [told(1, "staged", 100), told(2, "waiting", 0), told(3, "unknown", 0)];
+        assert_eq!(awaited(true).bytes(&nodes), (100, 300));
+    }
+
+    #[test]
+    fn a_node_owns_the_chunks_that_touch_its_partitions() {
+        let zone = Zone("z".to_owned());
+        let ids = [1, 2, 3].map(NodeId);
+        let ring = Ring::equal_slices(2, &ids.map(|id| (id, zone.clone())));
+        let nodes = ids.map(|id| Node::new(id, zone.clone(), format!("h{id}:1"), None));
+        let cluster = Cluster::new("test", nodes.to_vec(), ring, Vec::new());
+        let chunk = |first: u64, last: u64, file_bytes| ChunkEntry {
+            digest: Digest([1; 16]),
+            slice: Slice { first: model::Token(first), last: model::Token(last) },
+            layout: Layout::Pages,
+            file_bytes,
+            records: 1,
+            payload_bytes: 2,
+        };
+        let half = 1_u64 << 63;
+        let manifest = Manifest {
+            store: StoreName::new("words").unwrap(),
+            number: 2,
+            hash: TokenHash::Xxh3,
+            compression: Compression::None,
+            dictionary: Vec::new(),
+            chunks: vec![chunk(0, half - 1, 10), chunk(half, u64::MAX, 1000)],
+            lineage: None,
+        };
+        let sum = |replicas| owned(&cluster, replicas, &manifest).into_values().sum::<u64>();
+        assert_eq!((sum(1), sum(2), sum(3)), (1010, 2020, 3030));
+        let first = cluster.ring.partitions()[0].nodes[0];
+        assert_eq!(owned(&cluster, 1, &manifest)[&first] % 1000, 10);
+    }
+}
