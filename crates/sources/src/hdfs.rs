@@ -90,7 +90,7 @@ impl Destination for Hdfs {
         let drawn = RandomState::new().hash_one(name);
         let temporary = format!("{}/{BUILDING}/{name}-{drawn:016x}", self.directory);
         Box::pin(async move {
-            let put = put(&client, &temporary, &target, parts).await;
+            let put = Box::pin(put(&client, &temporary, &target, parts)).await;
             if put.is_err() {
                 // What stays goes with the directory.
                 let _ = timed(client.delete(&temporary, false)).await;
@@ -118,9 +118,9 @@ async fn put(
 ) -> Result<(), Refusal> {
     let mut file = timed(client.create(temporary, WriteOptions::default())).await?.map_err(refusal)?;
     while let Part::Bytes(bytes) = parts.recv().await.ok_or_else(broken_off)? {
-        timed(file.write_bytes(bytes)).await?.map_err(refusal)?;
+        timed(Box::pin(file.write_bytes(bytes))).await?.map_err(refusal)?;
     }
-    timed(file.close()).await?.map_err(refusal)?;
+    timed(Box::pin(file.close())).await?.map_err(refusal)?;
     let directory = target.rsplit_once('/').map_or("/", |(directory, _)| directory);
     timed(client.mkdirs(directory, DIRECTORY_MODE, true)).await?.map_err(refusal)?;
     timed(client.rename(temporary, target, true)).await?.map_err(refusal)

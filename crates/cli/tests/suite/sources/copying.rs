@@ -178,7 +178,7 @@ fn a_chunk_that_is_cut_at_its_place_is_sent_again() {
     let words = ["artifact", "copy", two.to_str().unwrap(), &increment, "--parent", &to, "--json"];
     let copied = place.run(&words).exits(0).json();
     assert_eq!((copied["files_taken"].as_u64(), copied["files_sent"].as_u64()), (Some(files), Some(0)));
-    place.run(&["artifact", "diff", &two.to_str().unwrap(), &increment]).exits(0);
+    place.run(&["artifact", "diff", two.to_str().unwrap(), &increment]).exits(0);
     place.run(&["artifact", "check", &increment]).exits(0);
 }
 
