@@ -20,6 +20,9 @@ use super::Source;
 use super::record::{BadRecord, Found, Position, ReadError, Record, RecordReader};
 use crate::failure::CliError;
 
+/// Rows that are decoded at a time: values may have 16 MiB each.
+const ROWS_TOGETHER: usize = 64;
+
 /// The columns of a file that are wanted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ParquetColumns {
@@ -58,7 +61,8 @@ impl ParquetReader {
         let facts = reader.metadata().file_metadata();
         let rows_total = u64::try_from(facts.num_rows()).unwrap_or(0);
         let wanted = projection(facts.schema(), &columns, path)?;
-        let mut rows = RowIter::from_file_into(Box::new(reader)).project(Some(wanted)).map_err(wrong)?;
+        let rows = RowIter::from_file_into(Box::new(reader)).project(Some(wanted)).map_err(wrong)?;
+        let mut rows = rows.with_batch_size(ROWS_TOGETHER);
         for row in 0..start.line {
             let skipped = rows.next().transpose().map_err(wrong)?;
             if skipped.is_none() {

@@ -38,6 +38,19 @@ impl Refreshing {
     }
 }
 
+/// A pass. However it ends, also without having run, the next one may begin.
+struct Pass<N: Fn() -> Moment> {
+    passes: Passes,
+    began: Moment,
+    now: N,
+}
+
+impl<N: Fn() -> Moment> Drop for Pass<N> {
+    fn drop(&mut self) {
+        self.passes.lock().end(self.began, (self.now)());
+    }
+}
+
 impl Artifacts {
     /// Notes which pages of open artifacts are in memory, if it is time. A pass goes on when nobody waits for it any more.
     pub(super) async fn refresh(&self) {
@@ -53,11 +66,13 @@ impl Artifacts {
         if open.is_empty() || !passes.lock().begin(began) {
             return;
         }
-        let pass = move || {
+        // Work that waits for a thread is dropped when nobody waits for it any more.
+        let pass = Pass { passes, began, now: move || clock.now() };
+        let refresh = move || {
             open.iter().for_each(|open| open.artifact.refresh());
-            passes.lock().end(began, clock.now());
+            drop(pass);
         };
-        let _ = self.wait(pass).await;
+        let _ = self.wait(refresh).await;
     }
 }
 
@@ -77,5 +92,16 @@ mod tests {
         passes.end(at(0), at(100));
         assert!(!passes.begin(at(2099)), "it took a tenth of a second, so two seconds are free of it");
         assert!(passes.begin(at(2100)));
+    }
+
+    /// Else nobody would ever look again, and workers would wait for pages that were evicted.
+    #[test]
+    fn a_pass_that_is_dropped_before_it_runs_lets_the_next_one_begin() {
+        let (passes, start) = (Passes::default(), Moment::default());
+        assert!(passes.lock().begin(start));
+        let pass = Pass { passes: passes.clone(), began: start, now: move || start };
+        let work = move || drop(pass);
+        drop(work);
+        assert!(passes.lock().begin(start));
     }
 }

@@ -31,6 +31,8 @@ use crate::stores::{FileIdentity, Open, ReadOnly};
 const REST_MAX: Duration = Duration::from_secs(60);
 /// Shortest rest, however little there is to read.
 const REST_MIN: Duration = Duration::from_millis(1);
+/// Rest after something that could not be done at all.
+const REST_REFUSED: Duration = Duration::from_secs(1);
 /// What a manifest counts for beside chunks.
 const MANIFEST_BYTES: u64 = 4096;
 
@@ -68,7 +70,9 @@ pub(super) struct Scrub {
     /// When the last one ended.
     ended: Option<Moment>,
     pass: Pass,
-    /// When something was read last, and how long the scrub rests after it at least.
+    /// The scrub's own pass, while an ordered one of some files goes on.
+    set_aside: Option<Pass>,
+    /// When something was read or looked for last, and how long the scrub rests after it at least.
     read: (Moment, Duration),
 }
 
@@ -152,12 +156,21 @@ pub(super) async fn run(weak: Weak<Artifacts>) {
 impl Artifacts {
     /// Begins a new pass where an operator has ordered one.
     fn follow_order(&self) -> bool {
+        let mut scrub = self.scrub.lock();
+        // One that has begun comes to its end first.
+        if scrub.pass.order.is_some() {
+            return false;
+        }
         let Some(order) = self.scrub_options.orders.take() else { return false };
-        self.scrub.lock().pass = Pass { order: Some(order), ..Pass::default() };
+        let is_whole = order.store.is_none();
+        let own = std::mem::replace(&mut scrub.pass, Pass { order: Some(order), ..Pass::default() });
+        // One over all files takes its place.
+        scrub.set_aside = (!is_whole).then_some(own);
         true
     }
 
-    /// When so many bytes may be read next; by default those with which the next file begins.
+    /// When so many bytes may be read next; by default those with which the next file begins. Where there is none, a pass
+    /// that has begun ends at once, and no other begins.
     fn scrub_due(&self, bytes: Option<u64>) -> Moment {
         let (_, total) = self.scrubbed_files();
         let bytes = bytes.or_else(|| self.next_file().map(|next| next.bytes()));
@@ -166,7 +179,7 @@ impl Artifacts {
         if scrub.pass.order.is_some() {
             return read_at.after(at_least);
         }
-        if total == 0 {
+        if total == 0 || (bytes.is_none() && scrub.pass.after.is_none()) {
             return self.ports.clock.now().after(REST_MAX);
         }
         let bytes = u128::from(bytes.unwrap_or(0).min(total));
@@ -243,7 +256,10 @@ impl Artifacts {
             let file = disk.stat(&path)?.identity;
             Ok((file, Verify::begin(disk.open(&path)?, entry)))
         };
-        let begun: Result<_, DiskError> = self.wait(begin).await.ok()?;
+        let Ok(begun): Result<Result<_, DiskError>, _> = self.wait(begin).await else {
+            self.rest(REST_REFUSED);
+            return None;
+        };
         let (file, verify) = match begun {
             Ok((file, Ok(Some(verify)))) => (file, verify),
             Ok((file, refused)) => {
@@ -255,8 +271,7 @@ impl Artifacts {
             }
             Err(error) => {
                 tracing::warn!(store = %place.0, chunk = %place.1, %error, "chunk of an artifact not scrubbed");
-                // Where it is gone, a look for files brings it.
-                self.fetched.notify_one();
+                // Where it is gone, the next look for files brings it.
                 self.has_verified(place);
                 return None;
             }
@@ -271,7 +286,10 @@ impl Artifacts {
             let stepped = reading.verify.step();
             (reading, stepped)
         };
-        let (reading, stepped) = self.wait(step).await.ok()?;
+        let Ok((reading, stepped)) = self.wait(step).await else {
+            self.rest(REST_REFUSED);
+            return None;
+        };
         self.has_read(bytes).await;
         let what = match stepped {
             Ok(true) if reading.verify.next_bytes() > 0 => return Some(reading),
@@ -291,17 +309,18 @@ impl Artifacts {
         let name = &store.listed().name;
         let (disk, path) = (self.disk.clone(), files::manifest(name, listed));
         let read = self.wait(move || read_whole(&*disk, &path)).await;
-        let what = match read {
+        let (what, is_another) = match read {
             Ok(Ok(bytes)) => {
                 self.has_read(bytes.len() as u64).await;
                 if Digest::of(&bytes).0 == listed.manifest.0 {
                     return;
                 }
-                "the manifest has another digest".to_owned()
+                ("the manifest has another digest".to_owned(), true)
             }
-            Ok(Err(DiskError::NotFound { .. })) => return self.fetched.notify_one(),
-            Ok(Err(error)) => error.to_string(),
-            Err(_) => return,
+            // The next look for files brings one that is gone.
+            Ok(Err(DiskError::NotFound { .. })) => return,
+            Ok(Err(error)) => (error.to_string(), false),
+            Err(_) => return self.rest(REST_REFUSED),
         };
         self.tell_found(name, Digest(listed.manifest.0), what);
         let bytes = open.artifact.manifest().encode();
@@ -309,7 +328,8 @@ impl Artifacts {
             true => self.keep_manifest(name, listed, bytes).await,
             false => Err(NotYet::Changed),
         };
-        if written.is_err() {
+        // What the system did not give may be sound, so it stays.
+        if written.is_err() && is_another {
             // A look for files brings it from its source, or from a replica.
             let _ = self.disk.remove(&files::manifest(name, listed));
             self.fetched.notify_one();
@@ -350,29 +370,39 @@ impl Artifacts {
         let times = u64::from(self.pulse.times().await);
         let micros = bytes.saturating_mul(1_000_000).checked_div(self.scrub_options.bytes_per_second);
         let rest = Duration::from_micros(micros.unwrap_or(0).saturating_mul(times));
-        let mut scrub = self.scrub.lock();
-        scrub.pass.bytes += bytes;
-        scrub.read = (self.ports.clock.now(), rest);
+        self.scrub.lock().pass.bytes += bytes;
+        self.rest(rest);
+    }
+
+    /// Reads nothing for so long at least.
+    fn rest(&self, at_least: Duration) {
+        self.scrub.lock().read = (self.ports.clock.now(), at_least);
     }
 
     fn has_verified(&self, place: Place) {
         {
-            let pass = &mut self.scrub.lock().pass;
+            let scrub = &mut *self.scrub.lock();
+            let pass = &mut scrub.pass;
             (pass.after, pass.files) = (Some(place), pass.files + 1);
+            // Also of a file of which nothing could be read, so that files that are gone make nobody busy.
+            scrub.read.0 = self.ports.clock.now();
         }
         if self.next_file().is_none() {
             self.end_pass();
         }
     }
 
+    /// Ends a pass. One over the files of one store does not count as one over all.
     fn end_pass(&self) {
-        let pass = {
+        let Pass { files, bytes, damaged, .. } = {
             let mut scrub = self.scrub.lock();
-            (scrub.passes, scrub.ended) = (scrub.passes + 1, Some(self.ports.clock.now()));
-            std::mem::take(&mut scrub.pass)
+            let own = scrub.set_aside.take();
+            if own.is_none() {
+                (scrub.passes, scrub.ended) = (scrub.passes + 1, Some(self.ports.clock.now()));
+                self.numbers.scrub_passes.increment();
+            }
+            std::mem::replace(&mut scrub.pass, own.unwrap_or_default())
         };
-        self.numbers.scrub_passes.increment();
-        let Pass { files, bytes, damaged, .. } = pass;
         if files > 0 {
             self.events.record(Event::ArtifactsScrubbed { files, bytes, damaged });
         }

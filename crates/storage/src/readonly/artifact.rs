@@ -122,7 +122,7 @@ impl Artifact {
         chunks.sum::<usize>() + self.firsts.len() * 8 + self.directory.len() * 4
     }
 
-    /// Looks again which pages of its files are in memory. To be done once a second, away from requests.
+    /// Looks again which pages of its files are in memory. To be done again and again, away from requests.
     pub fn refresh(&self) {
         self.chunks.iter().flatten().for_each(Chunk::refresh);
     }

@@ -40,7 +40,7 @@ fn a_flipped_byte_that_nobody_reads_is_found_by_the_scrub_and_mended_byte_for_by
     let at = bytes.len() / 2;
     let file = std::fs::File::options().write(true).open(last).unwrap();
     file.write_all_at(&[bytes[at] ^ 1], at as u64).unwrap();
-    cluster.run(&["repair", "start", "--scrub", "-s", "words"]).exits(0);
+    cluster.run(&["repair", "start", "--scrub"]).exits(0);
     until("the damaged chunk is mended", || files(&chunks) == sound, |same| *same);
     let ended = until("the pass has ended", || scrub(3), |scrub| scrub["passes"] == 1);
     assert_eq!((&ended["damaged"], &ended["ordered"]), (&1.into(), &false.into()));

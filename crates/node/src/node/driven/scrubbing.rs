@@ -115,17 +115,34 @@ fn an_order_has_all_files_read_now_or_those_of_one_store() {
     assert_eq!(order(&keeper, Some("words"), AntiEntropyOrder::Scrub), Ok(()));
     keeper.pass(SOON);
     assert!(is_sound(&keeper, &one, 3) && !is_sound(&keeper, &other, 0));
-    assert_eq!((&scrub(&keeper)["passes"], &scrub(&keeper)["ordered"]), (&1.into(), &false.into()));
+    assert_eq!((&scrub(&keeper)["passes"], &scrub(&keeper)["ordered"]), (&0.into(), &false.into()));
+    assert!(scrub(&keeper)["seconds_ago"].is_null(), "not all was read: {:#}", keeper.told());
     assert_eq!(order(&keeper, None, AntiEntropyOrder::Scrub), Ok(()));
     keeper.pass(SOON);
     assert!(is_sound(&keeper, &other, 0) && keeper.holds(&one) && keeper.holds(&other));
-    assert_eq!(scrub(&keeper)["damaged"], 2);
+    assert_eq!((&scrub(&keeper)["damaged"], &scrub(&keeper)["passes"]), (&2.into(), &1.into()));
     let compared = order(&keeper, Some("words"), AntiEntropyOrder::Start).unwrap_err();
     assert_eq!(compared.code, ErrorCode::ReadOnly);
     assert_eq!(
         order(&keeper, Some("nothing"), AntiEntropyOrder::Scrub).unwrap_err().code,
         ErrorCode::UnknownStore
     );
+}
+
+/// The mappings of what is gone live on, so each pass looks for it again: once made the scrub, and the looks, busy for good.
+#[test]
+fn files_that_are_gone_and_come_from_nowhere_make_nobody_busy() {
+    let one = Built::new("words", 1);
+    let keeper = scrubbed(&one);
+    keeper.take(&one);
+    for chunk in 0..one.manifest.chunks.len() {
+        keeper.home.disk.remove(&keeper.path(&one, chunk)).unwrap();
+    }
+    keeper.home.disk.remove(&format!("artifacts/words/1-{}", one.digest())).unwrap();
+    keeper.pass(2 * PERIOD);
+    let passes = scrub(&keeper)["passes"].as_u64().unwrap();
+    assert!(passes <= 2, "{passes} passes over nothing in two periods");
+    assert_eq!(scrub(&keeper)["damaged"], 0);
 }
 
 /// It was once told staged until its turn to be fetched came.

@@ -10,9 +10,9 @@
 //! A mapping keeps its descriptor: the kernel is asked by it whether a page is in memory, and reads by it what is not. So a
 //! process can map half as many files as it may open ([`crate::Disk::mappings_left`]); the other half is for everything else.
 //!
-//! Pages that the kernel evicts stay noted until [`Mapping::refresh`], which a node runs once a second: a page that was
-//! used since is not what a kernel evicts first. It also notes what has come into memory by another way, so that nobody
-//! asks for such pages one by one.
+//! Pages that the kernel evicts stay noted until [`Mapping::refresh`], which a node runs once a second, and more rarely
+//! where it maps much: a page that was used since is not what a kernel evicts first. It also notes what has come into memory
+//! by another way, so that nobody asks for such pages one by one.
 
 use std::fs;
 use std::io::{ErrorKind, IoSliceMut};
