@@ -257,7 +257,7 @@ impl Artifacts {
             Ok((file, Verify::begin(disk.open(&path)?, entry)))
         };
         let Ok(begun): Result<Result<_, DiskError>, _> = self.wait(begin).await else {
-            self.rest(REST_REFUSED);
+            self.rest_at_least(REST_REFUSED);
             return None;
         };
         let (file, verify) = match begun {
@@ -287,7 +287,7 @@ impl Artifacts {
             (reading, stepped)
         };
         let Ok((reading, stepped)) = self.wait(step).await else {
-            self.rest(REST_REFUSED);
+            self.rest_at_least(REST_REFUSED);
             return None;
         };
         self.has_read(bytes).await;
@@ -320,7 +320,7 @@ impl Artifacts {
             // The next look for files brings one that is gone.
             Ok(Err(DiskError::NotFound { .. })) => return,
             Ok(Err(error)) => (error.to_string(), false),
-            Err(_) => return self.rest(REST_REFUSED),
+            Err(_) => return self.rest_at_least(REST_REFUSED),
         };
         self.tell_found(name, Digest(listed.manifest.0), what);
         let bytes = open.artifact.manifest().encode();
@@ -371,11 +371,11 @@ impl Artifacts {
         let micros = bytes.saturating_mul(1_000_000).checked_div(self.scrub_options.bytes_per_second);
         let rest = Duration::from_micros(micros.unwrap_or(0).saturating_mul(times));
         self.scrub.lock().pass.bytes += bytes;
-        self.rest(rest);
+        self.rest_at_least(rest);
     }
 
     /// Reads nothing for so long at least.
-    fn rest(&self, at_least: Duration) {
+    fn rest_at_least(&self, at_least: Duration) {
         self.scrub.lock().read = (self.ports.clock.now(), at_least);
     }
 
