@@ -213,8 +213,8 @@ fn parquet_settings(Wanted { key, value, expires }: Fields) -> Result<ReadSettin
 #[cfg(not(feature = "parquet"))]
 fn parquet_settings(_: Fields) -> Result<ReadSettings, CliError> {
     Err(CliError::Other(
-        "this program was built without Parquet; build it with `cargo build --release --features parquet`, or convert the \
-         file to tsv, csv or jsonl"
+        "this program was built without Parquet; build it with `cargo build --release -p cli --features parquet`, or \
+         convert the file to tsv, csv or jsonl"
             .to_owned(),
     ))
 }
