@@ -95,7 +95,9 @@ impl Replicas for WorkerTransport {
         let Some(cluster) = Cluster::handed_over(document, base) else { return known };
         // What drives requests goes by it at once; as a replica this node does when it is durable.
         (self.adopt)(cluster.clone());
-        Arc::new(cluster)
+        let cluster = Arc::new(cluster);
+        self.reach.replica.view().hear(&cluster);
+        cluster
     }
 }
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::select;
-use model::routing::{replicas_before, replicas_to_come, writers};
+use model::routing::{holds, writers};
 use model::{Cluster, Generation, NodeId, Partition, PartitionId, PreferenceList, Ring, Store, Token};
 use parking_lot::{RwLock, RwLockReadGuard};
 use runtime::Clock;
@@ -163,13 +163,7 @@ impl View {
 
     /// Whether `node` holds records of a store in this partition, or brings them in, whatever the partition's step.
     pub fn holds(&self, node: NodeId, store: &LocalStore, partition: &Partition) -> bool {
-        self.holds_of(node, store.definition(), partition)
-    }
-
-    /// The same for a store of either kind, as it is routed.
-    pub(crate) fn holds_of(&self, node: NodeId, definition: &Store, partition: &Partition) -> bool {
-        replicas_before(definition, partition).contains(&node)
-            || replicas_to_come(definition, partition).is_some_and(|nodes| nodes.contains(&node))
+        holds(store.definition(), partition, node)
     }
 
     /// Whether `node` takes writes of a store in this partition as a replica.
@@ -240,6 +234,10 @@ pub struct CurrentView {
     changed: Notify,
     /// The newest generation that a request has named.
     wanted: watch::Sender<Generation>,
+    /// The newest document that requests which are driven here have heard of, and its generation. As a replica this node
+    /// goes by it when it is durable; what it drives may be ahead of that.
+    heard: RwLock<Option<Arc<Cluster>>>,
+    known: AtomicU64,
 }
 
 /// Leave to store records under the view as it is: while this is held, the view is not replaced. Whoever holds it must
@@ -264,7 +262,32 @@ impl CurrentView {
             adopted: AtomicU64::new(0),
             changed: Notify::new(),
             wanted: watch::Sender::new(generation),
+            heard: RwLock::default(),
+            known: AtomicU64::new(generation.0),
         }
+    }
+
+    /// A request that is driven here goes by this document.
+    pub(crate) fn hear(&self, cluster: &Arc<Cluster>) {
+        let mut heard = self.heard.write();
+        if heard.as_ref().is_none_or(|heard| heard.generation < cluster.generation) {
+            *heard = Some(cluster.clone());
+            self.known.fetch_max(cluster.generation.0, Ordering::AcqRel);
+        }
+    }
+
+    /// The newest generation that anything here goes by.
+    pub(crate) fn known(&self) -> Generation {
+        Generation(self.known.load(Ordering::Acquire)).max(self.generation())
+    }
+
+    /// A document that is newer than the view, if requests have heard of one.
+    pub(crate) fn ahead(&self) -> Option<Arc<Cluster>> {
+        let generation = self.generation();
+        if self.known() == generation {
+            return None;
+        }
+        self.heard.read().clone().filter(|heard| heard.generation > generation)
     }
 
     /// The view now.

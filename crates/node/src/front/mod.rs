@@ -141,8 +141,9 @@ impl Front {
         let open = store.held().open(served.number, served.manifest)?;
         let tried = without_waiting(|| open.artifact.get(Token::of(key), key));
         let found = tried.answer.ok()?;
-        // Read too late for the view: the next answer of this connection must not be from an older artifact.
-        if self.replica.view().generation() != view.cluster().generation {
+        // Read too late for the view, or an earlier request has read by a newer document than that of the view: no answer of a
+        // connection may be from an older artifact than the one before.
+        if self.replica.view().known() != view.cluster().generation {
             return None;
         }
         found.as_deref().map(visit);
@@ -175,7 +176,7 @@ impl Front {
 
     /// Reads a key from its read quorum.
     pub async fn get(&self, store: &str, key: Bytes, options: &RequestOptions) -> Result<Got, Failure> {
-        if let Some(scope) = self.artifact_scope(&self.replica.view().get(), store) {
+        if let Some(scope) = self.newest_artifact_scope(store) {
             return self.coordinator.get(&scope, key, options).await;
         }
         let (view, local) = self.current(store)?;
@@ -372,7 +373,17 @@ impl Front {
         }
     }
 
-    /// The same for a read-only store; `None` for any other. Whatever is read under it is of one artifact.
+    /// The same for a read-only store, by the newest document that this node has heard of: a request that was started again
+    /// under one that is not adopted yet must not be followed by one under the view.
+    pub(super) fn newest_artifact_scope(&self, store: &str) -> Option<Scope> {
+        let Some(cluster) = self.replica.view().ahead() else {
+            return self.artifact_scope(&self.replica.view().get(), store);
+        };
+        let epoch = self.replica.epochs().tag();
+        Some(Scope { epoch, ..Scope::read_only(&cluster, cluster.read_only(store)?) })
+    }
+
+    /// The same for a read-only store, by a view; `None` for any other. Whatever is read under it is of one artifact.
     pub(super) fn artifact_scope(&self, view: &View, store: &str) -> Option<Scope> {
         let store = view.read_only(store)?;
         Some(Scope {

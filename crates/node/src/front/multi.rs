@@ -52,7 +52,7 @@ impl Front {
         deliver: &mut (dyn FnMut(usize, Result<Got, Failure>) + Send),
     ) -> Result<(), Failure> {
         check_count(keys.len())?;
-        let (scope, local) = match self.artifact_scope(&self.replica.view().get(), store) {
+        let (scope, local) = match self.newest_artifact_scope(store) {
             Some(scope) => (scope, None),
             None => {
                 let (view, local) = self.current(store)?;

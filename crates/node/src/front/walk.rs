@@ -113,6 +113,10 @@ impl Front {
         limit: StretchLimit,
     ) -> Result<Stretch, Failure> {
         let mut refreshes_left = REFRESHES_MAX;
+        // Of a read-only store an earlier request may have read by a document that is not adopted yet.
+        if let Some(ahead) = self.replica.view().ahead() {
+            self.replica.view().reached(ahead.generation, &**self.clock(), ADOPT_PATIENCE).await;
+        }
         loop {
             let (view, scope) = self.walked(store)?;
             match self.stretch_under(&view, &scope, from, limit).await {

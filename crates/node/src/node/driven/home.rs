@@ -143,7 +143,7 @@ impl Home {
         self.stage.run(Node::start(self.config.clone(), self.ports(), disk, engines, session))
     }
 
-    fn ports(&self) -> Ports {
+    pub(crate) fn ports(&self) -> Ports {
         Ports {
             clock: Arc::new(self.stage.clone()),
             tasks: Arc::new(self.stage.clone()),

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use client::coordinator::Replicas;
+use client::peers::Peers;
 use futures_util::FutureExt;
 use model::{
     ArtifactNumber, Cluster, Generation, ManifestDigest, NodeId, ReadOnlyStore, StoreName, Token, Value,
@@ -19,11 +21,15 @@ use storage::readonly::{
     build, chunk_path,
 };
 use wire::error::ErrorCode;
-use wire::messages::{ArtifactGet, ArtifactScan, Request, Response, ScanAfter, Scanned, StoreRef};
+use wire::messages::{
+    ArtifactGet, ArtifactScan, Request, RequestOptions, Response, ScanAfter, Scanned, StoreRef,
+};
 
 use super::home::cluster;
 use super::{Answer, Home};
+use crate::front::{Adopt, AtHand};
 use crate::node::{Node, NodeConfig};
+use crate::transport::WorkerTransport;
 
 /// Keys of each artifact, in four chunks.
 const KEYS: u64 = 400;
@@ -521,4 +527,41 @@ fn what_becomes_of_an_artifact_is_told_in_events() {
     let all =
         [("served", 1), ("served", 2), ("rolled-back", 1), ("aborted", 3), ("removed", 3), ("removed", 2)];
     assert_eq!(told, all.map(|(what, number)| (format!("artifact-{what}"), number)));
+}
+
+/// A node that was behind by two swaps once answered from the new artifact, and then from the old one again.
+#[test]
+fn who_has_read_by_a_document_that_is_not_adopted_yet_reads_nothing_older() {
+    let (one, two) = (Built::new("words", 1), Built::new("words", 2));
+    let listed = two.staged(&one.served(&empty("words")));
+    let keeper = Keeper::whole(vec![listed.clone()], &[&one, &two]);
+    let front = keeper.node.worker(keeper.home.ports()).service.front;
+    let key = one.key(0);
+    let read = || {
+        let got = keeper.home.stage.run(front.get("words", key.clone(), &RequestOptions::default()));
+        got.unwrap().set.versions()[0].dot.actor.incarnation
+    };
+    let read_now = || {
+        let Some((view, AtHand::Artifacts(store))) = front.at_hand("words") else {
+            panic!("it is read-only")
+        };
+        front.get_artifact_now(&view, &store, &key, &mut |_| {})
+    };
+    assert_eq!((read(), read_now()), (1, Some(true)));
+    // Nothing can be written, so the node cannot adopt what it is told.
+    keeper.home.disk.set_capacity(Some(0));
+    let generation = Generation(keeper.document.generation.0 + 1);
+    let newer = Cluster { generation, read_only: vec![two.served(&listed)], ..keeper.document.clone() };
+    let node = keeper.node.clone();
+    let peers = Peers::new(keeper.home.ports(), node.as_peer(), None);
+    let offer: Adopt = Arc::new(move |cluster| node.offer(cluster));
+    let transport = WorkerTransport::new(keeper.node.replica.clone(), peers, offer);
+    let driven_by = transport.adopt(&serde_json::to_vec(&newer).unwrap(), &keeper.document);
+    assert_eq!(driven_by.generation, generation);
+    keeper.pass(SOON);
+    assert_eq!(keeper.node.replica.view().generation(), keeper.document.generation, "it is behind");
+    assert_eq!((read(), read_now()), (2, None));
+    keeper.home.disk.set_capacity(None);
+    keeper.home.stage.until(|| keeper.node.replica.view().generation() == generation);
+    assert_eq!((read(), read_now()), (2, Some(true)));
 }
