@@ -56,11 +56,14 @@ impl Executor {
     ) -> Result<T, Refusal> {
         let answered = self.begin(async move {
             let outcome = tokio::time::timeout(SILENCE_MAX, work).await;
-            let silent = || format!("the source gave nothing for {} s", SILENCE_MAX.as_secs());
-            outcome.unwrap_or_else(|_| Err(Refusal::Failed(silent())))
+            outcome.unwrap_or_else(|_| Err(silent()))
         });
         answered.wait()
     }
+}
+
+fn silent() -> Refusal {
+    Refusal::Failed(format!("the source gave nothing for {} s", SILENCE_MAX.as_secs()))
 }
 
 /// Something that goes on, and what comes of it.
@@ -189,31 +192,49 @@ impl RemoteFile {
     }
 
     /// Fills a buffer, which ends within the file.
-    fn fill(&self, mut under_way: UnderWay, buffer: &mut [u8]) -> Result<UnderWay, Refusal> {
-        let mut filled = 0;
-        while filled < buffer.len() {
-            if under_way.left.is_empty() {
-                let mut stream = under_way.stream;
-                let next;
-                (stream, next) = self.executor.wait(async move {
-                    let next = stream.next().await.transpose()?;
-                    Ok((stream, next))
-                })?;
-                under_way.stream = stream;
-                let early = || {
-                    Refusal::Failed(format!("it ended after {} of {} bytes", under_way.at, self.meta.length))
-                };
-                under_way.left = next.ok_or_else(early)?;
-                continue;
-            }
-            let part = under_way.left.len().min(buffer.len() - filled);
-            buffer[filled..filled + part].copy_from_slice(&under_way.left[..part]);
-            under_way.left.advance(part);
-            under_way.at += part as u64;
-            filled += part;
+    fn fill(&self, mut under_way: UnderWay, mut buffer: &mut [u8]) -> Result<UnderWay, Refusal> {
+        under_way.pour(&mut buffer);
+        if buffer.is_empty() {
+            return Ok(under_way);
         }
-        Ok(under_way)
+        // All of it at once: a server may send pieces of a few kilobytes, and each crossing of threads costs as much as they.
+        let UnderWay { stream, at, .. } = under_way;
+        let (stream, parts) = self.executor.begin(gather(stream, buffer.len())).wait()?;
+        under_way = UnderWay { at, stream, left: Bytes::new() };
+        for part in parts {
+            under_way.left = part;
+            under_way.pour(&mut buffer);
+        }
+        if buffer.is_empty() {
+            return Ok(under_way);
+        }
+        Err(Refusal::Failed(format!("it ended after {} of {} bytes", under_way.at, self.meta.length)))
     }
+}
+
+impl UnderWay {
+    /// Puts what is left into a buffer, as far as it goes.
+    fn pour(&mut self, buffer: &mut &mut [u8]) {
+        let count = self.left.len().min(buffer.len());
+        let (now, rest) = std::mem::take(buffer).split_at_mut(count);
+        now.copy_from_slice(&self.left[..count]);
+        self.left.advance(count);
+        self.at += count as u64;
+        *buffer = rest;
+    }
+}
+
+/// So many bytes of a stream, in the parts in which they come; fewer at its end. Each part may be as late as a source may be
+/// silent.
+async fn gather(mut stream: Stream, wanted: usize) -> Result<(Stream, Vec<Bytes>), Refusal> {
+    let (mut parts, mut bytes) = (Vec::new(), 0);
+    while bytes < wanted {
+        let next = tokio::time::timeout(SILENCE_MAX, stream.next()).await.map_err(|_| silent())?;
+        let Some(part) = next.transpose()? else { break };
+        bytes += part.len();
+        parts.push(part);
+    }
+    Ok((stream, parts))
 }
 
 impl File for RemoteFile {
