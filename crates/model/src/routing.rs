@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 
 use crate::key::Token;
 use crate::node::{Node, NodeId, Role, Zone};
-use crate::ring::{Partition, Step};
+use crate::ring::{Partition, Ring, Step};
 use crate::store::{Consistency, Store};
 
 /// How a store picks its replicas from a partition's list.
@@ -95,6 +95,21 @@ pub fn replicas_to_come<'a>(store: &Store, partition: &'a Partition) -> Option<&
 /// The nodes that are replicas of a store's keys in `partition`, or were until it began to move, or the store to change.
 pub fn replicas_before<'a>(store: &Store, partition: &'a Partition) -> &'a [NodeId] {
     first_n(store.consistency, &partition.nodes)
+}
+
+/// Whether `node` holds a store's keys in `partition`, or is about to, or did until it began to move: what such a node has of
+/// them it keeps.
+pub fn holds(store: &Store, partition: &Partition, node: NodeId) -> bool {
+    replicas_before(store, partition).contains(&node)
+        || replicas_to_come(store, partition).is_some_and(|nodes| nodes.contains(&node))
+}
+
+/// The tokens, first and last, of each partition in which `node` [`holds`] a store's keys; ascending.
+pub fn slices_held(ring: &Ring, store: &Store, node: NodeId) -> Vec<(Token, Token)> {
+    let partitions = ring.partitions();
+    let ends = partitions.iter().skip(1).map(|next| next.start - 1).chain([u64::MAX]);
+    let each = partitions.iter().zip(ends).filter(|(partition, _)| holds(store, partition, node));
+    each.map(|(partition, end)| (Token(partition.start), Token(end))).collect()
 }
 
 /// The nodes of `partition` that take writes of a store's keys as replicas, each once; those that answer gets first.

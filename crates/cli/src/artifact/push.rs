@@ -39,7 +39,7 @@ struct Pushed {
 impl Pushed {
     /// What is waited for.
     fn awaited(&self, cluster: &Cluster, store: &ReadOnlyStore, is_pushed: bool) -> Awaited {
-        let owned = owned(cluster, store.replicas, &self.contents);
+        let owned = owned(cluster, store, &self.contents);
         Awaited { number: self.number, url: self.url.clone(), replicas: store.replicas, is_pushed, owned }
     }
 }

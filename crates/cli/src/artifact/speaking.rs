@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use model::{ArtifactNumber, Cluster, NodeId, Partition};
+use model::routing::slices_held;
+use model::{ArtifactNumber, Cluster, NodeId, ReadOnlyStore};
 use storage::readonly::Manifest;
 
 use super::told::Told;
@@ -30,25 +31,12 @@ pub(super) struct Awaited {
 }
 
 /// Bytes of files that each node owns of an artifact, or is about to own.
-pub(super) fn owned(cluster: &Cluster, replicas: u8, manifest: &Manifest) -> BTreeMap<NodeId, u64> {
-    let partitions = cluster.ring.partitions();
-    let ends = partitions.iter().skip(1).map(|next| next.start - 1).chain([u64::MAX]);
-    let first = |nodes: &[NodeId], node: NodeId| nodes.iter().take(replicas.into()).any(|one| *one == node);
-    let holds = |partition: &Partition, node: NodeId| {
-        let coming = partition.coming.as_ref().map(|coming| &coming.nodes);
-        first(&partition.nodes, node) || coming.is_some_and(|nodes| first(nodes, node))
-    };
-    let of_node = |node: NodeId| {
-        let each = partitions.iter().zip(ends.clone());
-        let slices: Vec<(u64, u64)> = each
-            .filter(|(partition, _)| holds(partition, node))
-            .map(|(partition, end)| (partition.start, end))
-            .collect();
-        let chunks = manifest.chunks.iter().filter(|chunk| {
-            let at = slices.partition_point(|(_, end)| *end < chunk.slice.first.0);
-            slices.get(at).is_some_and(|(start, _)| *start <= chunk.slice.last.0)
-        });
-        chunks.map(|chunk| chunk.file_bytes).sum()
+pub(super) fn owned(cluster: &Cluster, store: &ReadOnlyStore, manifest: &Manifest) -> BTreeMap<NodeId, u64> {
+    let routed = store.as_store();
+    let of_node = |node: NodeId| -> u64 {
+        let touching = manifest.touching(&slices_held(&cluster.ring, &routed, node));
+        let owned = manifest.chunks.iter().zip(touching).filter(|(_, touches)| *touches);
+        owned.map(|(chunk, _)| chunk.file_bytes).sum()
     };
     cluster.nodes.iter().map(|node| (node.id, of_node(node.id))).collect()
 }
@@ -219,9 +207,10 @@ mod tests {
             chunks: vec![chunk(0, half - 1, 10), chunk(half, u64::MAX, 1000)],
             lineage: None,
         };
-        let sum = |replicas| owned(&cluster, replicas, &manifest).into_values().sum::<u64>();
+        let store = |replicas| ReadOnlyStore::new(StoreName::new("words").unwrap(), replicas);
+        let sum = |replicas| owned(&cluster, &store(replicas), &manifest).into_values().sum::<u64>();
         assert_eq!((sum(1), sum(2), sum(3)), (1010, 2020, 3030));
         let first = cluster.ring.partitions()[0].nodes[0];
-        assert_eq!(owned(&cluster, 1, &manifest)[&first] % 1000, 10);
+        assert_eq!(owned(&cluster, &store(1), &manifest)[&first] % 1000, 10);
     }
 }

@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering;
 
 use futures_util::FutureExt;
 use model::readonly::Standing;
+use model::routing::slices_held;
 use model::{ArtifactNumber, Generation, ListedArtifact, StoreName};
 use storage::readonly::{Artifact, ChunkEntry, Digest, Manifest, OpenError};
 
@@ -276,20 +277,7 @@ impl Artifacts {
 
     /// Which chunks of an artifact touch what this node owns, or is about to own.
     pub(super) fn wanted(&self, view: &View, store: &ReadOnly, manifest: &Manifest) -> Vec<bool> {
-        let definition = store.definition();
-        let partitions = view.cluster().ring.partitions();
-        let ends = partitions.iter().skip(1).map(|next| next.start - 1).chain([u64::MAX]);
-        let owned: Vec<(u64, u64)> = partitions
-            .iter()
-            .zip(ends)
-            .filter(|(partition, _)| view.holds_of(self.node, definition, partition))
-            .map(|(partition, end)| (partition.start, end))
-            .collect();
-        let touches = |chunk: &ChunkEntry| {
-            let at = owned.partition_point(|(_, end)| *end < chunk.slice.first.0);
-            owned.get(at).is_some_and(|(start, _)| *start <= chunk.slice.last.0)
-        };
-        manifest.chunks.iter().map(touches).collect()
+        manifest.touching(&slices_held(&view.cluster().ring, store.definition(), self.node))
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use model::routing::holds;
 use model::{ListedArtifact, NodeId, StoreName};
 use parking_lot::Mutex;
 use protocol::push::Origin;
@@ -129,7 +130,7 @@ impl Artifacts {
         let begin = partitions.partition_point(|partition| partition.start <= first).saturating_sub(1);
         let touched: Vec<_> =
             partitions[begin..].iter().take_while(|partition| partition.start <= last).collect();
-        let owns = |node: NodeId| touched.iter().any(|partition| view.holds_of(node, definition, partition));
+        let owns = |node: NodeId| touched.iter().any(|partition| holds(definition, partition, node));
         self.others(view, owns, usize::from(wanted.file.digest.0[0]))
     }
 

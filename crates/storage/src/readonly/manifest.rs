@@ -152,6 +152,15 @@ impl Manifest {
         self.chunks.iter().map(ChunkEntry::file).chain(self.deltas().iter().map(DeltaEntry::file))
     }
 
+    /// Which of its chunks touch these slices of tokens (first and last), which ascend.
+    pub fn touching(&self, slices: &[(Token, Token)]) -> Vec<bool> {
+        let touches = |chunk: &ChunkEntry| {
+            let at = slices.partition_point(|(_, last)| *last < chunk.slice.first);
+            slices.get(at).is_some_and(|(first, _)| *first <= chunk.slice.last)
+        };
+        self.chunks.iter().map(touches).collect()
+    }
+
     /// Its digest.
     pub fn digest(&self) -> Digest {
         Digest::of(&self.encode())
