@@ -16,6 +16,7 @@ use crate::workload::{Preset, WorkloadOptions};
 
 use super::operator::Operator;
 use super::script::system;
+use super::table::TABLE;
 use super::{ScenarioError, ScenarioReport, TontineArgs, native_addresses};
 
 /// How the node is started unless the command line says otherwise.
@@ -25,8 +26,6 @@ const ARGUMENTS: &str = "dev --nodes 1 --replicas 1 --engine memory --workers 1 
 const LOAD_DEPTH: usize = 16;
 /// The store that takes writes.
 const ORDINARY: &str = "default";
-/// The read-only store.
-const TABLE: &str = "table";
 
 /// What to measure.
 #[derive(Clone, Debug, clap::Args)]
@@ -130,13 +129,10 @@ impl DoorsScenario {
     }
 
     fn driver(&self, depth: usize) -> DriverOptions {
+        let quiet = self.quiet;
         DriverOptions {
-            connections: self.connections,
-            depth,
-            warm_up: self.warm_up,
-            duration: Some(self.duration),
-            quiet: self.quiet,
-            ..DriverOptions::default()
+            quiet,
+            ..DriverOptions::closed(self.connections, depth, (self.warm_up, self.duration))
         }
     }
 }

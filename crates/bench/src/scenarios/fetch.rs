@@ -9,9 +9,6 @@
 //! to publish what is served then, so its time is more than that of the bytes alone.
 //! **Never** push the same table twice: nodes keep what they have.
 
-use std::fs::File;
-use std::io::{BufWriter, Write};
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
@@ -25,14 +22,13 @@ use crate::workload::{Preset, WorkloadOptions};
 
 use super::operator::{Operator, raw_copy};
 use super::script::{Opened, PhaseFigures, Script, TIMEOUT, WARM_UP, beside, system, within};
+use super::table::{TABLE, build_numbered, files_of};
 use super::{ScenarioError, ScenarioReport, TontineArgs, native_addresses};
 
 /// Loading is no part of the figures: a pipeline makes it short.
 const LOAD_DEPTH: usize = 16;
 /// Nodes, of which each fetches a third of the table.
 const NODES: usize = 3;
-/// The read-only store.
-const TABLE: &str = "table";
 
 /// What to measure.
 #[derive(Clone, Debug, clap::Args)]
@@ -104,8 +100,8 @@ impl FetchScenario {
         );
         let options = self.tontine.options(&arguments, NODES)?;
         let mut operator = Operator { program: options.program.clone(), connect: String::new() };
-        let first = self.build(&operator, tables.path(), 1)?;
-        let second = self.build(&operator, tables.path(), 2)?;
+        let first = build_numbered(&operator, tables.path(), 1, self.table_records)?;
+        let second = build_numbered(&operator, tables.path(), 2, self.table_records)?;
         let started = Contestant::start("tontine", &PeerOptions::Tontine(options))?;
         let addresses = native_addresses(&started, NODES)?;
         operator.connect = addresses.join(",");
@@ -141,22 +137,6 @@ impl FetchScenario {
         }
     }
 
-    /// Builds a table with a number; no two have a value in common.
-    fn build(&self, operator: &Operator, folder: &Path, number: u64) -> Result<String, ScenarioError> {
-        let (input, output) = (folder.join(format!("{number}.tsv")), folder.join(format!("table-{number}")));
-        let mut file = BufWriter::new(File::create(&input).map_err(system)?);
-        for record in 0..self.table_records {
-            writeln!(file, "key{record}\t{number}:{record:0>1000}").map_err(system)?;
-        }
-        file.flush().map_err(system)?;
-        let text = |path: &Path| path.to_string_lossy().into_owned();
-        let (from, to, number) = (text(&input), text(&output), number.to_string());
-        let words = ["artifact", "build", &from, "--key", "1", "--value", "2", "--compression", "none"];
-        operator.run_alone(&[&words[..], &["-s", TABLE, "--to", &to, "--number", &number]].concat())?;
-        std::fs::remove_file(&input).map_err(system)?;
-        Ok(to)
-    }
-
     /// Pushes a table while the run is under way.
     fn conduct(
         &self,
@@ -176,9 +156,7 @@ impl FetchScenario {
 }
 
 fn push(operator: &Operator, table: &str) -> Result<Pushed, ScenarioError> {
-    let chunks = std::fs::read_dir(Path::new(table).join("chunks")).map_err(system)?;
-    let lengths = chunks.map(|entry| Ok(entry?.metadata()?.len()));
-    let bytes = lengths.sum::<std::io::Result<u64>>().map_err(system)? as f64;
+    let (_, bytes) = files_of(table)?;
     let began = Instant::now();
     operator.run(&["artifact", "push", table])?;
     Ok(Pushed { from: 0.0, seconds: began.elapsed().as_secs_f64(), bytes })

@@ -26,6 +26,7 @@ pub mod resp;
 mod script;
 pub mod source;
 pub mod swap;
+mod table;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -53,18 +53,11 @@ pub(super) fn raw_copy(parent: Option<&Path>, bytes: f64) -> std::io::Result<f64
     let parent = parent.map_or_else(std::env::temp_dir, Path::to_owned);
     let directory = tempfile::tempdir_in(parent)?;
     let (from, to) = (directory.path().join("from"), directory.path().join("to"));
-    let mut page = vec![0u8; COPY_BYTES];
-    let mut source = File::create(&from)?;
-    let pages = (bytes / COPY_BYTES as f64).ceil() as u64;
-    for number in 0..pages {
-        // No two pages alike, for file systems that would notice.
-        page[..8].copy_from_slice(&number.to_le_bytes());
-        source.write_all(&page)?;
-    }
-    source.sync_data()?;
+    fill(&from, bytes)?;
     let began = Instant::now();
+    let mut page = vec![0u8; COPY_BYTES];
     let (mut source, mut copy) = (File::open(&from)?, File::create(&to)?);
-    for _ in 0..pages {
+    for _ in 0..pages(bytes) {
         source.read_exact(&mut page)?;
         copy.write_all(&page)?;
     }
@@ -76,15 +69,25 @@ pub(super) fn raw_copy(parent: Option<&Path>, bytes: f64) -> std::io::Result<f64
 pub(super) fn raw_write(parent: Option<&Path>, bytes: f64) -> std::io::Result<f64> {
     let parent = parent.map_or_else(std::env::temp_dir, Path::to_owned);
     let directory = tempfile::tempdir_in(parent)?;
-    let mut page = vec![0u8; COPY_BYTES];
     let began = Instant::now();
-    let mut file = File::create(directory.path().join("to"))?;
-    for number in 0..(bytes / COPY_BYTES as f64).ceil() as u64 {
+    fill(&directory.path().join("to"), bytes)?;
+    Ok(began.elapsed().as_secs_f64())
+}
+
+fn pages(bytes: f64) -> u64 {
+    (bytes / COPY_BYTES as f64).ceil() as u64
+}
+
+/// Writes a file of so many bytes, and syncs it.
+fn fill(path: &Path, bytes: f64) -> std::io::Result<()> {
+    let mut page = vec![0u8; COPY_BYTES];
+    let mut file = File::create(path)?;
+    for number in 0..pages(bytes) {
+        // No two pages alike, for file systems that would notice.
         page[..8].copy_from_slice(&number.to_le_bytes());
         file.write_all(&page)?;
     }
-    file.sync_data()?;
-    Ok(began.elapsed().as_secs_f64())
+    file.sync_data()
 }
 
 #[cfg(test)]

@@ -115,13 +115,10 @@ impl PipelineScenario {
     }
 
     fn driver(&self, depth: usize) -> DriverOptions {
+        let quiet = self.quiet;
         DriverOptions {
-            connections: self.connections,
-            depth,
-            warm_up: self.warm_up,
-            duration: Some(self.duration),
-            quiet: self.quiet,
-            ..DriverOptions::default()
+            quiet,
+            ..DriverOptions::closed(self.connections, depth, (self.warm_up, self.duration))
         }
     }
 }

@@ -7,7 +7,7 @@
 //! Raw reading is another program's: curl for web servers and S3, whoever is named for the rest. Its client shares nothing with
 //! ours. A fetch is timed by `artifact stage`, which looks ten times a second.
 
-use std::io::{BufWriter, Write};
+use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -18,10 +18,9 @@ use crate::report::median;
 
 use super::operator::{Operator, raw_write};
 use super::script::system;
+use super::table::{TABLE, build_numbered, files_of};
 use super::{ScenarioError, ScenarioReport, TontineArgs, native_addresses};
 
-/// The read-only store.
-const TABLE: &str = "table";
 /// Files that are read raw at a time, as a node fetches them.
 const READ_AT_ONCE: usize = 4;
 
@@ -106,14 +105,14 @@ impl SourceScenario {
     }
 
     fn round(&self, operator: &Operator, folder: &Path, number: u64) -> Result<Round, ScenarioError> {
-        let table = build(operator, folder, number, self.table_records)?;
+        let table = build_numbered(operator, folder, number, self.table_records)?;
         let name = format!("table-{number}");
         let there = format!("{}/{name}", self.to.as_ref().unwrap_or(&self.url));
         let source = format!("{}/{name}", self.url);
         let began = Instant::now();
         operator.run_alone(&["artifact", "copy", &table, &there])?;
         let put = began.elapsed().as_secs_f64();
-        let (files, bytes) = files_of(Path::new(&table))?;
+        let (files, bytes) = files_of(&table)?;
         let urls: Vec<String> = files.iter().map(|file| format!("{source}/chunks/{file}")).collect();
         let read = self.read_raw(&urls)?;
         let written = raw_write(self.tontine.scratch.as_deref(), bytes).map_err(system)?;
@@ -183,33 +182,6 @@ fn curl_config(urls: &[String]) -> Result<String, ScenarioError> {
         config += &format!("url = \"{place}\"\noutput = \"/dev/null\"\n");
     }
     Ok(config)
-}
-
-/// Builds a table with a number; no two have a value in common.
-fn build(operator: &Operator, folder: &Path, number: u64, records: u64) -> Result<String, ScenarioError> {
-    let (input, output) = (folder.join(format!("{number}.tsv")), folder.join(format!("table-{number}")));
-    let mut file = BufWriter::new(std::fs::File::create(&input).map_err(system)?);
-    for record in 0..records {
-        writeln!(file, "key{record}\t{number}:{record:0>1000}").map_err(system)?;
-    }
-    file.flush().map_err(system)?;
-    let text = |path: &Path| path.to_string_lossy().into_owned();
-    let (from, to, number) = (text(&input), text(&output), number.to_string());
-    let words = ["artifact", "build", &from, "--key", "1", "--value", "2", "--compression", "none"];
-    operator.run_alone(&[&words[..], &["-s", TABLE, "--to", &to, "--number", &number]].concat())?;
-    std::fs::remove_file(&input).map_err(system)?;
-    Ok(to)
-}
-
-/// The names of a table's files, and their bytes together.
-fn files_of(table: &Path) -> Result<(Vec<String>, f64), ScenarioError> {
-    let (mut names, mut bytes) = (Vec::new(), 0);
-    for entry in std::fs::read_dir(table.join("chunks")).map_err(system)? {
-        let entry = entry.map_err(system)?;
-        names.push(entry.file_name().to_string_lossy().into_owned());
-        bytes += entry.metadata().map_err(system)?.len();
-    }
-    Ok((names, bytes as f64))
 }
 
 /// Puts what was seen into figures and words.

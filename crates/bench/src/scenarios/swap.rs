@@ -11,7 +11,6 @@
 
 use std::io::Write;
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::compare::Contestant;
@@ -23,10 +22,9 @@ use crate::workload::Operation;
 
 use super::operator::Operator;
 use super::script::system;
+use super::table::{TABLE, build};
 use super::{ScenarioError, ScenarioReport, TontineArgs, native_addresses};
 
-/// The read-only store.
-const TABLE: &str = "table";
 /// The key whose value is the artifact's number.
 const NUMBER: &str = "number";
 /// Bytes of a record, about.
@@ -107,9 +105,13 @@ impl SwapScenario {
         let (_, node) = self.start(&data)?;
         let operator = self.operator(&node)?;
         let (first, second) = (text(&source.join("1")), text(&source.join("2")));
-        build(&operator, &["--to", &first, "--number", "1"], megabytes * 1_000_000 / RECORD_BYTES, 1)?;
+        let records = megabytes * 1_000_000 / RECORD_BYTES;
+        build(&operator, &["--to", &first, "--number", "1"], |input| {
+            (0..records).try_for_each(|record| writeln!(input, "key{record}\t{record:0>1000}"))?;
+            writeln!(input, "{NUMBER}\t1")
+        })?;
         let upon = ["--to", &second, "--number", "2", "--parent", &first, "--changes"];
-        build(&operator, &upon, 0, 2)?;
+        build(&operator, &upon, |input| writeln!(input, "{NUMBER}\t2"))?;
         operator.run(&["store", "create", TABLE, "--read-only", "--consistency", "1,1,1"])?;
         operator.run(&["artifact", "push", &first])?;
         operator.run(&["artifact", "push", &second])?;
@@ -156,40 +158,6 @@ impl SwapScenario {
 
 fn text(path: &Path) -> String {
     path.to_string_lossy().into_owned()
-}
-
-/// Builds a table of so many records, and of the one that says its number. The records go through a pipe, so that they
-/// take no room on the disk.
-fn build(operator: &Operator, words: &[&str], records: u64, number: u64) -> Result<(), ScenarioError> {
-    let common = ["artifact", "build", "-", "--format", "tsv", "--key", "1", "--value", "2", "-s", TABLE];
-    let failed = |reason: String| ScenarioError::Command {
-        command: format!("{} {} {}", operator.program.display(), common.join(" "), words.join(" ")),
-        reason,
-    };
-    let mut building = Command::new(&operator.program)
-        .args(common)
-        .args(words)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .map_err(|error| failed(error.to_string()))?;
-    let mut input = std::io::BufWriter::new(building.stdin.take().expect("it was asked for"));
-    let mut write = || {
-        for record in 0..records {
-            writeln!(input, "key{record}\t{record:0>1000}")?;
-        }
-        writeln!(input, "{NUMBER}\t{number}")?;
-        input.flush()
-    };
-    // A build that ends early says why itself.
-    let _ = write();
-    drop(input);
-    let ended = building.wait_with_output().map_err(|error| failed(error.to_string()))?;
-    match ended.status.success() {
-        true => Ok(()),
-        false => Err(failed(String::from_utf8_lossy(&ended.stderr).trim().to_owned())),
-    }
 }
 
 /// The Redis door of a node, asked for the artifact's number over one connection.
