@@ -32,16 +32,18 @@ struct Scratch(std::path::PathBuf);
 
 impl Scratch {
     fn new() -> Scratch {
-        static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        let name = format!("tontine-disk-{}-{number}", std::process::id());
-        Scratch(std::env::temp_dir().join(name))
+        Scratch(std::env::temp_dir().join(Scratch::name()))
     }
 
     /// On the disk that the tests were built on.
     fn in_target() -> Scratch {
-        let name = format!("tontine-disk-{}", std::process::id());
-        Scratch(std::env::current_exe().unwrap().with_file_name(name))
+        Scratch(std::env::current_exe().unwrap().with_file_name(Scratch::name()))
+    }
+
+    fn name() -> String {
+        static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        format!("tontine-disk-{}-{number}", std::process::id())
     }
 }
 
