@@ -1,6 +1,6 @@
 //! Pushes and rollbacks that are refused, and the command that the refusal names.
 
-use super::harm::{Damaged, KEYS, await_served, await_state, begin, serving};
+use super::harm::{Damaged, KEYS, await_served, await_state, begin, serving, wish};
 use super::{build_of, in_words, number_of};
 use crate::cluster::{Cluster, Signal};
 
@@ -89,7 +89,7 @@ fn a_push_whose_source_has_moved_or_that_was_aborted_goes_live_when_it_is_pushed
     let cluster = serving(folder.path());
     // The source moves while nodes try.
     let two = Damaged::build(folder.path(), 2);
-    cluster.run(&["artifact", "push", &two.directory, "--timeout-s", "0", "--replicas", "2"]);
+    wish(&cluster, &two.directory, 2, &["--replicas", "2"]);
     await_state(&cluster, 2, ["failed"; 3]);
     two.mend();
     let moved = format!("{}-elsewhere", two.directory);
@@ -104,20 +104,11 @@ fn a_push_whose_source_has_moved_or_that_was_aborted_goes_live_when_it_is_pushed
     assert!(artifact(2).unwrap()["source"].as_str().unwrap().ends_with("-elsewhere"));
     // Watching again changes nothing of the wish.
     let three = Damaged::build(folder.path(), 3);
-    cluster.run(&[
-        "artifact",
-        "push",
-        &three.directory,
-        "--timeout-s",
-        "0",
-        "--replicas",
-        "2",
-        "--abort-after-s=600",
-    ]);
-    let wish = artifact(3).unwrap()["push"].clone();
-    assert!(wish["replicas"] == 2 && wish["abort_at"].is_u64(), "{wish}");
-    cluster.run(&["artifact", "push", &three.directory, "--timeout-s", "0"]);
-    assert_eq!(artifact(3).unwrap()["push"], wish);
+    wish(&cluster, &three.directory, 3, &["--replicas", "2", "--abort-after-s=600"]);
+    let wished = artifact(3).unwrap()["push"].clone();
+    assert!(wished["replicas"] == 2 && wished["abort_at"].is_u64(), "{wished}");
+    wish(&cluster, &three.directory, 3, &[]);
+    assert_eq!(artifact(3).unwrap()["push"], wished);
     cluster.run(&["artifact", "abort", "words", "3"]).exits(0);
     let aborted = cluster.run(&["artifact", "push", &three.directory, "--abort-after-s", "0"]).exits(2);
     assert!(aborted.stderr.contains("was aborted"), "{aborted:?}");

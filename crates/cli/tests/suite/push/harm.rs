@@ -58,6 +58,14 @@ pub(super) fn await_served(cluster: &Cluster, number: u64) {
     until(&format!("artifact {number} is served"), served, |served| *served == number);
 }
 
+/// Wishes for a push that cannot be done yet, until it is listed. A push is refused while no headmaster is at work, and
+/// the node that lists may hear of it a moment later.
+pub(super) fn wish(cluster: &Cluster, directory: &str, number: u64, options: &[&str]) {
+    let words = [&["artifact", "push", directory, "--timeout-s", "0"], options].concat();
+    until("a push is taken", || cluster.run(&words), |answer| answer.code == 3);
+    until("a push is listed", || states(cluster, number), |seen| !seen.is_empty());
+}
+
 /// A command that goes on while the test does.
 pub(super) fn begin(cluster: &Cluster, words: &[&str]) -> Child {
     let mut command = cluster.command(words);

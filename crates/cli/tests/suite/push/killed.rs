@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::Value as Json;
 
-use super::harm::{Damaged, KEYS, begin, serving};
+use super::harm::{Damaged, KEYS, begin, serving, wish};
 use super::{build_of, in_words, number_of};
 use crate::cluster::{Cluster, Signal};
 use crate::observe::{kill_headmaster, until};
@@ -79,7 +79,7 @@ fn a_swap_a_rollback_an_abort_and_a_delete_happen_or_do_not_whoever_is_killed_in
     order_under_fire(&mut cluster, &["artifact", "rollback", "words"], &[(1, "served"), (2, "kept")]);
     await_serving(&cluster, 1);
     let three = Damaged::build(folder.path(), 3);
-    cluster.run(&["artifact", "push", &three.directory, "--timeout-s", "0"]);
+    wish(&cluster, &three.directory, 3, &[]);
     order_under_fire(&mut cluster, &["artifact", "abort", "words", "3"], &[(1, "served"), (2, "kept")]);
     order_under_fire(&mut cluster, &["artifact", "delete", "words", "2"], &[(1, "served")]);
     await_serving(&cluster, 1);
