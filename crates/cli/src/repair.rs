@@ -189,8 +189,10 @@ fn ordered(node: NodeId, order: AntiEntropyOrder, part: &Part, answer: &Result<J
         },
         AntiEntropyOrder::Look => format!("{node}\n"),
         AntiEntropyOrder::Scrub => {
+            // The list says when a node last read all, so a pass over one store is seen only as an event.
+            let list = if what.is_some() { "`tontine events`" } else { "`tontine artifact list`" };
+            let (records, artifacts) = ("`tontine repair status`", list);
             let what = what.map_or_else(String::new, |what| format!(" of {what}"));
-            let (records, artifacts) = ("`tontine repair status`", "`tontine artifact list`");
             let (read, shown) = match (part.has_records, part.has_artifacts) {
                 (true, false) => ("records", records.to_owned()),
                 (false, _) => ("artifacts", artifacts.to_owned()),

@@ -216,6 +216,11 @@ fn refusal(error: &Error, scheme: Scheme) -> Refusal {
                 "permission denied; set {variables} in the environment of this program, or give it the right"
             ))
         }
+        Error::NotSupported { .. } if scheme != Scheme::S3 => Refusal::Failed(
+            "the web server does not answer requests for a range of a file; serve the directory with one that does, \
+             such as nginx"
+                .to_owned(),
+        ),
         error => Refusal::Failed(redirected(error).unwrap_or_else(|| reason(error))),
     }
 }
