@@ -87,7 +87,10 @@ pub async fn push(world: Arc<World>, process: ProcessId, end: Moment) {
     let replicas = user.dice.between(1, u64::from(user.world.setup.replicas)) as u8;
     while user.now() < end && user.listed().is_none() {
         user.order(Order::Create { store: name(), replicas, kept: None }).await;
-        let _ = user.client.refresh().await;
+        if user.client.refresh().await.is_err() {
+            // Who is refused at once, and asks again at once, stops the clock of the world.
+            user.world.executor.sleep(AGAIN).await;
+        }
     }
     let pause = if user.world.setup.plant.is_some() { 400 } else { *user.dice.pick(&[200, 800, 1500]) };
     while user.now() < end {
