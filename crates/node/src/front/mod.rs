@@ -34,7 +34,7 @@ use crate::stores::{Census, KeyPlace, LocalStore, ReadOnly, Stamped, WriteOrder}
 use crate::view::{Admitted, View};
 
 /// How long a request waits for this node to go by a document that another node has handed over.
-const ADOPT_PATIENCE: Duration = Duration::from_secs(1);
+pub(crate) const ADOPT_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Takes in a newer cluster document that a peer handed over.
 pub type Adopt = Arc<dyn Fn(Cluster) + Send + Sync>;

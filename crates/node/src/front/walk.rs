@@ -113,8 +113,11 @@ impl Front {
         limit: StretchLimit,
     ) -> Result<Stretch, Failure> {
         let mut refreshes_left = REFRESHES_MAX;
-        // Of a read-only store an earlier request may have read by a document that is not adopted yet.
-        if let Some(ahead) = self.replica.view().ahead() {
+        // Of a read-only store an earlier request may have read by a document that is not adopted yet. Others must not
+        // wait for it: a node whose disk is full adopts none.
+        if let Some(ahead) = self.replica.view().ahead()
+            && (ahead.read_only(store).is_some() || self.is_read_only(store))
+        {
             self.replica.view().reached(ahead.generation, &**self.clock(), ADOPT_PATIENCE).await;
         }
         loop {

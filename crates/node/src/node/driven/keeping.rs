@@ -27,7 +27,7 @@ use wire::messages::{
 
 use super::home::cluster;
 use super::{Answer, Home};
-use crate::front::{Adopt, AtHand};
+use crate::front::{ADOPT_PATIENCE, Adopt, AtHand, Position, StretchLimit};
 use crate::node::{Node, NodeConfig};
 use crate::transport::WorkerTransport;
 
@@ -548,6 +548,14 @@ fn who_has_read_by_a_document_that_is_not_adopted_yet_reads_nothing_older() {
         front.get_artifact_now(&view, &store, &key, &mut |_| {})
     };
     assert_eq!((read(), read_now()), (1, Some(true)));
+    let walk = |store| {
+        let (clock, limit) = (keeper.home.ports().clock, StretchLimit { keys_min: 1, partitions_max: 1 });
+        let begun = clock.now();
+        // Of versions the other replicas are asked too, and they are silent here.
+        let _ = keeper.home.stage.run(front.stretch(store, Position::START, limit));
+        clock.now().since(begun)
+    };
+    let before = (walk("words"), walk("s"));
     // Nothing can be written, so the node cannot adopt what it is told.
     keeper.home.disk.set_capacity(Some(0));
     let generation = Generation(keeper.document.generation.0 + 1);
@@ -561,6 +569,8 @@ fn who_has_read_by_a_document_that_is_not_adopted_yet_reads_nothing_older() {
     keeper.pass(SOON);
     assert_eq!(keeper.node.replica.view().generation(), keeper.document.generation, "it is behind");
     assert_eq!((read(), read_now()), (2, None));
+    // A walk waits for the document, and one of a store that no artifact concerns does not.
+    assert_eq!((walk("words"), walk("s")), (before.0 + ADOPT_PATIENCE, before.1));
     keeper.home.disk.set_capacity(None);
     keeper.home.stage.until(|| keeper.node.replica.view().generation() == generation);
     assert_eq!((read(), read_now()), (2, Some(true)));
