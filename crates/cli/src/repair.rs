@@ -86,6 +86,11 @@ pub(crate) async fn run(shared: Shared, command: RepairCommand) -> Result<ExitCo
         has_records: of_artifacts != Some(true),
         has_artifacts: of_artifacts.unwrap_or(!cluster.read_only.is_empty()) && partition.is_none(),
     };
+    if let (Some(true), Some(name)) = (of_artifacts, &store)
+        && (order != Some(AntiEntropyOrder::Scrub) || partition.is_some())
+    {
+        return Err(nothing_to_compare(name));
+    }
     let control = order.map(|order| AntiEntropyControl { order, store, partition });
     let order = order.filter(|&order| order != AntiEntropyOrder::Look);
     let answers = ask_all(&client, control).await;
@@ -99,6 +104,14 @@ pub(crate) async fn run(shared: Shared, command: RepairCommand) -> Result<ExitCo
         .iter()
         .all(|(_, answer)| answer.as_ref().is_ok_and(|answer| order.is_some() || is_whole(answer)));
     Ok(if well { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}
+
+/// Artifacts are the same everywhere, and a node reads their files whole.
+fn nothing_to_compare(store: &str) -> CliError {
+    CliError::Usage(format!(
+        "store {store} serves artifacts, so there is nothing to compare; to see how each node stands, run `tontine artifact \
+         list {store}`, and to read all its files, `tontine repair start --scrub -s {store}`"
+    ))
 }
 
 type Answers = Vec<(NodeId, Result<Json, ClientError>)>;

@@ -91,7 +91,7 @@ pub(super) async fn push(shared: &Shared, arguments: &PushArguments) -> Result<E
     tokio::select! {
         biased;
         served = wait_until_served(&client, &artifact, speaker, deadline) => served?,
-        _ = tokio::signal::ctrl_c() => return Err(CliError::Other(format!(
+        _ = tokio::signal::ctrl_c() => return Err(CliError::Unanswered(format!(
             "stopped watching; the push goes on without this command. To watch again, run `{program} artifact push {url}`; \
              to end the push, run `{program} artifact abort {store} {number}`",
             program = program()

@@ -89,7 +89,10 @@ fn of_artifact(
             Some("quota") => finding(
                 Code::ArtifactOverLimit,
                 error.to_owned(),
-                format!("delete an artifact that you do not need: tontine artifact delete {name} NUMBER"),
+                format!(
+                    "end its push: tontine artifact abort {name} {number}; or delete one that you do not need: tontine \
+                     artifact delete {name} NUMBER"
+                ),
             ),
             Some("corrupt") => finding(
                 Code::ArtifactSourceCorrupt,
@@ -108,7 +111,7 @@ fn of_artifact(
                 format!("{cannot}, and no replica gives it: {error}"),
                 format!(
                     "make its source readable on the machine of {id}, which tries again each second; to try it there: tontine \
-                     artifact show {url}"
+                     artifact check {url}"
                 ),
             ),
         };
@@ -203,7 +206,7 @@ mod tests {
         let (code, what, next) = failed("source");
         assert_eq!(code, "artifact-source-away");
         assert_eq!(what, "n1 cannot fetch artifact 7 of store words, and no replica gives it: it said no");
-        assert!(next.ends_with("tontine artifact show 's3://tables/words 7'"), "{next}");
+        assert!(next.ends_with("tontine artifact check 's3://tables/words 7'"), "{next}");
         assert_eq!(failed("corrupt").0, "artifact-source-corrupt");
         assert!(failed("corrupt").2.ends_with("tontine artifact check 's3://tables/words 7'"));
         assert_eq!(failed("node").0, "artifact-failed");

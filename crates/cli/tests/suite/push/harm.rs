@@ -130,6 +130,7 @@ fn a_push_that_is_watched_no_more_goes_on_and_one_whose_time_is_over_is_forgotte
     signal(push.id(), Signal::INT);
     let ended = push.wait_with_output().unwrap();
     let said = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(3), "nothing has failed: {said}");
     assert!(said.contains("the push goes on without this command. To watch again, run"), "{said}");
     let late = cluster.run(&["artifact", "push", &two.directory, "--timeout-s", "1"]);
     late.is_left_open_with("artifact 2 is not served yet");

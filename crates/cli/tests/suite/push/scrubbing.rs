@@ -55,6 +55,10 @@ fn a_flipped_byte_that_nobody_reads_is_found_by_the_scrub_and_mended_byte_for_by
         let text = cluster.run(told).exits(0).text();
         assert!(text.contains("all files read by the scrub: n1 ") && !text.contains("not yet"), "{text}");
     }
+    for order in [&["status"][..], &["start"], &["start", "--scrub", "--partition", "1"]] {
+        let words = [&["repair"], order, &["-s", "words"]].concat();
+        cluster.run(&words).fails_with("store words serves artifacts, so there is nothing to compare");
+    }
     // What is removed comes back as well, and until then nobody says that it is there.
     std::fs::remove_file(last).unwrap();
     until("the removed chunk is back", || files(&chunks) == sound, |same| *same);
