@@ -194,10 +194,10 @@ pub enum ArtifactError {
         /// As asked for.
         kept: u8,
     },
-    /// It is served already.
+    /// It is served: it cannot be served again, nor deleted.
     #[error(
-        "artifact {number} is served already; to serve another one, run `tontine artifact swap {store} NUMBER`, and see them \
-         with `tontine artifact list {store}`"
+        "artifact {number} is served, so it can be neither served again nor deleted; to serve another one, run `tontine \
+         artifact swap {store} NUMBER`, and see them with `tontine artifact list {store}`"
     )]
     Served {
         /// The store.

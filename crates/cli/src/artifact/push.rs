@@ -98,11 +98,15 @@ pub(super) async fn push(shared: &Shared, arguments: &PushArguments) -> Result<E
         ))),
     }
     let told = |behind: &str| {
+        let cluster = client.cluster();
+        let goes_back = cluster.read_only(store.as_str()).is_some_and(|store| store.behind().is_ok());
+        let back = match goes_back {
+            true => format!("; to go back, run `{} artifact rollback {store}`", program()),
+            false => String::new(),
+        };
         format!(
-            "pushed artifact {number} of store {store} ({}): it is served now; to go back, run `{} artifact rollback \
-             {store}`{behind}",
-            artifact.what,
-            program(),
+            "pushed artifact {number} of store {store} ({}): it is served now{back}{behind}",
+            artifact.what
         )
     };
     tell(shared, &client, &artifact, (true, began), told).await

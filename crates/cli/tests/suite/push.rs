@@ -119,6 +119,7 @@ fn a_table_goes_live_and_back_under_reads_without_a_failed_or_mixed_request() {
     );
     let pushed = cluster.run(&["artifact", "push", &one]).exits(0).text();
     assert!(pushed.starts_with("pushed artifact 1 of store words"), "{pushed}");
+    assert!(!pushed.contains("rollback"), "there is nothing to go back to: {pushed}");
     assert_eq!(redis.call(&[b"EXISTS", b"word1", b"word2", b"nothing"]), Reply::Number(2));
     assert_eq!(number_of(&redis.call(&[b"GET", b"word1"])), 1);
     assert_eq!(cluster.run(&["get", "word9", "-s", "words"]).exits(0).text().split(':').next(), Some("1"));
@@ -136,7 +137,8 @@ fn a_table_goes_live_and_back_under_reads_without_a_failed_or_mixed_request() {
             })
             .into();
         more_answers(&answers, 6);
-        cluster.run(&["artifact", "push", &two]).exits(0);
+        let pushed = cluster.run(&["artifact", "push", &two]).exits(0).text();
+        assert!(pushed.contains("artifact rollback words`"), "{pushed}");
         for swap in 1..SWAPS {
             more_answers(&answers, 6);
             match swap % 2 {
@@ -164,7 +166,7 @@ fn a_table_goes_live_and_back_under_reads_without_a_failed_or_mixed_request() {
     cluster.restart();
     let mut redis = in_words(&cluster.resp(3));
     assert_eq!(number_of(&redis.call(&[b"GET", b"word2499"])), 1, "served again after a restart");
-    cluster.run(&["artifact", "delete", "words", "1"]).fails_with("artifact 1 is served already");
+    cluster.run(&["artifact", "delete", "words", "1"]).fails_with("artifact 1 is served, so it can be");
     cluster.run(&["artifact", "delete", "words", "2"]).exits(0);
     let listed = cluster.json(&["artifact", "list", "words"]);
     assert_eq!(listed["stores"][0]["artifacts"].as_array().unwrap().len(), 1);

@@ -394,7 +394,7 @@ impl Artifacts {
 
     /// Ends a pass. One over the files of one store does not count as one over all.
     fn end_pass(&self) {
-        let Pass { files, bytes, damaged, .. } = {
+        let Pass { order, files, bytes, damaged, .. } = {
             let mut scrub = self.scrub.lock();
             let own = scrub.set_aside.take();
             if own.is_none() {
@@ -403,7 +403,8 @@ impl Artifacts {
             }
             std::mem::replace(&mut scrub.pass, own.unwrap_or_default())
         };
-        if files > 0 {
+        // Whoever ordered it waits for the end, also where nothing is to be read.
+        if files > 0 || order.is_some() {
             self.events.record(Event::ArtifactsScrubbed { files, bytes, damaged });
         }
     }

@@ -108,8 +108,12 @@ fn a_pass_takes_its_period_and_what_is_sound_stays_as_it_is() {
 #[test]
 fn an_order_has_all_files_read_now_or_those_of_one_store() {
     let (one, other) = (Built::new("words", 1), Built::new("other", 1));
-    let stores = vec![one.served(&empty("words")), other.served(&empty("other"))];
+    let stores = vec![one.served(&empty("words")), other.served(&empty("other")), empty("nowhere")];
     let keeper = Keeper::whole(stores, &[&one, &other]);
+    // Where nothing is to be read the end is told as well.
+    assert_eq!(order(&keeper, Some("nowhere"), AntiEntropyOrder::Scrub), Ok(()));
+    keeper.pass(SOON);
+    assert_eq!(events(&keeper, "artifacts-scrubbed").len(), 1);
     keeper.flip(&one, 3, 10..11);
     keeper.flip(&other, 0, 10..11);
     assert_eq!(order(&keeper, Some("words"), AntiEntropyOrder::Scrub), Ok(()));
