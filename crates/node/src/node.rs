@@ -483,17 +483,6 @@ impl Node {
         true
     }
 
-    /// Writes the copy of the document by which this node has begun, which could not be written then.
-    async fn learn_own(&self) {
-        let view = self.replica.view().get();
-        if self.replica.view().adopted() < view.cluster().generation {
-            match local_copy::write(self.disk.clone(), view.cluster()).await {
-                Ok(()) => self.adopted(view.cluster().generation),
-                Err(error) => tracing::warn!(%error, "local copy of the cluster document not written"),
-            }
-        }
-    }
-
     /// Remembers what a document brings to this node, before the node goes by it: what was not brought in yet must not
     /// pass for all there is.
     async fn announce(

@@ -17,6 +17,7 @@ use wire::messages::{ClusterGet, Response};
 
 use super::offers::Listening;
 use super::{Node, joining};
+use crate::local_copy;
 
 /// Pause before the coordination service is asked again after it could not be reached.
 const COORDINATION_RETRY: Duration = Duration::from_secs(1);
@@ -70,7 +71,24 @@ impl Node {
             self.ports.clock.sleep(COORDINATION_RETRY).await;
             self.offered.offer(cluster);
         }
-        self.learn_own().await;
+    }
+
+    /// Writes the copy of the document by which this node has begun, if it could not be written then. False when it
+    /// cannot be written now either: until it is, nobody collects a tombstone, and no move ends.
+    async fn learn_own(&self) -> bool {
+        let view = self.replica.view().get();
+        let generation = view.cluster().generation;
+        if self.replica.view().adopted() >= generation {
+            return true;
+        }
+        match local_copy::write(self.disk.clone(), view.cluster()).await {
+            Ok(()) => self.adopted(generation),
+            Err(error) => {
+                tracing::debug!(%error, "local copy of the cluster document not written");
+                return false;
+            }
+        }
+        true
     }
 
     /// Gets the document of a generation that a request has named: from the service, or from nodes that go by it.
@@ -156,7 +174,8 @@ enum Heard {
     Offered,
     /// A request has named a generation that this node does not know.
     Wanted,
-    /// It is time to try again what did not succeed: to register, or to go along with the documents.
+    /// It is time to try again what did not succeed: to register, to write the copy of the document, or to go along with
+    /// the documents.
     Again,
 }
 
@@ -177,12 +196,11 @@ impl Said {
 /// Follows the cluster document and the documents that peers hand over, as long as the node lives, registers it
 /// where it is not registered yet, and goes along when the documents move.
 pub(super) async fn follow(node: Weak<Node>, mut offers: Listening, mut registered: bool) {
-    let (mut going, mut said) = (None::<Move>, Said::default());
+    let (mut going, mut said, mut copied) = (None::<Move>, Said::default(), false);
     let Some(started) = node.upgrade() else { return };
     let mut watch = started.watch_cluster();
     let clock = started.ports.clock.clone();
     let mut wanted = started.replica.view().wanted();
-    started.learn_own().await;
     drop(started);
     loop {
         let heard = {
@@ -190,7 +208,7 @@ pub(super) async fn follow(node: Weak<Node>, mut offers: Listening, mut register
             let offer = std::pin::pin!(offers.heard());
             let want = std::pin::pin!(wanted.changed());
             let pause = std::pin::pin!(async {
-                match registered && going.is_none() {
+                match registered && copied && going.is_none() {
                     true => pending().await,
                     false => clock.sleep(COORDINATION_RETRY).await,
                 }
@@ -205,6 +223,7 @@ pub(super) async fn follow(node: Weak<Node>, mut offers: Listening, mut register
             }
         };
         let Some(node) = node.upgrade() else { return };
+        copied = node.learn_own().await;
         match heard {
             Heard::Served(Ok(cluster)) => {
                 (going, said) = (None, Said::default());
@@ -230,7 +249,7 @@ pub(super) async fn follow(node: Weak<Node>, mut offers: Listening, mut register
                         (registered, watch) = (true, node.watch_cluster());
                     }
                 }
-                None => registered = node.register().await,
+                None => registered = registered || node.register().await,
             },
             Heard::Served(Err(error)) => {
                 said.not_read(&error);

@@ -94,6 +94,26 @@ fn a_document_that_cannot_be_made_durable_is_not_adopted_and_tried_again() {
     home.stage.until(|| told(&node) == 2);
 }
 
+/// Its disk filled up between the first file of its start and the copy. Nothing newer ever came, so it held up all
+/// collection until its next start.
+#[test]
+fn a_node_that_had_no_room_for_its_copy_at_its_start_writes_it_when_there_is_room() {
+    // Room for what a start needs, and for no more.
+    let begun = (0..4096).step_by(16).find_map(|bytes| {
+        let home = Home::new();
+        home.disk.set_capacity(Some(bytes));
+        let node = home.try_start().ok()?;
+        Some((home, node))
+    });
+    let (home, node) = begun.expect("a start needs little room");
+    home.stage.pass(Duration::from_secs(5));
+    assert_eq!(node.replica.view().adopted(), Generation(0), "it starts with less than the copy needs");
+    home.disk.set_capacity(None);
+    home.stage.until(|| node.replica.view().adopted() == Generation(1));
+    home.disk.crash(7);
+    assert_eq!(local_copy::read(&home.disk).unwrap().generation, Generation(1));
+}
+
 #[test]
 fn a_newer_request_waits_for_its_document_and_is_refused_as_behind_when_it_does_not_come() {
     let home = Home::new();
