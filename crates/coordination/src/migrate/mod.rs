@@ -318,7 +318,9 @@ async fn claim(ends: &Ends<'_>, this: &Move) -> Result<(), MigrateError> {
     };
     if stale {
         clear(ends.to, &contents).await.map_err(ends.at_to())?;
-    } else if let Some(path) = contents.first_in_the_way(version.is_some()) {
+    } else if version.is_none()
+        && let Some(path) = contents.first_in_the_way()
+    {
         return Err(MigrateError::NotEmpty { place: ends.to_address.clone(), path: path.clone() });
     }
     let claim = arriving(&Arriving { this: this.clone(), cluster: None, before });
@@ -369,6 +371,13 @@ async fn copy(
             None => ends.to.create(path, document.data.clone(), CreateMode::Persistent).await.map(drop),
         };
         written.map_err(ends.at_to())?;
+    }
+    // A node that has not heard yet that the documents left this place before writes there, and is told then.
+    for (path, late) in there.copied().rev().filter(|(path, _)| here.get(path).is_none()) {
+        match ends.to.delete(path, Expected::Version(late.stat.version)).await {
+            Ok(()) | Err(CoordinationError::NoNode { .. }) => {}
+            Err(error) => return Err(ends.at_to()(error)),
+        }
     }
     verify(ends, &here).await?;
     let found = look(ends.to).await.map_err(ends.at_to())?;

@@ -30,29 +30,22 @@ impl Contents {
     }
 
     /// The documents that are the same at both places. Nodes make the lists of what is registered when they need them.
-    pub(super) fn copied(&self) -> impl Iterator<Item = (&DocumentPath, &Document)> {
+    pub(super) fn copied(&self) -> impl DoubleEndedIterator<Item = (&DocumentPath, &Document)> {
         let others = [cluster_path(), active_path(), headmaster_path()];
         self.own
             .iter()
             .filter(move |(path, document)| document.stat.owner.is_none() && !others.contains(path))
     }
 
-    /// The first document that says that the place is somebody's. A place that documents have left may still have nodes
-    /// that are registered.
-    pub(super) fn first_in_the_way(&self, left: bool) -> Option<&DocumentPath> {
+    /// The first document that says that the place is somebody's.
+    pub(super) fn first_in_the_way(&self) -> Option<&DocumentPath> {
         let config = cluster_path().parent();
-        let is_empty = |path: &DocumentPath| self.own.get(path).is_some_and(|found| found.data.is_empty());
-        let neutral = |path: &DocumentPath| {
-            let registers = [active_path(), headmaster_path()];
-            let registered =
-                registers.contains(path) || path.parent().is_some_and(|parent| registers.contains(&parent));
-            // An attempt may have ended between the parent and the claim.
-            (config.as_ref() == Some(path) && is_empty(path))
-                || left && (registered || *path == cluster_path())
+        // An attempt may have ended between the parent and the claim.
+        let begun = |(path, document): &(&DocumentPath, &Document)| {
+            config.as_ref() == Some(*path) && document.data.is_empty()
         };
-        // What lies beside a cluster's documents was there before, and does not mind that they come back.
-        let foreign = self.foreign.iter().filter(|_| !left);
-        foreign.chain(self.own.keys().filter(|path| !neutral(path))).next()
+        let own = self.own.iter().filter(|found| !begun(found)).map(|(path, _)| path);
+        self.foreign.iter().chain(own).next()
     }
 }
 

@@ -53,6 +53,27 @@ fn a_node_that_comes_late_from_an_earlier_move_does_not_decide_a_later_one() {
     panic!("a move makes fewer calls");
 }
 
+/// A round of collection at a node that had not gone over wrote the epochs into the place that the documents had left:
+/// they could not come back there.
+#[test]
+fn what_was_written_too_late_stands_in_no_way_back() {
+    let places = Places::begin();
+    places.migrate(&whole(), "a").unwrap().unwrap();
+    let before = contents(&places.new);
+    let straggler = places.old.open();
+    now(open_epoch(&straggler, Epoch(1))).expect_err("it counts for nothing");
+    let late = Member { incarnation: 1, redeemed: None };
+    now(write_member(&straggler, NodeId(9), &late)).expect_err("it counts for nothing");
+    let left = contents(&places.old);
+    assert!(left.contains_key("/config/epochs") && left.contains_key("/members/n9"), "{left:?}");
+    let (from, to) = (places.new.open(), places.old.open());
+    let back = Ends { from_address: NEW.to_owned(), to_address: OLD.to_owned(), ..ends(&from, &to) };
+    now(migrate(&back, "b")).unwrap();
+    drop((from, to));
+    assert_eq!(contents(&places.old), before);
+    places.migrate(&whole(), "c").unwrap().unwrap();
+}
+
 /// The command's server of the old ensemble lags behind what an earlier command has done there.
 #[test]
 fn a_command_that_sees_the_old_place_as_it_was_takes_back_nothing() {
