@@ -4,8 +4,10 @@
 //! coordinator knew: none of them may be there at the end, nor be read afterwards where quorums meet. A Redis DEL
 //! tells neither, but it reads a quorum first: where quorums meet it has replaced all that was acknowledged before it.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
-use model::{Value, Vector};
+use model::{Dot, Moment, Value, Vector};
 
 use super::forgotten::replaced_by;
 use super::{Attribution, Rules, StoreKey, Violation, name};
@@ -16,34 +18,82 @@ pub fn check(history: &History, remains: &[Remains], rules: Rules) -> Vec<Violat
     let known = Attribution::new(history, remains);
     let mut violations = Vec::new();
     for (place, operations) in history.by_key() {
+        let puts = sightings(history, &known, remains, &place, &operations);
         for &id in &operations {
             let delete = history.operation(id);
             let Some(gone) = Gone::by(history, delete) else { continue };
-            let mut convict = |value: &Bytes, seen: &str| {
-                let Some(put) = known.of_value(&place, value) else { return };
-                if put != id && gone.includes(history, &known, put, rules) {
-                    let detail =
-                        format!("{}: {put:?} was deleted by {id:?}, and is back {seen}", name(&place));
-                    violations.push(Violation { invariant: 3, detail });
-                }
-            };
             // A delete that asked for fewer acknowledgements than its store may have lost all its copies.
-            let left = if rules.copies_required(delete) > 0 { remains } else { &[] };
-            for held in left.iter().filter(|held| is_of(held, &place)) {
-                values(held.merged().versions()).for_each(|value| convict(value, "at the end"));
-            }
-            let sees = |get: &Operation| delete.returned < Some(get.invoked) && rules.meet(get, delete);
-            for &get in operations.iter().filter(|&&get| sees(history.operation(get))) {
-                let seen = format!("in {get:?}");
-                match &history.operation(get).outcome {
-                    Outcome::Got(set) => values(set.versions()).for_each(|value| convict(value, &seen)),
-                    Outcome::Shown(Some(value)) => convict(value, &seen),
-                    _ => {}
+            let is_kept = rules.copies_required(delete) > 0;
+            let back = |(put, shown): (&OperationId, &Sightings)| {
+                if *put == id || !gone.includes(history, *put, shown, rules) {
+                    return None;
                 }
-            }
+                let sees = |get: &&OperationId| rules.meet(history.operation(**get), delete);
+                let got = shown.after(history, delete.returned).iter().find(sees);
+                let seen = match got {
+                    Some(get) => format!("in {get:?}"),
+                    None if is_kept && shown.at_the_end => "at the end".to_owned(),
+                    None => return None,
+                };
+                Some(format!("{}: {put:?} was deleted by {id:?}, and is back {seen}", name(&place)))
+            };
+            violations.extend(puts.iter().filter_map(back));
         }
     }
-    violations
+    violations.into_iter().map(|detail| Violation { invariant: 3, detail }).collect()
+}
+
+/// Where a put was seen. By put, because thousands of deletes of a key meet thousands of gets.
+#[derive(Default)]
+struct Sightings {
+    /// All events that its value is; empty when none is known.
+    events: Vec<Dot>,
+    /// Gets that have shown it, the earliest first.
+    gets: Vec<OperationId>,
+    at_the_end: bool,
+}
+
+impl Sightings {
+    /// The gets that were asked later than this.
+    fn after(&self, history: &History, moment: Option<Moment>) -> &[OperationId] {
+        &self.gets[self.gets.partition_point(|&get| moment >= Some(history.operation(get).invoked))..]
+    }
+}
+
+/// Where each put of a key was seen.
+fn sightings(
+    history: &History,
+    known: &Attribution,
+    remains: &[Remains],
+    place: &StoreKey,
+    operations: &[OperationId],
+) -> BTreeMap<OperationId, Sightings> {
+    let mut puts: BTreeMap<OperationId, Sightings> = BTreeMap::new();
+    let mut gets = operations.to_vec();
+    gets.sort_by_key(|&get| history.operation(get).invoked);
+    for get in gets {
+        let shown: Vec<&Bytes> = match &history.operation(get).outcome {
+            Outcome::Got(set) => values(set.versions()).collect(),
+            Outcome::Shown(shown) => shown.iter().collect(),
+            _ => continue,
+        };
+        for put in shown.into_iter().filter_map(|value| known.of_value(place, value)) {
+            puts.entry(put).or_default().gets.push(get);
+        }
+    }
+    for held in remains.iter().filter(|held| is_of(held, place)) {
+        for put in values(held.merged().versions()).filter_map(|value| known.of_value(place, value)) {
+            puts.entry(put).or_default().at_the_end = true;
+        }
+    }
+    for (&put, shown) in &mut puts {
+        let Some((dot, _)) = known.event(put) else { continue };
+        shown.events = match &history.operation(put).action {
+            Action::Put(value) => known.events_of(place, value).into_iter().map(|(dot, _)| dot).collect(),
+            _ => vec![dot],
+        };
+    }
+    puts
 }
 
 /// What an acknowledged delete has replaced.
@@ -51,7 +101,7 @@ enum Gone {
     /// What this covers.
     Covered(Vector),
     /// What was acknowledged before the delete was asked.
-    Before(Option<model::Moment>),
+    Before(Option<Moment>),
 }
 
 impl Gone {
@@ -63,13 +113,11 @@ impl Gone {
         }
     }
 
-    fn includes(&self, history: &History, known: &Attribution, put: OperationId, rules: Rules) -> bool {
+    fn includes(&self, history: &History, put: OperationId, shown: &Sightings, rules: Rules) -> bool {
         match self {
-            Gone::Covered(vector) => known.event(put).is_some_and(|(dot, _)| {
-                let place = (history.operation(put).store, history.operation(put).key.clone());
-                let Action::Put(value) = &history.operation(put).action else { return vector.covers(dot) };
-                known.events_of(&place, value).iter().all(|&(dot, _)| vector.covers(dot))
-            }),
+            Gone::Covered(vector) => {
+                !shown.events.is_empty() && shown.events.iter().all(|&dot| vector.covers(dot))
+            }
             Gone::Before(asked) => {
                 let put = history.operation(put);
                 let acknowledged = matches!(put.outcome, Outcome::Acknowledged | Outcome::Written { .. });

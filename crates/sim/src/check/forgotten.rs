@@ -14,6 +14,7 @@
 //! What lets a value expire later (EXPIRE) takes along as a value that expires, from when a node first stored it. Of
 //! such events everything was seen at the engines, so one that was not stored takes nothing.
 
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -31,6 +32,17 @@ pub(crate) struct Forgetting<'a> {
     keys: Vec<Vec<Taker>>,
     /// Which key each operation is of.
     places: Vec<usize>,
+    /// What may become of each write, once somebody has asked: thousands of gets of a key ask about the same writes.
+    fates: Vec<OnceCell<Fate>>,
+}
+
+/// The first moments at which a write may be gone.
+#[derive(Clone, Copy)]
+struct Fate {
+    /// Forgotten, with a deletion or an expired value.
+    forgotten: Option<Moment>,
+    /// Hidden by one, forgotten or not.
+    hidden: Option<Moment>,
 }
 
 /// A deletion, or a value that expires.
@@ -65,7 +77,8 @@ impl Cover {
 impl<'a> Forgetting<'a> {
     /// Of this history; no node reaps a value sooner than `reaped_after` from when it may read as absent.
     pub(crate) fn new(history: &'a History, known: &'a Attribution, reaped_after: Duration) -> Self {
-        let mut forgetting = Forgetting { history, known, keys: Vec::new(), places: Vec::new() };
+        let fates = vec![OnceCell::new(); history.operations.len()];
+        let mut forgetting = Forgetting { history, known, keys: Vec::new(), places: Vec::new(), fates };
         let mut numbers: BTreeMap<StoreKey, usize> = BTreeMap::new();
         for (id, operation) in history.all() {
             let place = (operation.store, operation.key.clone());
@@ -113,8 +126,7 @@ impl<'a> Forgetting<'a> {
 
     /// Whether the write may have been forgotten by `at`, with a deletion or an expired value.
     pub(crate) fn is_taken(&self, write: OperationId, at: Moment) -> bool {
-        let event = self.known.event(write);
-        self.takers(write).iter().any(|taker| taker.is_forgotten(at) && taker.may_take(write, event))
+        self.fate(write).forgotten.is_some_and(|forgotten| forgotten <= at)
     }
 
     /// Whether anything of the operation's key may have been forgotten by `at`.
@@ -124,8 +136,18 @@ impl<'a> Forgetting<'a> {
 
     /// Whether a deletion or expiring value may hide the write from whoever asks before `at`, forgotten or not.
     pub(crate) fn may_be_hidden(&self, write: OperationId, at: Moment) -> bool {
-        let event = self.known.event(write);
-        self.takers(write).iter().any(|taker| taker.hides < at && taker.may_take(write, event))
+        self.fate(write).hidden.is_some_and(|hidden| hidden < at)
+    }
+
+    fn fate(&self, write: OperationId) -> Fate {
+        *self.fates[write.0].get_or_init(|| {
+            let event = self.known.event(write);
+            let takers = || self.takers(write).iter().filter(|taker| taker.may_take(write, event));
+            Fate {
+                forgotten: takers().filter_map(|taker| taker.forgotten).min(),
+                hidden: takers().map(|taker| taker.hides).min(),
+            }
+        })
     }
 
     fn takers(&self, operation: OperationId) -> &[Taker] {
