@@ -130,9 +130,7 @@ impl Answers {
             .map_err(refused)?;
         let mut failed_of = BTreeMap::new();
         for (done, (position, (name, key), tombstones)) in kept.iter().enumerate() {
-            if done % KEYS_AT_ONCE == KEYS_AT_ONCE - 1 {
-                breathe().await;
-            }
+            breathe_after(done).await;
             if let Err(failure) = self.cleanse(&view, name, key, tombstones) {
                 let (keys, _) = failed_of.entry(name).or_insert((0_u64, failure));
                 *keys += 1;
@@ -198,9 +196,7 @@ impl Answers {
         let view = self.replica.view().get();
         let mut records = 0;
         for (position, (name, (key, tombstones))) in ask.keys.iter().enumerate() {
-            if position % KEYS_AT_ONCE == KEYS_AT_ONCE - 1 {
-                breathe().await;
-            }
+            breathe_after(position).await;
             let Some(store) = view.store(name.as_str()) else { continue };
             if !tombstones.is_deleted() {
                 continue;
@@ -216,6 +212,13 @@ impl Answers {
     fn release(&self, ask: &CollectRelease) -> CollectReleased {
         self.replica.epochs().change(|participant| participant.release(ask.round));
         CollectReleased {}
+    }
+}
+
+/// Lets others of this thread have a turn after each few keys, of which this is the number of the last.
+async fn breathe_after(done: usize) {
+    if done % KEYS_AT_ONCE == KEYS_AT_ONCE - 1 {
+        breathe().await;
     }
 }
 

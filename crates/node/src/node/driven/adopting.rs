@@ -6,10 +6,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use client::peers::CallError;
 use model::{Cluster, Generation, NodeId, Partition, PartitionId, Ring, Token, VersionSet};
+use protocol::collection::RoundId;
 use wire::error::ErrorCode;
 use wire::messages::{
-    KeyDigests, RecordsGet, RecordsPage, ReplicaGet, ReplicaMerge, Request, Response, Role, Scan, Since2,
-    StoreRef, Terms, TreeNodes,
+    CollectConfirm, KeyDigests, RecordsGet, RecordsPage, ReplicaGet, ReplicaMerge, Request, Response, Role,
+    Scan, Since2, StoreRef, Terms, TreeNodes,
 };
 
 use super::home::{cluster, set};
@@ -108,8 +109,11 @@ fn a_node_that_had_no_room_for_its_copy_at_its_start_writes_it_when_there_is_roo
     let (home, node) = begun.expect("a start needs little room");
     home.stage.pass(Duration::from_secs(5));
     assert_eq!(node.replica.view().adopted(), Generation(0), "it starts with less than the copy needs");
+    let confirm = CollectConfirm { round: RoundId(7), generation: Generation(1), keys: Vec::new() };
+    home.ask(&node, confirm.clone()).expect_err("it might begin by an older document");
     home.disk.set_capacity(None);
     home.stage.until(|| node.replica.view().adopted() == Generation(1));
+    home.ask(&node, confirm).unwrap();
     home.disk.crash(7);
     assert_eq!(local_copy::read(&home.disk).unwrap().generation, Generation(1));
 }

@@ -11,6 +11,7 @@
 //! Must never: sleep on a real clock, or call a decision of `protocol` in place of the driver that carries it out.
 
 mod adopting;
+mod answering;
 mod changing;
 mod collecting;
 mod comparing;
