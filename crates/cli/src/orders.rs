@@ -22,6 +22,11 @@ use crate::shared::Shared;
 /// How long a command waits for the answer to an order: a headmaster that ends meanwhile has a successor by then.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(40);
 
+/// How long a command waits where no headmaster is at work: whoever succeeds one that has ended takes a second or two.
+const SUCCESSION_TIME_MAX: Duration = Duration::from_secs(3);
+/// Pause between two looks for one.
+const SUCCESSION_PAUSE: Duration = Duration::from_millis(200);
+
 /// How long a command looks at documents that it can do without.
 const LOOK_TIME_MAX: Duration = Duration::from_secs(3);
 /// How long of that it waits for an ensemble, so that there is time left to say what failed.
@@ -71,7 +76,7 @@ impl Documents {
     /// Gives an order, and waits for its answer.
     pub(crate) async fn order(&self, order: Order) -> Result<Answer, CliError> {
         let run = format!("{} headmaster --coordination {}", program(), self.address);
-        if holder(&*self.service).await?.is_none() {
+        if !self.has_headmaster().await? {
             return Err(CliError::Other(format!(
                 "no headmaster runs, and nothing was ordered; `{program} serve` and `{program} dev` start one, or run `{run}`",
                 program = program()
@@ -90,6 +95,18 @@ impl Documents {
                 program(),
                 self.address
             ))),
+        }
+    }
+
+    /// Whether a headmaster is at work, or takes the place of one that has just ended.
+    async fn has_headmaster(&self) -> Result<bool, CliError> {
+        let give_up = tokio::time::Instant::now() + SUCCESSION_TIME_MAX;
+        loop {
+            match holder(&*self.service).await? {
+                Some(_) => return Ok(true),
+                None if tokio::time::Instant::now() >= give_up => return Ok(false),
+                None => tokio::time::sleep(SUCCESSION_PAUSE).await,
+            }
         }
     }
 

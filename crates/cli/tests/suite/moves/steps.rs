@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::process::Stdio;
 
 use rustix::process::Signal;
 use serde_json::Value as Json;
@@ -275,4 +276,19 @@ fn what_came_before_a_kill_is_not_sent_again() {
     assert!(after > 0.0, "nothing was left to come: {before} of {bytes} bytes");
     let twice = before + after - bytes;
     assert!(twice < bytes / 20.0, "{twice} of {bytes} bytes came twice: {before} and {after}");
+}
+
+/// It was refused at once in the moment after a headmaster's end.
+#[test]
+fn an_order_waits_for_who_succeeds_a_headmaster_and_is_refused_where_none_comes() {
+    let cluster = Cluster::with(3, &["--no-headmaster"]);
+    let weigh = |weight| ["node", "weight", "1", weight];
+    cluster.run(&weigh("7")).fails_with("no headmaster runs, and nothing was ordered");
+    let mut ordered = cluster.command(&weigh("8"));
+    let ordered = ordered.stdout(Stdio::null()).spawn().unwrap();
+    let headmaster = headmaster(&cluster);
+    assert!(ordered.wait_with_output().unwrap().status.success());
+    let listed = || cluster.json(&["node", "list"])["nodes"][0]["weight"].as_u64();
+    until("it is carried out", listed, |weight| *weight == Some(8));
+    drop(headmaster);
 }
