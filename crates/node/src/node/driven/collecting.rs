@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use model::{Cluster, Epoch, Generation, NodeId, Timestamp, Token, VersionSet};
 use parking_lot::Mutex;
 use runtime::Clock;
+use serde_json::Value as Json;
 use wire::error::ErrorCode;
 use wire::messages::{
     CollectCandidated, CollectConfirmed, CollectFenced, CollectReleased, Collected, Request, Response,
@@ -20,13 +22,13 @@ use crate::node::Node;
 /// What the scripts were asked, in order: who, what, and what the service said of epochs then.
 type Asked = Arc<Mutex<Vec<(u32, Request, (Epoch, Epoch))>>>;
 
-/// Nodes 2 and 3 answer each step as one that has nothing does, a moment later; `instead` may say otherwise.
+/// The other nodes answer each step as one that has nothing does, a moment later; `instead` may say otherwise.
 fn others(
     home: &Home,
     instead: impl Fn(u32, &Request, usize) -> Option<Answer> + Send + Sync + 'static,
 ) -> Asked {
     let (asked, instead) = (Asked::default(), Arc::new(instead));
-    for node in [2, 3] {
+    for node in (1..=3).filter(|&node| NodeId(node) != home.config.id) {
         let (asked, instead) = (asked.clone(), instead.clone());
         let (stage, service) = (home.stage.clone(), home.service.clone());
         home.wires.script(NodeId(node), move |request| {
@@ -244,6 +246,7 @@ fn no_round_is_begun_while_a_member_is_suspected() {
     client::peers::Witness::experienced(&*node.gossip, NodeId(3), protocol::gossip::Experience::Unreachable);
     home.stage.pass(Duration::from_secs(20));
     assert_eq!(count(&asked, "collect-confirm"), 0);
+    assert!(asked.lock().iter().all(|(to, ..)| *to != 3), "it would only be waited for");
     assert_eq!(record(&node, &KEY), deleted());
 }
 
@@ -271,4 +274,28 @@ fn a_round_is_for_all_tombstones_that_any_node_knows_of_a_key() {
     }
     assert_eq!(confirmed, [(2, wide.clone()), (3, wide)].into());
     assert!(record(&node, &KEY).is_empty());
+}
+
+/// If each node started rounds for the same tombstones, they would use up what others reserve for one.
+#[test]
+fn the_first_node_that_is_reached_starts_rounds_and_the_next_one_says_for_whom_they_wait() {
+    let mut home = Home::new().beside(2);
+    let is_away = Arc::new(AtomicBool::new(false));
+    let seen = is_away.clone();
+    let asked = others(&home, move |node, _, _| {
+        (node == 1 && seen.load(Ordering::Relaxed)).then_some(Answer::Silence)
+    });
+    let node = initiator(&mut home, &[(KEY, deleted())]);
+    let collection = node.collection.get().unwrap().clone();
+    home.stage.pass(Duration::from_secs(20));
+    assert_eq!(count(&asked, "collect-confirm"), 0, "node 1 would do it");
+    let status = collection.status();
+    assert_eq!((&status["waits_for"], &status["tombstones"]), (&Json::Null, &Json::from(1)));
+    assert!(!collection.is_waiting());
+
+    is_away.store(true, Ordering::Relaxed);
+    client::peers::Witness::experienced(&*node.gossip, NodeId(1), protocol::gossip::Experience::Unreachable);
+    home.stage.until(|| collection.is_waiting());
+    assert_eq!(collection.status()["waits_for"], 1);
+    assert_eq!(count(&asked, "collect-confirm"), 0, "a round needs everybody");
 }
