@@ -299,3 +299,72 @@ fn the_first_node_that_is_reached_starts_rounds_and_the_next_one_says_for_whom_t
     assert_eq!(collection.status()["waits_for"], 1);
     assert_eq!(count(&asked, "collect-confirm"), 0, "a round needs everybody");
 }
+
+/// Where the others asked each page of candidates to begin.
+fn pages_asked(asked: &Asked) -> Vec<bool> {
+    let asked = asked.lock();
+    let to_one = asked.iter().filter(|(to, ..)| *to == 2);
+    let begins = to_one.filter_map(|(_, request, _)| match request {
+        Request::CollectCandidates(ask) => Some(ask.after.is_some()),
+        _ => None,
+    });
+    begins.collect()
+}
+
+#[test]
+fn a_node_looks_for_tombstones_once_an_interval_while_there_are_none() {
+    let mut home = Home::new();
+    let asked = others(&home, |_, _, _| None);
+    let _node = initiator(&mut home, &[]);
+    home.stage.pass(Duration::from_secs(10));
+    assert!((8..=11).contains(&pages_asked(&asked).len()), "{:?}", pages_asked(&asked));
+}
+
+#[test]
+fn many_tombstones_are_collected_page_by_page_and_the_next_pass_begins_at_once() {
+    const MANY: usize = 1500;
+    let mut home = Home::new();
+    let asked = others(&home, |_, _, _| None);
+    home.config.collection.interval = Duration::from_secs(20);
+    let node = home.start();
+    for number in 0..MANY {
+        let key = Bytes::from(format!("k{number}"));
+        home.call(&node, merge(&key, &deleted(), 0, None)).unwrap();
+    }
+    home.stage.until(|| count(&asked, "collect") == 2);
+    assert_eq!(pages_asked(&asked), [false], "the first page is full");
+    home.stage.until(|| count(&asked, "collect") == 4);
+    assert_eq!(pages_asked(&asked), [false, true], "the next one begins behind it");
+    home.stage.pass(Duration::from_secs(1));
+    assert_eq!(pages_asked(&asked)[2..3], [false], "a thousand were collected, so more may have come");
+    assert_eq!(node.collection.get().unwrap().status()["records_collected_total"], MANY);
+}
+
+/// Whoever offers goes by its own clock.
+#[test]
+fn what_another_node_offers_too_early_is_no_part_of_a_round() {
+    let mut home = Home::new();
+    let named = |name: &str, set: VersionSet| {
+        let store = wire::messages::StoreRef::from(&model::StoreName::new("s").unwrap());
+        (store, (Bytes::from(name.to_owned()), set))
+    };
+    let offered = vec![
+        named("ahead", tombstone_at(super::amid(3_600_000))),
+        named("good", deleted()),
+        named("living", super::old()),
+    ];
+    let asked = others(&home, move |node, request, _| match request {
+        Request::CollectCandidates(ask) if node == 2 && ask.after.is_none() => {
+            Some(CollectCandidated { keys: offered.clone(), next: None }.into())
+        }
+        _ => None,
+    });
+    let _node = initiator(&mut home, &[]);
+    home.stage.until(|| count(&asked, "collect-confirm") >= 2);
+    for (_, request, _) in asked.lock().iter() {
+        if let Request::CollectConfirm(confirm) = request {
+            let keys: Vec<&[u8]> = confirm.keys.iter().map(|(_, (key, _))| &key[..]).collect();
+            assert_eq!(keys, [b"good"]);
+        }
+    }
+}

@@ -298,6 +298,8 @@ fn a_node_compares_its_disk_when_the_service_is_back() {
     let node = home.start();
     home.stage.pass(Duration::from_secs(5));
     assert!(!node.replica.epochs().is_compared());
+    let collection = node.collection.get().unwrap();
+    assert_eq!(collection.status()["waits_for"], 1, "it starts no round before");
     home.service.set_available(true);
     home.stage.until(|| node.replica.epochs().is_compared());
 }
