@@ -445,3 +445,41 @@ async fn walk(collection: Weak<Collection>) {
         clock.sleep(interval).await;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use model::{StoreName, VersionSet};
+
+    use super::*;
+
+    fn at(number: usize) -> Order {
+        (StoreRef::from(&StoreName::new("s").unwrap()), Token(number as u64), Bytes::from(vec![b'k'; 10]))
+    }
+
+    /// Keys with so many bytes each, and what is left of them.
+    fn shortened(bytes: &[usize], horizon: Option<usize>, keys_max: usize) -> (Vec<u64>, Option<u64>) {
+        let key = |bytes| Bytes::from(vec![b'k'; bytes]);
+        let held = |(number, &bytes): (usize, &usize)| {
+            let order = at(number);
+            (order.clone(), (order.0, (key(bytes), VersionSet::default())))
+        };
+        let mut keys: BTreeMap<Order, Collectable> = bytes.iter().enumerate().map(held).collect();
+        let mut horizon = horizon.map(at);
+        shorten(&mut keys, &mut horizon, keys_max);
+        (keys.into_keys().map(|(_, token, _)| token.0).collect(), horizon.map(|(_, token, _)| token.0))
+    }
+
+    #[test]
+    fn a_round_is_for_so_many_keys_and_bytes_and_for_none_behind_the_horizon() {
+        let empty = wire::versions::record_bytes(None, &VersionSet::default());
+        let (half, over) = (ROUND_BYTES_MAX - empty, ROUND_BYTES_MAX - empty + 1);
+        assert_eq!(shortened(&[1; 3], None, 3), (vec![0, 1, 2], None));
+        assert_eq!(shortened(&[1; 3], Some(2), 3), (vec![0, 1, 2], Some(2)));
+        assert_eq!(shortened(&[1; 3], Some(1), 3), (vec![0, 1], Some(1)), "nobody was asked for more");
+        assert_eq!(shortened(&[1; 3], None, 2), (vec![0, 1], Some(1)));
+        assert_eq!(shortened(&[1; 5], Some(3), 2), (vec![0, 1], Some(1)));
+        assert_eq!(shortened(&[half; 2], None, 9), (vec![0, 1], None));
+        assert_eq!(shortened(&[half, over], None, 9), (vec![0], Some(0)));
+        assert_eq!(shortened(&[3 * half, 1], None, 9), (vec![0], Some(0)), "one is always taken");
+    }
+}
