@@ -23,6 +23,7 @@ fn each_rule_names_a_driver_and_a_test_that_exist() {
     let folder = "crates/node/src/node/driven";
     let rooms = [
         "adopting",
+        "answering",
         "changing",
         "collecting",
         "comparing",
