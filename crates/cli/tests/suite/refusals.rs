@@ -4,7 +4,7 @@ use std::net::TcpListener;
 
 use rustix::process::Signal;
 
-use crate::cluster::{Cluster, Process, command, exists, free_port_base, limit_files, tontine};
+use crate::cluster::{Answer, Cluster, Process, command, exists, free_port_base, limit_files, tontine};
 use crate::observe::until;
 use crate::resp::{Redis, Reply};
 
@@ -202,6 +202,16 @@ fn a_data_directory_of_a_newer_version_is_left_alone() {
 }
 
 /// For a cluster that exists: its ports are settled, so the message names who has them.
+/// Is refused because this process has a port. The child that another test has just made has it, too, until it runs its
+/// program, and may be named instead.
+fn refused_for_us(words: &[&str], which: &str) -> Answer {
+    let holder = format!("{which} is in use by process {} (", std::process::id());
+    let named = |answer: &Answer| answer.stderr.contains(&holder);
+    let refused = until("a refusal that names this process", || tontine(words), named);
+    refused.fails_with(&holder);
+    refused
+}
+
 #[test]
 fn a_port_in_use_is_named() {
     for further in [&[][..], &["--separate-processes"]] {
@@ -210,8 +220,7 @@ fn a_port_in_use_is_named() {
         let words: Vec<&str> = cluster.arguments.iter().map(String::as_str).collect();
         for address in [cluster.native(2), cluster.resp(3)] {
             let _held = TcpListener::bind(&address).unwrap();
-            let holder = format!("address {address} is in use by process {} (", std::process::id());
-            tontine(&words).fails_with(&holder);
+            refused_for_us(&words, &format!("address {address}"));
         }
         cluster.start_again();
     }
@@ -226,9 +235,7 @@ fn a_new_cluster_on_a_taken_port_says_who_has_it_and_leaves_nothing_behind() {
     for (port, door) in [(base + 2, "the native protocol at node 2"), (base + 101, "Redis clients at node 1")]
     {
         let held = TcpListener::bind(("127.0.0.1", port)).unwrap();
-        let refused = tontine(&dev);
-        let who = std::process::id();
-        refused.fails_with(&format!("port {port} on 127.0.0.1, for {door}, is in use by process {who} ("));
+        let refused = refused_for_us(&dev, &format!("port {port} on 127.0.0.1, for {door},"));
         refused.fails_with(&format!(
             "choose another --port-base PORT (this one needs {} to {} and {} to {})",
             base + 1,

@@ -44,6 +44,9 @@ struct Left {
     acknowledged: Option<String>,
     /// Every write of unknown outcome: the clock of the node that stamped it may have been a little ahead.
     unknown: Vec<Option<String>>,
+    /// What gets may still show: since these were acknowledged, a fallback stood in for a replica in every write, and a
+    /// replica that is back may not have its hints yet.
+    late: Vec<Option<String>>,
 }
 
 impl Traffic {
@@ -103,7 +106,7 @@ async fn work(client: usize, store: StoreHandle, stop: &AtomicBool, done: &Atomi
             None => store.delete(key.clone(), Default::default()).await,
         };
         match written {
-            Ok(_) => left.acknowledged = value,
+            Ok(written) => left.acknowledge(value, written.sloppy),
             Err(error) if error.is_indeterminate() => {
                 heard.unknown.push(format!("{key}: {error}"));
                 left.unknown.push(value);
@@ -112,7 +115,10 @@ async fn work(client: usize, store: StoreHandle, stop: &AtomicBool, done: &Atomi
         }
         match store.get(key.clone()).await {
             Ok(got) => {
-                left.check(&key, got.value().map(|value| String::from_utf8_lossy(&value).into_owned()))
+                let found = got.value().map(|value| String::from_utf8_lossy(&value).into_owned());
+                if !got.is_sloppy() && !left.late.contains(&found) {
+                    left.check(&key, found);
+                }
             }
             Err(error) => heard.failed.push(format!("get: {error}")),
         }
@@ -122,7 +128,15 @@ async fn work(client: usize, store: StoreHandle, stop: &AtomicBool, done: &Atomi
 }
 
 impl Left {
-    /// Nobody else writes this key, and R + W > N: it is as this client left it.
+    fn acknowledge(&mut self, value: Option<String>, sloppy: bool) {
+        let before = std::mem::replace(&mut self.acknowledged, value);
+        match sloppy {
+            true => self.late.push(before),
+            false => self.late.clear(),
+        }
+    }
+
+    /// Nobody else writes this key, and R + W > N: it is as this client left it, where no fallback stood in.
     #[track_caller]
     fn check(&self, key: &str, found: Option<String>) {
         let (known, unknown) = (&self.acknowledged, &self.unknown);
