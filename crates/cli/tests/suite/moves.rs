@@ -285,7 +285,13 @@ fn a_store_has_fewer_replicas_and_more_again_under_load_while_who_enters_is_kill
 fn an_order_that_a_suspended_headmaster_does_not_answer_is_named_by_the_doctor() {
     let joined = Joined::start();
     let suspended = headmaster(&joined.cluster);
-    signal(suspended, Signal::STOP);
+    // One that is stopped while it holds the directory's lock keeps everybody from the documents.
+    let suspend = || {
+        signal(suspended, Signal::CONT);
+        signal(suspended, Signal::STOP);
+        joined.cluster.run(&["doctor", "--json"]).text().contains("coordination-away")
+    };
+    until("a headmaster stands still that holds no lock", suspend, |is_away| !is_away);
     let words = ["node", "weight", "4", "7", "--connect", &joined.cluster.native(1)];
     let mut ordered = command(&words).spawn().unwrap();
     let finding = until(
