@@ -368,3 +368,18 @@ fn what_another_node_offers_too_early_is_no_part_of_a_round() {
         }
     }
 }
+
+/// Nobody takes a note of them but a walk.
+#[test]
+fn tombstones_of_before_a_start_are_found_and_collected() {
+    let mut home = Home::new().syncing();
+    let asked = others(&home, |_, _, _| None);
+    home.config.collection.interval = Duration::from_secs(1);
+    let node = home.start();
+    home.call(&node, merge(&KEY, &deleted(), 0, None)).unwrap();
+    home.cut(node, 1);
+    let node = home.start();
+    assert_eq!(record(&node, &KEY), deleted());
+    home.stage.until(|| count(&asked, "collect") >= 2);
+    assert!(record(&node, &KEY).is_empty());
+}
