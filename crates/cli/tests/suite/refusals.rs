@@ -201,7 +201,6 @@ fn a_data_directory_of_a_newer_version_is_left_alone() {
     assert_eq!(std::fs::read_to_string(&file).unwrap(), newer);
 }
 
-/// For a cluster that exists: its ports are settled, so the message names who has them.
 /// Is refused because this process has a port. The child that another test has just made has it, too, until it runs its
 /// program, and may be named instead.
 fn refused_for_us(words: &[&str], which: &str) -> Answer {
@@ -212,6 +211,7 @@ fn refused_for_us(words: &[&str], which: &str) -> Answer {
     refused
 }
 
+/// For a cluster that exists: its ports are settled, so the message names who has them.
 #[test]
 fn a_port_in_use_is_named() {
     for further in [&[][..], &["--separate-processes"]] {

@@ -11,6 +11,7 @@
 //! One process at a time writes to the new place: the one whose session holds the lock there.
 //!
 //! Must never: change a document of the new place that others may have changed; write into a place that is not empty.
+//! Where the cluster's documents once left, what lies there of its own counts for nothing, and goes.
 
 mod places;
 
@@ -372,7 +373,8 @@ async fn copy(
         };
         written.map_err(ends.at_to())?;
     }
-    // A node that has not heard yet that the documents left this place before writes there, and is told then.
+    // A node that had not heard that the documents were gone may have written here; it was told that this counts for
+    // nothing.
     for (path, late) in there.copied().rev().filter(|(path, _)| here.get(path).is_none()) {
         match ends.to.delete(path, Expected::Version(late.stat.version)).await {
             Ok(()) | Err(CoordinationError::NoNode { .. }) => {}
