@@ -110,6 +110,11 @@ impl Tree {
         self.files.get(path).map(String::as_str)
     }
 
+    /// All files, texts or not.
+    pub fn paths(&self) -> impl Iterator<Item = &str> {
+        self.files.keys().chain(&self.others).map(String::as_str)
+    }
+
     /// All text files.
     pub fn files(&self) -> impl Iterator<Item = (&str, &str)> {
         self.files.iter().map(|(path, text)| (path.as_str(), text.as_str()))
