@@ -326,7 +326,6 @@ impl Session {
         if event == Event::Failed || event.is_idle() {
             return self.failed(out.action, now, actions);
         }
-        self.attempts = 0;
         let bytes = match (out.action, event) {
             (Action::CompareSums { partitions, .. }, Event::Summed { differing, unready }) => {
                 self.summed(partitions, differing, unready, actions)
@@ -358,6 +357,7 @@ impl Session {
             // An answer that does not fit its question: whoever gave it has not understood.
             (action, _) => return self.failed(action, now, actions),
         };
+        self.attempts = 0;
         self.outcome.bytes += bytes;
         let rest_until = self.options.pace.after(now, bytes);
         self.rest_until = (rest_until > now).then_some(rest_until);
@@ -462,6 +462,8 @@ impl Session {
         parts: Vec<Option<(Vec<Digest>, Vec<Digest>)>>,
     ) -> u64 {
         let mut bytes = 0;
+        // Spans that an answer has passed over were not compared.
+        let parts = parts.into_iter().chain(std::iter::repeat(None));
         for ((partition, span, leaf_bits), parts) in spans.into_iter().zip(parts) {
             let finer = step(span, leaf_bits);
             let count = 1 << (finer - span.bits);

@@ -158,7 +158,10 @@ impl Handoff {
             "what is under way was sent"
         );
         match &self.walk {
-            Walk::Resting => {}
+            Walk::Resting => assert!(
+                self.flights.is_empty() || self.walk_at.is_some(),
+                "what a batch leaves is met by another walk"
+            ),
             Walk::Reading { page, .. } => {
                 assert_eq!(page.0 + 1, self.pages, "the last page asked for is read")
             }
@@ -209,7 +212,8 @@ impl Handoff {
             self.alive = true;
             self.pace.begin_again(&self.options, self.now);
             self.abandon();
-            self.walk_within(self.options.rest);
+            // At the moment that was drawn.
+            self.walk_at = Some(self.now);
         }
     }
 
@@ -253,8 +257,6 @@ impl Handoff {
         if let Some(tally) = self.tally() {
             tally.removed += removed;
             tally.refused += left;
-        } else if left > 0 {
-            self.walk_within(self.patience());
         }
         if flight.errand != Errand::Deliver {
             return;
@@ -292,10 +294,8 @@ impl Handoff {
         let (now, lost_after) = (self.now, self.options.lost_after);
         self.flights.retain(|flight| now.since(flight.sent_at) < lost_after);
         let gone = before - self.flights.len();
-        match self.tally() {
-            Some(tally) => tally.refused += gone,
-            None if gone > 0 => self.walk_within(self.patience()),
-            None => {}
+        if let Some(tally) = self.tally() {
+            tally.refused += gone;
         }
         if let Some(sent_at) = lost {
             self.give_way(sent_at);
@@ -440,12 +440,16 @@ impl Handoff {
             return;
         }
         if !self.alive {
-            let due = self.options.age_max.saturating_sub(tally.oldest);
+            let due = match tally.refused {
+                0 => self.options.age_max.saturating_sub(tally.oldest),
+                // What was tried in vain is tried with the next look, however young it is.
+                _ => Duration::ZERO,
+            };
             self.walk_within(due.max(self.options.sweep_every));
             return;
         }
         // Refusals alone are no progress: whoever took nothing is left alone for a while.
-        if tally.refused > 0 && tally.removed == 0 {
+        if tally.removed == 0 {
             self.pace.pause(&self.options, self.now, self.now);
         }
         self.walk_within(self.options.rest);

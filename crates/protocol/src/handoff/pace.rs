@@ -247,4 +247,21 @@ mod tests {
         assert_ne!(pause(1), pause(2));
         assert_eq!(pause(1), pause(1));
     }
+
+    #[test]
+    fn a_target_that_comes_back_is_sent_little_however_fast_it_was() {
+        let (mut pace, options) = (Pace::new(&options(), 7, at(0)), options());
+        (0..20).for_each(|_| pace.quicken(&options));
+        pace.begin_again(&options, at(500));
+        assert_eq!(pace.rate(), 1000);
+        assert!(at(500) <= pace.resume_at() && pace.resume_at() < at(500).after(options.rest));
+    }
+
+    /// The first numbers of the published generator.
+    #[test]
+    fn the_dice_are_the_same_on_every_machine() {
+        let mut pace = Pace::new(&options(), 1_234_567, at(0));
+        let rolled: Vec<u64> = (0..3).map(|_| pace.roll()).collect();
+        assert_eq!(rolled, [6_457_827_717_110_365_317, 3_203_168_211_198_807_973, 9_817_491_932_198_370_423]);
+    }
 }
