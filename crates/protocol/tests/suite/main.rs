@@ -5,6 +5,7 @@
 mod admission;
 mod allocation;
 mod antientropy;
+mod collection;
 mod get_transcripts;
 mod gossip;
 mod handoffs;
