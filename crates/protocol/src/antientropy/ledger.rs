@@ -253,4 +253,32 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn a_node_that_enters_beside_replicas_that_all_lost_theirs_waits_until_one_of_them_is_whole() {
+        let others = [NodeId(1), NodeId(2)];
+        let since = Generation(5);
+        let required =
+            Required { since, replicas: 3, writes_required: 2, others: &others, donor: None, enters: true };
+        let mut ledger = Ledger::new([P]);
+        assert!(!ledger.merged(P, NodeId(1), false, required));
+        assert!(!ledger.merged(P, NodeId(2), false, required), "what they cannot read would go with them");
+        assert!(ledger.merged(P, NodeId(2), true, required));
+    }
+
+    #[test]
+    fn a_ledger_that_is_read_again_goes_on_where_it_was() {
+        let ledger = Ledger::resumed([PartitionId(3), PartitionId(9)], 5);
+        assert_eq!(ledger.progress(), (2, 5));
+        assert!(ledger.incomplete().eq([PartitionId(3), PartitionId(9)]));
+        assert_eq!(Ledger::resumed([P], 0).progress(), (1, 1), "never fewer than there are");
+    }
+
+    #[test]
+    fn what_is_no_longer_the_nodes_needs_no_refilling() {
+        let mut ledger = Ledger::new((0..4).map(PartitionId));
+        ledger.keep(|partition| partition.0 % 2 == 1);
+        assert!(ledger.incomplete().eq([PartitionId(1), PartitionId(3)]));
+        assert_eq!(ledger.progress(), (2, 4));
+    }
 }

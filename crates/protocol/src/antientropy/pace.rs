@@ -216,4 +216,18 @@ mod tests {
         assert_eq!(pace.after(at(5190), 5), at(5190), "no rest where it is behind");
         assert_eq!(pace.after(at(9000), 1 << 30), at(9000).after(REST_MAX));
     }
+
+    #[test]
+    fn late_requests_halve_the_rate_and_giving_never_goes_below_what_bringing_in_grows_to() {
+        let mut pace = Pace::finding(1 << 20, 1 << 30);
+        pace.observe(at(0), 2);
+        assert_eq!(pace.bytes_per_second(), FINDING_FIRST / 2);
+        let least = |mut pace: Pace, seconds: u64| {
+            (0..20).for_each(|_| pace.observe(at(seconds * 1000), 2));
+            pace.bytes_per_second()
+        };
+        let giving = Pace::giving(1 << 20, 1 << 30);
+        assert_eq!([0, 300].map(|seconds| least(giving, seconds)), [8 << 20; 2]);
+        assert_eq!(least(Pace::giving(1 << 20, 3 << 20), 0), 3 << 20, "nor above its greatest");
+    }
 }

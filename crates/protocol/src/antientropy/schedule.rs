@@ -298,4 +298,21 @@ mod tests {
         }
         assert_eq!(compared, BTreeMap::from([(NodeId(1), vec![7]), (NodeId(2), vec![])]));
     }
+
+    #[test]
+    fn who_was_asked_for_comes_before_whoever_is_due_and_is_counted_until_then() {
+        let mut schedule = Schedule::<u8>::new(NodeId(1), Duration::from_secs(100));
+        schedule.learn((1..=4).map(NodeId), at(0));
+        assert!(!schedule.is_stopped());
+        assert_eq!(schedule.asked(), 0);
+        schedule.ask_for(NodeId(4));
+        schedule.ask_for(NodeId(3));
+        assert_eq!(schedule.asked(), 2);
+        let mut order = Vec::new();
+        while let Some(peer) = schedule.next(at(90)) {
+            order.push((peer.0, schedule.asked()));
+            schedule.ended(true, at(90));
+        }
+        assert_eq!(order, [(3, 1), (4, 0), (2, 0)]);
+    }
 }

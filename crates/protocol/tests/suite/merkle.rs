@@ -217,3 +217,120 @@ fn equal_digests_mean_equal_sets() {
         }
     }
 }
+
+/// So many records that came, wherever.
+fn came(records: i32) -> Change {
+    Change { difference: Digest(1), records }
+}
+
+#[test]
+fn a_remembered_tree_is_taken_only_with_as_many_leaves_as_its_depth_has_and_a_depth_that_trees_have() {
+    // Two tokens, of which the first 23 bits are the same.
+    let bounds = Token((1 << 40) - 1)..=Token(1 << 40);
+    let restored = |bits, leaves| Tree::restored(&bounds, bits, vec![Digest(1); leaves], 9).is_some();
+    assert_eq!(
+        [(22, 1), (23, 1), (24, 2), (47, 2), (48, 2)].map(|(bits, leaves)| restored(bits, leaves)),
+        [false, true, true, true, false]
+    );
+    assert!(!restored(30, 1) && !restored(30, 3));
+    // No tree is deeper than a token.
+    let bounds = Token(0)..=Token(1);
+    let restored = |bits| Tree::restored(&bounds, bits, vec![Digest(1); 2], 9).is_some();
+    assert_eq!([63, 64, 65].map(restored), [false, true, false]);
+}
+
+#[test]
+fn sums_are_told_of_four_bits_at_most_and_never_finer_than_leaves() {
+    let bounds = Token(0)..=Token(u64::MAX);
+    let tree = Tree::restored(&bounds, 5, (1..=32).map(Digest).collect(), 32).unwrap();
+    let all: u128 = (1..=32).sum();
+    let root = Span { bits: 0, prefix: 0 };
+    assert_eq!(tree.sums(root, 0), Some(vec![Digest(all)]));
+    assert_eq!(tree.sums(root, 4).unwrap()[..2], [Digest(3), Digest(7)]);
+    assert_eq!(tree.sums(root, 5), None, "five bits at once");
+    let leaf = Span { bits: 5, prefix: 7 };
+    assert_eq!(tree.sums(leaf, 5), Some(vec![Digest(8)]));
+    assert_eq!(
+        (tree.sums(leaf, 6), tree.sums(leaf, 4)),
+        (None, None),
+        "finer than leaves, or coarser than the span"
+    );
+}
+
+#[test]
+fn spans_at_the_ends_of_a_partition_count_what_is_inside() {
+    let bounds = Token(31)..=Token(48);
+    let mut tree = Tree::empty(&bounds);
+    for token in [31, 48] {
+        tree.apply(Token(token), Change { difference: Digest(token.into()), records: 1 });
+    }
+    let sums = |prefix| tree.sums(Span { bits: 60, prefix }, 62).unwrap();
+    assert_eq!([sums(0), sums(4)], [[Digest(0); 4]; 2], "outside");
+    assert_eq!(
+        sums(1),
+        [Digest(0), Digest(0), Digest(0), Digest(31)],
+        "the first token is the last of the span"
+    );
+    assert_eq!(sums(3), [Digest(48), Digest(0), Digest(0), Digest(0)]);
+}
+
+#[test]
+fn a_tree_is_counted_anew_when_its_leaves_hold_more_than_128_records_and_could_hold_fewer() {
+    let mut tree = Tree::empty(&(Token(0)..=Token(u64::MAX)));
+    assert_eq!((tree.bytes(), tree.bits_counting()), (16 * 16, None));
+    tree.apply(Token(0), came(16 * 128));
+    assert!(!tree.wants_count());
+    assert_eq!(tree.next_to_count(2048, 100), None);
+    tree.apply(Token(0), came(1));
+    assert!(tree.wants_count());
+    // A leaf for each token: finer there is none.
+    let mut tree = Tree::empty(&(Token(0)..=Token(3)));
+    tree.apply(Token(0), came(100_000));
+    assert_eq!((tree.bits(), tree.wants_count()), (Some(64), false));
+}
+
+/// A tree of 256 leaves, of which each is to hold 25 records.
+#[test]
+fn counting_and_checking_take_as_many_leaves_at_once_as_hold_so_many_records() {
+    let bounds = Token(0)..=Token(u64::MAX);
+    let leaves = |first: u64, last: u64| Token(first << 56)..=Token((last << 56) | ((1 << 56) - 1));
+    let mut tree = Tree::doubtful(&bounds);
+    assert_eq!((tree.bytes(), tree.leaves_from(Token(0), 100)), (0, None));
+    assert_eq!(tree.next_to_count(6400, 100), Some(leaves(0, 3)));
+    assert_eq!((tree.bits_counting(), tree.bytes()), (Some(8), 256 * 16));
+    assert!(!tree.counted_up_to(*leaves(0, 1).end(), []));
+    assert_eq!(tree.next_to_count(6400, 100), Some(leaves(2, 5)));
+    assert_eq!(tree.next_to_count(6400, 1), Some(leaves(2, 2)), "one at least");
+    assert!(!tree.counted_up_to(*leaves(2, 253).end(), []));
+    assert_eq!(tree.next_to_count(6400, 100), Some(leaves(254, 255)));
+    assert!(tree.counted_up_to(*bounds.end(), []));
+    assert_eq!((tree.bits_counting(), tree.bits()), (None, Some(8)));
+
+    tree.apply(Token(0), came(6400));
+    let within = Token((2 << 56) + 77);
+    assert_eq!(tree.leaves_from(within, 100), Some(leaves(2, 5)));
+    assert_eq!(tree.leaves_from(within, 1), Some(leaves(2, 2)));
+    assert_eq!(tree.leaves_from(Token(u64::MAX), 100), Some(leaves(255, 255)));
+    tree.apply(Token(0), came(256 * 128));
+    assert!(tree.next_to_count(39_168, 100).is_some());
+    assert_eq!(
+        (tree.bits_counting(), tree.bytes()),
+        (Some(11), (256 + 2048) * 16),
+        "the old leaves go on serving"
+    );
+    tree.doubt();
+    assert_eq!((tree.sum(), tree.records(), tree.bits_counting(), tree.bytes()), (None, None, None, 0));
+    assert!(tree.wants_count());
+}
+
+#[test]
+fn a_wrong_leaf_makes_growing_begin_anew_for_it_has_counted_the_same_changes() {
+    let mut tree = Tree::empty(&(Token(0)..=Token(u64::MAX)));
+    tree.apply(Token(0), came(16 * 128 + 1));
+    assert!(tree.next_to_count(2049, 100).is_some());
+    let counting = tree.bits_counting();
+    assert!(counting.is_some());
+    let leaf = tree.leaves_from(Token(0), 1).unwrap();
+    assert_eq!((tree.verify(&leaf, &[(Token(0), Digest(1))]), tree.bits_counting()), (0, counting));
+    assert_eq!((tree.verify(&leaf, &[(Token(0), Digest(2))]), tree.bits_counting()), (1, None));
+}
