@@ -359,8 +359,7 @@ impl Session {
         };
         self.attempts = 0;
         self.outcome.bytes += bytes;
-        let rest_until = self.options.pace.after(now, bytes);
-        self.rest_until = (rest_until > now).then_some(rest_until);
+        self.rest_until = Some(self.options.pace.after(now, bytes));
         self.go_on(now, actions);
     }
 
@@ -462,7 +461,6 @@ impl Session {
         parts: Vec<Option<(Vec<Digest>, Vec<Digest>)>>,
     ) -> u64 {
         let mut bytes = 0;
-        // Spans that an answer has passed over were not compared.
         let parts = parts.into_iter().chain(std::iter::repeat(None));
         for ((partition, span, leaf_bits), parts) in spans.into_iter().zip(parts) {
             let finer = step(span, leaf_bits);
@@ -478,7 +476,7 @@ impl Session {
                         self.queue(partition, part, leaf_bits);
                     }
                 }
-                // A tree was lost meanwhile.
+                // A tree was lost meanwhile, or the answer passed over the span.
                 _ => self.outcome.failed += 1,
             }
         }

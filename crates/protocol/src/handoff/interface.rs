@@ -31,7 +31,8 @@ pub struct HandoffOptions {
     pub rest: Duration,
     /// A hint older than this is given up, once another replica holds what it holds. Default: 3 h.
     pub age_max: Duration,
-    /// How often hints of a target that is away are looked over, at most, for those that grew too old. Default: 10 min.
+    /// How often hints of a target that is away are looked over, at most, for those that grew too old or could not be
+    /// moved. Default: 10 min.
     pub sweep_every: Duration,
 }
 
