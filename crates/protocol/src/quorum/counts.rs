@@ -108,11 +108,6 @@ impl Tallies {
         self.old = self.old.saturating_sub(usize::from(sets.has_old()));
         self.new = self.new.saturating_sub(usize::from(sets.has_new()));
     }
-
-    /// Whether nothing is left in either set.
-    pub(super) fn is_zero(self) -> bool {
-        self.old == 0 && self.new == 0
-    }
 }
 
 /// Whether a request may ask for so many of a store's replicas.
@@ -296,8 +291,18 @@ mod tests {
         assert_eq!(readers.chosen(), [NodeId(2), NodeId(3)]);
         assert!(!readers.failed(NodeId(3)));
         assert!(readers.failed(NodeId(2)), "each has failed once");
+        assert!(!readers.failed(NodeId(1)) && !readers.failed(NodeId(3)));
         readers.begin();
-        assert!(!readers.failed(NodeId(1)), "and begins anew");
+        assert!(!readers.failed(NodeId(2)), "what failed before this page says nothing of it");
+    }
+
+    #[test]
+    fn a_set_with_fewer_replicas_than_a_request_names_is_spared_the_rest() {
+        let spared = |old, new| Spared { old, new };
+        assert_eq!(Spared::of_named(3, 2, 3), spared(1, 0));
+        assert_eq!(Spared::of_named(3, 5, 1), spared(0, 2));
+        assert_eq!(Spared::of_named(2, 2, 3), spared(0, 0), "both have as many");
+        assert_eq!(Spared::of_named(4, 2, 3), spared(0, 0), "more than any set has cannot be met");
     }
 
     /// Every way to lose one copy of a write that W of N acknowledged, for all small N and W.

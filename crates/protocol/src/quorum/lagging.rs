@@ -145,4 +145,17 @@ mod tests {
         }
         assert!(lagging.found.len() as u64 <= WINDOW_GETS);
     }
+
+    #[test]
+    fn a_node_stays_known_while_it_is_counted_or_avoided_whoever_else_is_found() {
+        let (mut lagging, now) = (Lagging::default(), Moment::default());
+        assert!(!lagging.found_behind(STALE, ONE, 0, now));
+        assert!(!lagging.found_behind(NodeId(3), ONE, 1, now));
+        assert!(lagging.found_behind(STALE, ONE, 2, now), "counted in this window");
+        assert!(!lagging.found_behind(NodeId(4), ONE, WINDOW_GETS, now));
+        assert!(lags(&lagging, now), "avoided beyond the window");
+        let until = now.after(AVOIDED_FOR);
+        assert!(!lagging.found_behind(NodeId(5), ONE, 2 * WINDOW_GETS, until));
+        assert_eq!(lagging.found.len(), 1, "of an earlier window, and not avoided any more");
+    }
 }

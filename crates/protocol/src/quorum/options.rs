@@ -148,7 +148,10 @@ pub fn own_write_suffices(own: NodeId, definition: &Store, partition: &Partition
 
 #[cfg(test)]
 mod tests {
-    use model::{Cluster, Consistency, FallbackOrder, Key, Node, Ring, Store, StoreName, Zone};
+    use model::{
+        Cluster, Coming, Consistency, FallbackOrder, Key, Node, PartitionId, Ring, Step, Store, StoreName,
+        Unknown, Zone,
+    };
 
     use super::*;
 
@@ -186,5 +189,19 @@ mod tests {
         let suspected = [preference.replicas()[1]];
         let candidates = Candidates { preference: &preference, suspected: &suspected, lagging: &[] };
         assert_eq!(candidates.fallbacks(None).as_slice(), preference.fallbacks());
+    }
+
+    #[test]
+    fn while_a_partition_moves_one_record_does_not_answer_a_monotonic_get() {
+        let own = NodeId(1);
+        let consistency = Consistency { replicas: 1, reads_required: 1, writes_required: 1 };
+        let fast = Store::new(StoreName::new("explored").unwrap(), consistency).unwrap();
+        let monotonic = Store { reads: Reads::Monotonic, ..fast.clone() };
+        let settled = Partition::settled(PartitionId(0), 0, vec![own]);
+        let coming = Coming { step: Step::Joint, nodes: vec![NodeId(2)], unknown: Unknown::new() };
+        let moves = Partition { coming: Some(coming), ..settled.clone() };
+        assert!(own_record_suffices(own, &fast, &settled) && own_record_suffices(own, &fast, &moves));
+        assert!(own_record_suffices(own, &monotonic, &settled));
+        assert!(!own_record_suffices(own, &monotonic, &moves), "the new replica must hold it, too");
     }
 }

@@ -269,6 +269,18 @@ mod tests {
         assert!(walk.is_over());
     }
 
+    #[test]
+    fn a_page_that_repeats_what_was_handed_out_adds_only_what_is_behind_it() {
+        let records = ordered(vec![("a".into(), set(1, 1, "a")), ("b".into(), set(1, 1, "b"))]);
+        let after = (Token::of(&records[0].0), records[0].0.clone());
+        let mut walk = Walk::new(vec![NodeId(1)], 1, Resolver::Siblings, Some(after.clone()));
+        assert_eq!(walk.asks().unwrap(), [Ask { node: NodeId(1), after: Some(after) }]);
+        walk.page(NodeId(1), records.clone(), None);
+        let taken: Vec<_> = walk.take().into_iter().map(|(_, key, _)| key).collect();
+        assert_eq!(taken, [records[1].0.clone()]);
+        assert!(walk.is_over());
+    }
+
     proptest! {
         /// Each key is at W of N replicas at least, R of them are read, R + W > N, and up to N - R fail.
         #[test]

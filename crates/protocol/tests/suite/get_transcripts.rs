@@ -341,3 +341,134 @@ fn a_monotonic_get_fails_when_too_few_replicas_take_what_it_read() {
         "#]],
     );
 }
+
+#[test]
+fn only_a_node_that_was_asked_sends_a_get_to_a_newer_ring() {
+    check(
+        "get required=1\nn3 fails stale\nn9 fails stale\nn1 fails stale",
+        expect![[r#"
+            get required=1  (until 10)
+                fetch n1
+            n3 fails stale  (until 10)
+            n9 fails stale  (until 10)
+            n1 fails stale  (end)
+                refresh to 8
+        "#]],
+    );
+}
+
+#[test]
+fn a_get_turns_to_no_more_than_it_must_have_once_it_has_lost_patience() {
+    check(
+        "get preferred=3\nn1 answers a:1\n@10",
+        expect![[r#"
+            get preferred=3  (until 10)
+                fetch n1
+                fetch n2
+                fetch n3
+            n1 answers a:1  (until 10)
+            @10  (until 30)
+                fetch n4
+        "#]],
+    );
+}
+
+#[test]
+fn a_get_that_waits_for_more_than_it_must_have_is_answered_at_its_deadline() {
+    check(
+        "get required=1 preferred=2 hedge=200\nn1 answers a:1\n@100",
+        expect![[r#"
+            get required=1 preferred=2 hedge=200  (until 100)
+                fetch n1
+                fetch n2
+            n1 answers a:1  (until 100)
+            @100  (end)
+                answer a:1 from 1
+        "#]],
+    );
+}
+
+#[test]
+fn a_damaged_copy_is_repaired_when_other_replicas_hold_something() {
+    check(
+        "get\nn1 fails corrupt\nn2 answers a:1\nn3 answers a:1",
+        expect![[r#"
+            get  (until 10)
+                fetch n1
+                fetch n2
+            n1 fails corrupt  (until 10)
+                fetch n3
+            n2 answers a:1  (until 10)
+            n3 answers a:1  (end)
+                answer a:1 from 2
+                repair n1 with a:1
+        "#]],
+    );
+    check(
+        "get\nn1 fails corrupt\nn2 answers -\nn3 answers -",
+        expect![[r#"
+            get  (until 10)
+                fetch n1
+                fetch n2
+            n1 fails corrupt  (until 10)
+                fetch n3
+            n2 answers -  (until 10)
+            n3 answers -  (end)
+                answer - from 2
+        "#]],
+    );
+}
+
+#[test]
+fn a_monotonic_get_has_more_patience_with_each_wave_of_late_replicas() {
+    check(
+        "get replicas=7 held=2 required=1
+         n1 answers a:1
+         n2 answers -
+         @12
+         n3 refuses 0
+         @99",
+        expect![[r#"
+            get replicas=7 held=2 required=1  (until 10)
+                fetch n1
+                fetch n2
+            n1 answers a:1  (until 10)
+            n2 answers -  (until 10)
+                write back to n2 in round 0: a:1
+            @10  (until 30)
+                write back to n3 in round 0: a:1
+            n3 refuses 0  (until 32)
+                write back to n4 in round 0: a:1
+            @32  (until 72)
+                write back to n5 in round 0: a:1
+            @72  (until 100)
+                write back to n6 in round 0: a:1
+        "#]],
+    );
+}
+
+#[test]
+fn a_monotonic_get_writes_back_to_a_replica_that_was_not_asked_before_one_that_is_silent() {
+    check(
+        "get held=2 required=1\nn1 answers a:1\n@10",
+        expect![[r#"
+            get held=2 required=1  (until 10)
+                fetch n1
+                fetch n2
+            n1 answers a:1  (until 10)
+            @10  (until 20)
+                write back to n3 in round 0: a:1
+        "#]],
+    );
+    check(
+        "get held=2 required=1 suspected=n3\nn1 answers a:1\n@10",
+        expect![[r#"
+            get held=2 required=1 suspected=n3  (until 10)
+                fetch n1
+                fetch n2
+            n1 answers a:1  (until 10)
+            @10  (until 20)
+                write back to n2 in round 0: a:1
+        "#]],
+    );
+}

@@ -141,6 +141,7 @@ impl Setup {
                 "own" => setup.own = Some(node(value)),
                 "applied" => setup.local = Local::Applied,
                 "refused" => setup.local = Local::Refused(error(value)),
+                "hedge" => setup.options.hedge_after = Duration::from_nanos(value.parse().unwrap()),
                 "started" => setup.started.nanos = value.parse().unwrap(),
                 "possible" => setup.possible = true,
                 "suspected" => setup.suspected = value.split(',').map(node).collect(),
@@ -163,6 +164,7 @@ fn error(word: &str) -> ReplicaError {
         "overloaded" => ReplicaError::Overloaded,
         "full" => ReplicaError::DiskFull,
         "broken" => ReplicaError::StorageFailed,
+        "corrupt" => ReplicaError::Corrupt,
         "stale" => ReplicaError::StaleGeneration { generation: Generation(GENERATION.0 + 1) },
         "confused" => ReplicaError::StaleGeneration { generation: GENERATION },
         other => panic!("unknown error {other}"),
@@ -178,6 +180,8 @@ enum Machine {
 struct Stage {
     machine: Machine,
     now: Moment,
+    /// Whether the caller has its answer, or begins again.
+    answered: bool,
     said: String,
 }
 
@@ -201,7 +205,7 @@ impl Stage {
             said.extend(actions.iter().map(show_write));
             Machine::Write(write)
         };
-        let mut stage = Stage { machine, now, said: String::new() };
+        let mut stage = Stage { machine, now, answered: false, said: String::new() };
         stage.tell(&setup.line, said);
         stage
     }
@@ -281,6 +285,13 @@ impl Stage {
     }
 
     fn tell(&mut self, line: &str, said: Vec<String>) {
+        let ends = ["answer", "fail", "done", "indeterminate", "refresh"];
+        self.answered |= said.iter().any(|said| ends.iter().any(|end| said.starts_with(end)));
+        let waits = match &self.machine {
+            Machine::Get(get) => get.is_unanswered(),
+            Machine::Write(write) => write.is_unanswered(),
+        };
+        assert_eq!(waits, !self.answered, "a caller waits for its one answer: {line}");
         let until = self.deadline().map_or("end".to_owned(), |deadline| format!("until {}", deadline.nanos));
         writeln!(self.said, "{line}  ({until})").unwrap();
         said.iter().for_each(|said| writeln!(self.said, "    {said}").unwrap());

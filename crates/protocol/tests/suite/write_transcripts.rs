@@ -443,3 +443,39 @@ fn what_needs_nobody_else_is_what_a_machine_would_ask_nobody_else_for() {
         );
     }
 }
+
+#[test]
+fn a_write_has_more_patience_with_each_wave_of_stand_ins() {
+    check(
+        "write own=n1 applied fallbacks=4\nn1 acknowledges\n@99",
+        expect![[r#"
+            write own=n1 applied fallbacks=4  (until 10)
+                merge at n2
+                merge at n3
+            n1 acknowledges  (until 10)
+            @10  (until 30)
+                hint at n4 for n2
+            @30  (until 70)
+                hint at n5 for n2
+            @70  (until 100)
+                hint at n6 for n2
+        "#]],
+    );
+}
+
+#[test]
+fn a_write_that_a_replica_calls_stale_by_its_own_ring_is_merely_refused_there() {
+    check(
+        "write own=n1 applied\nn2 fails confused\nn1 acknowledges\nn3 acknowledges",
+        expect![[r#"
+            write own=n1 applied  (until 10)
+                merge at n2
+                merge at n3
+            n2 fails confused  (until 10)
+                hint at n4 for n2
+            n1 acknowledges  (until 10)
+            n3 acknowledges  (until 100)
+                done with 2
+        "#]],
+    );
+}

@@ -107,8 +107,7 @@ impl Get {
         let mut missing = lacking.without(Tallies::of(self.sets(is_fresh)));
         let wave = self.waves + u32::from(self.members.iter().filter(awaited).any(late));
         let late_at = self.options.late_at(now, wave);
-        while !missing.is_zero() {
-            let Some(position) = self.next_to_write_back(|sets| missing.wants(sets)) else { return };
+        while let Some(position) = self.next_to_write_back(|sets| missing.wants(sets)) {
             (self.waves, self.waved_at) = (wave, now);
             let member = &mut self.members[position];
             member.written_back = WrittenBack::Awaited;

@@ -319,3 +319,31 @@ fn while_the_partition_moves_enough_of_both_sets_must_be_there() {
     let sloppy = Reach { sloppy: true, ..reach };
     assert!(can_be_driven(&sloppy, &preference, suspects(&[2])), "a fallback stands in");
 }
+
+#[test]
+fn a_node_whose_link_breaks_between_two_answers_counts_once() {
+    let preference = preference(3, 0);
+    let reach = Reach { own: NodeId(1), required: 3, spared: Spared::default(), sloppy: false };
+    let mut actions = Vec::new();
+    let mut probe = Probe::start(reach, [&preference], |_| true, at(0), at(DEADLINE), &mut actions);
+    assert_eq!(actions, [2, 3].map(|id| ProbeAction::Ask { node: NodeId(id) }));
+    assert!(probe.is_unanswered());
+    actions.clear();
+    let node = NodeId(2);
+    for event in [ProbeEvent::Answered { node }, ProbeEvent::Failed { node }, ProbeEvent::Answered { node }] {
+        probe.step(event, at(1), &mut actions);
+    }
+    assert!(actions.is_empty() && probe.is_unanswered(), "n3 is still missing");
+    probe.step(ProbeEvent::Failed { node: NodeId(3) }, at(2), &mut actions);
+    assert_eq!(actions, [ProbeAction::Answer { refused: vec![KeyIndex::at(0)] }]);
+    assert!(!probe.is_unanswered());
+}
+
+#[test]
+fn those_that_a_node_does_not_hear_are_suspected_takers_other_than_itself() {
+    let preference = preference(3, 2);
+    let reach = Reach { own: NodeId(1), required: 3, spared: Spared::default(), sloppy: true };
+    let unheard = |reach: Reach| reach.unheard(&preference, |node| [1, 2, 4, 9].contains(&node.0));
+    assert_eq!(unheard(reach), [NodeId(2), NodeId(4)]);
+    assert_eq!(unheard(Reach { sloppy: false, ..reach }), [NodeId(2)], "fallbacks do not count");
+}

@@ -294,9 +294,6 @@ impl Write {
 
     /// Sends a hint for each replica that failed or is suspected, unless one is held or under way.
     fn stand_in_for_failed(&mut self, actions: &mut WriteActions) {
-        if !self.slots.iter().any(|slot| slot.is_down() && !slot.is_placed()) {
-            return;
-        }
         let held_back = !self.options.sloppy && !self.is_possible();
         if held_back {
             return;
@@ -361,20 +358,15 @@ impl Write {
             let errors = self.errors();
             let outcome = WriteOutcome::Indeterminate { acks: covered, required, errors };
             actions.push(WriteAction::Answer(outcome));
-        } else if reachable < required && !self.is_anything_awaited() {
+        } else if !self.is_anything_awaited() {
             self.phase = Phase::Finished;
             actions.push(WriteAction::Answer(WriteOutcome::Failed { required, errors: self.errors() }));
         }
     }
 
-    /// Parks a hint for each replica that failed when no fallback is left, once the write may be applied anywhere.
+    /// Parks a hint for each replica that failed and for which no hint is under way, once the write may be applied
+    /// anywhere. That is when no fallback is left: until then each failed slot has a hint.
     fn park(&mut self, actions: &mut WriteActions) {
-        if self.phase == Phase::Finished || self.next < self.fallbacks.len() {
-            return;
-        }
-        if !self.slots.iter().any(|slot| slot.has_failed() && !slot.is_placed()) {
-            return;
-        }
         if !self.is_possible() {
             return;
         }

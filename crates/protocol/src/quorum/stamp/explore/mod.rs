@@ -273,6 +273,7 @@ impl World {
             routes.push((KeyIndex::at(position), candidates));
             if fresh || seen.ring < Some(observer.ring) {
                 (seen.asked, seen.last, seen.ring) = (Vec::new(), None, Some(observer.ring));
+                seen.stood_in = false;
             }
             (seen.place, seen.outdated) = (Whereabouts::Rests, false);
         }
@@ -449,4 +450,39 @@ fn a_planted_bug_in_stamping_is_found() {
         let verdict = std::panic::catch_unwind(explored);
         assert!(!matches!(verdict, Ok(Ok(()))), "{plant:?} goes unnoticed");
     }
+}
+
+#[test]
+fn without_keys_there_is_nothing_to_stamp() {
+    let mut actions = StampActions::new();
+    let stamp = Stamp::start(0, library(Entry::Client, 0).options(), &mut actions);
+    assert!(actions.is_empty() && !stamp.is_unanswered());
+}
+
+#[test]
+fn news_that_comes_at_the_deadline_begins_nothing() {
+    let mut actions = StampActions::new();
+    let (first, second) = (KeyIndex::at(0), KeyIndex::at(1));
+    let mut stamp = Stamp::start(2, node(1, Entry::Client, false).options(), &mut actions);
+    let mut tell = |event: StampEvent<'_>, now| {
+        actions.clear();
+        stamp.step(event, now, &mut actions);
+        actions.clone()
+    };
+    let routed = |generation, keys: &[KeyIndex], now, tell: &mut dyn FnMut(StampEvent<'_>, Moment) -> _| {
+        let preference = preference(generation);
+        let candidates = Candidates { preference: &preference, suspected: &[], lagging: &[] };
+        let routes: Vec<_> = keys.iter().map(|&key| (key, candidates)).collect();
+        tell(StampEvent::Routed { generation, sloppy: false, routes: &routes }, now)
+    };
+    let _: StampActions = routed(GENERATION, &[first, second], Moment::default(), &mut tell);
+    for node in (1..=3).map(NodeId) {
+        let replies = &[(first, StampReply::Unreachable)];
+        tell(StampEvent::Replied { node, replies }, Moment::default());
+    }
+    let refused = StampReply::Refused { certain: true, retryable: true, ring: Some(NEWER) };
+    tell(StampEvent::Replied { node: NodeId(1), replies: &[(second, refused)] }, DEADLINE);
+    let exhausted = |key| StampAction::Answer { key, outcome: StampOutcome::Exhausted };
+    let ended = routed(NEWER, &[second], DEADLINE, &mut tell);
+    assert_eq!(ended[..], [exhausted(second), exhausted(first)]);
 }

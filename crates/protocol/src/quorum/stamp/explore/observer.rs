@@ -73,6 +73,8 @@ impl Observer {
                     let ring = self.ring;
                     let seen = &mut self.keys[key.position()];
                     ensure(scope.best(&seen.asked, ring).is_none(), "stands in while a replica is left")?;
+                    let news = matches!(seen.last, Some(Told::Outdated(_)));
+                    ensure(!seen.stood_in || news, "stands in again after it has refused")?;
                     ensure(target == preference(ring).replicas()[0], "a hint for another than the first")?;
                     seen.place = Whereabouts::StandsIn;
                 }
@@ -151,6 +153,11 @@ impl Observer {
                 ensure(seen.last.is_none_or(Told::is_certain), "given up although it may be written")?;
                 ensure(late || scope.best(&seen.asked, ring).is_none(), "given up before all were asked")?;
                 ensure(late || !scope.may_stand_in(), "given up without standing in")?;
+                let passed = scope.entry == Entry::Passed && !late;
+                let here = scope.own.is_some_and(|own| preference(ring).is_replica(own));
+                ensure(!passed || here, "given up although it is not here")?;
+                let news = matches!(seen.last, Some(Told::Outdated(_)));
+                ensure(!passed || news, "given up although its refusal should be told")?;
                 ensure(last_attempt, "given up before its attempts were used")
             }
             StampOutcome::NotHere => {
