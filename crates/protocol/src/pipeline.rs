@@ -286,6 +286,7 @@ mod tests {
         {
             pipeline.enter(touches, 1, at);
         }
+        assert!(!pipeline.is_empty());
         assert_eq!(started(&mut pipeline), [0, 2]);
         pipeline.done(2, 2);
         assert!(answers(&mut pipeline).is_empty(), "an earlier one is under way");
@@ -356,6 +357,8 @@ mod tests {
         assert_eq!(started(&mut pipeline), [1]);
         pipeline.done(1, 1);
         assert!(pipeline.has_room(), "answers that wait are counted by whoever holds them");
+        pipeline.enter(writes(&[1]), UNFINISHED_BYTES_MAX, 2);
+        assert!(!pipeline.has_room(), "exactly as many are enough");
     }
 
     /// What the model knows of a command.

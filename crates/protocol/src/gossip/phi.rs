@@ -142,4 +142,25 @@ mod tests {
         let silence = suspicion(&Window::default());
         assert!((ms(3_000)..ms(5_000)).contains(&silence), "{silence:?}");
     }
+
+    /// Tails of the normal distribution beyond one, two and three times the spread.
+    #[test]
+    fn phi_is_the_order_of_magnitude_of_the_normal_tail() {
+        let near = |phi: f64, tail: f64| (phi + tail.log10()).abs() < 0.05;
+        let steady = beating(ms(200), 64);
+        for (silence, tail) in [(350, 0.158_655), (500, 0.022_750), (650, 0.001_350)] {
+            let phi = steady.phi(ms(silence));
+            assert!(near(phi, tail), "{phi} after {silence} ms");
+        }
+        let mut uneven = Window::default();
+        (0..32).for_each(|_| [200, 1_000].into_iter().for_each(|interval| uneven.record(ms(interval))));
+        let (mean, spread) = uneven.expected();
+        assert!((mean - 600_000.0).abs() < 1.0 && (spread - 400_000.0).abs() < 1.0, "{mean} {spread}");
+    }
+
+    #[test]
+    fn four_intervals_say_something_and_fewer_do_not() {
+        assert_eq!(beating(ms(200), INTERVALS_MIN - 1).expected(), Window::default().expected());
+        assert_eq!(beating(ms(200), INTERVALS_MIN).expected(), beating(ms(200), 64).expected());
+    }
 }

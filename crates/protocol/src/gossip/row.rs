@@ -100,5 +100,7 @@ mod tests {
         let new = Row::new(NodeId(1), 2, Generation(1));
         assert_eq!(old.join(new), new);
         assert!(new.is_later_than(&old) && !old.is_later_than(&new));
+        let told_otherwise = Row { epoch: 9, ..new };
+        assert!(!told_otherwise.is_later_than(&new), "no heartbeat in between: nobody lived on");
     }
 }

@@ -147,6 +147,7 @@ mod tests {
         let mut suspects = Suspects::default();
         let first = suspects.experienced(NODE, Experience::LinkBroke).unwrap();
         assert_eq!(suspects.experienced(NODE, Experience::Refused), None, "one probe is out");
+        assert_eq!(suspects.count(), 1);
         let (mut pauses, mut probe) = (vec![first.after], first);
         for _ in 0..6 {
             probe = suspects.probe_failed(probe).unwrap();

@@ -154,4 +154,31 @@ mod tests {
         let order = [0, 1].map(|_| origins.choose(at(now + 5))[0]);
         assert!(order.contains(&Origin::Source), "one that gave again has failed once");
     }
+
+    #[test]
+    fn replicas_come_first_only_when_they_are_more_than_twice_as_fast_as_a_source_that_is_known() {
+        let second = Duration::from_secs(1);
+        let mut origins = Origins::default();
+        origins.gave(Origin::Replicas, 1 << 30, second);
+        assert_eq!(firsts(&mut origins, at(1)), 70, "nothing is known of the source");
+        for (replicas, expected) in [(2000, 70), (2001, 10)] {
+            let mut origins = Origins::default();
+            origins.gave(Origin::Source, 1000, second);
+            origins.gave(Origin::Replicas, replicas, second);
+            assert_eq!(firsts(&mut origins, at(1)), expected, "{replicas}");
+        }
+    }
+
+    #[test]
+    fn each_further_chunk_tells_a_quarter_of_the_speed() {
+        let second = Duration::from_secs(1);
+        // 4000, then three quarters of it and a quarter of 400: 3100.
+        for (source, expected) in [(1549, 10), (1550, 70)] {
+            let mut origins = Origins::default();
+            origins.gave(Origin::Source, source, second);
+            origins.gave(Origin::Replicas, 4000, second);
+            origins.gave(Origin::Replicas, 400, second);
+            assert_eq!(firsts(&mut origins, at(1)), expected, "a source that gives {source} a second");
+        }
+    }
 }

@@ -59,7 +59,7 @@ impl FetchPace {
 
     /// How long bytes that are reserved now would have to wait.
     pub fn backlog(&self, now: Moment) -> Duration {
-        if self.next > now { self.next.since(now) } else { Duration::ZERO }
+        self.next.since(now)
     }
 
     /// Reserves bytes; from when on they may be moved.

@@ -10,7 +10,7 @@ use model::Moment;
 use proptest::prelude::*;
 use protocol::admission::{
     Admission, AdmissionLimits, COMING_BYTES_FREE, CONNECTION_BYTES_MAX, CONNECTION_REQUESTS_MAX, Coming,
-    Connection, FAREWELLS_MAX, Load, Overloaded, Peer, Permit,
+    Connection, FAREWELLS_MAX, Load, Overloaded, Peer, Permit, SLOW_TIME_MIN,
 };
 
 fn limits() -> AdmissionLimits {
@@ -126,6 +126,33 @@ fn whoever_does_not_say_who_it_is_takes_no_place_for_ever() {
     connect(&admission, Peer::Client);
 }
 
+/// A quarter beside those of clients, and on a small node 64 at least.
+#[test]
+fn beside_clients_there_is_room_for_nodes_and_for_whoever_has_not_said_who_it_is() {
+    for (connections_max, expected) in [(400, 500), (100, 164)] {
+        let admission = Admission::new(AdmissionLimits { connections_max, ..limits() });
+        assert_eq!(admission.limits().connections_max, connections_max);
+        let all: Vec<_> = std::iter::from_fn(|| admission.connect().ok()).take(1_000).collect();
+        assert_eq!(all.len(), expected, "beside {connections_max} clients");
+    }
+}
+
+#[test]
+fn a_refusal_tells_the_limit_that_was_reached() {
+    let max = 12_345;
+    for refusal in [
+        Overloaded::Connections { max },
+        Overloaded::ConnectionRequests { max },
+        Overloaded::ConnectionBytes { max },
+        Overloaded::NodeRequests { max },
+        Overloaded::NodeBytes { max },
+    ] {
+        assert!(refusal.to_string().contains("12345"), "{refusal:?}");
+    }
+    assert!(Overloaded::TooSlow { time: Duration::from_secs(7) }.to_string().contains("7s"));
+    assert!(Overloaded::Stopping.to_string().contains("stopping"));
+}
+
 #[test]
 fn one_connection_is_refused_at_its_own_limits_and_the_others_go_on() {
     let admission = Admission::new(limits());
@@ -179,8 +206,10 @@ fn a_connection_counts_until_its_last_request_is_answered() {
     let admission = Admission::new(limits());
     let connection = connect(&admission, Peer::Client);
     let permit = connection.admit(7).unwrap();
+    assert_eq!(connection.load(), Load { requests: 1, bytes: 7 });
     drop(connection);
-    assert_eq!((admission.connections(), admission.load()), (1, Load { requests: 1, bytes: 7 }));
+    let load = Load { requests: 1, bytes: 7 };
+    assert_eq!((admission.connections(), admission.load()), (1, load));
     drop(permit);
     assert_eq!((admission.connections(), admission.load()), (0, Load::default()));
 }
@@ -291,4 +320,25 @@ fn the_slowest_gives_up_its_place_to_one_that_needs_it_and_learns_of_it() {
     assert!(max >= admission.load().bytes);
     drop((coming, whole));
     assert_eq!(admission.load(), Load::default());
+}
+
+#[test]
+fn a_slow_one_gives_up_its_place_also_to_one_that_only_fits_alone_or_exactly() {
+    const KIB: usize = 1024;
+    let limits = AdmissionLimits { connections_max: 9, node_bytes_max: 1_000 * KIB, ..limits() };
+    let limits = AdmissionLimits { connection_bytes_max: 1_000 * KIB, ..limits };
+    let slow_for = SLOW_TIME_MIN.as_millis() as u64;
+    for (whole, bytes, fits) in
+        [(0, 2_000 * KIB, true), (400 * KIB, 350 * KIB, true), (400 * KIB, 350 * KIB + 1, false)]
+    {
+        let admission = Admission::new(limits);
+        let connections: Vec<_> = (0..3).map(|_| connect(&admission, Peer::Client)).collect();
+        let mut coming: Vec<_> = connections.iter().map(Connection::coming).collect();
+        let _whole = (whole > 0).then(|| connections[0].admit(whole).unwrap());
+        assert_eq!(coming[1].hold(200 * KIB, at(0)), Ok(()));
+        let held = coming[2].hold(bytes, at(slow_for));
+        assert_eq!(held.is_ok(), fits, "{bytes} beside {whole} that have come whole");
+        let left = whole + if fits { bytes } else { 200 * KIB };
+        assert_eq!(admission.load().bytes, left, "nobody loses its place in vain");
+    }
 }

@@ -9,6 +9,7 @@ mod collection;
 mod get_transcripts;
 mod gossip;
 mod handoffs;
+mod gossip_alone;
 mod merkle;
 mod multi;
 mod planner;
