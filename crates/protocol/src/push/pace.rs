@@ -95,7 +95,7 @@ mod tests {
     #[test]
     fn however_many_reserve_no_more_moves_than_the_rate_and_one_block() {
         let mut pace = FetchPace::new(64 * MIB);
-        assert_eq!(pace.rate(), 16 * MIB);
+        assert_eq!((pace.rate(), FETCH_CEILING_DEFAULT), (16 * MIB, 128 * MIB));
         let begins: Vec<Moment> = (0..33).map(|_| pace.reserve(at(500), MIB)).collect();
         assert_eq!((begins[0], begins[1]), (at(500), at(500).after(Duration::from_micros(62_500))));
         assert_eq!(begins[32], at(2500), "32 MiB took two seconds");

@@ -7,6 +7,7 @@ use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
 use model::Moment;
+use model::limits::FRAME_BYTES_MAX;
 use proptest::prelude::*;
 use protocol::admission::{
     Admission, AdmissionLimits, COMING_BYTES_FREE, CONNECTION_BYTES_MAX, CONNECTION_REQUESTS_MAX, Coming,
@@ -69,8 +70,11 @@ fn what_is_still_coming_in_may_use_half_of_the_nodes_bytes_and_is_given_back() {
     let admission = Admission::new(limits);
     let connections: Vec<_> = (0..4).map(|_| connect(&admission, Peer::Client)).collect();
     let mut coming: Vec<_> = connections.iter().map(Connection::coming).collect();
+    assert_eq!(COMING_BYTES_FREE, 16 * KIB);
     assert_eq!(coming[0].hold(COMING_BYTES_FREE, Moment::default()), Ok(()));
     assert_eq!(admission.load(), Load::default(), "a buffer that each has anyway");
+    assert_eq!(coming[0].hold(COMING_BYTES_FREE + 1, Moment::default()), Ok(()));
+    assert_eq!(admission.load().bytes, COMING_BYTES_FREE + 1);
     for held in [20 * KIB, 400 * KIB, 200 * KIB] {
         assert_eq!(coming[0].hold(held, Moment::default()), Ok(()));
         assert_eq!(admission.load(), Load { requests: 0, bytes: held }, "in place of what was held before");
@@ -222,6 +226,36 @@ fn the_default_limits_let_a_full_pipeline_of_moderate_requests_through() {
     let (permits, refusal) = admit_all(&connection, bytes);
     assert_eq!(permits.len(), CONNECTION_REQUESTS_MAX);
     assert_eq!(refusal, Overloaded::ConnectionRequests { max: CONNECTION_REQUESTS_MAX });
+    drop(permits);
+    let frames = [connection.admit(FRAME_BYTES_MAX).unwrap(), connection.admit(FRAME_BYTES_MAX).unwrap()];
+    assert_eq!(
+        connection.admit(1).unwrap_err(),
+        Overloaded::ConnectionBytes { max: 128 << 20 },
+        "two of the largest frames"
+    );
+    drop(frames);
+    let clients: Vec<_> = (0..7).map(|_| connect(&admission, Peer::Client)).collect();
+    let admitted: Vec<_> = clients.iter().map(|client| client.admit(CONNECTION_BYTES_MAX)).collect();
+    let refused = admitted[6].as_ref().unwrap_err();
+    assert_eq!((admission.load().bytes, *refused), (768 << 20, Overloaded::NodeBytes { max: 768 << 20 }));
+}
+
+#[test]
+fn whoever_sends_64_kib_a_second_keeps_its_place_and_whoever_sends_less_may_lose_it() {
+    const KIB: usize = 1024;
+    let limits = AdmissionLimits { connections_max: 9, node_bytes_max: 1_000 * KIB, ..limits() };
+    for (come, stays) in [(164 * KIB, true), (164 * KIB - 1, false)] {
+        let admission = Admission::new(limits);
+        let connections = [connect(&admission, Peer::Client), connect(&admission, Peer::Client)];
+        let (mut first, mut second) = (connections[0].coming(), connections[1].coming());
+        let waker = Waker::from(Arc::new(Woken::default()));
+        let mut context = Context::from_waker(&waker);
+        assert_eq!(first.hold(400 * KIB, at(0)), Ok(()));
+        assert!(first.place().poll(100 * KIB, at(0), &mut context).is_pending());
+        assert!(first.place().poll(come, at(999), &mut context).is_pending());
+        assert_eq!(second.hold(400 * KIB, at(1_000)).is_err(), stays, "{come} bytes have come");
+        assert_eq!(first.place().poll(come, at(1_000), &mut context).is_pending(), stays);
+    }
 }
 
 proptest! {
