@@ -6,6 +6,7 @@ mod admission;
 mod allocation;
 mod antientropy;
 mod collection;
+mod disorder;
 mod entering;
 mod get_transcripts;
 mod gossip;

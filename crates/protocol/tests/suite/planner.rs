@@ -12,7 +12,7 @@ use protocol::rebalance::planner::{self, Consent, Plan, Refusal, Reshape, Reshap
 use protocol::rebalance::steps;
 
 /// A cluster of nodes 1.. in these zones, whose ring was made for the first `members` of them.
-fn cluster(partitions: usize, zones: &[&str], members: usize, replicas: u8) -> Cluster {
+pub(super) fn cluster(partitions: usize, zones: &[&str], members: usize, replicas: u8) -> Cluster {
     let nodes: Vec<Node> = zones
         .iter()
         .enumerate()
@@ -26,12 +26,12 @@ fn cluster(partitions: usize, zones: &[&str], members: usize, replicas: u8) -> C
     Cluster::new("planned", nodes, ring, vec![store])
 }
 
-fn spread(cluster: &Cluster) -> Plan {
+pub(super) fn spread(cluster: &Cluster) -> Plan {
     plan(cluster, &Wish::Spread, Consent::default()).unwrap()
 }
 
 /// The ring when a plan has been carried out.
-fn carried_out(cluster: &Cluster, plan: &Plan) -> Cluster {
+pub(super) fn carried_out(cluster: &Cluster, plan: &Plan) -> Cluster {
     let mut cluster = steps::begin(cluster, &plan.lists()).unwrap();
     let mut partitions = cluster.ring.partitions().to_vec();
     for partition in &mut partitions {
@@ -47,7 +47,7 @@ fn names(nodes: &[NodeId]) -> String {
     nodes.iter().map(NodeId::to_string).collect::<Vec<_>>().join(" ")
 }
 
-fn told(plan: &Plan) -> String {
+pub(super) fn told(plan: &Plan) -> String {
     let mut told = String::new();
     for one in &plan.moves {
         let (from, to, entering) = (names(&one.from), names(&one.to), names(&one.entering));
@@ -60,7 +60,7 @@ fn told(plan: &Plan) -> String {
     told
 }
 
-fn check(cluster: &Cluster, wish: Wish, expected: Expect) {
+pub(super) fn check(cluster: &Cluster, wish: Wish, expected: Expect) {
     let answer = match plan(cluster, &wish, Consent::default()) {
         Ok(plan) => told(&plan),
         Err(refusal) => refusal.to_string(),
@@ -198,12 +198,12 @@ fn nodes_on_standby_and_leaving_hold_nothing() {
     assert!(plan.moves.iter().all(|one| !one.to.contains(&NodeId(1))), "it is no fallback either");
 }
 
-fn wished(cluster: &Cluster, wish: Wish) -> Result<planner::Plan, Refusal> {
+pub(super) fn wished(cluster: &Cluster, wish: Wish) -> Result<planner::Plan, Refusal> {
     planner::plan(cluster, &wish, Consent::default())
 }
 
 /// The document after a plan that moves nothing.
-fn reshaped(cluster: &Cluster, wish: Wish) -> Cluster {
+pub(super) fn reshaped(cluster: &Cluster, wish: Wish) -> Cluster {
     let plan = wished(cluster, wish).unwrap();
     assert!(plan.moves.is_empty(), "{plan:?}");
     let reshape = plan.reshape.unwrap();
@@ -213,15 +213,15 @@ fn reshaped(cluster: &Cluster, wish: Wish) -> Cluster {
     next
 }
 
-fn with_buckets(partitions: usize, buckets: u32) -> Cluster {
+pub(super) fn with_buckets(partitions: usize, buckets: u32) -> Cluster {
     Cluster { buckets: Some(buckets), ..cluster(partitions, &["a"; 4], 4, 2) }
 }
 
-fn split(partition: u32, at: Option<u64>) -> Wish {
+pub(super) fn split(partition: u32, at: Option<u64>) -> Wish {
     Wish::Split { partition: PartitionId(partition), at }
 }
 
-fn merge(partition: u32, other: u32) -> Wish {
+pub(super) fn merge(partition: u32, other: u32) -> Wish {
     Wish::Merge { partition: PartitionId(partition), other: PartitionId(other) }
 }
 
@@ -334,7 +334,7 @@ fn a_partition_that_moves_is_neither_split_nor_merged() {
 }
 
 /// The most places that can stay, when each node has so many in the end: a flow of least cost, found slowly.
-fn kept_at_most(
+pub(super) fn kept_at_most(
     cluster: &Cluster,
     replicas: usize,
     zone_places: usize,
