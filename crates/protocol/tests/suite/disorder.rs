@@ -119,10 +119,15 @@ fn lost(cluster: &Cluster, leaving: &[NodeId]) -> usize {
     cluster.ring.partitions().iter().map(lost).sum()
 }
 
+/// Rings that are drawn. In one of thousands a circle of moves is found from one of its places only.
+fn seeds() -> impl Iterator<Item = u64> {
+    (0..2100).chain([9972])
+}
+
 #[test]
 fn a_ring_in_disorder_is_put_in_order_with_as_few_copies_as_a_flow() {
     let consent = Consent { fewer_zones: true, weaker: false };
-    for seed in 0..1000 {
+    for seed in seeds() {
         let cluster = disordered(&mut Dice(seed));
         let nodes = staying(&cluster, &[]);
         if nodes.len() < cluster.replicas_max() {
@@ -139,7 +144,7 @@ fn a_ring_in_disorder_is_put_in_order_with_as_few_copies_as_a_flow() {
 #[test]
 fn a_ring_in_disorder_is_drained_with_one_copy_for_each_place_that_is_lost() {
     let consent = Consent { fewer_zones: true, weaker: false };
-    for seed in 0..1000 {
+    for seed in seeds() {
         let mut dice = Dice(seed);
         let cluster = disordered(&mut dice);
         let leaving = vec![NodeId(1 + dice.roll(cluster.nodes.len()) as u32)];

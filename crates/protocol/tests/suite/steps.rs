@@ -204,3 +204,32 @@ fn as_many_moves_begin_as_the_document_has_room_for() {
     let (none, count) = steps::begin_fitting(&settled, &moves, settled.document_bytes()).unwrap();
     assert_eq!((count, none), (0, settled));
 }
+
+#[test]
+fn as_many_moves_begin_as_fit_whatever_the_room() {
+    let zoned: Vec<_> = (1..=3).map(|id| (NodeId(id), Zone("z".to_owned()))).collect();
+    let settled = Cluster { ring: Ring::equal_slices(8, &zoned), ..cluster(3, 2, 2) };
+    let moves: Vec<_> = (0..8).map(|id| (PartitionId(id), ids([1, 2, 4]))).collect();
+    let begun: Vec<Cluster> = (0..=8).map(|count| steps::begin(&settled, &moves[..count]).unwrap()).collect();
+    for count in 1..=8 {
+        let bytes = begun[count].document_bytes();
+        for (room, fits) in [(bytes, count), (bytes - 1, count - 1)] {
+            let (next, begins) = steps::begin_fitting(&settled, &moves, room).unwrap();
+            assert_eq!(begins, fits, "with room for {room} bytes");
+            let expected = if fits == 0 { &settled } else { &begun[fits] };
+            assert_eq!(&next, expected, "with room for {room} bytes");
+        }
+    }
+}
+
+#[test]
+fn a_node_that_enters_for_several_stores_is_waited_for_once_while_it_copies() {
+    let mut settled = cluster(3, 2, 2);
+    let mut other = settled.stores[0].clone();
+    other.name = StoreName::new("t").unwrap();
+    settled.stores.push(other);
+    settled.nodes.push(Node::new(NodeId(5), Zone("z".to_owned()), "h:1", None));
+    let copying = steps::begin(&settled, &[(MOVED, ids([1, 5, 4]))]).unwrap();
+    let waiting = waits(&steps::next(&copying, &adopted(&[1, 2, 3, 4, 5], Generation(2))));
+    assert_eq!(waiting, ["n4 is still copying the partition", "n5 is still copying the partition"]);
+}
