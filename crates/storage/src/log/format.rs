@@ -233,7 +233,20 @@ mod tests {
             [8, 7, 6, 5, 4, 3, 2, 1, 42, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 5, 0, 0, 0, 3, 0, 0, 0, 3, 0, 1, 0];
         assert_eq!(bytes[16..48], fixed);
         assert_eq!(&bytes[48..], b"keyvalue");
+        assert_eq!(bytes[..8], [114, 123, 203, 70, 89, 86, 60, 17], "every version finds the same checksum");
         assert_eq!(peek(&bytes), Some(header));
+    }
+
+    #[test]
+    fn the_longest_key_is_read_as_long_as_it_was_written() {
+        for length in [255, 256, 0x1234, u16::MAX] {
+            let (mut header, _) = sample();
+            (header.key_bytes, header.value_bytes) = (length, 0);
+            let mut bytes = Vec::new();
+            encode(&mut bytes, 99, 64, &header, &vec![b'k'; usize::from(length)], &[]);
+            assert_eq!(peek(&bytes), Some(header));
+            assert!(header_holds(&bytes, 99, 64, &header));
+        }
     }
 
     #[test]
@@ -268,10 +281,14 @@ mod tests {
         assert_eq!(read_segment_header(&ours, 6, 9), SegmentHeader::Foreign);
         assert_eq!(read_segment_header(&ours, 5, 8), SegmentHeader::Foreign);
         assert_eq!(read_segment_header(&ours[..63], 5, 9), SegmentHeader::Damaged);
-        let mut newer = ours;
-        newer[8] = 2;
-        let check = xxh3_64(&newer[..56]);
-        newer[56..].copy_from_slice(&check.to_le_bytes());
-        assert_eq!(read_segment_header(&newer, 5, 9), SegmentHeader::Newer { version: 2 });
+        let with = |at: usize, byte: u8| {
+            let mut other = ours;
+            other[at] = byte;
+            let check = xxh3_64(&other[..56]);
+            other[56..].copy_from_slice(&check.to_le_bytes());
+            read_segment_header(&other, 5, 9)
+        };
+        assert_eq!(with(8, 2), SegmentHeader::Newer { version: 2 });
+        assert_eq!(with(0, b'X'), SegmentHeader::Foreign, "it is no segment of a log");
     }
 }

@@ -336,6 +336,30 @@ mod tests {
         index.validate();
     }
 
+    /// Whoever holds a gate may have appended a record that has no entry yet.
+    #[test]
+    fn a_partition_without_entries_is_not_still_while_a_gate_is_held() {
+        let index = PartitionIndex::default();
+        let gate = index.gate(Token(1), 1);
+        assert!(!index.is_empty_and_still());
+        gate.point(None, slot(1, 64, 58));
+        drop(gate);
+        assert!(!index.is_empty_and_still());
+        index.gate(Token(1), 1).take_out(&slot(1, 64, 58));
+        assert!(index.is_empty_and_still());
+    }
+
+    #[test]
+    fn an_entry_takes_25_bytes_of_tables_that_are_at_least_seven_sixteenths_full() {
+        let index = PartitionIndex::default();
+        assert_eq!(index.memory_bytes(), size_of::<PartitionIndex>());
+        let slots: Vec<Slot> =
+            (0..10_000).map(|number: u32| slot(number.wrapping_mul(0x9e37_79b9), number * 64, 58)).collect();
+        index.fill(&slots);
+        let tables = index.memory_bytes() - size_of::<PartitionIndex>();
+        assert!(tables > 10_000 * 25 * 8 / 7 && tables < 10_000 * 25 * 16 / 7, "{tables} bytes");
+    }
+
     #[test]
     #[should_panic(expected = "nobody else touches a key's entry")]
     fn an_entry_that_changes_beside_its_gate_is_noticed() {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use model::PartitionId;
 use runtime::disk::simulated::{Fault, Operation, SimulatedDisk};
 use runtime::{Disk, DiskError};
-use storage::{Durability, LogEngine, LogOptions, StorageEngine, StorageError};
+use storage::{Durability, Durable, LogEngine, LogOptions, StorageEngine, StorageError};
 
 use crate::ledger::{End, Ledger};
 use crate::setup::{DIRECTORY, get, small, write};
@@ -242,4 +242,78 @@ fn a_record_that_is_too_long_is_refused_as_such_and_changes_nothing() {
     assert_eq!((engine.position(), get(&*engine, 0, "k")), (written, Some(b"v".to_vec())));
     assert_eq!(engine.room().map(|room| room.refused), Ok(0), "it is not for want of room");
     world.block_on(engine.close()).unwrap();
+}
+
+#[test]
+fn what_waits_for_room_is_written_and_synced_without_anybody_asking_when_there_is_some() {
+    let (world, disk) = (World::default(), SimulatedDisk::new(0));
+    let engine = open(&disk, &world, small(Durability::Always)).unwrap();
+    disk.set_capacity(Some(disk.used_bytes() + 100));
+    let commit = write(&*engine, 0, b"k", Some(vec![1; 500])).unwrap().unwrap();
+    world.pass(Duration::from_secs(1));
+    assert_eq!(engine.room().map(|room| room.bytes), Ok(0), "it was refused");
+    assert_eq!(engine.stats().syncs, 0);
+    disk.set_capacity(None);
+    world.pass(Duration::from_millis(200));
+    assert!(matches!(engine.durable(commit), Durable::Already));
+}
+
+/// A write that got into the file beside a refused one is not refused with it.
+#[test]
+fn only_those_whose_bytes_are_not_in_the_file_are_told_that_the_disk_is_full() {
+    let (world, disk) = (World::default(), SimulatedDisk::new(0));
+    let options = LogOptions { segment_bytes: 1 << 20, ..small(Durability::Always) };
+    let engine = open(&disk, &world, options).unwrap();
+    disk.set_sync_duration(std::sync::Arc::new(world.clone()), Duration::from_millis(5));
+    write(&*engine, 9, b"dropped", Some(vec![1; 100])).unwrap();
+    world.block_on(engine.sync()).unwrap();
+    let put = |key: &[u8], bytes: usize| {
+        let commit = write(&*engine, 0, key, Some(vec![1; bytes])).unwrap().unwrap();
+        engine.durable(commit).wait()
+    };
+    // It is so large that it goes to the file at once, where it waits for a sync.
+    let first = put(b"first", 300 << 10);
+    disk.set_capacity(Some(disk.used_bytes() + 100));
+    let second = put(b"second", 500);
+    world.pass(Duration::from_millis(1));
+    assert_eq!(
+        engine.room().map(|room| room.bytes),
+        Ok(0),
+        "the second was refused, the first is being synced"
+    );
+    disk.set_capacity(None);
+    engine.drop_partition(PartitionId(9)).unwrap();
+    // The drop took the second along to the file, and ends where this one waits.
+    let third = engine.durable(engine.position()).wait();
+    let answers = world.block_on(futures_util::future::join3(first, second, third));
+    assert_eq!(answers, (Ok(()), Ok(()), Ok(())));
+}
+
+/// A device slower than its writers must not let the unsynced bytes grow without bound.
+#[test]
+fn a_writer_waits_when_it_is_64_mib_ahead_of_the_last_sync_where_syncs_have_a_time() {
+    for durability in [Durability::Every { milliseconds: 10 }, Durability::System] {
+        let (world, disk) = (World::default(), SimulatedDisk::new(0));
+        let options = LogOptions { segment_bytes: 1 << 30, snapshot_bytes: 1 << 30, ..small(durability) };
+        let engine = open(&disk, &world, options).unwrap();
+        let put = |bytes: usize| {
+            let commit = write(&*engine, 0, b"k", Some(vec![1; bytes - 49])).unwrap().unwrap();
+            (commit.0, engine.durable(commit))
+        };
+        let mut position = 0;
+        for number in 0..64 {
+            // The segment has a header.
+            let (after, durable) = put(if number == 0 { (1 << 20) - 64 } else { 1 << 20 });
+            assert!(matches!(durable, Durable::Already), "{durability:?}: {after} bytes");
+            position = after;
+        }
+        assert_eq!(position, 64 << 20);
+        let durable = put(64).1;
+        if durability == Durability::System {
+            assert!(matches!(durable, Durable::Already), "nobody waits for a sync that nobody promises");
+        } else {
+            let Durable::Waits(wait) = durable else { panic!("it is one record too far ahead") };
+            assert_eq!((world.block_on(wait), engine.stats().syncs), (Ok(()), 1));
+        }
+    }
 }

@@ -12,6 +12,8 @@ mod fetching;
 mod full;
 mod increments;
 mod ledger;
+mod lies;
+mod pace;
 mod planted;
 mod readonly;
 mod reopen;
