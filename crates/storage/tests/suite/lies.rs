@@ -48,21 +48,46 @@ impl Entry<'_> {
     }
 }
 
-/// Changes entries of the index file, whose checksums hold afterwards.
-fn change_entries(disk: &SimulatedDisk, mut change: impl FnMut(Entry<'_>)) {
-    let mut index = disk.contents(&path("index")).unwrap();
-    let (mut at, mut block) = (0, 0);
+/// One block of the index file.
+struct Block {
+    kind: u32,
+    partition: u32,
+    payload: Vec<u8>,
+}
+
+const HEAD: u32 = 1;
+const ENTRIES: u32 = 2;
+const SEGMENTS: u32 = 3;
+
+/// Changes the index file, whose checksums hold afterwards.
+fn change_index(disk: &SimulatedDisk, change: impl FnOnce(&mut Vec<Block>)) {
+    let index = disk.contents(&path("index")).unwrap();
+    let (mut at, mut blocks) = (0, Vec::new());
     while at < index.len() {
         let word = |from: usize| u32::from_le_bytes(index[at + from..at + from + 4].try_into().unwrap());
-        let (kind, partition, end) = (word(8), word(12), at + 24 + word(16) as usize);
-        if kind == 2 {
-            index[at + 24..end].chunks_exact_mut(24).for_each(|bytes| change(Entry { partition, bytes }));
-        }
-        let check = xxh3_64_with_seed(&index[at + 8..end], block);
-        index[at..at + 8].copy_from_slice(&check.to_le_bytes());
-        (at, block) = (end, block + 1);
+        let end = at + 24 + word(16) as usize;
+        blocks.push(Block { kind: word(8), partition: word(12), payload: index[at + 24..end].to_vec() });
+        at = end;
+    }
+    change(&mut blocks);
+    let mut index = Vec::new();
+    for (number, block) in blocks.iter().enumerate() {
+        let mut bytes = [block.kind.to_le_bytes(), block.partition.to_le_bytes()].concat();
+        bytes.extend_from_slice(&(block.payload.len() as u64).to_le_bytes());
+        bytes.extend_from_slice(&block.payload);
+        index.extend_from_slice(&xxh3_64_with_seed(&bytes, number as u64).to_le_bytes());
+        index.extend_from_slice(&bytes);
     }
     disk.plant(&path("index"), &index);
+}
+
+fn change_entries(disk: &SimulatedDisk, mut change: impl FnMut(Entry<'_>)) {
+    change_index(disk, |blocks| {
+        for block in blocks.iter_mut().filter(|block| block.kind == ENTRIES) {
+            let partition = block.partition;
+            block.payload.chunks_exact_mut(24).for_each(|bytes| change(Entry { partition, bytes }));
+        }
+    });
 }
 
 /// Where the record of this key and value starts in the first segment.
@@ -189,4 +214,99 @@ fn a_damaged_identity_is_noticed_where_no_segment_could_tell() {
         assert!(matches!(remains(&text), Err(StorageError::Foreign { .. })), "{text}");
     }
     assert!(matches!(remains(&TEXT.replace("\ncheck", "\ncheque")), Err(StorageError::Foreign { .. })));
+}
+
+#[test]
+fn an_index_that_points_behind_the_end_of_a_segment_is_not_believed() {
+    let disk = alike();
+    let end = disk.contents(&path(SEGMENT)).unwrap().len();
+    change_entries(&disk, |mut entry| entry.point_at(end - 48));
+    let engine = open(&disk, &World::default()).unwrap();
+    assert_eq!(get(&*engine, 0, "key"), Some(b"mine".to_vec()));
+    assert_eq!((engine.damage().found, engine.stats().records), (0, 3));
+}
+
+/// What is wrong with an index, and how it is made so.
+type Wrong = (&'static str, fn(&mut Vec<Block>));
+
+#[test]
+fn an_index_of_another_engine_version_or_form_is_not_believed() {
+    fn block(blocks: &mut [Block], kind: u32) -> &mut Block {
+        blocks.iter_mut().find(|block| block.kind == kind).unwrap()
+    }
+    let changes: [Wrong; 11] = [
+        ("none", |_| {}),
+        ("magic", |blocks| block(blocks, HEAD).payload[3] ^= 1),
+        ("version", |blocks| block(blocks, HEAD).payload[8] = 2),
+        ("engine", |blocks| block(blocks, HEAD).payload[35] ^= 1),
+        ("a longer head", |blocks| block(blocks, HEAD).payload.push(0)),
+        ("kind of the head", |blocks| block(blocks, HEAD).kind = 9),
+        ("kind of the entries", |blocks| block(blocks, ENTRIES).kind = 9),
+        ("a longer block of entries", |blocks| block(blocks, ENTRIES).payload.push(0)),
+        ("a longer block of segments", |blocks| block(blocks, SEGMENTS).payload.push(0)),
+        ("an unknown block as long as an entry or a segment", |blocks| {
+            blocks.insert(1, Block { kind: 9, partition: 0, payload: vec![0; 96] });
+        }),
+        ("something after the end", |blocks| {
+            blocks.push(Block { kind: ENTRIES, partition: 5, payload: vec![] });
+        }),
+    ];
+    for (what, change) in changes {
+        let disk = alike();
+        let at = record_of(&disk, "keyyour");
+        change_entries(&disk, |mut entry| entry.point_at(at));
+        change_index(&disk, change);
+        assert!(matches!(LogEngine::remains(&disk, DIRECTORY), Ok(Remains::Whole(_))), "{what}");
+        let engine = open(&disk, &World::default()).unwrap();
+        let found = engine.get(ZERO, Token::of(b"key"), b"key");
+        let expected = if what == "none" {
+            Err(StorageError::Corrupt { partition: ZERO })
+        } else {
+            Ok(Some(Bytes::from("mine")))
+        };
+        assert_eq!(found, expected, "{what}");
+    }
+}
+
+/// A block of segments says what is missed, and no other block does.
+#[test]
+fn only_an_index_of_this_engine_says_that_a_segment_is_missed() {
+    let changes: [Wrong; 6] = [
+        ("none", |_| {}),
+        ("magic", |blocks| blocks[0].payload[3] ^= 1),
+        ("engine", |blocks| blocks[0].payload[35] ^= 1),
+        ("kind of the segments", |blocks| {
+            blocks.iter_mut().filter(|block| block.kind == SEGMENTS).for_each(|block| block.kind = 9);
+        }),
+        ("a longer block of segments", |blocks| {
+            blocks.iter_mut().filter(|block| block.kind == SEGMENTS).for_each(|block| block.payload.push(0));
+        }),
+        ("a longer head", |blocks| blocks[0].payload.push(0)),
+    ];
+    for (what, change) in changes {
+        let disk = alike();
+        disk.remove(&path(SEGMENT)).unwrap();
+        change_index(&disk, change);
+        let remains = LogEngine::remains(&disk, DIRECTORY).unwrap();
+        assert_eq!(matches!(remains, Remains::Part(_)), what == "none", "{what}: {remains:?}");
+    }
+}
+
+/// Three segments are as many bytes as four entries: the kind of a block says which they are.
+#[test]
+fn an_index_of_three_segments_is_believed() {
+    let (world, disk) = (World::default(), SimulatedDisk::new(0));
+    let engine = open(&disk, &world).unwrap();
+    for number in 0..2 {
+        write(&*engine, 0, format!("key {number}").as_bytes(), Some(vec![number; 1000])).unwrap();
+        world.block_on(engine.sync()).unwrap();
+    }
+    world.block_on(engine.close()).unwrap();
+    change_index(&disk, |blocks| {
+        let block = blocks.iter().find(|block| block.kind == SEGMENTS).unwrap();
+        assert_eq!(block.payload.len(), 3 * 32);
+    });
+    assert!(disk.flip_bit(&path(SEGMENT), 64 + 10, 0));
+    let engine = open(&disk, &World::default()).unwrap();
+    assert_eq!((engine.damage().found, engine.stats().records), (0, 2), "only the index was read");
 }

@@ -17,6 +17,7 @@ mod pace;
 mod planted;
 mod readonly;
 mod reopen;
+mod restart;
 mod setup;
 mod watched;
 mod world;

@@ -247,13 +247,18 @@ fn too_many(removed: u64) -> bool {
 #[test]
 fn the_oldest_segments_are_rewritten_when_removals_that_wait_for_them_take_their_share_and_not_before() {
     let (watched, disk) = (Watched::default(), SimulatedDisk::new(0));
-    let engine = watched.open(&disk, options(1024));
+    let mut engine = watched.open(&disk, options(1024));
     with_victims(&engine, &watched.world);
     let mut removed = 0;
     while !too_many(removed) {
         assert_eq!(engine.stats().compacted_bytes, 0, "{removed} removals are no reason yet");
         remove(&engine, &watched.world, removed);
         removed += 1;
+        if removed == 50 {
+            // What an earlier life has removed waits as before.
+            watched.world.block_on(engine.close()).unwrap();
+            engine = watched.open(&disk, options(1024));
+        }
     }
     assert!(engine.stats().compacted_bytes > 0, "{removed} removals are too many");
     assert!(disk.contents(&format!("{DIRECTORY}/0000000001.log")).is_none(), "the oldest goes first");
@@ -287,4 +292,105 @@ fn an_oldest_segment_that_is_damaged_holds_up_removals_and_nothing_else() {
     assert!(disk.contents(&oldest).is_none(), "nothing in it is needed");
     assert_eq!(damaged(), Ok(None));
     watched.world.block_on(engine.close()).unwrap();
+}
+
+#[test]
+fn a_removal_that_nothing_older_needs_goes_with_its_segment() {
+    let (watched, disk) = (Watched::default(), SimulatedDisk::new(0));
+    let engine = watched.open(&disk, options(1024));
+    for key in ["one", "two", "three"] {
+        put(&engine, key, 400);
+        write(&*engine, 0, key.as_bytes(), None).unwrap();
+    }
+    watched.world.block_on(engine.sync()).unwrap();
+    put(&engine, "four", 64);
+    watched.world.pass(Duration::from_secs(1));
+    watched.world.block_on(engine.close()).unwrap();
+    assert_eq!(engine.stats().compacted_bytes, 0, "nothing of it was copied");
+    assert!(disk.contents(&format!("{DIRECTORY}/0000000001.log")).is_none());
+}
+
+/// How often an index was written so far.
+fn indexes(watched: &Watched) -> usize {
+    watched.told(Operation::Rename, |name| name == "index.tmp").len()
+}
+
+#[test]
+fn emptied_segments_are_deleted_when_they_take_two_segments_and_half_of_the_index() {
+    for keys in [0, 500] {
+        let (watched, disk) = (Watched::default(), SimulatedDisk::new(0));
+        let engine = watched.open(&disk, LogOptions { snapshot_bytes: 1, ..options(1024) });
+        (0..keys).for_each(|number| put(&engine, &format!("cold {number}"), 64));
+        watched.world.pass(Duration::from_secs(1));
+        watched.world.block_on(engine.close()).unwrap();
+        let index = disk.contents(&format!("{DIRECTORY}/index")).unwrap().len() as u64;
+        let engine = watched.open(&disk, options(1024));
+        let (before, mut emptied) = (indexes(&watched), 0);
+        let least = (2 * 1024).max(index / 2);
+        for number in 0..20 {
+            put(&engine, "warm", 1024);
+            watched.world.block_on(engine.sync()).unwrap();
+            watched.world.pass(Duration::from_secs(1));
+            // The second and all later ones have a mark of the sync before; each empties the one before it.
+            emptied += [0, HEADER + 1024, HEADER + 48 + 1024][number.min(2)];
+            assert_eq!(indexes(&watched) > before, emptied >= least, "{keys} keys: {emptied} of {least}");
+            if emptied >= least {
+                break;
+            }
+        }
+        assert!(emptied >= least);
+        watched.world.block_on(engine.close()).unwrap();
+    }
+}
+
+#[test]
+fn an_index_is_written_when_four_times_its_size_was_logged_and_not_before() {
+    let (watched, disk) = (Watched::default(), SimulatedDisk::new(0));
+    let engine = watched.open(&disk, LogOptions { snapshot_bytes: 2000, ..options(1 << 20) });
+    let (mut position, mut least, mut times) = (0, 2000, 0);
+    for number in 0..2000 {
+        put(&engine, &format!("key {number}"), 64);
+        watched.world.pass(Duration::from_millis(100));
+        let due = engine.position().0 - position >= least;
+        assert_eq!(indexes(&watched) > times, due, "{number}: {least} bytes since {position}");
+        if due {
+            let index = disk.contents(&format!("{DIRECTORY}/index")).unwrap().len() as u64;
+            (position, least, times) = (engine.position().0, (4 * index).max(2000), times + 1);
+        }
+    }
+    assert!(times > 3 && least > 10_000, "{times}, {least}");
+    watched.world.block_on(engine.close()).unwrap();
+}
+
+#[test]
+fn an_index_is_written_in_blocks_of_8192_entries_with_a_rest_after_every_four() {
+    let (watched, disk) = (Watched::default(), SimulatedDisk::new(0));
+    let options = LogOptions { snapshot_bytes: 1, ..options(64 << 20) };
+    let engine = watched.open(&disk, options);
+    let put =
+        |partition, number: u32| write(&*engine, partition, &number.to_le_bytes(), Some(vec![])).unwrap();
+    for (partition, number) in (0..20_000).map(|number| (0, number)).chain((1..12).map(|number| (number, 0)))
+    {
+        put(partition, number);
+    }
+    watched.world.pass(Duration::from_secs(1));
+    let appends = watched.told(Operation::Append, |name| name == "index.tmp");
+    let lengths: Vec<u64> = appends.windows(2).map(|pair| pair[1].length - pair[0].length).collect();
+    // After the head: three blocks of the large partition, one of each other, segments, the end.
+    let (head, full) = (64, 24 + 8192 * 24);
+    assert_eq!(appends[0].length, head);
+    assert_eq!(lengths[..3], [full, full, 24 + (20_000 - 2 * 8192) * 24]);
+    assert_eq!(lengths[3..], [[48; 11].as_slice(), &[24 + 32, 24 + 8]].concat());
+    let (none, rest) = (Duration::ZERO, Duration::from_micros(100));
+    let rests =
+        [none, none, none, none, rest, none, none, none, rest, none, none, none, rest, none, none, none];
+    assert_eq!(gaps(&appends), rests);
+    drop(engine);
+    disk.kill();
+    let engine = Watched::default().open(&disk, options);
+    assert_eq!(engine.stats().records, 20_011);
+    for number in (0..20_000_u32).step_by(37) {
+        let key = number.to_le_bytes();
+        assert_eq!(engine.get(PartitionId(0), Token::of(&key), &key).unwrap().as_deref(), Some(&[][..]));
+    }
 }
