@@ -148,7 +148,9 @@ mod tests {
         assert_eq!((space.room().bytes, space.is_short()), (0, true));
         space.look(u64::MAX, 0);
         assert_eq!(space.room().wanted, 1, "nothing says that there is room again");
+        space.look(1, 0);
         space.set_full(false);
+        assert!(!space.is_short(), "there is just enough for what was refused");
         space.look(u64::MAX, 0);
         assert_eq!((space.room().wanted, space.is_short()), (0, false));
     }

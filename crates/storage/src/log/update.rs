@@ -174,3 +174,21 @@ fn check_length(key_bytes: usize, record_bytes: usize) -> Result<u64, StorageErr
     }
     Ok(padded(length) as u64)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_takes_its_header_and_padding_and_at_most_a_gibibyte() {
+        assert_eq!(check_length(1, 0), Ok(56));
+        assert_eq!(check_length(4, 5), Ok(64));
+        let most = RECORD_BYTES_MAX - RECORD_HEADER_BYTES;
+        assert_eq!(check_length(8, most - 8), Ok(1 << 30));
+        let refused = StorageError::TooLong { bytes: most as u64 + 1, bytes_max: most as u64 };
+        assert_eq!(check_length(8, most - 7), Err(refused));
+        assert_eq!(check_length(65_535, 1), Ok(65_584));
+        let refused = StorageError::TooLong { bytes: 65_536, bytes_max: 65_535 };
+        assert_eq!(check_length(65_536, 1), Err(refused));
+    }
+}

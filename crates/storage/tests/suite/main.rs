@@ -13,6 +13,7 @@ mod full;
 mod increments;
 mod ledger;
 mod lies;
+mod limits;
 mod pace;
 mod planted;
 mod readonly;
