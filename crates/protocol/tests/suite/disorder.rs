@@ -98,7 +98,8 @@ fn judge_shares(cluster: &Cluster, plan: &Plan) {
             // A zone's share is rounded, and so is a node's.
             let rounded = if less.zone == more.zone { 1 } else { 2 };
             let weight = |node: &Node| node.weight.get() as usize;
-            let is_even = places(more).saturating_sub(rounded) * weight(less) <= (places(less) + rounded) * weight(more);
+            let is_even = places(more).saturating_sub(rounded) * weight(less)
+                <= (places(less) + rounded) * weight(more);
             let may_take = less.zone == more.zone || has_room(&less.zone);
             assert!(is_even || !may_take, "{} and {}: {}", less.id, more.id, told(plan));
         }

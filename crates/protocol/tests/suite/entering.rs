@@ -88,8 +88,9 @@ fn a_partition_goes_its_way_for_the_first_store_for_which_it_changes_the_nodes_p
 fn a_node_that_enters_has_the_one_whose_place_it_takes_as_its_source_and_all_old_replicas() {
     let settled = cluster(vec![store("s", (3, 2, 2))]);
     let moving = moving(&settled, ids([1, 5, 4]), Step::Joint);
-    let sources =
-        |cluster: &Cluster, node: u32| sources(&cluster.stores[0], partition(cluster), NodeId(node)).map(told);
+    let sources = |cluster: &Cluster, node: u32| {
+        sources(&cluster.stores[0], partition(cluster), NodeId(node)).map(told)
+    };
     fn told(sources: Sources<'_>) -> (Option<NodeId>, Vec<NodeId>) {
         (sources.donor, sources.replicas.to_vec())
     }
@@ -107,7 +108,8 @@ fn a_node_that_enters_has_the_one_whose_place_it_takes_as_its_source_and_all_old
 
 /// How far a node is that is whole, and has merged with these.
 fn entered(generation: u64, merged: &[(&str, &[u32])]) -> Entered {
-    let merged = merged.iter().map(|(store, sources)| (name(store), sources.iter().copied().map(NodeId).collect()));
+    let merged =
+        merged.iter().map(|(store, sources)| (name(store), sources.iter().copied().map(NodeId).collect()));
     Entered { incarnation: 7, generation: Generation(generation), whole: true, merged: merged.collect() }
 }
 

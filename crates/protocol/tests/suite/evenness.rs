@@ -73,7 +73,10 @@ fn a_zone_with_too_many_replicas_loses_those_of_the_node_that_is_most_above_its_
     let lists: [&[u32]; 8] = [&[1, 2], &[1, 3], &[1, 4], &[2, 3], &[2, 4], &[3, 4], &[3, 4], &[3, 4]];
     let mut cluster = placed(&nodes, 2, &lists);
     cluster.nodes[4].role = Role::Standby;
-    check(&cluster, Wish::Drain { nodes: vec![NodeId(5)] }, expect![[r#"
+    check(
+        &cluster,
+        Wish::Drain { nodes: vec![NodeId(5)] },
+        expect![[r#"
         p0: n1 n2 -> n3 n2 n1 n4, copied to n3
         p1: n1 n3 -> n1 n3 n2 n4, copied to nothing
         p2: n1 n4 -> n1 n4 n3 n2, copied to nothing
@@ -83,14 +86,18 @@ fn a_zone_with_too_many_replicas_loses_those_of_the_node_that_is_most_above_its_
         p6: n3 n4 -> n3 n4 n1 n2, copied to nothing
         p7: n3 n4 -> n3 n4 n1 n2, copied to nothing
         places n1 3->2, n2 3->3, n3 5->6, n4 5->5
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
 fn a_drained_node_gives_each_place_to_the_node_that_lacks_most() {
     let nodes = [100, 100, 200, 300, 100].map(|weight| ("a", weight));
     let lists: [&[u32]; 8] = [&[1, 2], &[1, 3], &[1, 4], &[1, 5], &[1, 3], &[1, 4], &[2, 5], &[3, 4]];
-    check(&placed(&nodes, 2, &lists), Wish::Drain { nodes: vec![NodeId(1)] }, expect![[r#"
+    check(
+        &placed(&nodes, 2, &lists),
+        Wish::Drain { nodes: vec![NodeId(1)] },
+        expect![[r#"
         p0: n1 n2 -> n4 n2 n3 n5, copied to n4
         p1: n1 n3 -> n4 n3 n5 n2, copied to n4
         p2: n1 n4 -> n3 n4 n5 n2, copied to n3
@@ -100,7 +107,8 @@ fn a_drained_node_gives_each_place_to_the_node_that_lacks_most() {
         p6: n2 n5 -> n2 n5 n4 n3, copied to nothing
         p7: n3 n4 -> n3 n4 n5 n2, copied to nothing
         places n1 6->0, n2 2->2, n3 3->5, n4 3->7, n5 2->2
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
@@ -108,7 +116,10 @@ fn a_place_that_nobody_below_its_quota_can_take_goes_to_the_node_that_holds_leas
     // n2 lacks two places, and is a replica of p0 already. With one more n3 has 3 for a weight of 100, n4 8 for 300.
     let nodes = [100, 100_000, 100, 300].map(|weight| ("a", weight));
     let lists: [&[u32]; 8] = [&[1, 2], &[2, 4], &[2, 4], &[2, 4], &[2, 4], &[2, 4], &[3, 4], &[3, 4]];
-    check(&placed(&nodes, 2, &lists), Wish::Drain { nodes: vec![NodeId(1)] }, expect![[r#"
+    check(
+        &placed(&nodes, 2, &lists),
+        Wish::Drain { nodes: vec![NodeId(1)] },
+        expect![[r#"
         p0: n1 n2 -> n4 n2 n3, copied to n4
         p1: n2 n4 -> n2 n4 n3, copied to nothing
         p2: n2 n4 -> n2 n4 n3, copied to nothing
@@ -118,7 +129,8 @@ fn a_place_that_nobody_below_its_quota_can_take_goes_to_the_node_that_holds_leas
         p6: n3 n4 -> n3 n4 n2, copied to nothing
         p7: n3 n4 -> n3 n4 n2, copied to nothing
         places n1 1->0, n2 6->6, n3 2->2, n4 7->8
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]

@@ -58,7 +58,8 @@ fn a_plan_for_fewer_replicas_copies_nothing_and_one_for_the_same_numbers_is_empt
 #[test]
 fn a_plan_is_empty_only_without_moves_other_bounds_and_other_numbers() {
     let before = Cluster { buckets: Some(64), ..four((2, 1, 2)) };
-    let wishes = [Wish::Move { partitions: vec![PartitionId(0)], from: NodeId(1), to: NodeId(3) }, split(0, None)];
+    let wishes =
+        [Wish::Move { partitions: vec![PartitionId(0)], from: NodeId(1), to: NodeId(3) }, split(0, None)];
     for wish in wishes.into_iter().chain([numbers((3, 2, 2))]) {
         assert!(!wished(&before, wish.clone()).unwrap().is_empty(), "{wish:?}");
     }
@@ -110,7 +111,10 @@ fn a_plan_for_other_numbers_says_beforehand_which_steps_wait_for_a_node_that_is_
         let begun = steps::begin_numbers(&four(from), "s", consistency(to), Accepted::default()).unwrap();
         let away: Vec<NodeId> = away.iter().copied().map(NodeId).collect();
         let blocked = steps::numbers_blocked_by(&begun, &away);
-        blocked.iter().map(|(step, partition, waiting)| format!("{partition} {step}: {waiting}")).collect::<Vec<_>>()
+        blocked
+            .iter()
+            .map(|(step, partition, waiting)| format!("{partition} {step}: {waiting}"))
+            .collect::<Vec<_>>()
     };
     assert_eq!(blocked((2, 1, 2), (3, 2, 2), &[]), [""; 0]);
     // n4 enters p1, and is one of two replicas of p2 and p3, of which each get needs one.
@@ -142,7 +146,9 @@ fn merged(nodes: &[u32], generation: Generation) -> Facts {
 #[test]
 fn of_those_that_stay_so_many_merge_as_hold_each_write_by_the_numbers_to_come() {
     let one = cluster(1, &["a"; 3], 3, 3);
-    for (from, to, enough) in [((3, 2, 2), (3, 3, 1), 1), ((3, 2, 2), (3, 1, 3), 3), ((3, 1, 3), (3, 2, 2), 2)] {
+    for (from, to, enough) in
+        [((3, 2, 2), (3, 3, 1), 1), ((3, 2, 2), (3, 1, 3), 3), ((3, 1, 3), (3, 2, 2), 2)]
+    {
         let mut before = one.clone();
         before.stores[0].consistency = consistency(from);
         let mut joint = steps::begin_numbers(&before, "s", consistency(to), Accepted::default()).unwrap();
@@ -152,7 +158,11 @@ fn of_those_that_stay_so_many_merge_as_hold_each_write_by_the_numbers_to_come() 
             let outcome = steps::next(&joint, &merged(&merging, joint.generation));
             let waits: Vec<Waiting> = outcome.waiting.into_iter().flat_map(|(_, waiting)| waiting).collect();
             let expected = if done < enough { 3 - done as usize } else { 0 };
-            assert_eq!((outcome.next.is_some(), waits.len()), (done >= enough, expected), "{from:?} {to:?} {done}");
+            assert_eq!(
+                (outcome.next.is_some(), waits.len()),
+                (done >= enough, expected),
+                "{from:?} {to:?} {done}"
+            );
         }
     }
 }

@@ -77,7 +77,8 @@ fn a_document_may_be_as_large_as_the_limit_and_no_byte_larger() {
 #[test]
 fn a_ring_is_not_doubled_beyond_the_most_partitions_that_it_may_have() {
     let of = |count: usize| {
-        let settled = |id: usize| Partition::settled(PartitionId(id as u32), (id as u64) << 44, vec![NodeId(1)]);
+        let settled =
+            |id: usize| Partition::settled(PartitionId(id as u32), (id as u64) << 44, vec![NodeId(1)]);
         let ring = Ring::new((0..count).map(settled).collect()).unwrap();
         Cluster { ring, buckets: Some(1 << 19), ..cluster(1, &["a"], 1, 1) }
     };
