@@ -10,7 +10,7 @@ use xtask::mutants;
 use xtask::tidy::{self, Tree};
 
 const USAGE: &str = "usage: cargo run -p xtask -- tidy [ROOT]
-       cargo run -p xtask -- mutants PACKAGE [FILES...] [--skip WORD] [--seconds N] [--threads N]
+       cargo run -p xtask -- mutants PACKAGE [FILES...] [--skip WORD] [--seconds N] [--budget N] [--seeds N] [--threads N]
 
   tidy      holds the tree against ARCHITECTURE.md, docs/glossary.md, docs/design/dependencies.md and the style rules
   ROOT      checkout to look at; the workspace that this program was built from by default
@@ -20,6 +20,8 @@ const USAGE: &str = "usage: cargo run -p xtask -- tidy [ROOT]
   FILES     patterns of its files, such as 'crates/storage/src/log/**'; all of them by default
   --skip    leaves out tests whose names contain this; may be given again
   --seconds leaves out tests that take longer; 20 by default
+  --budget  seconds of tests that each mutant is played with, the quickest first; 30 by default
+  --seeds   plays those that no test notices in N simulated clusters, too; 0 by default
   --threads mutants that are played at once; one for each processor by default";
 
 fn main() -> ExitCode {
@@ -67,6 +69,8 @@ fn options(arguments: &[&str]) -> Result<mutants::Options, String> {
         files: Vec::new(),
         skipped: Vec::new(),
         test_time_max: Duration::from_secs(20),
+        mutant_time_max: Duration::from_secs(30),
+        seeds: 0,
         threads: std::thread::available_parallelism().map_or(1, usize::from),
     };
     let mut left = arguments.iter();
@@ -81,6 +85,8 @@ fn options(arguments: &[&str]) -> Result<mutants::Options, String> {
         match argument {
             "--skip" => options.skipped.push(value()?.to_owned()),
             "--seconds" => options.test_time_max = Duration::from_secs(number(value()?)?),
+            "--budget" => options.mutant_time_max = Duration::from_secs(number(value()?)?),
+            "--seeds" => options.seeds = number(value()?)?,
             "--threads" => options.threads = usize::try_from(number(value()?)?).unwrap_or(usize::MAX),
             unknown if unknown.starts_with('-') => return Err(format!("unknown option {unknown}")),
             package if options.package.is_empty() => options.package = package.to_owned(),

@@ -9,9 +9,9 @@ use std::process::{Command, Output};
 
 use serde::Deserialize;
 
-use super::MutantsError;
 use super::list::Mutant;
 use super::switch::{self, Trace};
+use super::{MutantsError, Options};
 
 /// What the tests of a crate are played from.
 pub(super) struct Build {
@@ -19,6 +19,8 @@ pub(super) struct Build {
     pub(super) folder: PathBuf,
     /// The programs of its tests.
     pub(super) programs: Vec<PathBuf>,
+    /// The simulator, when it is asked for.
+    pub(super) simulator: Option<PathBuf>,
     /// The mutants that have a switch, in order.
     pub(super) switched: Vec<usize>,
 }
@@ -70,10 +72,11 @@ impl Build {
     /// Copies the checkout, puts the mutants in, and compiles until only those are left that fit.
     pub(super) fn make(
         root: &Path,
-        package: &str,
+        options: &Options,
         mutants: &[Mutant],
         say: &dyn Fn(&str),
     ) -> Result<Build, MutantsError> {
+        let package = options.package.as_str();
         let copy = root.join("target/mutants/tree");
         copy_checkout(root, &copy)?;
         let mut refused = BTreeSet::new();
@@ -85,7 +88,9 @@ impl Build {
                 let mut switched: Vec<usize> = switch::placed(&all).into_iter().collect();
                 switched.sort_unstable();
                 let programs = programs(&copy, package)?;
-                return Ok(Build { folder: copy.join("crates").join(package), programs, switched });
+                let simulator = if options.seeds > 0 { Some(simulator(&copy)?) } else { None };
+                let folder = copy.join("crates").join(package);
+                return Ok(Build { folder, programs, simulator, switched });
             }
             let blamed = blamed(&output, &traces)?;
             say(&format!("{} do not compile and are left out", blamed.len()));
@@ -238,4 +243,13 @@ fn programs(copy: &Path, package: &str) -> Result<Vec<PathBuf>, MutantsError> {
             && line.manifest_path.as_ref() == Some(&manifest)
     };
     Ok(lines(&output).filter(ours).filter_map(|line| line.executable).collect())
+}
+
+/// Builds the simulator with the mutants of the crate in it.
+fn simulator(copy: &Path) -> Result<PathBuf, MutantsError> {
+    let output = cargo(copy, &["build", "--quiet", "--profile", "proof", "--package", "sim"])?;
+    if !output.status.success() {
+        return Err(MutantsError::Compile { reason: String::from_utf8_lossy(&output.stderr).into_owned() });
+    }
+    Ok(copy.with_file_name("target").join("proof/sim"))
 }

@@ -31,6 +31,10 @@ pub struct Options {
     pub skipped: Vec<String>,
     /// Tests that take longer than this are not played.
     pub test_time_max: Duration,
+    /// A mutant is played with tests that take so long together, the quickest first, and with no others.
+    pub mutant_time_max: Duration,
+    /// Those that no test noticed are played in so many simulated clusters, seeds 1 and up; 0 for none.
+    pub seeds: u64,
     /// How many mutants are played at once.
     pub threads: usize,
 }
@@ -102,6 +106,8 @@ pub struct Report {
     pub left_out: usize,
     /// How many made a test fail, or run for too long.
     pub noticed: usize,
+    /// How many of them only the simulated clusters noticed.
+    pub simulated: usize,
     /// Those that no test noticed: the name, and whether a test reaches the place at all.
     pub survivors: Vec<(String, bool)>,
     /// Tests that fail with no mutant on, and count for nothing.
@@ -116,13 +122,13 @@ impl fmt::Display for Report {
         for test in &self.broken_tests {
             writeln!(f, "not played, since it fails with no mutant on: {test}")?;
         }
-        let Report { listed, left_out, noticed, survivors, .. } = self;
+        let Report { listed, left_out, noticed, simulated, survivors, .. } = self;
         let survived = survivors.len();
         let unreached = survivors.iter().filter(|(_, reached)| !reached).count();
         write!(
             f,
-            "mutants: {listed} listed, {left_out} left out (constants, and what does not compile), {noticed} noticed, \
-             {survived} survived, of which no test reaches {unreached}"
+            "mutants: {listed} listed, {left_out} left out (constants, and what does not compile), {noticed} noticed \
+             ({simulated} by simulation alone), {survived} survived, of which no test reaches {unreached}"
         )
     }
 }
@@ -136,16 +142,24 @@ pub fn run(root: &Path, options: &Options) -> Result<Report, MutantsError> {
     let say = |what: &str| eprintln!("{:>5} s  {what}", begun.elapsed().as_secs());
     let mutants: Vec<Mutant> = list::list(root, &options.package, &options.files)?;
     say(&format!("{} mutants; compiling all of them into one build", mutants.len()));
-    let build = Build::make(root, &options.package, &mutants, &say)?;
+    let build = Build::make(root, options, &mutants, &say)?;
     let player = Player::new(&build, options)?;
+    if options.seeds > 0 && !player.passes_seeds(None) {
+        return Err(MutantsError::Program {
+            command: format!("sim check --seeds 1..={}", options.seeds),
+            reason: "a seed fails with no mutant on".to_owned(),
+        });
+    }
     say("running each test once, to learn which mutants it reaches");
     let reach = player.reach();
     say(&format!("playing {} mutants with {} tests", build.switched.len(), reach.tests()));
     let verdicts = player.play_all(&build.switched, &reach, &say);
     let mut survivors = Vec::new();
+    let mut simulated = 0;
     for (&id, verdict) in build.switched.iter().zip(&verdicts) {
         match verdict {
             Verdict::Noticed => {}
+            Verdict::Simulated => simulated += 1,
             Verdict::Survived => survivors.push((mutants[id].name.clone(), true)),
             Verdict::Unreached => survivors.push((mutants[id].name.clone(), false)),
         }
@@ -155,6 +169,7 @@ pub fn run(root: &Path, options: &Options) -> Result<Report, MutantsError> {
         listed: mutants.len(),
         left_out: mutants.len() - switched,
         noticed: switched - survivors.len(),
+        simulated,
         survivors,
         broken_tests: reach.broken,
     })

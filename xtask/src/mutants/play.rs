@@ -29,6 +29,9 @@ const ALONE_MAX: usize = 6;
 /// Tests in such a group.
 const GROUP_MAX: usize = 25;
 
+/// A simulated cluster gets this long: a second is usual.
+const SEED_TIME_MAX: Duration = Duration::from_secs(15);
+
 /// How often a running test is looked at.
 const LOOK_INTERVAL: Duration = Duration::from_millis(2);
 
@@ -36,6 +39,8 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(2);
 pub(super) enum Verdict {
     /// A test failed, or ran for too long.
     Noticed,
+    /// No test noticed it, but a simulated cluster did.
+    Simulated,
     /// All tests that reach it passed.
     Survived,
     /// No test reaches it.
@@ -163,11 +168,14 @@ impl<'a> Player<'a> {
     }
 
     fn play(&self, id: usize, reach: &Reach) -> Verdict {
-        let tests: Vec<&Test> =
-            reach.by_mutant.get(&id).into_iter().flatten().map(|&at| &reach.tests[at]).collect();
-        if tests.is_empty() {
-            return Verdict::Unreached;
-        }
+        let mut budget = self.options.mutant_time_max;
+        let affordable = |test: &&Test| {
+            let left = budget.checked_sub(test.time);
+            budget = left.unwrap_or_default();
+            left.is_some()
+        };
+        let reaching = reach.by_mutant.get(&id).into_iter().flatten().map(|&at| &reach.tests[at]);
+        let tests: Vec<&Test> = reaching.take_while(affordable).collect();
         let (alone, rest) = tests.split_at(tests.len().min(ALONE_MAX));
         let mut groups: Vec<Vec<&Test>> = alone.iter().map(|&test| vec![test]).collect();
         for program in &self.build.programs {
@@ -179,7 +187,22 @@ impl<'a> Player<'a> {
             let usual: Duration = group.iter().map(|test| test.time).sum();
             !self.passes(&group[0].program, &names, (usual * PATIENCE).max(PATIENCE_TIME_MIN), None, Some(id))
         });
-        if noticed { Verdict::Noticed } else { Verdict::Survived }
+        match noticed {
+            true => Verdict::Noticed,
+            false if !self.passes_seeds(Some(id)) => Verdict::Simulated,
+            false if reach.by_mutant.contains_key(&id) => Verdict::Survived,
+            false => Verdict::Unreached,
+        }
+    }
+
+    /// Whether simulated clusters pass; there may be none to play.
+    pub(super) fn passes_seeds(&self, on: Option<usize>) -> bool {
+        let Some(simulator) = &self.build.simulator else { return true };
+        let seeds = self.options.seeds;
+        let mut command = self.command(simulator, None, on);
+        command.args(["check", "--threads", "1", "--seeds", &format!("1..={seeds}")]);
+        let time = SEED_TIME_MAX.saturating_mul(u32::try_from(seeds).unwrap_or(u32::MAX));
+        succeeds(command, time)
     }
 
     /// Whether tests pass within a time.
@@ -191,9 +214,15 @@ impl<'a> Player<'a> {
         log: Option<&Path>,
         on: Option<usize>,
     ) -> bool {
+        let mut command = self.command(program, log, on);
+        command.args(["--exact", "--quiet", "--test-threads=1"]).args(tests);
+        succeeds(command, time)
+    }
+
+    /// A program with a mutant on, or none, that cannot take all memory.
+    fn command(&self, program: &Path, log: Option<&Path>, on: Option<usize>) -> Command {
         let mut command = Command::new("sh");
-        command.args(["-c", &format!("ulimit -v {MEMORY_KIB_MAX} && exec \"$0\" \"$@\"")]);
-        command.arg(program).args(["--exact", "--quiet", "--test-threads=1"]).args(tests);
+        command.args(["-c", &format!("ulimit -v {MEMORY_KIB_MAX} && exec \"$0\" \"$@\"")]).arg(program);
         command.current_dir(&self.build.folder).process_group(0);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         command
@@ -202,22 +231,26 @@ impl<'a> Player<'a> {
             .env("RUST_BACKTRACE", "0");
         command.envs(log.map(|log| ("MUTANT_LOG", log)));
         command.envs(on.map(|on| ("MUTANT", on.to_string())));
-        let Ok(mut child) = command.spawn() else { return false };
-        let begun = Instant::now();
-        let passed = loop {
-            match child.try_wait() {
-                Ok(Some(status)) => break status.success(),
-                Ok(None) if begun.elapsed() < time => std::thread::sleep(LOOK_INTERVAL),
-                Ok(None) | Err(_) => break false,
-            }
-        };
-        // A test that was ended so leaves its own processes; one that ended by itself has none.
-        if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
-            let _ = kill_process_group(group, Signal::KILL);
-        }
-        let _ = child.wait();
-        passed
+        command
     }
+}
+
+/// Whether a program, in a group of its own, ends well within a time. Nothing of its group is left.
+fn succeeds(mut command: Command, time: Duration) -> bool {
+    let Ok(mut child) = command.spawn() else { return false };
+    let begun = Instant::now();
+    let succeeded = loop {
+        match child.try_wait() {
+            Ok(Some(status)) => break status.success(),
+            Ok(None) if begun.elapsed() < time => std::thread::sleep(LOOK_INTERVAL),
+            Ok(None) | Err(_) => break false,
+        }
+    };
+    if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
+        let _ = kill_process_group(group, Signal::KILL);
+    }
+    let _ = child.wait();
+    succeeded
 }
 
 fn pop<T>(queue: &Mutex<VecDeque<T>>) -> Option<T> {
