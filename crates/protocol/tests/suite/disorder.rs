@@ -83,8 +83,8 @@ fn judge(cluster: &Cluster, leaving: &[NodeId], plan: &Plan) {
     assert_eq!(kept, kept_at_most(cluster, replicas, most, &after), "{}", told(plan));
 }
 
-/// That places follow weights, as far as rounding, zones and distinct replicas let them: where a node may take one more,
-/// no other is left with much more for its weight.
+/// That places follow weights, as far as rounding, zones and distinct replicas let them: where a node may take one
+/// more, no other is left with much more for its weight.
 fn judge_shares(cluster: &Cluster, plan: &Plan) {
     let (nodes, partitions) = (staying(cluster, &[]), cluster.ring.partitions().len());
     let most = zone_places(&nodes, cluster.replicas_max());
@@ -98,8 +98,8 @@ fn judge_shares(cluster: &Cluster, plan: &Plan) {
             // A zone's share is rounded, and so is a node's.
             let rounded = if less.zone == more.zone { 1 } else { 2 };
             let weight = |node: &Node| node.weight.get() as usize;
-            let is_even = places(more).saturating_sub(rounded) * weight(less)
-                <= (places(less) + rounded) * weight(more);
+            let (much, little) = (places(more).saturating_sub(rounded), places(less) + rounded);
+            let is_even = much * weight(less) <= little * weight(more);
             let may_take = less.zone == more.zone || has_room(&less.zone);
             assert!(is_even || !may_take, "{} and {}: {}", less.id, more.id, told(plan));
         }

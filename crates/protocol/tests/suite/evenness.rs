@@ -4,7 +4,7 @@ use expect_test::expect;
 use model::{Cluster, NodeId, Partition, PartitionId, Ring, Role, Weight};
 use protocol::rebalance::planner::Wish;
 
-use crate::planner::{check, cluster, spread, told};
+use crate::planner::{check, cluster, spread, told, wished};
 
 /// Nodes in these zones and with these weights, and a partition on each of these lists.
 fn placed(nodes: &[(&str, u32)], replicas: u8, lists: &[impl AsRef<[u32]>]) -> Cluster {
@@ -112,6 +112,16 @@ fn a_drained_node_gives_each_place_to_the_node_that_lacks_most() {
 }
 
 #[test]
+fn what_one_node_held_is_shared_out_among_those_without_any_by_weight() {
+    for (weight, expected) in [(100, (4, 4)), (300, (2, 6))] {
+        let drained = placed(&[("a", 100), ("a", 100), ("a", 100), ("a", weight)], 2, &[[1, 2]; 8]);
+        let plan = wished(&drained, Wish::Drain { nodes: vec![NodeId(2)] }).unwrap();
+        let places = |node: u32| plan.places[&NodeId(node)];
+        assert_eq!([1, 2, 3, 4].map(places), [(8, 8), (8, 0), (0, expected.0), (0, expected.1)]);
+    }
+}
+
+#[test]
 fn a_place_that_nobody_below_its_quota_can_take_goes_to_the_node_that_holds_least_for_its_weight() {
     // n2 lacks two places, and is a replica of p0 already. With one more n3 has 3 for a weight of 100, n4 8 for 300.
     let nodes = [100, 100_000, 100, 300].map(|weight| ("a", weight));
@@ -150,6 +160,11 @@ fn a_cluster_that_never_had_enough_nodes_keeps_what_it_has_and_is_not_made_small
         &two,
         Wish::Drain { nodes: vec![NodeId(2)] },
         expect!["1 nodes would be left to hold data, and 2 replicas are needed"],
+    );
+    check(
+        &two,
+        Wish::Drain { nodes: [1, 2].map(NodeId).to_vec() },
+        expect!["0 nodes would be left to hold data, and 2 replicas are needed"],
     );
     let joined = cluster(4, &["a"; 3], 2, 3);
     assert_eq!((spread(&joined).copies(), places(&joined)), (4, vec![4; 3]), "a third replica of each");

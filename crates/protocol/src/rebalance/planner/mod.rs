@@ -235,9 +235,8 @@ fn shared_out(
     let fewest = held.min().unwrap_or(0);
     // A cluster that never had N nodes keeps what it has; it is not made smaller.
     let replicas = wanted.min(nodes.len());
-    if replicas < wanted && (replicas < fewest || nodes.is_empty()) {
-        let needed = wanted.min(fewest.max(1));
-        return Err(Refusal::TooFewNodes { left: nodes.len(), needed });
+    if replicas < fewest {
+        return Err(Refusal::TooFewNodes { left: replicas, needed: fewest });
     }
     let zones = |nodes: &mut dyn Iterator<Item = &Node>| {
         nodes.map(|node| node.zone.clone()).collect::<BTreeSet<_>>().len()

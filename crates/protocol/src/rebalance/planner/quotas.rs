@@ -68,18 +68,9 @@ fn rounded(shares: &[f64], held: &[usize], bounds: &[usize], total: usize) -> Ve
     order.sort_by(|&a, &b| {
         holds_more(b).cmp(&holds_more(a)).then(fraction(b).total_cmp(&fraction(a))).then(a.cmp(&b))
     });
-    let mut rest = total.saturating_sub(whole.iter().sum());
-    while rest > 0 {
-        let before = rest;
-        for &at in &order {
-            if rest > 0 && whole[at] < bounds[at] {
-                whole[at] += 1;
-                rest -= 1;
-            }
-        }
-        if rest == before {
-            break;
-        }
-    }
+    let rest = total.saturating_sub(whole.iter().sum());
+    // One each is enough: fractions are less than one, and those without room have none.
+    order.retain(|&at| whole[at] < bounds[at]);
+    order.into_iter().take(rest).for_each(|at| whole[at] += 1);
     whole
 }
