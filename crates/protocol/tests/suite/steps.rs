@@ -155,12 +155,14 @@ fn a_move_is_broken_off_at_each_step() {
     let joint = steps::next(&copying, &facts).next.unwrap();
     for moving in [&copying, &joint] {
         let back = steps::back(moving, &[MOVED]).unwrap();
+        assert_eq!(back.generation, Generation(moving.generation.0 + 1));
         assert!(back.ring.is_settled());
         assert_eq!(back.ring.get(MOVED).unwrap().nodes, settled.ring.get(MOVED).unwrap().nodes);
     }
     let reading = steps::next(&joint, &facts).next.unwrap();
     let back = steps::back(&reading, &[MOVED]).unwrap();
     let partition = back.ring.get(MOVED).unwrap();
+    assert_eq!((back.generation, partition.since), (Generation(5), Generation(5)), "older gets are refused");
     assert_eq!(partition.reading(), settled.ring.get(MOVED).unwrap().nodes, "gets ask the old ones again");
     assert_eq!(partition.also_written().unwrap(), ids([1, 2, 4]), "writes still need both");
     let few = adopted(&[1], back.generation);
