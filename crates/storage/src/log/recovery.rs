@@ -15,7 +15,7 @@ use runtime::Disk;
 
 use super::damage::{Damage, DamagedPlace};
 use super::format::{FORMAT_VERSION, SEGMENT_HEADER_BYTES, SegmentHeader, SegmentKind, read_segment_header};
-use super::index::Index;
+use super::index::{Index, Slot};
 use super::reading::{Files, Reading, Synced, read_twice};
 use super::rebuild::Rebuild;
 use super::replay::Replay;
@@ -136,14 +136,21 @@ fn holds(snapshot: &Snapshot, files: &Files, corrupt: &mut BTreeSet<DamagedPlace
         })
         .map(|(id, _)| *id)
         .collect();
+    let reaches =
+        |slot: &&Slot| snapshot.segments.contains_key(&slot.segment) && there(slot.segment, slot.end());
     let mut slots = snapshot.entries.iter().flat_map(|(_, slots)| slots);
+    let beyond = slots.find(|slot| !reaches(slot)).map(|slot| slot.segment);
+    let boundary = snapshot.boundary;
     let sound = missing.is_empty()
-        && (snapshot.boundary.offset == 0
-            || there(snapshot.boundary.segment, u64::from(snapshot.boundary.offset)))
-        && slots.all(|slot| snapshot.segments.contains_key(&slot.segment) && there(slot.segment, slot.end()));
+        && beyond.is_none()
+        && (boundary.offset == 0 || there(boundary.segment, u64::from(boundary.offset)));
     if !sound {
-        tracing::error!(?missing, "index snapshot names segments that are not there, reading all segments");
-        corrupt.extend(missing.into_iter().map(|id| (id, 0)));
+        tracing::error!(
+            ?missing,
+            ?beyond,
+            "index snapshot names segments that are not there, or points past an end, reading all segments"
+        );
+        corrupt.extend(missing.into_iter().chain(beyond).map(|id| (id, 0)));
     }
     sound
 }

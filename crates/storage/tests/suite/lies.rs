@@ -216,14 +216,15 @@ fn a_damaged_identity_is_noticed_where_no_segment_could_tell() {
     assert!(matches!(remains(&TEXT.replace("\ncheck", "\ncheque")), Err(StorageError::Foreign { .. })));
 }
 
+/// No crash leaves such an index. Once, nothing but the log of the process told of it.
 #[test]
-fn an_index_that_points_behind_the_end_of_a_segment_is_not_believed() {
+fn an_index_that_points_past_the_end_of_a_segment_is_not_believed_and_counts_as_damage() {
     let disk = alike();
     let end = disk.contents(&path(SEGMENT)).unwrap().len();
     change_entries(&disk, |mut entry| entry.point_at(end - 48));
     let engine = open(&disk, &World::default()).unwrap();
     assert_eq!(get(&*engine, 0, "key"), Some(b"mine".to_vec()));
-    assert_eq!((engine.damage().found, engine.stats().records), (0, 3));
+    assert_eq!((engine.damage().found, engine.stats().records), (1, 3));
 }
 
 /// What is wrong with an index, and how it is made so.
