@@ -72,6 +72,11 @@ fn no_more_than_256_kib_wait_in_memory() {
     assert!(engine.stats().memory_bytes >= before + (256 << 10), "what waits is told");
     put(&engine, "two", 64);
     assert_eq!(length(&disk, 1), Some((256 << 10) + 64));
+    let after = engine.stats().memory_bytes;
+    assert!(
+        (before + 2 * 25..before + (64 << 10)).contains(&after),
+        "two entries, and nothing waits: {after}"
+    );
 }
 
 /// A key so long that its removal takes so many bytes.
