@@ -181,6 +181,16 @@ mod tests {
         }
     }
 
+    /// A drop has neither key nor value.
+    #[test]
+    fn a_bare_header_at_the_end_is_found_behind_a_gap() {
+        let mut bytes = three();
+        bytes.truncate(128);
+        put(&mut bytes, 128, b"", b"");
+        bytes[70] ^= 1;
+        assert_eq!((bytes.len(), read(&bytes)), (176, vec!["0 a".into(), "64 gap".into(), "128 ".into()]));
+    }
+
     #[test]
     fn a_damaged_value_is_told_from_a_gap() {
         let mut bytes = three();

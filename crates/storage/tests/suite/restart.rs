@@ -201,6 +201,41 @@ fn what_follows_an_index_in_the_log_overrides_it() {
     }
 }
 
+/// Its key cannot be compared any more: it counts as the one that its entry is of.
+#[test]
+fn a_record_whose_key_is_damaged_gives_way_to_what_follows_of_its_key() {
+    let (world, disk, engine) = with_index_and(&[]);
+    write(&*engine, 0, b"key 007", None).unwrap();
+    write(&*engine, 0, b"key 008", Some(b"second".to_vec())).unwrap();
+    world.block_on(engine.sync()).unwrap();
+    drop(engine);
+    disk.kill();
+    for key in ["key 007", "key 008"] {
+        let at = record_of(&disk, FIRST, &format!("{key}first"));
+        assert!(disk.flip_bit(&path(FIRST), at + 48 + 6, 3));
+    }
+    let (_world, engine) = open(&disk, options(64 << 10));
+    assert_eq!((engine.stats().records, damage(&engine)), (99, (0, 0, 0)));
+    assert_eq!(
+        (read(&engine, "key 007"), read(&engine, "key 008")),
+        (Ok(None), Ok(Some(b"second".to_vec())))
+    );
+}
+
+#[test]
+fn an_index_that_was_written_when_a_segment_had_just_been_closed_is_believed() {
+    let disk = SimulatedDisk::new(0);
+    let (world, engine) = open(&disk, LogOptions { snapshot_bytes: 512, ..options(1024) });
+    write(&*engine, 0, b"k", Some(vec![1; 1000])).unwrap();
+    world.pass(Duration::from_secs(1));
+    drop(engine);
+    disk.kill();
+    assert_eq!(disk.list(DIRECTORY).unwrap(), [FIRST, "FORMAT", "LOCK", "index"]);
+    assert!(disk.flip_bit(&path(FIRST), 64 + 10, 0));
+    let (_world, engine) = open(&disk, options(1024));
+    assert_eq!((engine.stats().records, damage(&engine)), (1, (0, 0, 0)), "only the index was read");
+}
+
 /// What a restart finds behind the index may never have been synced, and for a copy there is no room.
 #[test]
 fn what_a_restart_finds_is_synced_before_it_is_acknowledged_on_a_full_disk_too() {
@@ -267,6 +302,9 @@ fn two_keys_with_one_token_and_one_fingerprint_are_told_apart_by_every_start() {
         let (world, engine) = open(&disk, options(4096));
         put(&engine, &one, Some("first of one"));
         put(&engine, &two, Some("first of two"));
+        end(&world, engine, false);
+        let (world, engine) = open(&disk, options(4096));
+        check(&engine, Some("first of one"), Some("first of two"));
         put(&engine, &one, Some("second of one"));
         check(&engine, Some("second of one"), Some("first of two"));
         end(&world, engine, false);
