@@ -298,16 +298,18 @@ fn an_oldest_segment_that_is_damaged_holds_up_removals_and_nothing_else() {
 fn a_removal_that_nothing_older_needs_goes_with_its_segment() {
     let (watched, disk) = (Watched::default(), SimulatedDisk::new(0));
     let engine = watched.open(&disk, options(1024));
-    for key in ["one", "two", "three"] {
-        put(&engine, key, 400);
-        write(&*engine, 0, key.as_bytes(), None).unwrap();
+    for segment in ["0000000001.log", "0000000002.log"] {
+        for key in ["one", "two", "three"] {
+            put(&engine, key, 620);
+            write(&*engine, 0, key.as_bytes(), None).unwrap();
+        }
+        watched.world.block_on(engine.sync()).unwrap();
+        assert!(disk.contents(&format!("{DIRECTORY}/{segment}")).is_some());
+        watched.world.pass(Duration::from_secs(1));
+        assert_eq!(engine.stats().compacted_bytes, 0, "nothing of it was copied");
+        assert!(disk.contents(&format!("{DIRECTORY}/{segment}")).is_none());
     }
-    watched.world.block_on(engine.sync()).unwrap();
-    put(&engine, "four", 64);
-    watched.world.pass(Duration::from_secs(1));
     watched.world.block_on(engine.close()).unwrap();
-    assert_eq!(engine.stats().compacted_bytes, 0, "nothing of it was copied");
-    assert!(disk.contents(&format!("{DIRECTORY}/0000000001.log")).is_none());
 }
 
 /// How often an index was written so far.
