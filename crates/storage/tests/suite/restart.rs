@@ -1,7 +1,7 @@
 //! What a restart makes of each way in which files can be left: torn ends, damage of what was synced, copies beside
 //! their sources, two keys that look alike.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -255,7 +255,7 @@ fn what_a_restart_finds_is_synced_before_it_is_acknowledged_on_a_full_disk_too()
 
 /// Pairs of keys with one fingerprint: of the same length, and the second one longer.
 fn pairs() -> [(String, String); 2] {
-    let mut met: HashMap<u32, String> = HashMap::new();
+    let mut met: BTreeMap<u32, String> = BTreeMap::new();
     let (mut same, mut longer) = (None, None);
     for number in 0.. {
         for key in [format!("{number:06}"), format!("longer {number:06}")] {
