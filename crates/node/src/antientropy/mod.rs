@@ -427,3 +427,40 @@ pub(crate) async fn breathe() {
     })
     .await;
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn part(store: Option<&str>, partition: Option<u32>) -> Only {
+        Only { store: store.map(str::to_owned), partition: partition.map(PartitionId) }
+    }
+
+    #[test]
+    fn a_part_has_its_own_store_and_partition_and_nothing_else() {
+        let parts = [part(None, None), part(Some("a"), None), part(None, Some(1)), part(Some("a"), Some(1))];
+        let places = [("a", 1), ("a", 2), ("b", 1), ("b", 2)];
+        let has = parts.each_ref().map(|part| places.map(|(store, id)| part.has(store, PartitionId(id))));
+        assert_eq!(has[0], [true, true, true, true]);
+        assert_eq!(has[1], [true, true, false, false]);
+        assert_eq!(has[2], [true, false, true, false]);
+        assert_eq!(has[3], [true, false, false, false]);
+        assert_eq!(parts.each_ref().map(Only::is_all), [true, false, false, false]);
+        assert_eq!(parts.each_ref().map(|part| part.has_store("b")), [true, false, true, false]);
+    }
+
+    /// An order to start lifts each stop that it meets.
+    #[test]
+    fn two_parts_meet_where_a_place_is_part_of_both() {
+        let names = [None, Some("a"), Some("b")];
+        let numbers = [None, Some(1), Some(2)];
+        let all = || names.iter().flat_map(|name| numbers.iter().map(|number| part(*name, *number)));
+        let places = [("a", 1), ("a", 2), ("b", 1), ("b", 2)];
+        for (one, other) in all().flat_map(|one| all().map(move |other| (one.clone(), other))) {
+            let shared = |&(store, id): &(&str, u32)| {
+                one.has(store, PartitionId(id)) && other.has(store, PartitionId(id))
+            };
+            assert_eq!(one.meets(&other), places.iter().any(shared), "{one:?} and {other:?}");
+        }
+    }
+}

@@ -121,3 +121,73 @@ fn decode_tree(rest: &mut &[u8]) -> Option<(PartitionId, Tree)> {
     let leaves = (0..count).map(|_| Digest(rest.get_u128_le())).collect();
     Some((partition, Tree::restored(&tokens, bits, leaves, records)?))
 }
+
+#[cfg(test)]
+mod tests {
+    use model::{Consistency, NodeId, Ring, Store, StoreName, Zone};
+    use runtime::clock::os::OsClock;
+    use storage::MemoryEngine;
+
+    use super::*;
+    use crate::stores::{KeyPlace, Stamper};
+
+    fn store(name: &str, keys: u32) -> Arc<LocalStore> {
+        let two = Consistency { replicas: 2, reads_required: 1, writes_required: 1 };
+        let definition = Store::new(StoreName::new(name).unwrap(), two).unwrap();
+        let stamper = Arc::new(Stamper::new(NodeId(1), 1, 0, Arc::new(OsClock::new())));
+        let store = LocalStore::new(definition, Arc::new(MemoryEngine::new()), stamper);
+        let ring = Ring::equal_slices(2, &[(NodeId(1), Zone("z".to_owned()))]);
+        store.shape(&ring);
+        for number in 0..keys {
+            let key = number.to_be_bytes();
+            let token = Token::of(&key);
+            let partition = PartitionId((token.0 >> 63) as u32);
+            store.overwrite(KeyPlace { partition, token }, &key, b"value").unwrap();
+        }
+        Arc::new(store)
+    }
+
+    #[test]
+    fn trees_are_read_as_they_were_written_and_damage_is_noticed() {
+        let stores = [store("carts", 20), store("users", 0)];
+        let bytes = encode(&stores);
+        let remembered = decode(&bytes).expect("it is as it was written");
+        assert_eq!(remembered.keys().collect::<Vec<_>>(), ["carts", "users"]);
+        for store in &stores {
+            let known = &remembered[store.definition().name.as_str()];
+            let counted = store.trees().counted();
+            assert_eq!((known.len(), counted.len()), (2, 2));
+            for (partition, tree) in counted {
+                let known = &known[&partition];
+                assert_eq!(
+                    (known.tokens(), known.sum(), known.records(), known.leaves()),
+                    (tree.tokens(), tree.sum(), tree.records(), tree.leaves())
+                );
+            }
+        }
+        for at in 0..bytes.len() {
+            let mut damaged = bytes.clone();
+            damaged[at] ^= 4;
+            assert!(decode(&damaged).is_none() && decode(&bytes[..at]).is_none(), "byte {at}");
+        }
+    }
+
+    /// The number of leaves is believed only as far as there are bytes for them.
+    #[test]
+    fn a_tree_with_fewer_leaves_than_it_names_is_not_read() {
+        let (stores, head) = ([store("carts", 20)], HEAD.len() + 4 + 4 + "carts".len() + 4);
+        let bytes = encode(&stores);
+        let (_, tree) = stores[0].trees().counted().swap_remove(0);
+        let length = 4 + 8 + 8 + 1 + 8 + 4 + 16 * tree.leaves().unwrap().len();
+        let whole = &bytes[head..head + length];
+        let mut rest = whole;
+        assert_eq!(
+            decode_tree(&mut rest).map(|(id, tree)| (id, tree.sum())),
+            Some((PartitionId(0), tree.sum()))
+        );
+        assert!(rest.is_empty(), "to its end, and no further");
+        for at in 0..length {
+            assert!(decode_tree(&mut &whole[..at]).is_none(), "{at} bytes");
+        }
+    }
+}

@@ -167,3 +167,43 @@ fn add(total: &mut Outcome, more: Outcome) {
     total.requests += more.requests;
     total.bytes += more.bytes;
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_outcome_of_a_comparison_is_that_of_all_its_stores_together() {
+        let of = |complete, number: usize| Outcome {
+            complete,
+            partitions: 1 + number,
+            differing: 2 + number,
+            unready: 3 + number,
+            keys: 4 + number,
+            pulled: 5 + number,
+            pushed: 6 + number,
+            failed: 7 + number,
+            requests: 8 + number as u64,
+            bytes: 9 + number as u64,
+        };
+        let mut total = Outcome { complete: true, ..Outcome::default() };
+        add(&mut total, of(true, 10));
+        assert_eq!(total, of(true, 10));
+        add(&mut total, of(false, 20));
+        let both = Outcome {
+            complete: false,
+            partitions: 32,
+            differing: 34,
+            unready: 36,
+            keys: 38,
+            pulled: 40,
+            pushed: 42,
+            failed: 44,
+            requests: 46,
+            bytes: 48,
+        };
+        assert_eq!(total, both);
+        add(&mut total, of(true, 0));
+        assert!(!total.complete, "one that is not complete is enough");
+    }
+}

@@ -93,4 +93,31 @@ mod tests {
             assert!(!is_remembered(&disk));
         }
     }
+
+    #[test]
+    fn that_all_is_stopped_is_remembered_over_a_power_cut_until_it_is_lifted() {
+        let disk = SimulatedDisk::new(1);
+        for stopped in [true, true, false, false, true] {
+            remember(&disk, stopped, &[]).now_or_never().unwrap().unwrap();
+            disk.crash(3);
+            assert_eq!((is_remembered(&disk), super::parts(&disk)), (stopped, vec![]));
+        }
+    }
+
+    /// What a restart would not remember must not pass for remembered.
+    #[test]
+    fn an_order_that_cannot_be_written_down_is_an_error() {
+        use runtime::disk::simulated::{Fault, Operation};
+        let part = Only { store: Some("carts".to_owned()), partition: None };
+        // The first that is removed is what an earlier attempt left.
+        for (parts, skip, is_written) in
+            [(&[][..], 0, true), (&[], 1, false), (std::slice::from_ref(&part), 0, false)]
+        {
+            let disk = SimulatedDisk::new(1);
+            remember(&disk, false, std::slice::from_ref(&part)).now_or_never().unwrap().unwrap();
+            disk.inject(Fault { skip, ..Fault::next(Operation::Remove, 1) });
+            let written = remember(&disk, false, parts).now_or_never().unwrap();
+            assert_eq!(written.is_ok(), is_written, "{} parts, {skip}", parts.len());
+        }
+    }
 }

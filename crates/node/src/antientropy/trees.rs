@@ -466,20 +466,4 @@ pub(crate) fn digest_of(key: &[u8], record: &Bytes) -> Option<Digest> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A get mostly mends what it has met before anybody sees to it. The place once passed for one that nobody can mend
-    /// ever after: the next damage there was neither told of nor asked about.
-    #[test]
-    fn damage_where_another_was_mended_before_anybody_looked_is_news() {
-        let (trees, partition, token) = (Trees::default(), PartitionId(3), Token(7));
-        trees.note_corrupt(partition, token);
-        trees.forget_damaged(partition, token);
-        assert_eq!(trees.take_damaged().len(), 1, "it is told of");
-        trees.note_corrupt(partition, token);
-        assert_eq!(trees.take_damaged().len(), 1, "and so is the next");
-        trees.note_corrupt(partition, token);
-        assert_eq!(trees.take_damaged().len(), 0, "which nobody has mended since");
-    }
-}
+mod tests;

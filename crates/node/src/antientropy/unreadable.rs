@@ -99,3 +99,41 @@ impl LocalStore {
         found || walked.is_err()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HERE: PartitionId = PartitionId(3);
+
+    #[test]
+    fn a_place_is_forgotten_when_it_is_mended_and_others_stay() {
+        let known = Unreadable::default();
+        assert_eq!(known.of(HERE), BTreeSet::new());
+        known.note(HERE, Token(1));
+        known.note(HERE, Token(2));
+        known.note(PartitionId(4), Token(1));
+        known.mended(HERE, Token(1));
+        assert_eq!(known.of(HERE), [Token(2)].into());
+        known.mended(HERE, Token(2));
+        assert_eq!((known.of(HERE), known.of(PartitionId(4))), (BTreeSet::new(), [Token(1)].into()));
+        assert!(!known.places.lock().contains_key(&HERE), "a partition without one is not told of");
+        known.mended(PartitionId(4), Token(1));
+        assert!(!known.any.load(Ordering::Acquire), "nobody has to look any more");
+    }
+
+    /// What was left out may still be unreadable.
+    #[test]
+    fn a_partition_with_as_many_places_as_are_remembered_stays_unreadable() {
+        let known = Unreadable::default();
+        let all = || (0..PLACES_MAX as u64).map(Token);
+        all().skip(1).for_each(|token| known.note(HERE, token));
+        known.mended(HERE, Token(7));
+        assert_eq!(known.of(HERE).len(), PLACES_MAX - 2, "none was left out so far");
+        all().for_each(|token| known.note(HERE, token));
+        known.note(HERE, Token(u64::MAX));
+        assert_eq!(known.of(HERE).len(), PLACES_MAX);
+        all().for_each(|token| known.mended(HERE, token));
+        assert_eq!(known.of(HERE).len(), PLACES_MAX);
+    }
+}

@@ -287,3 +287,40 @@ impl Settled {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_target_says_of_itself_is_told_from_what_it_says_of_a_hint() {
+        use ErrorCode::*;
+        for (code, fault) in [
+            (Overloaded, Fault::Overloaded),
+            (TooManyConnections, Fault::Overloaded),
+            (ShuttingDown, Fault::Unreachable),
+            (StorageFailed, Fault::Unreachable),
+            (ValueTooLarge, Fault::Refused),
+            (UnknownStore, Fault::Refused),
+        ] {
+            assert_eq!(fault_of_code(code), fault, "{code:?}");
+        }
+    }
+
+    /// A target that is down is waited for; one hint that it refuses does not hide that.
+    #[test]
+    fn of_several_faults_the_one_of_the_whole_target_is_told() {
+        let of = |faults: &[Fault]| {
+            let mut settled = Settled::default();
+            faults.iter().for_each(|fault| settled.stay(2, *fault));
+            settled
+        };
+        let told = |left, fault| Settled { removed: 0, left, fault: Some(fault) };
+        let (refused, unreachable) = (Fault::Refused, Fault::Unreachable);
+        assert_eq!(of(&[refused]), told(2, refused));
+        assert_eq!(of(&[refused, unreachable]), told(4, unreachable));
+        assert_eq!(of(&[unreachable, refused]), told(4, unreachable));
+        assert_eq!(of(&[unreachable, Fault::Overloaded]), told(4, Fault::Overloaded));
+        assert_eq!(of(&[refused, refused, refused]), told(6, refused));
+    }
+}

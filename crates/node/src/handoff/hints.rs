@@ -481,3 +481,75 @@ fn unframe(record: &Bytes, target: NodeId) -> Result<(WallMillis, Bytes), Failur
 fn broken(target: NodeId) -> Failure {
     Failure::new(ErrorCode::Corrupt, format!("cannot read a hint for {target}"))
 }
+
+#[cfg(test)]
+mod tests {
+    use model::Consistency;
+    use runtime::clock::os::OsClock;
+    use storage::MemoryEngine;
+
+    use super::*;
+
+    const TARGET: NodeId = NodeId(3);
+
+    fn hints() -> Hints {
+        let stamper = Arc::new(Stamper::new(NodeId(1), 1, 0, Arc::new(OsClock::new())));
+        Hints::new(Arc::new(MemoryEngine::new()), stamper, 5)
+    }
+
+    /// Puts bytes in place of a hint.
+    fn put(hints: &Hints, target: NodeId, token: u64, key: &str, record: Bytes) {
+        let change = &mut |_: Option<&Bytes>| Change::Put(record.clone());
+        hints.engine.update(partition(target), Token(token), key.as_bytes(), change).unwrap();
+    }
+
+    #[test]
+    fn a_scrub_reads_each_hint_of_a_target_once_in_steps_of_whole_tokens() {
+        let hints = hints();
+        let half = || Bytes::from(vec![7; SCRUB_BYTES as usize / 2 - 1]);
+        for (token, key) in [(1, "a"), (2, "b"), (2, "c"), (3, "d"), (4, "e")] {
+            put(&hints, TARGET, token, key, half());
+        }
+        put(&hints, NodeId(4), 2, "z", half());
+        let (mut steps, mut from) = (Vec::new(), Some(Token(0)));
+        while let Some(first) = from {
+            let Scrubbed { next, records, bytes, corrupt, wrong_leaves } =
+                hints.scrub_step(TARGET, first).unwrap();
+            assert_eq!((bytes, corrupt, wrong_leaves), (records * SCRUB_BYTES / 2, 0, 0));
+            steps.push((records, next.map(|next| next.0)));
+            from = next;
+        }
+        assert_eq!(steps, [(3, Some(3)), (2, None)]);
+    }
+
+    #[test]
+    fn a_hint_without_all_of_its_head_or_of_another_format_cannot_be_read() {
+        let whole = frame(WallMillis(77), b"record");
+        assert_eq!(unframe(&whole, TARGET).unwrap(), (WallMillis(77), Bytes::from_static(b"record")));
+        let head = whole.slice(..HEADER_BYTES);
+        assert_eq!(unframe(&head, TARGET).unwrap(), (WallMillis(77), Bytes::new()));
+        for length in 0..HEADER_BYTES {
+            assert_eq!(unframe(&whole.slice(..length), TARGET).unwrap_err().code, ErrorCode::Corrupt);
+        }
+        let mut other = whole.to_vec();
+        other[0] = HINT_FORMAT + 1;
+        assert_eq!(unframe(&other.into(), TARGET).unwrap_err().code, ErrorCode::Corrupt);
+    }
+
+    #[test]
+    fn a_hint_is_still_what_was_read_until_its_record_is_another() {
+        let hints = hints();
+        let one = Consistency { replicas: 1, reads_required: 1, writes_required: 1 };
+        let carts = Store::new(StoreName::new("carts").unwrap(), one).unwrap();
+        let content = crate::node::driven::home::old();
+        hints.park(TARGET, &carts, b"key", &content).unwrap();
+        let limit = ScanLimit { records_max: 10, bytes_max: 1 << 20 };
+        let hint = hints.page(TARGET, None, limit).unwrap().0.remove(0);
+        assert_eq!(hint.bytes(), (b"key".len() + HEADER_BYTES + encode(None, &content).len()) as u64);
+        assert!(hints.holds(&hint));
+        let other = Hint { record: Bytes::from_static(b"other"), ..hint.clone() };
+        assert!(!hints.holds(&other) && !hints.holds(&Hint { target: NodeId(4), ..hint.clone() }));
+        assert!(hints.remove(&hint).unwrap() && !hints.holds(&hint));
+        assert_eq!((hints.bytes_max(), hints.refused(), hints.damaged()), (5, 0, 0));
+    }
+}

@@ -183,3 +183,90 @@ fn no_writer_waits_while_records_are_counted_or_scrubbed() {
     let (went_on, waited) = (engine.went_on.load(Ordering::Relaxed), engine.waited.load(Ordering::Relaxed));
     assert!(went_on >= 8 && waited == 0, "{went_on} writes went on, {waited} had to wait");
 }
+
+/// A store without trees, with records under these tokens, each with a value of so many bytes.
+fn alone(records: &[(u64, usize)]) -> LocalStore {
+    let one = Consistency { replicas: 1, reads_required: 1, writes_required: 1 };
+    let definition = Store::new(StoreName::new("s").unwrap(), one).unwrap();
+    let stamper = Arc::new(Stamper::new(NodeId(1), 1, 0, Arc::new(Noon)));
+    let store = LocalStore::new(definition, Arc::new(MemoryEngine::new()), stamper);
+    store.shape(&Ring::equal_slices(1, &[(NodeId(1), Zone("z".to_owned()))]));
+    for (number, (token, bytes)) in records.iter().enumerate() {
+        let place = KeyPlace { partition: PARTITION, token: Token(*token) };
+        let value = Value::Present(vec![7; *bytes].into());
+        let order = WriteOrder { context: None, condition: Condition::None, expires: None, value };
+        store.stamp(place, format!("{number:04}").as_bytes(), order).unwrap();
+    }
+    store
+}
+
+/// Where a page ends is where the next one begins: a token that is cut in two is half lost.
+#[test]
+fn a_page_ends_with_a_whole_token_once_it_has_its_bytes() {
+    let store = alone(&[(1, 100), (2, 100), (2, 100), (3, 100), (4, 100)]);
+    let size = {
+        let (mut sizes, all) = (Vec::new(), Token(0)..=Token(u64::MAX));
+        let walked = store.engine().walk(PARTITION, all, &mut |_, met| {
+            if let Met::Record { key, record } = met {
+                sizes.push(key.len() + record.len());
+            }
+            ControlFlow::Continue(())
+        });
+        walked.unwrap();
+        assert!(sizes.len() == 5 && sizes.iter().all(|size| *size == sizes[0]), "{sizes:?}");
+        sizes[0]
+    };
+    let pages = |bytes_max: usize| {
+        let (mut pages, mut from) = (Vec::new(), Some(Token(0)));
+        while let Some(first) = from {
+            let (records, next) = store.page(PARTITION, first, bytes_max).unwrap();
+            pages.push((records.len(), next.map(|next| next.0)));
+            from = next;
+        }
+        pages
+    };
+    assert_eq!(pages(1), [(1, Some(2)), (2, Some(3)), (1, Some(4)), (1, None)]);
+    assert_eq!(pages(size), [(1, Some(2)), (2, Some(3)), (1, Some(4)), (1, None)]);
+    assert_eq!(pages(size + 1), [(3, Some(3)), (2, None)], "both of a token");
+    assert_eq!(pages(3 * size), [(3, Some(3)), (2, None)]);
+    assert_eq!(pages(3 * size + 1), [(4, Some(4)), (1, None)]);
+    assert_eq!(pages(5 * size), [(5, None)]);
+}
+
+#[test]
+fn a_step_of_a_scrub_without_trees_ends_with_a_whole_token_once_it_has_its_bytes() {
+    let half = BYTES_AT_ONCE as usize / 2;
+    let store = alone(&[(1, half), (2, half), (2, 10), (3, 10), (4, half), (5, half), (6, 10)]);
+    let (mut steps, mut from, mut bytes): (Vec<u64>, _, _) = (Vec::new(), Some(Token(0)), 0);
+    while let Some(first) = from {
+        let step = store.scrub_step(PARTITION, first).unwrap();
+        (from, bytes) = (step.next, bytes + step.bytes);
+        steps.push(step.records);
+        assert_eq!((step.corrupt, step.wrong_leaves), (0, 0));
+    }
+    assert_eq!(steps, [3, 3, 1]);
+    let (held, all) = (&mut 0, Token(0)..=Token(u64::MAX));
+    let walked = store.engine().walk(PARTITION, all, &mut |_, met| {
+        if let Met::Record { key, record } = met {
+            *held += (key.len() + record.len()) as u64;
+        }
+        ControlFlow::Continue(())
+    });
+    walked.unwrap();
+    assert_eq!(bytes, *held, "each byte once");
+}
+
+/// What nobody can read counts, and is forgotten, like what can be.
+#[test]
+fn what_was_met_behind_a_leaf_that_changed_is_forgotten() {
+    let mut walked = Walked::default();
+    let digests = (1..=4).map(|number| (Token(number), Digest(number.into())));
+    walked.digests.extend(digests);
+    walked.corrupt.extend([Token(2), Token(3), Token(5)]);
+    assert_eq!(walked.records(), 7);
+    walked.truncate(Token(3));
+    let left: Vec<u64> = walked.digests.iter().map(|(token, _)| token.0).collect();
+    assert_eq!((left, &walked.corrupt[..]), (vec![1, 2, 3], &[Token(2), Token(3)][..]));
+    walked.truncate(Token(1));
+    assert_eq!((walked.digests.len(), walked.corrupt.len(), walked.records()), (1, 0, 1));
+}

@@ -22,6 +22,7 @@ mod keeping;
 mod moving;
 mod reading;
 mod refilling;
+mod repairing;
 mod scrubbing;
 mod stage;
 mod wires;
