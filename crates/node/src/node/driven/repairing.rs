@@ -145,6 +145,7 @@ fn a_comparison_tells_what_differed_and_what_travelled() {
     let (counted, held) = (listed.clone(), [&keys[..], &[pulled.clone(), both.clone()]].concat());
     home.serve(&peer, move |request| {
         let bytes = match request {
+            Request::TreeSums(sums) => 18 * sums.sums.len(),
             Request::TreeNodes(nodes) => {
                 nodes.spans.iter().map(|(_, (span, bits))| 16 << (bits - span.bits)).sum()
             }
@@ -178,7 +179,8 @@ fn a_comparison_tells_what_differed_and_what_travelled() {
     assert_eq!(bytes as usize, sets + listed.load(Ordering::Relaxed), "{outcome}");
     let ways = ["pulled", "pushed"].map(|way| format!("tontine_antientropy_sets_total{{way=\"{way}\"}}"));
     assert_eq!(ways.map(|name| metric(&node, &name)), [2, 2]);
-    assert_eq!(metric(&node, "tontine_antientropy_bytes_total"), bytes);
+    let in_all = || metric(&node, "tontine_antientropy_bytes_total");
+    assert_eq!(in_all(), bytes);
     assert_eq!(metric(&node, "tontine_antientropy_keys_differing_total"), 3);
     assert_eq!(metric(&node, "tontine_antientropy_sessions_total{outcome=\"complete\"}"), 1);
     let events = events(&node, &["repair-ended"]);
@@ -190,7 +192,8 @@ fn a_comparison_tells_what_differed_and_what_travelled() {
     node.antientropy.ask_for(NodeId(2));
     home.stage.pass(Duration::from_secs(2));
     assert_eq!(metric(&node, "tontine_antientropy_sessions_total{outcome=\"complete\"}"), 2);
-    assert_eq!(node.antientropy.status()["peers"][0]["outcome"]["bytes"], 0);
+    assert_eq!(node.antientropy.status()["peers"][0]["outcome"]["bytes"], 36, "two sums");
+    assert_eq!(in_all(), bytes + 36);
     assert_eq!(self::events(&node, &["repair-ended"]).len(), 1);
 }
 
