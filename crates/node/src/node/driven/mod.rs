@@ -19,6 +19,7 @@ mod delivering;
 mod fencing;
 pub(crate) mod home;
 mod keeping;
+mod mending;
 mod moving;
 mod reading;
 mod refilling;

@@ -1,0 +1,128 @@
+//! What the scrub finds behind a tree and among hints, orders amid a comparison, and hints amid a collection round.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::FutureExt;
+use model::{Epoch, Generation, NodeId, PartitionId, Timestamp, Value, VersionSet};
+use parking_lot::Mutex;
+use serde_json::{Value as Json, json};
+use storage::Change;
+use wire::error::ErrorCode;
+use wire::messages::{AntiEntropyControl, AntiEntropyOrder, Merged, ReplicaMerged, Request, StaleEpoch};
+
+use super::home::store;
+use super::repairing::{content, damage, equal, events, first, keys_of, metric};
+use super::{Answer, Home, KEY, failing, merge, old, record, set};
+use crate::events::Event;
+
+/// A disk that gives back what was there before, and a checksum that holds: nothing but the tree knows better.
+#[test]
+fn a_record_that_is_older_than_its_tree_is_found_by_a_scrub_and_mended() {
+    let (home, node, second, peer, keys) = equal();
+    let key = &keys[1];
+    let newer = set(&first(key), 8, Timestamp(30), Value::Present("newer".into()));
+    let place = node.replica.view().get().partition(key).0;
+    let mut before = None;
+    let look = &mut |record: Option<&Bytes>| {
+        before = record.cloned();
+        Change::Keep
+    };
+    store(&node).engine().update(place.partition, place.token, key, look).unwrap();
+    home.call(&node, merge(key, &newer, 0, None)).unwrap();
+    second.call(&peer, merge(key, &newer, 0, None)).unwrap();
+    let back = &mut |_: Option<&Bytes>| Change::Put(before.clone().unwrap());
+    store(&node).engine().update(place.partition, place.token, key, back).unwrap();
+    assert_eq!((record(&node, key), home.stage.run(node.antientropy.scrub_now())), (first(key), 6));
+    let recounted = Event::LeavesRecounted { store: "s".to_owned(), partition: PartitionId(0), leaves: 1 };
+    assert_eq!(events(&node, &["leaves-recounted", "corrupt-found"]), [recounted]);
+    home.stage.pass(Duration::from_secs(3));
+    assert_eq!(record(&node, key), newer);
+}
+
+/// What such a hint held comes to its target by comparing, if anybody has it.
+#[test]
+fn a_hint_that_cannot_be_read_is_found_by_a_scrub_which_asks_for_a_comparison_with_its_target() {
+    let (home, node, _second, _peer, _) = equal();
+    node.handoffs.get().unwrap().stop();
+    let hinted = keys_of(0, 6).split_off(3);
+    for key in &hinted {
+        home.call(&node, merge(key, &first(key), 0, Some(2))).unwrap();
+    }
+    damage(&home, &hinted[1]);
+    let told = || events(&node, &["hints-corrupt"]);
+    assert_eq!(
+        (home.stage.run(node.antientropy.scrub_now()), told().len()),
+        (9, 1),
+        "six records, and three hints"
+    );
+    assert_eq!(told(), [Event::HintsCorrupt { target: NodeId(2), hints: 1 }]);
+    assert_eq!(metric(&node, "tontine_scrub_corrupt_hints_total"), 1);
+    assert_eq!(node.antientropy.status()["peers"], json!([]));
+    home.stage.pass(Duration::from_secs(3));
+    assert_eq!(node.antientropy.status()["peers"][0]["peer"], 2);
+}
+
+#[test]
+fn a_comparison_that_runs_shows_how_far_it_is_and_an_order_to_stop_breaks_it_off() {
+    let (home, node, second, peer, _) = equal();
+    second.call(&peer, merge(&KEY, &old(), 0, None)).unwrap();
+    let (shown, asked) = (Arc::new(Mutex::new(Json::Null)), Arc::new(Mutex::new(Vec::new())));
+    let (its, seen, heard) = (Arc::downgrade(&node), shown.clone(), asked.clone());
+    home.serve(&peer, move |request| {
+        heard.lock().push(request.name());
+        if let Request::KeyDigests(_) = request {
+            let antientropy = its.upgrade().unwrap().antientropy.clone();
+            *seen.lock() = antientropy.status()["running"].clone();
+            let control = AntiEntropyControl { order: AntiEntropyOrder::Stop, store: None, partition: None };
+            // The order is in force before it is remembered.
+            let _ = antientropy.answer(control.into()).now_or_never();
+        }
+        None
+    });
+    node.antientropy.ask_for(NodeId(2));
+    home.stage.pass(Duration::from_secs(5));
+    let running = shown.lock().clone();
+    let names = ["peer", "store", "partitions", "partitions_done"];
+    let shown = names.map(|name| running[name].clone());
+    assert_eq!(shown, [json!(2), json!("s"), json!(2), json!(1)], "{running}");
+    assert_eq!(running["progress"]["partitions_differing"], 1, "{running}");
+    let asked = asked.lock();
+    assert_eq!(asked.len(), 3, "sums, nodes and keys, and no record: {asked:?}");
+    assert!(record(&node, &KEY).is_empty());
+    assert_eq!(node.antientropy.status()["running"], Json::Null);
+    assert_eq!(node.antientropy.status()["peers"][0]["outcome"]["complete"], false);
+}
+
+/// A page lasts for many batches, and its target refuses what was read before the round.
+#[test]
+fn hints_that_were_read_before_a_round_and_are_the_same_are_sent_as_of_now() {
+    let home = Home::new();
+    let sent = Arc::new(Mutex::new(Vec::new()));
+    let (kept, stage) = (sent.clone(), home.stage.clone());
+    home.wires.script(NodeId(2), move |request| {
+        let Request::ReplicaMerge(batch) = request else { return failing(ErrorCode::UnknownRequest) };
+        kept.lock().push(batch.epoch);
+        if batch.epoch < Epoch(3) && kept.lock().len() > 2 {
+            return StaleEpoch { epoch: Epoch(3) }.into();
+        }
+        let timer = (&stage as &dyn runtime::Clock).sleep(Duration::from_secs(1));
+        let outcomes = vec![Ok(Merged::Changed); batch.entries.len()].into_iter().collect();
+        Answer::Later(Box::pin(async move {
+            timer.await;
+            ReplicaMerged { generation: Generation(1).into(), outcomes }.into()
+        }))
+    });
+    let node = home.start();
+    for key in keys_of(0, 250) {
+        home.call(&node, merge(&key, &content(10), 0, Some(2))).unwrap();
+    }
+    home.stage.until(|| !sent.lock().is_empty());
+    node.replica.epochs().hear(Epoch(3), Generation(1), Some(Generation(1)));
+    home.stage.until(|| node.replica.hints().count(NodeId(2)) == 0);
+    let sent = sent.lock();
+    assert!(sent.len() == 4 && sent[2..] == [Epoch(3), Epoch(3)], "{sent:?}");
+    assert_eq!(metric(&node, "tontine_handoff_hints_delivered_total"), 250);
+    assert_eq!(record(&node, &keys_of(0, 1)[0]), VersionSet::default());
+}
