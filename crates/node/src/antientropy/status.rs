@@ -309,3 +309,26 @@ fn outcome(outcome: &Outcome) -> Json {
         "bytes": outcome.bytes,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use model::NodeId;
+    use protocol::antientropy::Left;
+
+    use super::*;
+
+    /// Of stores before this one all partitions are done.
+    #[test]
+    fn what_a_comparison_has_done_is_all_up_to_its_store_but_for_what_is_left() {
+        let running = |partitions| Running {
+            peer: NodeId(2),
+            store: "s".to_owned(),
+            since: Moment::default(),
+            partitions: 9,
+            partitions_through: 7,
+            progress: Outcome::default(),
+            left: Left { partitions, keys: 0 },
+        };
+        assert_eq!([0, 3, 7, 8].map(|left| running(left).partitions_done()), [7, 4, 0, 0]);
+    }
+}

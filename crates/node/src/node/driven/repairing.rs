@@ -378,6 +378,7 @@ fn a_comparison_that_was_stopped_tells_so_and_all_of_it_begins_again() {
     };
     let told = || {
         let status = node.antientropy.status();
+        assert_eq!(status["stopped"], node.antientropy.is_stopped());
         (status["stopped"] == true, status["stopped_parts"].clone())
     };
     assert_eq!(order(AntiEntropyOrder::Stop, Some("t"), None), Err(ErrorCode::UnknownStore));
