@@ -10,7 +10,9 @@ use parking_lot::Mutex;
 use serde_json::{Value as Json, json};
 use storage::Change;
 use wire::error::ErrorCode;
-use wire::messages::{AntiEntropyControl, AntiEntropyOrder, Merged, ReplicaMerged, Request, StaleEpoch};
+use wire::messages::{
+    AntiEntropyControl, AntiEntropyOrder, Merged, ReplicaMerged, Request, Response, StaleEpoch,
+};
 
 use super::home::store;
 use super::repairing::{content, damage, equal, events, first, keys_of, metric};
@@ -125,4 +127,34 @@ fn hints_that_were_read_before_a_round_and_are_the_same_are_sent_as_of_now() {
     assert!(sent.len() == 4 && sent[2..] == [Epoch(3), Epoch(3)], "{sent:?}");
     assert_eq!(metric(&node, "tontine_handoff_hints_delivered_total"), 250);
     assert_eq!(record(&node, &keys_of(0, 1)[0]), VersionSet::default());
+}
+
+#[test]
+fn a_look_at_one_partition_tells_of_its_tree_and_of_no_other() {
+    let (home, node, _second, _peer, keys) = equal();
+    home.call(&node, merge(&keys_of(1, 4)[3], &content(10), 0, None)).unwrap();
+    let look = |partition: Option<u32>| -> Json {
+        let partition = partition.map(PartitionId);
+        let control = AntiEntropyControl { order: AntiEntropyOrder::Look, store: None, partition };
+        match home.stage.run(node.antientropy.clone().answer(control.into())) {
+            Ok(Response::AntiEntropyDocument(document)) => {
+                serde_json::from_slice::<Json>(&document.json).unwrap()["trees"].clone()
+            }
+            other => panic!("{other:?}"),
+        }
+    };
+    let tree = |partition: u32, doubtful: u64, records: Option<u64>| {
+        let bytes = store(&node).trees().look(PartitionId(partition), |tree| tree.bytes()).unwrap();
+        json!([{
+            "store": "s", "trees": 1, "doubtful": doubtful, "tree_bytes": bytes, "repaired_records_total": 0,
+            "partition": partition, "records": records, "incomplete": false, "compared_with": [2, 3],
+        }])
+    };
+    assert_eq!(keys.len(), 6);
+    assert_eq!((look(Some(0)), look(Some(1))), (tree(0, 0, Some(3)), tree(1, 0, Some(4))));
+    store(&node).trees().writing(PartitionId(1)).doubt();
+    assert_eq!((look(Some(0)), look(Some(1))), (tree(0, 0, Some(3)), tree(1, 1, None)));
+    let all = look(None);
+    assert_eq!((&all[0]["trees"], &all[0]["doubtful"]), (&json!(2), &json!(1)));
+    assert!(home.disk.contents("repair-stopped").is_none(), "nothing was ordered");
 }
