@@ -93,7 +93,7 @@ impl Expiring {
         Expiring::limited(margin, ENTRIES_MAX)
     }
 
-    fn limited(margin: Duration, entries_max: usize) -> Self {
+    pub(super) fn limited(margin: Duration, entries_max: usize) -> Self {
         let entries = Entries { known: BTreeSet::new(), entries_max, complete_before: u32::MAX };
         Expiring {
             entries: Mutex::new(entries),
@@ -197,6 +197,20 @@ mod tests {
         }
         assert_eq!(entries.complete_before, 40);
         assert_eq!(entries.take(u32::MAX, 10), [due(10), due(20), due(30)]);
+    }
+
+    #[test]
+    fn a_walk_is_due_once_what_was_dropped_may_be_over_for_every_clock() {
+        let expiring = Expiring::limited(Duration::from_secs(10), 1);
+        let far = WallMillis(u64::MAX);
+        expiring.add(WallMillis(40_000), due(40));
+        assert!(!expiring.take_overflowed(far), "nothing was dropped, so nothing is looked for");
+        expiring.add(WallMillis(30_000), due(30));
+        assert!(!expiring.take_overflowed(WallMillis(49_999)), "a second is missing for the slowest clock");
+        assert!(expiring.take_overflowed(WallMillis(50_000)));
+        assert!(!expiring.take_overflowed(far), "whoever asked has looked");
+        expiring.add(WallMillis(20_000), due(20));
+        assert!(expiring.take_overflowed(WallMillis(90_000)), "more was dropped since");
     }
 
     #[test]

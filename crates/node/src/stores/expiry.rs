@@ -7,17 +7,28 @@
 //! Must never: reap by an entry instead of by the record.
 
 use std::borrow::Cow;
+#[cfg(test)]
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use model::{PartitionId, VersionSet, WallMillis};
 use storage::{Change, StorageError};
 use wire::messages::Failure;
 
+#[cfg(test)]
+use super::expiring::Expiring;
 use super::expiring::{Due, Reaped};
 use super::record::{decode, encode, refuse};
 use super::store::{KeyPlace, LocalStore};
 
 impl LocalStore {
+    /// With room for so many keys that expire.
+    #[cfg(test)]
+    fn remembering_expiring(mut self, margin: Duration, entries_max: usize) -> Self {
+        self.expiring = Arc::new(Expiring::limited(margin, entries_max));
+        self
+    }
+
     /// Remembers a key whose record is about to hold a value that expires, if no entry stands for it.
     pub(super) fn note_expiry(
         &self,

@@ -29,3 +29,6 @@ pub use stamper::Stamper;
 pub use store::{KeyPlace, LocalStore};
 pub use write_order::{Stamped, WriteOrder};
 pub(crate) use write_order::{check_condition, check_size, stamp};
+
+#[cfg(test)]
+mod trials;

@@ -303,7 +303,13 @@ fn version(number: ArtifactNumber, value: Bytes) -> VersionSet {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt;
     use model::{Cluster, Node, Ring, StoreName, Zone};
+    use runtime::disk::simulated::SimulatedDisk;
+    use runtime::disk::waiting::without_waiting;
+    use storage::readonly::{
+        BuildOptions, BuildRecord, Compression, Cutter, Duplicates, Merged, Place, Records, TokenHash, build,
+    };
 
     use super::*;
     use crate::view::View;
@@ -361,21 +367,12 @@ mod tests {
         assert_eq!(view.read_only("words").unwrap().listed(), &store(&[1]));
     }
 
-    /// Forty keys in four chunks, of which the first two are here.
-    #[test]
-    fn a_census_counts_the_keys_that_are_here_and_knows_all() {
-        use futures_util::FutureExt;
-        use runtime::disk::simulated::SimulatedDisk;
-        use storage::readonly::{
-            BuildOptions, BuildRecord, Compression, Cutter, Duplicates, Merged, Place, Records, TokenHash,
-            build,
-        };
-
+    /// An artifact of these records, and the disk that it is on; its first two of four chunks are open.
+    fn built(values: &[(&str, &[u8])]) -> (SimulatedDisk, Artifact) {
         let mut records = Records::default();
-        for line in 0..40_u64 {
-            let key = Bytes::from(format!("word{line}"));
-            let (token, place) = (Token::of(&key), Place::new(0, line + 1));
-            records.push(BuildRecord { token, key: &key, value: b"1", place });
+        for (line, (key, value)) in values.iter().enumerate() {
+            let place = Place::new(0, line as u64 + 1);
+            records.push(BuildRecord { token: Token::of(key.as_bytes()), key: key.as_bytes(), value, place });
         }
         records.sort();
         let options = BuildOptions {
@@ -389,13 +386,34 @@ mod tests {
         let merged = Merged::new(Vec::new(), vec![records], 1 << 20).unwrap();
         let (disk, cutter) =
             (SimulatedDisk::new(1), Cutter::new(&[0, 1 << 62, 2 << 62, 3 << 62], (1, 1 << 20)));
-        let manifest =
-            build(Arc::new(disk.clone()), merged, &options, cutter).now_or_never().unwrap().unwrap();
-        let here: Vec<bool> = (0..manifest.chunks.len()).map(|chunk| chunk < 2).collect();
-        let expected = manifest.chunks[0].records + manifest.chunks[1].records;
-        assert!(manifest.chunks.len() == 4 && (1..40).contains(&expected), "{expected} of 40 keys");
+        build(Arc::new(disk.clone()), merged, &options, cutter).now_or_never().unwrap().unwrap();
         let wanted = |chunk: &storage::readonly::ChunkEntry| chunk.slice.last.0 < 1 << 63;
         let artifact = Artifact::open(&disk, "", &wanted).unwrap();
+        (disk, artifact)
+    }
+
+    /// Opens it as artifact 1.
+    fn opened(held: &Held, artifact: Artifact) -> Arc<Open> {
+        let here: Vec<bool> = (0..artifact.manifest().chunks.len()).map(|chunk| chunk < 2).collect();
+        let files = here.iter().map(|here| here.then_some((0, 0))).collect();
+        held.put(ArtifactNumber(1), Open::new(DIGEST, artifact, (here, files), Generation(1)));
+        held.open(ArtifactNumber(1), DIGEST).unwrap()
+    }
+
+    /// Keys in the part of the tokens that is here.
+    fn keys_here(count: usize) -> Vec<String> {
+        let is_here = |key: &String| Token::of(key.as_bytes()).0 < 1 << 63;
+        (0..).map(|number| format!("word{number}")).filter(is_here).take(count).collect()
+    }
+
+    /// Forty keys in four chunks, of which the first two are here.
+    #[test]
+    fn a_census_counts_the_keys_that_are_here_and_knows_all() {
+        let words: Vec<String> = (0..40).map(|line| format!("word{line}")).collect();
+        let (_, artifact) = built(&words.iter().map(|word| (&word[..], &b"1"[..])).collect::<Vec<_>>());
+        let chunks = &artifact.manifest().chunks;
+        let expected = chunks[0].records + chunks[1].records;
+        assert!(chunks.len() == 4 && (1..40).contains(&expected), "{expected} of 40 keys");
         let held: Arc<Held> = Arc::default();
         let counted = |numbers: &[u64]| {
             let census = ReadOnly::new(store(numbers), held.clone()).census();
@@ -403,8 +421,64 @@ mod tests {
         };
         assert_eq!(counted(&[]), (0, Some(0)), "nothing is served");
         assert_eq!(counted(&[1]), (0, None), "nothing of it is here");
-        let files = here.iter().map(|here| here.then_some((0, 0))).collect();
-        held.put(ArtifactNumber(1), Open::new(DIGEST, artifact, (here, files), Generation(1)));
+        opened(&held, artifact);
         assert_eq!(counted(&[1]), (expected, Some(40)));
+    }
+
+    #[test]
+    fn an_answer_about_many_keys_ends_where_a_message_does_and_holds_at_least_one() {
+        let keys = keys_here(3);
+        let [half, one, large] = [&keys[0], &keys[1], &keys[2]];
+        let values = [vec![1; MESSAGE_BYTES_MAX / 2], vec![2], vec![3; MESSAGE_BYTES_MAX + 1]];
+        let records: Vec<(&str, &[u8])> = keys.iter().zip(&values).map(|(k, v)| (&k[..], &v[..])).collect();
+        let held = Held::default();
+        let open = opened(&held, built(&records).1);
+        let lengths = |keys: &[&String]| -> Vec<usize> {
+            let keys: Vec<Bytes> = keys.iter().map(|key| Bytes::from(key.to_string())).collect();
+            let answers = held.read(ArtifactNumber(1), &open, &keys);
+            let length = |answer: Answer| match &answer.unwrap().versions()[0].value {
+                Value::Present(value) => value.len(),
+                Value::Tombstone => 0,
+            };
+            answers.into_iter().map(length).collect()
+        };
+        let (half_bytes, large_bytes) = (MESSAGE_BYTES_MAX / 2, MESSAGE_BYTES_MAX + 1);
+        assert_eq!(lengths(&[half, half]), [half_bytes, half_bytes], "it is full");
+        assert_eq!(lengths(&[half, half, one, one]), [half_bytes, half_bytes], "a byte is too much");
+        assert_eq!(lengths(&[one, half, half]), [1, half_bytes]);
+        assert_eq!(lengths(&[large, one]), [large_bytes], "one is answered, however large");
+        assert_eq!(lengths(&[one, one, one]), [1, 1, 1]);
+    }
+
+    /// Whoever tries without waiting begins again where it may wait. That says nothing about the chunk.
+    #[test]
+    fn what_would_wait_is_no_damage_and_of_large_records_no_more_are_tried() {
+        let keys = keys_here(3);
+        let (disk, artifact) = built(&keys.iter().map(|key| (&key[..], &b"1"[..])).collect::<Vec<_>>());
+        let keys: Vec<Bytes> = keys.into_iter().map(Bytes::from).collect();
+        let held = Held::default();
+        let number = ArtifactNumber(1);
+        drop(opened(&held, artifact));
+        let mut open = Arc::into_inner(held.open.write().remove(&number).unwrap()).unwrap();
+        for (record_bytes, answers) in
+            [(1, 3), (TOGETHER_RECORD_BYTES_MAX, 3), (TOGETHER_RECORD_BYTES_MAX + 1, 1)]
+        {
+            open.record_bytes = record_bytes;
+            held.put(number, open);
+            let current = held.open(number, DIGEST).unwrap();
+            disk.set_cold(Some(1));
+            let tried = without_waiting(|| held.read(number, &current, &keys));
+            assert!(tried.refused);
+            assert_eq!(
+                tried.answer[..],
+                vec![Err(ErrorCode::StorageFailed); answers],
+                "{record_bytes} bytes"
+            );
+            assert!(held.damaged().is_empty(), "nothing is known against it");
+            disk.set_cold(None);
+            assert!(held.read(number, &current, &keys).iter().all(Result::is_ok));
+            drop(current);
+            open = Arc::into_inner(held.open.write().remove(&number).unwrap()).unwrap();
+        }
     }
 }

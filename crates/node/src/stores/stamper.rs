@@ -160,3 +160,99 @@ impl Stamper {
         timestamp.wall().0 > self.clock.wall().0.saturating_add(TIMESTAMP_AHEAD_MS_MAX)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use model::{Vector, WallMillis};
+
+    use super::*;
+    use crate::stores::trials::Wall;
+
+    const NOON: u64 = 1_000_000_000;
+    const HOUR: u64 = 3_600_000;
+
+    /// Of node 7 in its third incarnation, five births of which are used.
+    fn stamper() -> Stamper {
+        let wall = Wall::default();
+        wall.set(NOON);
+        Stamper::new(NodeId(7), 3, 5, Arc::new(wall))
+    }
+
+    /// A timestamp of this millisecond.
+    fn at(millis: u64) -> Timestamp {
+        Timestamp(0).next(WallMillis(millis))
+    }
+
+    #[test]
+    fn a_birth_is_handed_out_once_also_by_the_next_process() {
+        let stamper = stamper();
+        assert_eq!(stamper.births_used(), 5);
+        let own = |birth| Actor { node: NodeId(7), incarnation: 3, birth };
+        assert_eq!([stamper.actor(None), stamper.actor(None)], [own(6), own(7)]);
+        assert_eq!(stamper.births_used(), 7);
+        let next = Stamper::new(NodeId(7), 3, stamper.births_used(), stamper.clock().clone());
+        assert_eq!(next.actor(None), own(8));
+    }
+
+    /// Another node's actor, or one of an earlier incarnation whose latest counts may be lost, would repeat a dot.
+    #[test]
+    fn a_node_stamps_under_no_actor_but_those_of_its_incarnation() {
+        let stamper = stamper();
+        let own = Actor { node: NodeId(7), incarnation: 3, birth: 2 };
+        let others = [
+            Actor { node: NodeId(8), ..own },
+            Actor { incarnation: 2, ..own },
+            Actor { node: NodeId(8), incarnation: 2, ..own },
+        ];
+        assert_eq!(stamper.actor(Some(own)), own);
+        for (other, birth) in others.into_iter().zip(6..) {
+            assert_eq!(stamper.actor(Some(other)), Actor { birth, ..own }, "in place of {other:?}");
+        }
+    }
+
+    #[test]
+    fn a_node_follows_a_timestamp_up_to_an_hour_ahead_and_no_further() {
+        let (first, too_far) = (at(NOON), at(NOON + HOUR + 1));
+        let stamper = self::stamper();
+        stamper.see(at(NOON + HOUR));
+        assert!(stamper.timestamp(Timestamp(0)) > at(NOON + HOUR), "what was seen is followed");
+        let stamper = self::stamper();
+        stamper.see(too_far);
+        assert_eq!(stamper.timestamp(Timestamp(0)), first, "what comes from a broken clock is not");
+        let outdoing = stamper.timestamp(too_far);
+        assert!(outdoing > too_far, "the key that has it goes on behind it");
+        assert!(stamper.timestamp(Timestamp(0)) < too_far, "and no other");
+    }
+
+    /// Nothing is later than the end of time: a key with it can still be written, and dots decide.
+    #[test]
+    fn a_key_that_a_broken_clock_stamped_with_the_end_of_time_is_stamped_so_again() {
+        let (stamper, end) = (stamper(), Timestamp(u64::MAX));
+        assert_eq!(stamper.timestamp(end), end);
+        assert_eq!(stamper.timestamp_right_after(end), end);
+        assert!(stamper.timestamp(Timestamp(0)) < at(NOON + 1), "no other key is");
+    }
+
+    #[test]
+    fn a_touch_is_stamped_right_after_what_it_has_seen_however_old_that_is() {
+        let (stamper, seen) = (stamper(), at(5));
+        assert_eq!(stamper.timestamp_right_after(seen), Timestamp(seen.0 + 1));
+    }
+
+    #[test]
+    fn a_context_is_refused_beyond_each_of_its_limits_and_not_at_them() {
+        let stamper = stamper();
+        let refused = |timestamp, actors: u64, count| {
+            let actor = |birth| Actor { node: NodeId(1), incarnation: 1, birth };
+            let vector = Vector::from_entries((0..actors).map(|birth| (actor(birth), count)));
+            stamper.check_context(Some(&Context { vector, timestamp })).err().map(|failure| failure.detail)
+        };
+        assert_eq!(refused(at(NOON + HOUR), 4096, 1 << 48), None, "at all limits at once");
+        let endless = "the context is invalid, no node issued it: it names too many writers or writes";
+        assert_eq!(refused(at(NOON), 4097, 1).as_deref(), Some(endless));
+        assert_eq!(refused(at(NOON), 1, (1 << 48) + 1).as_deref(), Some(endless));
+        let ahead = "the context is 3600001 ms ahead of this node's clock: it is damaged, or the clocks differ by hours";
+        assert_eq!(refused(at(NOON + HOUR + 1), 1, 1).as_deref(), Some(ahead));
+        assert_eq!(stamper.check_context(None), Ok(()));
+    }
+}

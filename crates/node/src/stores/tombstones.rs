@@ -113,4 +113,15 @@ mod tests {
         assert!(tombstones.take_overflowed());
         assert!(!tombstones.take_overflowed(), "one walk is enough");
     }
+
+    #[test]
+    fn a_walk_that_ran_out_of_room_is_gone_on_with_once_from_there() {
+        let tombstones = Tombstones::of_at_most(4);
+        assert_eq!(tombstones.take_resume(), None);
+        let place = (PartitionId(3), Some(ScanCursor { token: Token(7), key: Bytes::from("k") }));
+        tombstones.resume_at(place.clone());
+        assert!(tombstones.take_overflowed(), "another walk is due");
+        assert_eq!(tombstones.take_resume(), Some(place));
+        assert_eq!(tombstones.take_resume(), None, "the next one begins at the beginning");
+    }
 }

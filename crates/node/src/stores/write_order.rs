@@ -131,3 +131,45 @@ pub(crate) fn check_condition(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use bytes::Bytes;
+    use model::{Consistency, NodeId, StoreName};
+    use wire::versions::record_bytes;
+
+    use super::*;
+    use crate::stores::trials::Wall;
+
+    /// Two versions beside each other, the second with a value of so many bytes: what they take, and how each was refused.
+    fn beside_another(first: &Bytes, bytes: usize) -> (usize, [Option<ErrorCode>; 2]) {
+        let one = Consistency { replicas: 1, reads_required: 1, writes_required: 1 };
+        let definition = Store::new(StoreName::new("s").unwrap(), one).unwrap();
+        let definition = Store { resolver: Resolver::Siblings, ..definition };
+        let stamper = Stamper::new(NodeId(1), 1, 0, Arc::new(Wall::default()));
+        let mut set = VersionSet::default();
+        let refused = [first.clone(), vec![0; bytes].into()].map(|value| {
+            let (context, value) = (Some(Context::default()), Value::Present(value));
+            let order = WriteOrder { context, condition: Condition::None, expires: None, value };
+            let known = set.timestamp_max();
+            stamp(&stamper, &definition, None, &mut set, known, order).err().map(|failure| failure.code)
+        });
+        assert_eq!(set.versions().len(), 2);
+        (record_bytes(None, &set), refused)
+    }
+
+    #[test]
+    fn siblings_may_take_half_a_frame_together_and_no_byte_more() {
+        let too_many = Some(ErrorCode::TooManySiblings);
+        let half = Bytes::from(vec![0; SIBLING_BYTES_MAX / 2]);
+        // Less by a few bytes, which lengths take no fewer for.
+        let nearly = SIBLING_BYTES_MAX / 2 - 1024;
+        let room = nearly + SIBLING_BYTES_MAX - beside_another(&half, nearly).0;
+        assert_eq!(beside_another(&half, room), (SIBLING_BYTES_MAX, [None, None]));
+        assert_eq!(beside_another(&half, room + 1), (SIBLING_BYTES_MAX + 1, [None, too_many]));
+        let large = Bytes::from(vec![0; SIBLING_BYTES_MAX]);
+        assert_eq!(beside_another(&large, 0).1, [None, too_many], "one alone has a limit of its own");
+    }
+}

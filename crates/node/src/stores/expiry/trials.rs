@@ -1,36 +1,20 @@
 //! The index of what expires, alone and beside the records that it stands for.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use model::{
-    Consistency, Moment, NodeId, PartitionId, Resolver, Ring, Store, StoreName, Token, Value, VersionSet,
-    Zone,
+    Consistency, NodeId, PartitionId, Resolver, Ring, Store, StoreName, Token, Value, VersionSet, Zone,
 };
 use proptest::prelude::*;
-use runtime::{BoxFuture, Clock};
+use runtime::Clock;
 use storage::MemoryEngine;
+use wire::ErrorCode;
 use wire::messages::Condition;
 
 use super::*;
+use crate::stores::trials::{Broken, Fails, Wall};
 use crate::stores::{Stamper, WriteOrder};
-
-/// Wall time that a test sets; nobody sleeps by it.
-#[derive(Default)]
-struct Wall(AtomicU64);
-
-impl Clock for Wall {
-    fn now(&self) -> Moment {
-        Moment { nanos: self.0.load(Ordering::Relaxed) * 1_000_000 }
-    }
-    fn wall(&self) -> WallMillis {
-        WallMillis(self.0.load(Ordering::Relaxed))
-    }
-    fn sleep_until(&self, _: Moment) -> BoxFuture<'static, ()> {
-        Box::pin(std::future::ready(()))
-    }
-}
 
 const PARTITION: PartitionId = PartitionId(0);
 const MARGIN_MS: u64 = 5000;
@@ -55,7 +39,7 @@ impl Replica {
     }
 
     fn at(&self, millis: u64) {
-        self.wall.0.store(millis, Ordering::Relaxed);
+        self.wall.set(millis);
     }
 
     fn write(&self, key: u8, value: Value, expires: Option<u64>, blind: bool) {
@@ -239,4 +223,50 @@ fn a_walk_finds_what_was_there_before_the_process() {
     assert_eq!(after.expiring_known(), 2);
     assert_eq!(after.take_due(WallMillis(999), 9), []);
     assert_eq!(after.take_due(WallMillis(1000), 9).len(), 2);
+}
+
+/// What an index has no room for is found by a walk when its time has come, and not before: a walk reads everything.
+#[test]
+fn what_had_no_room_in_the_index_is_walked_for_when_its_time_has_come() {
+    let Replica { store, wall } = Replica::new(1, Resolver::LastWriteWins);
+    let replica = Replica { store: store.remembering_expiring(Duration::from_millis(MARGIN_MS), 2), wall };
+    for key in 0..KEYS {
+        replica.write(key, Value::Present("v".into()), Some(10_000 * u64::from(key + 1)), false);
+    }
+    assert_eq!(replica.store.expiring_known(), 2);
+    let overflowed = |at| replica.store.expiring_overflowed(WallMillis(at));
+    replica.at(30_000 + MARGIN_MS - 1);
+    assert!(!overflowed(30_000 + MARGIN_MS - 1), "nothing that is missing is due");
+    assert_eq!(replica.reap_all(), 2);
+    replica.at(30_000 + MARGIN_MS);
+    assert_eq!(replica.reap_all(), 0, "nobody knows of the last one");
+    assert!(overflowed(30_000 + MARGIN_MS), "it may be due");
+    assert!(!overflowed(30_000 + MARGIN_MS), "one walk is enough");
+    assert_eq!(replica.store.note_tombstones(PARTITION, None, 100).unwrap(), None);
+    assert_eq!((replica.reap_all(), replica.store.expiring_known()), (1, 0));
+}
+
+#[test]
+fn a_key_that_an_engine_would_not_give_is_looked_at_again_a_minute_later() {
+    let engine = Arc::new(Broken::default());
+    let wall = Arc::new(Wall::default());
+    let one = Consistency { replicas: 1, reads_required: 1, writes_required: 1 };
+    let definition = Store::new(StoreName::new("s").unwrap(), one).unwrap();
+    let stamper = Arc::new(Stamper::new(NodeId(1), 1, 0, wall.clone()));
+    let store = LocalStore::new(definition, engine.clone(), stamper)
+        .keeping_expired(Duration::from_millis(MARGIN_MS));
+    let replica = Replica { store, wall };
+    replica.write(1, Value::Present("v".into()), Some(1000), false);
+    let refused_at = WallMillis(1000 + MARGIN_MS);
+    let due = replica.store.take_due(refused_at, 9);
+    assert_eq!(due.len(), 1);
+    engine.fails(Fails::Finding);
+    let refused = replica.store.reap(PARTITION, due[0], refused_at).unwrap_err();
+    assert_eq!(refused.code, ErrorCode::StorageFailed);
+    engine.fails(Fails::Nothing);
+    replica.at(refused_at.0 + 59_999);
+    assert_eq!(replica.reap_all(), 0);
+    replica.at(refused_at.0 + 60_000);
+    assert_eq!(replica.reap_all(), 1);
+    assert!(replica.record(1).is_deleted());
 }
