@@ -17,6 +17,7 @@ mod collecting;
 mod comparing;
 mod delivering;
 mod fencing;
+mod healing;
 pub(crate) mod home;
 mod keeping;
 mod mending;

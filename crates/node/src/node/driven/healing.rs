@@ -1,0 +1,433 @@
+//! Comparisons and refills amid which something fails, is damaged, or changes.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use bytes::Bytes;
+use model::{Cluster, Epoch, Generation, NodeId, Store, StoreName, Timestamp, Value, VersionSet};
+use parking_lot::Mutex;
+use runtime::disk::simulated::{Fault, Operation};
+use serde_json::{Value as Json, json};
+use storage::Change;
+use wire::error::ErrorCode;
+use wire::messages::{RecordsGot, Request, Response, StaleEpoch, Standing, StoreRef, TreeSummed};
+
+use super::home::{cluster, store};
+use super::repairing::{content, damage, damage_at, equal, events, first, keys_of, metric};
+use super::{Answer, Home, KEY, Stage, failing, get, merge, old, record, set};
+use crate::events::Event;
+use crate::node::Node;
+
+/// Bytes of a record before its key.
+const HEADER: u64 = 48;
+
+fn compare(home: &Home, node: &Node, peer: u32) {
+    node.antientropy.ask_for(NodeId(peer));
+    home.stage.pass(Duration::from_secs(2));
+}
+
+/// What the first comparison that ended from now on came to.
+fn outcome(home: &Home, node: &Node, amid: impl FnOnce()) -> Json {
+    node.antientropy.ask_for(NodeId(2));
+    home.stage.until(|| !node.antientropy.status()["peers"].as_array().unwrap().is_empty());
+    amid();
+    node.antientropy.status()["peers"][0]["outcome"].clone()
+}
+
+/// What the real node says, after so long.
+fn later(stage: &Stage, peer: &Weak<Node>, request: &Request, seconds: u64) -> Answer {
+    let timer = (stage as &dyn runtime::Clock).sleep(Duration::from_secs(seconds));
+    let (peer, request) = (peer.upgrade().unwrap().antientropy.clone(), request.clone());
+    Answer::Later(Box::pin(async move {
+        timer.await;
+        peer.answer(request).await.unwrap_or_else(Response::Failure)
+    }))
+}
+
+#[test]
+fn a_record_that_the_peer_cannot_read_is_not_counted_as_compared() {
+    let (home, node, second, peer, _) = equal();
+    let keys = keys_of(0, 5).split_off(3);
+    keys.iter().for_each(|key| drop(second.call(&peer, merge(key, &content(10), 0, None)).unwrap()));
+    let fails = Arc::new(AtomicBool::new(true));
+    let failing = fails.clone();
+    home.serve(&peer, move |request| match request {
+        Request::RecordsGet(get) if failing.load(Ordering::Relaxed) => {
+            let sets = get.keys.iter().map(|key| match *key == get.keys[0] {
+                true => Err(ErrorCode::Corrupt),
+                false => Ok(content(10)),
+            });
+            Some(RecordsGot { epoch: Epoch(0), sets: sets.collect() }.into())
+        }
+        _ => None,
+    });
+    let outcome = outcome(&home, &node, || fails.store(false, Ordering::Relaxed));
+    let numbers = ["keys_differing", "sets_pulled", "failed"].map(|name| outcome[name].clone());
+    assert_eq!((numbers, &outcome["complete"]), ([2, 1, 1].map(Json::from), &json!(false)), "{outcome}");
+    home.stage.until(|| keys.iter().all(|key| record(&node, key) == content(10)));
+}
+
+#[test]
+fn a_record_that_cannot_be_merged_here_is_not_counted_as_compared() {
+    let (home, node, second, peer, keys) = equal();
+    let newer = set(&first(&keys[0]), 8, Timestamp(30), Value::Present("newer".into()));
+    second.call(&peer, merge(&keys[0], &newer, 0, None)).unwrap();
+    let (disk, failed) = (home.disk.clone(), AtomicBool::new(false));
+    home.serve(&peer, move |request| {
+        if matches!(request, Request::RecordsGet(_)) && !failed.swap(true, Ordering::Relaxed) {
+            disk.inject(Fault::next(Operation::Read, 2));
+        }
+        None
+    });
+    let outcome = outcome(&home, &node, || ());
+    assert_eq!((&outcome["failed"], &outcome["complete"]), (&json!(1), &json!(false)), "{outcome}");
+    home.stage.until(|| record(&node, &keys[0]) == newer);
+}
+
+#[test]
+fn a_record_that_cannot_be_read_when_it_is_to_be_pushed_is_not_counted_as_compared() {
+    let (home, node, _second, peer, _) = equal();
+    let keys = keys_of(0, 5).split_off(3);
+    for key in &keys {
+        let value = format!("the value of {} and of nothing else", String::from_utf8_lossy(key));
+        let value = [value.as_bytes(), &vec![7; 1 << 20]].concat();
+        let large = set(&VersionSet::default(), 9, Timestamp(1), Value::Present(value.into()));
+        home.call(&node, merge(key, &large, 0, None)).unwrap();
+    }
+    let (disk, damaged) = (home.disk.clone(), AtomicBool::new(false));
+    home.serve(&peer, move |request| {
+        // Each takes a message of its own.
+        if let Request::ReplicaMerge(merge) = request
+            && !damaged.swap(true, Ordering::Relaxed)
+        {
+            let other = keys.iter().find(|key| **key != merge.entries[0].0);
+            damage_at(&disk, other.unwrap(), 0);
+        }
+        None
+    });
+    let outcome = outcome(&home, &node, || ());
+    let numbers = ["sets_pulled", "sets_pushed", "failed"].map(|name| outcome[name].clone());
+    assert_eq!((numbers, &outcome["complete"]), ([0, 1, 1].map(Json::from), &json!(false)), "{outcome}");
+}
+
+/// Else it would push what the peer refuses for ever.
+#[test]
+fn an_epoch_by_which_a_peer_refuses_what_is_pushed_is_heard() {
+    let (home, node, _second, peer, _) = equal();
+    home.call(&node, merge(&KEY, &old(), 0, None)).unwrap();
+    let refused = Arc::new(AtomicUsize::new(0));
+    let counted = refused.clone();
+    home.serve(&peer, move |request| match request {
+        Request::ReplicaMerge(merge) if merge.epoch < Epoch(3) => {
+            counted.fetch_add(1, Ordering::Relaxed);
+            Some(StaleEpoch { epoch: Epoch(3) }.into())
+        }
+        _ => None,
+    });
+    node.antientropy.ask_for(NodeId(2));
+    home.stage.until(|| record(&peer, &KEY) == old());
+    assert_eq!(refused.load(Ordering::Relaxed), 1);
+}
+
+/// Asks for records under a document that says otherwise of the replicas would be in vain.
+#[test]
+fn a_newer_document_breaks_a_comparison_off_only_where_it_changes_the_partitions() {
+    for (accepted, expected) in [(1, true), (2, false)] {
+        let (home, node, second, peer, _) = equal();
+        second.call(&peer, merge(&KEY, &old(), 0, None)).unwrap();
+        let newer =
+            Cluster { generation: Generation(2), generation_accepted_min: Generation(accepted), ..cluster() };
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let (its, its_peer, heard) = (Arc::downgrade(&node), Arc::downgrade(&peer), asked.clone());
+        let stage = home.stage.clone();
+        home.serve(&peer, move |request| {
+            match request {
+                Request::TreeNodes(nodes) if nodes.generation == Generation(1) => {
+                    its.upgrade().unwrap().offer(newer.clone());
+                    return Some(later(&stage, &its_peer, request, 3));
+                }
+                Request::KeyDigests(digests) => heard.lock().push(digests.generation),
+                _ => {}
+            }
+            None
+        });
+        node.antientropy.ask_for(NodeId(2));
+        home.stage.until(|| node.replica.view().adopted() == Generation(2));
+        home.stage.pass(Duration::from_secs(5));
+        assert_eq!(asked.lock().contains(&Generation(1)), expected, "accepted since {accepted}");
+        assert_eq!(record(&node, &KEY), old());
+    }
+}
+
+/// A get met damage, and by the time that it is looked at only the tree knows better.
+#[test]
+fn damage_that_was_met_and_mended_with_something_older_is_compared_and_what_is_whole_again_is_not() {
+    let (home, node, second, peer, keys) = equal();
+    let place = |key: &Bytes| node.replica.view().get().partition(key).0;
+    let raw = |key: &Bytes| {
+        let mut raw = None;
+        let look = &mut |record: Option<&Bytes>| {
+            raw = record.cloned();
+            Change::Keep
+        };
+        store(&node).engine().update(place(key).partition, place(key).token, key, look).unwrap();
+        raw.unwrap()
+    };
+    let put = |key: &Bytes, raw: &Bytes| {
+        let change = &mut |_: Option<&Bytes>| Change::Put(raw.clone());
+        store(&node).engine().update(place(key).partition, place(key).token, key, change).unwrap();
+    };
+    let peers = || node.antientropy.status()["peers"].clone();
+    let met = |key: &Bytes| store(&node).trees().note_corrupt(place(key).partition, place(key).token);
+    met(&keys[0]);
+    home.stage.pass(Duration::from_secs(3));
+    assert_eq!((events(&node, &["corrupt-met"]).len(), peers()), (1, json!([])), "it is as it was");
+    let newer = set(&first(&keys[1]), 8, Timestamp(30), Value::Present("newer".into()));
+    let before = raw(&keys[1]);
+    home.call(&node, merge(&keys[1], &newer, 0, None)).unwrap();
+    second.call(&peer, merge(&keys[1], &newer, 0, None)).unwrap();
+    put(&keys[1], &before);
+    met(&keys[1]);
+    home.stage.pass(Duration::from_secs(3));
+    assert_eq!(record(&node, &keys[1]), newer);
+    assert_eq!(peers()[0]["peer"], 2);
+}
+
+#[test]
+fn every_record_is_read_once_in_a_scrub_period_and_damage_is_mended() {
+    const PERIOD: Duration = Duration::from_secs(600);
+    let mut home = Home::new().syncing();
+    home.config.antientropy.scrub_period = PERIOD;
+    let second = home.beside(2);
+    let (node, peer) = (home.start(), second.start());
+    home.serve(&peer, |_| None);
+    home.stage.pass(Duration::from_secs(1));
+    let keys = [keys_of(0, 3), keys_of(1, 3)].concat();
+    for key in &keys {
+        home.call(&node, merge(key, &first(key), 0, None)).unwrap();
+        second.call(&peer, merge(key, &first(key), 0, None)).unwrap();
+    }
+    damage(&home, &keys[4]);
+    let told = || {
+        let scrub = node.antientropy.status()["scrub"].clone();
+        ["passes", "partitions", "partitions_done", "corrupt_records_total"].map(|name| scrub[name].clone())
+    };
+    let read = || metric(&node, "tontine_scrub_records_total");
+    let at = home.stage.clone();
+    let until = |seconds: u64| {
+        let deadline = model::Moment { nanos: Duration::from_secs(seconds).as_nanos() as u64 };
+        at.run((&at as &dyn runtime::Clock).sleep_until(deadline));
+    };
+    // The first pass began before there was a record, with nothing to read.
+    until(590);
+    assert_eq!((told(), read()), ([0, 0, 0, 0].map(Json::from), 0));
+    until(890);
+    assert_eq!((told(), read()), ([1, 2, 0, 0].map(Json::from), 0));
+    until(910);
+    assert_eq!((told(), read()), ([1, 2, 1, 0].map(Json::from), 3));
+    until(1210);
+    assert_eq!((told(), read()), ([2, 2, 0, 1].map(Json::from), 6));
+    for key in &keys {
+        assert_eq!(record(&node, key), first(key));
+    }
+}
+
+#[test]
+fn a_scrub_reads_partitions_that_take_many_steps_and_ends_soon_when_the_node_stops() {
+    let (home, node, _second, _peer, _) = equal();
+    for key in keys_of(0, 1003).split_off(3) {
+        home.call(&node, merge(&key, &content(10), 0, None)).unwrap();
+    }
+    for key in keys_of(1, 6).split_off(3) {
+        home.call(&node, merge(&key, &content(10), 0, Some(3))).unwrap();
+    }
+    assert_eq!(home.stage.run(node.antientropy.scrub_now()), 1009);
+    node.antientropy.close();
+    let read = home.stage.run(node.antientropy.scrub_now());
+    assert!((3..700).contains(&read), "one step of each partition, and no hint: {read}");
+}
+
+#[test]
+fn a_comparison_of_two_stores_shows_how_far_it_is_with_both_together() {
+    let mut document = cluster();
+    let more = Store { name: StoreName::new("t").unwrap(), ..document.stores[0].clone() };
+    document.stores.push(more);
+    let home = Home::of(&document);
+    let second = home.beside(2);
+    let (node, peer) = (home.start(), second.start());
+    for name in ["s", "t"] {
+        let reference = StoreRef::from(&StoreName::new(name).unwrap());
+        let merge = wire::messages::ReplicaMerge { store: reference, ..merge(&KEY, &old(), 0, None) };
+        second.call(&peer, merge).unwrap();
+    }
+    let shown = Arc::new(Mutex::new(Vec::new()));
+    let (its, seen) = (Arc::downgrade(&node), shown.clone());
+    home.serve(&peer, move |request| {
+        if let Request::KeyDigests(_) = request {
+            let running = its.upgrade().unwrap().antientropy.status()["running"].clone();
+            seen.lock().push(["store", "partitions", "partitions_done"].map(|name| running[name].clone()));
+        }
+        None
+    });
+    home.stage.pass(Duration::from_secs(2));
+    compare(&home, &node, 2);
+    let at = |store: &str, done: u64| [json!(store), json!(4), json!(done)];
+    assert_eq!(*shown.lock(), [at("s", 1), at("t", 3)]);
+}
+
+/// The key of a damaged header is not known, so nothing but a comparison of all there is brings it back.
+#[test]
+fn damage_of_unknown_keys_is_told_of_until_all_was_compared_with_every_other_replica() {
+    let (home, node, _second, _peer, keys) = equal();
+    let third = home.beside(3);
+    let other = third.start();
+    for key in &keys {
+        third.call(&other, merge(key, &first(key), 0, None)).unwrap();
+    }
+    home.cut(node, 0);
+    let header = HEADER - 20 + keys[0].len() as u64;
+    damage_at(&home.disk, &keys[0], header);
+    let node = home.start();
+    let unplaced = |node: &Node| store(node).engine().repairable().unwrap().damage().unplaced;
+    let complete = |node: &Node| metric(node, "tontine_antientropy_sessions_total{outcome=\"complete\"}");
+    home.stage.pass(Duration::from_secs(2));
+    assert_eq!((complete(&node), unplaced(&node)), (0, 1));
+    compare(&home, &node, 2);
+    assert_eq!((record(&node, &keys[0]), unplaced(&node)), (first(&keys[0]), 1), "the third is not compared");
+    home.serve(&other, |_| Some(failing(ErrorCode::StorageFailed)));
+    compare(&home, &node, 3);
+    home.stage.pass(Duration::from_secs(20));
+    home.stage.until(|| node.antientropy.status()["running"].is_null());
+    assert_eq!(unplaced(&node), 1, "the third has said nothing");
+    // Partitions may have other replicas by a newer document: all is compared anew.
+    home.adopt(&node, Cluster { generation: Generation(2), ..cluster() });
+    home.serve(&other, |_| None);
+    home.stage.until(|| complete(&node) == 2);
+    assert_eq!(unplaced(&node), 1, "the second was compared under an older document");
+    compare(&home, &node, 2);
+    assert_eq!((complete(&node), unplaced(&node)), (3, 0));
+}
+
+/// A node whose disk was lost, in so many buckets, and the two others, with some keys; it is not started again yet.
+fn lost(buckets: Option<u32>) -> (Home, Vec<(Home, Arc<Node>)>, Vec<Bytes>) {
+    let home = Home::of(&Cluster { buckets, ..cluster() });
+    let node = home.start();
+    home.cut(node, 0);
+    home.disk.wipe();
+    let keys = [keys_of(0, 3), keys_of(1, 3)].concat();
+    let others = [2, 3].map(|id| {
+        let other = home.beside(id);
+        let node = other.start();
+        keys.iter().for_each(|key| drop(other.call(&node, merge(key, &first(key), 0, None)).unwrap()));
+        (other, node)
+    });
+    (home, others.into(), keys)
+}
+
+fn left(node: &Node) -> usize {
+    node.antientropy.refill().lock().progress().0
+}
+
+/// It had everything when it gave it, and has lost it since.
+#[test]
+fn what_a_peer_gave_that_is_another_at_the_end_of_the_exchange_makes_nothing_whole() {
+    let (home, others, _) = lost(None);
+    let is_another = Arc::new(AtomicBool::new(true));
+    for (_, node) in &others {
+        let is_another = is_another.clone();
+        home.serve(node, move |request| match request {
+            Request::TreeSums(sums) if sums.sums.is_empty() && is_another.load(Ordering::Relaxed) => {
+                let standing = Standing { incarnation: 99, adopted: Generation(1) }.into();
+                let (differing, unready, incomplete) = (Vec::new(), Vec::new(), Vec::new());
+                Some(TreeSummed { standing, differing, unready, incomplete }.into())
+            }
+            _ => None,
+        });
+    }
+    let node = home.start();
+    home.stage.pass(Duration::from_secs(20));
+    assert_eq!(left(&node), 2);
+    is_another.store(false, Ordering::Relaxed);
+    home.stage.until(|| left(&node) == 0);
+}
+
+/// By the newer document others may hold the partition, and may have acknowledged more.
+#[test]
+fn an_exchange_that_ends_under_another_document_makes_nothing_whole() {
+    let (home, others, _) = lost(None);
+    let mut newer = Cluster { generation: Generation(2), ..cluster() };
+    newer.stores[0].since = Generation(2);
+    let node = Arc::new(Mutex::new(Weak::<Node>::new()));
+    for (_, peer) in &others {
+        let (its, its_peer, newer, stage) =
+            (node.clone(), Arc::downgrade(peer), newer.clone(), home.stage.clone());
+        home.serve(peer, move |request| match request {
+            Request::TreeSums(sums) if sums.sums.is_empty() => {
+                its.lock().upgrade().unwrap().offer(newer.clone());
+                Some(later(&stage, &its_peer, request, 3))
+            }
+            // Nobody else has heard of that document.
+            Request::TreeSums(sums) if sums.generation > Generation(1) => Some(Answer::Silence),
+            _ => None,
+        });
+    }
+    let started = home.start();
+    *node.lock() = Arc::downgrade(&started);
+    home.stage.until(|| started.replica.view().adopted() == Generation(2));
+    home.stage.pass(Duration::from_secs(20));
+    assert_eq!(left(&started), 2);
+}
+
+#[test]
+fn a_long_refill_tells_how_far_it_is_every_ten_seconds_and_goes_on_from_there_after_a_power_cut() {
+    let (home, others, keys) = lost(Some(32));
+    let slow = |seconds: u64| {
+        for (_, peer) in &others {
+            let (its, stage) = (Arc::downgrade(peer), home.stage.clone());
+            home.serve(peer, move |request| match request {
+                Request::TreeSums(_) => Some(later(&stage, &its, request, seconds)),
+                _ => None,
+            });
+        }
+    };
+    let told = |node: &Node| events(node, &["refill-went"]);
+    slow(2);
+    let node = home.start();
+    home.stage.until(|| left(&node) == 0);
+    home.stage.pass(Duration::from_secs(5));
+    assert_eq!(told(&node), [Event::RefillWent { left: 16, partitions: 32 }]);
+    for key in &keys {
+        assert_eq!(get(&node, key), Ok(first(key)));
+    }
+    home.cut(node, 0);
+    home.disk.wipe();
+    let node = home.start();
+    home.stage.until(|| left(&node) == 16);
+    home.stage.pass(Duration::from_secs(1));
+    home.cut(node, 0);
+    others.iter().for_each(|(other, _)| home.wires.script(other.config.id, |_| Answer::Silence));
+    let node = home.start();
+    assert_eq!(left(&node), 16);
+}
+
+/// Each in vain takes time, and what others could give would wait for it.
+#[test]
+fn a_peer_that_refuses_is_asked_once_in_a_round_of_a_refill() {
+    let (home, others, _) = lost(Some(16));
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    for (other, peer) in &others {
+        let (asked, id) = (asked.clone(), other.config.id);
+        home.serve(peer, move |request| {
+            if matches!(request, Request::TreeSums(_)) {
+                asked.lock().push(id);
+            }
+            Some(failing(ErrorCode::StorageFailed))
+        });
+    }
+    let _node = home.start();
+    home.stage.until(|| asked.lock().len() >= 12);
+    let asked = asked.lock()[..12].chunks(4).map(<[NodeId]>::to_vec).collect::<Vec<_>>();
+    // Four attempts with each, and then a round in which they may answer again.
+    assert_eq!(asked, [2, 3, 2].map(|id| vec![NodeId(id); 4]));
+}
