@@ -13,8 +13,9 @@ use storage::Change;
 use wire::error::ErrorCode;
 use wire::messages::{RecordsGot, Request, Response, StaleEpoch, Standing, StoreRef, TreeSummed};
 
-use super::home::{cluster, store};
-use super::repairing::{content, damage, damage_at, equal, events, first, keys_of, metric};
+use super::home::{cluster, damage_at, store};
+use super::moving::Three;
+use super::repairing::{content, damage, equal, events, first, keys_of, metric};
 use super::{Answer, Home, KEY, Stage, failing, get, merge, old, record, set};
 use crate::events::Event;
 use crate::node::Node;
@@ -430,4 +431,46 @@ fn a_peer_that_refuses_is_asked_once_in_a_round_of_a_refill() {
     let asked = asked.lock()[..12].chunks(4).map(<[NodeId]>::to_vec).collect::<Vec<_>>();
     // Four attempts with each, and then a round in which they may answer again.
     assert_eq!(asked, [2, 3, 2].map(|id| vec![NodeId(id); 4]));
+}
+
+/// Rounds go by the older document while the newer one becomes durable, and by that one this node holds nothing.
+#[test]
+fn what_a_document_brings_is_not_forgotten_while_the_document_becomes_durable() {
+    let mut three = Three::new(2);
+    let (_, to) = three.ends();
+    let stage = three.homes[0].stage.clone();
+    for node in &three.nodes {
+        three.homes[0]
+            .serve(node, |request| matches!(request, Request::TreeSums(_)).then_some(Answer::Silence));
+    }
+    let place = three.nodes.iter().position(|node| node.id() == to).unwrap();
+    three.homes[place].disk.set_sync_delay(Some(Arc::new(move |path: &str| {
+        let seconds = if path.contains("cluster.json") { 30 } else { 0 };
+        (&stage as &dyn runtime::Clock).sleep(Duration::from_secs(seconds))
+    })));
+    three.begin();
+    three.homes[0].stage.pass(Duration::from_secs(5));
+    assert_eq!(get(three.node(to), &three.keys[0]), Err(ErrorCode::Refilling));
+}
+
+/// It has all that the others acknowledged, so asking them as well would bring the same again.
+#[test]
+fn who_enters_brings_all_in_from_the_one_whose_place_it_takes() {
+    let mut three = Three::new(2);
+    let (from, to) = three.ends();
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    for node in &three.nodes {
+        let (asked, id) = (asked.clone(), node.id());
+        three.homes[0].serve(node, move |request| {
+            if matches!(request, Request::RecordsPage(_)) {
+                asked.lock().push(id);
+            }
+            None
+        });
+    }
+    three.begin();
+    three.homes[0].stage.until(|| three.told(to).entered.iter().any(|entered| entered.whole));
+    assert!(three.holds_all(to));
+    let asked = asked.lock();
+    assert!(!asked.is_empty() && asked.iter().all(|id| *id == from), "{asked:?}");
 }

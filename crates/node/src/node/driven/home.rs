@@ -265,3 +265,14 @@ pub(crate) fn merge(key: &Bytes, content: &VersionSet, epoch: u64, hint_for: Opt
         entries: [(key.clone(), content.clone())].into_iter().collect(),
     }
 }
+
+/// Flips a bit of a disk so many bytes before the value that nothing but the first write of a key has.
+pub(crate) fn damage_at(disk: &SimulatedDisk, key: &Bytes, before: u64) {
+    let value = format!("the value of {} and of nothing else", String::from_utf8_lossy(key));
+    let place = disk.files().into_iter().find_map(|(path, bytes)| {
+        let at = bytes.windows(value.len()).position(|window| window == value.as_bytes())?;
+        Some((path, at as u64))
+    });
+    let (path, at) = place.expect("the value is on the disk");
+    assert!(disk.flip_bit(&path, at - before, 2));
+}

@@ -132,13 +132,13 @@ impl Three {
     }
 
     /// The last of the old replicas and the first node that is none.
-    fn ends(&self) -> (NodeId, NodeId) {
+    pub(super) fn ends(&self) -> (NodeId, NodeId) {
         let old = self.old_replicas();
         let to = self.nodes.iter().map(|node| node.id()).find(|id| !old.contains(id)).unwrap();
         (*old.last().unwrap(), to)
     }
 
-    fn begin(&mut self) {
+    pub(super) fn begin(&mut self) {
         let (from, to) = self.ends();
         let mut list = self.document.ring.get(PartitionId(0)).unwrap().nodes.clone();
         list.retain(|id| *id != to);

@@ -8,12 +8,11 @@ use bytes::Bytes;
 use model::{Generation, NodeId, PartitionId, Timestamp, Token, Value, VersionSet};
 use parking_lot::Mutex;
 use protocol::antientropy::merkle::Span;
-use runtime::disk::simulated::SimulatedDisk;
 use serde_json::{Value as Json, json};
 use wire::error::ErrorCode;
 use wire::messages::{KeyDigests, Merged, RecordsGet, ReplicaMerged, Request, Response};
 
-use super::home::store;
+use super::home::{damage_at, store};
 use super::{Answer, Home, KEY, failing, get, merge, old, record, set};
 use crate::events::Event;
 use crate::node::Node;
@@ -56,17 +55,6 @@ pub(super) fn first(key: &Bytes) -> VersionSet {
 /// Flips a bit of the first write of a key on the disk.
 pub(super) fn damage(home: &Home, key: &Bytes) {
     damage_at(&home.disk, key, 0);
-}
-
-/// The same, so many bytes before its value.
-pub(super) fn damage_at(disk: &SimulatedDisk, key: &Bytes, before: u64) {
-    let value = format!("the value of {} and of nothing else", String::from_utf8_lossy(key));
-    let place = disk.files().into_iter().find_map(|(path, bytes)| {
-        let at = bytes.windows(value.len()).position(|window| window == value.as_bytes())?;
-        Some((path, at as u64))
-    });
-    let (path, at) = place.expect("the value is on the disk");
-    assert!(disk.flip_bit(&path, at - before, 2));
 }
 
 /// Two real nodes that hold the same keys, three in each partition.
