@@ -310,8 +310,10 @@ fn damage_of_unknown_keys_is_told_of_until_all_was_compared_with_every_other_rep
     assert_eq!((complete(&node), unplaced(&node)), (3, 0));
 }
 
+type Others = Vec<(Home, Arc<Node>)>;
+
 /// A node whose disk was lost, in so many buckets, and the two others, with some keys; it is not started again yet.
-fn lost(buckets: Option<u32>) -> (Home, Vec<(Home, Arc<Node>)>, Vec<Bytes>) {
+fn lost(buckets: Option<u32>) -> (Home, Others, Vec<Bytes>) {
     let home = Home::of(&Cluster { buckets, ..cluster() });
     let node = home.start();
     home.cut(node, 0);
