@@ -22,6 +22,7 @@ pub(crate) mod home;
 mod keeping;
 mod mending;
 mod moving;
+mod parting;
 mod reading;
 mod refilling;
 mod repairing;
