@@ -475,4 +475,5 @@ fn who_enters_brings_all_in_from_the_one_whose_place_it_takes() {
     assert!(three.holds_all(to));
     let asked = asked.lock();
     assert!(!asked.is_empty() && asked.iter().all(|id| *id == from), "{asked:?}");
+    assert_eq!(events(three.node(to), &["refill-started", "refill-ended"]), [], "nothing was lost");
 }
