@@ -163,11 +163,12 @@ impl History {
         &self.operations[id.0]
     }
 
-    /// The first moment at which a whole collection round may have ended that began at `from` or later: not before can
-    /// be forgotten what was gone at `from`.
-    pub fn collected_after(&self, from: Moment) -> Option<Moment> {
+    /// The first moment at which something of the key that was gone at `from` may be forgotten: a whole collection round
+    /// has ended that began at `from` or later, and a node has removed its record of the key since.
+    pub fn forgotten_after(&self, place: (&str, &Bytes), from: Moment) -> Option<Moment> {
         let first = self.epochs.partition_point(|&moment| moment < from);
-        self.epochs.get(first + 1).copied()
+        let ended = self.epochs.get(first + 1)?;
+        self.witnessed.removed_after(place, *ended)
     }
 
     /// The operations on each key of each store, in the order in which they were asked.

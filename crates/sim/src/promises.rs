@@ -162,9 +162,7 @@ impl Promises {
         if copies.len() >= required {
             return None;
         }
-        // Without a round that removed something of the key nothing of it may be gone.
-        let forgotten = self.world.witness.was_forgotten(write.store, &write.key, write.invoked);
-        if forgotten && may_be_forgotten(id) {
+        if may_be_forgotten(id) {
             return None;
         }
         Some(self.describe(id, write, event, held, (copies.len(), required), &struck))

@@ -28,6 +28,8 @@ pub struct Events {
     pub touches: Vec<Touch>,
     /// All events of each key in their order, and how long the values live that they wrote.
     pub lives: BTreeMap<(String, Bytes), BTreeMap<(Timestamp, Dot), Life>>,
+    /// When any node removed its own record of each key, in order: only what a collection round does, removes one.
+    pub removals: BTreeMap<(String, Bytes), Vec<Moment>>,
 }
 
 /// How long what an event wrote lives.
@@ -130,12 +132,6 @@ impl Witness {
         look(&self.events.lock())
     }
 
-    /// Whether a node forgot its record of the key at `since` or later.
-    pub fn was_forgotten(&self, store: &str, key: &Bytes, since: Moment) -> bool {
-        let forgot = |deed: &Deed| deed.at >= since && deed.hint_for.is_none() && deed.dots.is_empty();
-        self.of_key(store, key, |known| known.deeds.iter().any(forgot)).unwrap_or(false)
-    }
-
     /// Who stored an event, and for whom, each with the first time.
     pub fn holders(&self, store: &str, key: &Bytes, dot: Dot) -> Vec<Deed> {
         let mut first: Vec<Deed> = Vec::new();
@@ -168,6 +164,9 @@ impl Witness {
         let known = keys.entry(place.clone()).or_default();
         let versions = set.iter().flat_map(|set| set.versions());
         let dots = versions.clone().map(|version| version.dot).collect();
+        if set.is_none() {
+            self.events.lock().removals.entry(place.clone()).or_default().push(self.executor.now());
+        }
         for version in versions {
             known.events.insert(version.dot, version.timestamp);
             let life = match (&version.value, version.expires) {
@@ -190,6 +189,12 @@ impl Witness {
 }
 
 impl Events {
+    /// The first moment, not before `since`, at which a node removed its own record of the key.
+    pub fn removed_after(&self, (store, key): (&str, &Bytes), since: Moment) -> Option<Moment> {
+        let removals = self.removals.get(&(store.to_owned(), key.clone()))?;
+        removals.get(removals.partition_point(|&moment| moment < since)).copied()
+    }
+
     /// The only event that changed this key's expiry so and was first stored within this time.
     pub fn only_touch(
         &self,

@@ -24,6 +24,9 @@ pub(crate) fn rules() -> Rules {
     }
 }
 
+/// The key of all stories.
+const KEY: &str = "k";
+
 /// One client, one key.
 pub(crate) struct Story {
     pub(crate) history: History,
@@ -90,12 +93,15 @@ impl Story {
         dot
     }
 
-    /// A whole collection round.
+    /// A whole collection round, in which a node removes its record of the key.
     pub(crate) fn collected(&mut self) {
         for _ in 0..2 {
             let written = self.tick();
             self.history.epochs.push(written);
         }
+        let removed = self.tick();
+        let place = (self.store.to_owned(), Bytes::from(KEY));
+        self.history.witnessed.removals.entry(place).or_default().push(removed);
     }
 
     pub(crate) fn acknowledged(&mut self, id: OperationId) {
@@ -142,7 +148,7 @@ impl Story {
     pub(crate) fn remains(replicas: &[(u32, VersionSet)]) -> Remains {
         Remains {
             store: super::siblings::STORE,
-            key: Bytes::from("k"),
+            key: Bytes::from(KEY),
             replicas: replicas.iter().map(|(node, set)| (NodeId(*node), set.clone())).collect(),
             former: Vec::new(),
             hints: Vec::new(),
@@ -159,7 +165,7 @@ impl Story {
         self.history.operations.push(Operation {
             client: 1,
             store: self.store,
-            key: Bytes::from("k"),
+            key: Bytes::from(KEY),
             action,
             basis,
             condition: Condition::None,

@@ -5,7 +5,8 @@
 //! lets go of no more than it must:
 //!
 //! - *Time.* Nothing is forgotten but by a whole collection round. The round begins after the deletion was asked, or
-//!   after a node may have reaped the expired value, and it ends before the answer that misses the write.
+//!   after a node may have reaped the expired value, and it ends before the answer that misses the write. Since its end
+//!   a node was seen to remove its record of the key: a round that met only other keys took nothing of this one.
 //! - *Causality.* Where siblings are kept, a deletion takes along what its context covers. Where the last write wins,
 //!   it takes along what has no later timestamp: each set that was merged keeps only the latest of all that it met.
 //!
@@ -51,7 +52,7 @@ struct Taker {
     write: Option<OperationId>,
     /// From when it may hide what it covers.
     hides: Moment,
-    /// When a whole round may have forgotten it first.
+    /// When a round may have forgotten it first.
     forgotten: Option<Moment>,
     /// What it may have replaced.
     covers: Cover,
@@ -106,7 +107,7 @@ impl<'a> Forgetting<'a> {
         Taker {
             write: None,
             hides: touch.at,
-            forgotten: self.history.collected_after(touch.at.after(reaped_after)),
+            forgotten: self.history.forgotten_after((&touch.store, &touch.key), touch.at.after(reaped_after)),
             covers: Cover::Until(touch.timestamp),
         }
     }
@@ -120,7 +121,7 @@ impl<'a> Forgetting<'a> {
             siblings::STORE => replaced_by(self.history, write).map_or(Cover::All, Cover::Seen),
             _ => self.known.event(id).map_or(Cover::All, |(_, timestamp)| Cover::Until(timestamp)),
         };
-        let forgotten = self.history.collected_after(from);
+        let forgotten = self.history.forgotten_after((write.store, &write.key), from);
         Taker { write: Some(id), hides: write.invoked, forgotten, covers }
     }
 

@@ -417,6 +417,13 @@ mod tests {
         let late = story.get();
         story.got(late, &[]);
         assert_eq!(wrong(&story, rules()).len(), 1, "a round has forgotten both");
+        let removals = std::mem::take(&mut story.history.witnessed.removals);
+        assert_eq!(
+            wrong(&story, rules()).len(),
+            3,
+            "no node removed anything, so the round forgot another key"
+        );
+        story.history.witnessed.removals = removals;
         story.history.epochs.clear();
         assert_eq!(wrong(&story, rules()).len(), 3, "without a round, nothing is forgotten");
     }
