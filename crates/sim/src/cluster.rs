@@ -418,6 +418,11 @@ impl World {
         self.strikes.since(since)
     }
 
+    /// When faults took copies from a node, so far.
+    pub fn strikes(&self) -> Vec<Moment> {
+        self.strikes.moments()
+    }
+
     /// A client was told that a write is done.
     pub(crate) fn acknowledged(&self) {
         self.acknowledgements.fetch_add(1, Ordering::Relaxed);

@@ -151,6 +151,8 @@ pub struct History {
     /// When the cluster's collection epochs were written, in order. A round writes them twice before any node forgets:
     /// as it opens its epoch, and as it completes it.
     pub epochs: Vec<Moment>,
+    /// When faults took copies from a node, in order.
+    pub strikes: Vec<Moment>,
     /// What the replicas were seen to store.
     pub witnessed: Events,
     /// What some commands of plain clients say of expiries.
@@ -161,6 +163,11 @@ impl History {
     /// The operation with this id.
     pub fn operation(&self, id: OperationId) -> &Operation {
         &self.operations[id.0]
+    }
+
+    /// Whether a fault took copies from any node between the two moments.
+    pub fn was_struck(&self, from: Moment, to: Moment) -> bool {
+        self.strikes.get(self.strikes.partition_point(|&at| at < from)).is_some_and(|&at| at <= to)
     }
 
     /// The first moment at which something of the key that was gone at `from` may be forgotten: a whole collection round

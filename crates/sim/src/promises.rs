@@ -121,7 +121,7 @@ impl Promises {
             Ok(held) => held,
             Err(reason) => {
                 let first = writes.first().expect("there is a write to judge");
-                let violation = Violation { invariant: 1, detail: reason };
+                let violation = Violation { invariant: 1, about: None, detail: reason };
                 self.broken.lock().entry(*first).or_insert(violation);
                 return;
             }
@@ -135,7 +135,7 @@ impl Promises {
             match self.verdict(history, id, &held, may_be_forgotten) {
                 None => drop(self.kept.lock().insert(id, world.executor.now())),
                 Some(detail) => {
-                    let violation = Violation { invariant: 1, detail };
+                    let violation = Violation { invariant: 1, about: None, detail };
                     self.broken.lock().entry(id).or_insert(violation);
                 }
             }
@@ -151,9 +151,14 @@ impl Promises {
         may_be_forgotten: impl Fn(OperationId) -> bool,
     ) -> Option<String> {
         let write = history.operation(id);
-        let struck = self.world.struck_since(write.invoked);
-        let required = usize::from(write.required).saturating_sub(struck.len());
         let event = self.event(write);
+        // Who never stored the key lost no copy of it. Who stored another event of it may have had what replaced this one.
+        let mut struck = self.world.struck_since(write.invoked);
+        if !struck.is_empty() {
+            let nodes = self.world.witness.nodes_of(write.store, &write.key);
+            struck.retain(|node| nodes.contains(node));
+        }
+        let required = usize::from(write.required).saturating_sub(struck.len());
         if event.is_none() && matches!(write.action, Action::Touch { .. }) {
             // One of several; the others are judged.
             return None;
@@ -174,6 +179,35 @@ impl Promises {
         let history = History { epochs, witnessed, ..history.clone() };
         let known = Attribution::new(&history, &[]);
         (history, known)
+    }
+
+    /// Who stored a write, and where it is in the end: what a judge of the whole run says beside its verdict.
+    pub fn evidence(&self, history: &History, id: OperationId, remains: &[Remains]) -> String {
+        let write = history.operation(id);
+        let acknowledged = write.returned.map_or_else(|| "never".to_owned(), seconds);
+        let Some(event) = self.event(write) else {
+            return format!("; {id:?} was acknowledged at {acknowledged}, and no node stored a name for it");
+        };
+        let held = remains.iter().find(|held| (held.store, &held.key) == (write.store, &write.key));
+        let kept = self.kept.lock().get(&id).map_or_else(String::new, |kept| {
+            format!(", had its copies at {}", seconds(*kept))
+        });
+        format!(
+            "; {id:?} ({}) was acknowledged at {acknowledged}{kept}; stored by {}; in the end: {}",
+            event.dot,
+            self.stored(write, event),
+            held.map_or_else(|| "nobody looked".to_owned(), |held| lies(held, write.store, event)),
+        )
+    }
+
+    /// Who stored the event first, for whom and when.
+    fn stored(&self, write: &Operation, event: Event) -> String {
+        let stored = self.world.witness.holders(write.store, &write.key, event.dot);
+        let stored = stored.iter().map(|deed| match deed.hint_for {
+            None => format!("{} at {}", deed.node, seconds(deed.at)),
+            Some(target) => format!("{} for {target} at {}", deed.node, seconds(deed.at)),
+        });
+        stored.collect::<Vec<_>>().join(", ")
     }
 
     /// The event of a write, as the client was told it, or else as the nodes that stored its value named it.
@@ -203,24 +237,6 @@ impl Promises {
         let Some(event) = event else {
             return format!("{head} was acknowledged at {} and no node ever stored it", seconds(now));
         };
-        let stored = self.world.witness.holders(write.store, &write.key, event.dot);
-        let stored = stored.iter().map(|deed| match deed.hint_for {
-            None => format!("{} at {}", deed.node, seconds(deed.at)),
-            Some(target) => format!("{} for {target} at {}", deed.node, seconds(deed.at)),
-        });
-        let stored: Vec<String> = stored.collect();
-        let mut lies: Vec<String> = held
-            .replicas
-            .iter()
-            .map(|(node, set)| match durable::holds(write.store, set, event) {
-                true => format!("{node} has it"),
-                false => format!("{node} has {} instead", brief(set)),
-            })
-            .collect();
-        lies.extend(held.hints.iter().map(|(holder, target, set)| {
-            let has = durable::holds(write.store, set, event);
-            format!("{holder} has {} for {target}", if has { "a hint" } else { "a hint without it" })
-        }));
         let before = match self.kept.lock().get(&id) {
             Some(kept) => format!("it had them at {}", seconds(*kept)),
             None => "it never had them".to_owned(),
@@ -231,8 +247,8 @@ impl Promises {
             event.dot,
             write.returned.map_or_else(String::new, seconds),
             seconds(now),
-            stored.join(", "),
-            lies.join(", "),
+            self.stored(write, event),
+            lies(held, write.store, event),
         )
     }
 }
@@ -244,6 +260,19 @@ fn is_promise(write: &Operation) -> bool {
         Outcome::Acknowledged => matches!(write.action, Action::Put(_) | Action::Touch { .. }),
         _ => false,
     }
+}
+
+/// Where the event is, and what is there instead.
+fn lies(held: &Remains, store: &str, event: Event) -> String {
+    let own = held.replicas.iter().map(|(node, set)| match durable::holds(store, set, event) {
+        true => format!("{node} has it"),
+        false => format!("{node} has {} instead", brief(set)),
+    });
+    let hints = held.hints.iter().map(|(holder, target, set)| {
+        let has = durable::holds(store, set, event);
+        format!("{holder} has {} for {target}", if has { "a hint" } else { "a hint without it" })
+    });
+    own.chain(hints).collect::<Vec<_>>().join(", ")
 }
 
 /// The versions of a set, for people.

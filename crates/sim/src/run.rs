@@ -27,6 +27,9 @@ use crate::swarm::{Fault, Setup};
 use crate::tampering;
 use crate::workload::{self, Worker};
 
+/// Verdicts of the judges of a whole run that get the evidence of the run beside them.
+const EXPLAINED_MAX: usize = 10;
+
 /// Virtual time after which a run counts as hanging.
 const LIMIT: Duration = Duration::from_secs(1200);
 /// How long a healed cluster has until it must stand and answer.
@@ -142,19 +145,27 @@ pub fn play_story(setup: Setup, story: Story) -> Report {
     world.executor.spawn(operator, Box::pin(looking));
     let ended = world.executor.run(&done, Moment::default().after(LIMIT));
 
-    let history = History { epochs: world.epochs(), witnessed: world.witness.events(), ..recorder.history() };
+    let history = History {
+        epochs: world.epochs(),
+        strikes: world.strikes(),
+        witnessed: world.witness.events(),
+        ..recorder.history()
+    };
     let Found { remains, hints, wrong, unequal, left, moved } = std::mem::take(&mut *found.lock());
     let (mut violations, judged) = check::all(&history, &remains, setup.rules());
+    for violation in violations.iter_mut().take(EXPLAINED_MAX) {
+        violation.detail.extend(violation.about.map(|write| promises.evidence(&history, write, &remains)));
+    }
     violations.extend(promises.broken());
-    violations.extend(unequal.map(|detail| Violation { invariant: 2, detail }));
+    violations.extend(unequal.map(|detail| Violation { invariant: 2, about: None, detail }));
     violations.extend(left);
     violations.extend(moved);
     violations.extend(world.artifacts.broken());
     violations.extend(world.backwards());
     violations.extend(check::drained::check(&hints));
-    violations.extend(wrong.into_iter().map(|detail| Violation { invariant: 0, detail }));
+    violations.extend(wrong.into_iter().map(|detail| Violation { invariant: 0, about: None, detail }));
     if let Err(halt) = ended {
-        violations.push(Violation { invariant: 0, detail: describe(&halt) });
+        violations.push(Violation { invariant: 0, about: None, detail: describe(&halt) });
     }
     let played = Played::of(&history);
     let report = Report {

@@ -5,7 +5,7 @@
 //!
 //! Must never: change what an engine does.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::sync::{Arc, Weak};
 
@@ -143,6 +143,11 @@ impl Witness {
             }
         });
         first
+    }
+
+    /// All nodes that ever stored anything of the key, for whom it may be.
+    pub fn nodes_of(&self, store: &str, key: &Bytes) -> BTreeSet<NodeId> {
+        self.of_key(store, key, |known| known.deeds.iter().map(|deed| deed.node).collect()).unwrap_or_default()
     }
 
     /// The engine with this name that a node has open now.

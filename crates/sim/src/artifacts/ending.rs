@@ -25,7 +25,7 @@ const READ_RECOVERY: Duration = Duration::from_secs(20);
 
 /// Waits until nothing is left to do, and reads every key; says what never came to be.
 pub async fn end(world: &Arc<World>, give_up: Moment) -> Vec<Violation> {
-    let violation = |detail: String| vec![Violation { invariant: 10, detail }];
+    let violation = |detail: String| vec![Violation { invariant: 10, about: None, detail }];
     let cluster = loop {
         let Ok(Some(cluster)) = documents::read_cluster(&world.service.open()).await else {
             return violation("the cluster document cannot be read at the end".to_owned());

@@ -142,7 +142,7 @@ impl Book {
                 served.number,
                 short.join("; ")
             );
-            state.violations.push(Violation { invariant: 10, detail });
+            state.violations.push(Violation { invariant: 10, about: None, detail });
         }
     }
 

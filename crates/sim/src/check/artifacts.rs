@@ -34,7 +34,7 @@ pub struct Swap {
 
 /// Judges the reads of all clients, each client's in their order, by the swaps in their order.
 pub fn check(reads: &[Read], swaps: &[Swap]) -> Vec<Violation> {
-    let violation = |detail: String| Violation { invariant: 10, detail };
+    let violation = |detail: String| Violation { invariant: 10, about: None, detail };
     let mut violations = Vec::new();
     let mut clients: Vec<u32> = reads.iter().map(|read| read.client).collect();
     clients.sort_unstable();
@@ -114,7 +114,7 @@ pub fn judge(asked: &[Asked], built: &BTreeMap<u64, Table>, swaps: &[Swap]) -> V
         [Swap { ordered: Moment::default(), number: 0 }].into_iter().chain(swaps.iter().copied()).collect();
     let mut seen: BTreeMap<u32, usize> = BTreeMap::new();
     let mut violations = Vec::new();
-    let mut convict = |detail: String| violations.push(Violation { invariant: 10, detail });
+    let mut convict = |detail: String| violations.push(Violation { invariant: 10, about: None, detail });
     for asked in asked {
         let client = asked.client;
         if let Some(number) = asked.chosen {

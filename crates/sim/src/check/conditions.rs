@@ -28,7 +28,7 @@ pub fn check(history: &History) -> Vec<Violation> {
                 _ => None,
             };
             let detail = fault.map(|fault| format!("{}: {id:?} {fault}", name(&place)));
-            violations.extend(detail.map(|detail| Violation { invariant: 4, detail }));
+            violations.extend(detail.map(|detail| Violation { invariant: 4, about: None, detail }));
         }
     }
     violations

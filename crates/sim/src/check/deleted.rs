@@ -40,7 +40,7 @@ pub fn check(history: &History, remains: &[Remains], rules: Rules) -> Vec<Violat
             violations.extend(puts.iter().filter_map(back));
         }
     }
-    violations.into_iter().map(|detail| Violation { invariant: 3, detail }).collect()
+    violations.into_iter().map(|detail| Violation { invariant: 3, about: None, detail }).collect()
 }
 
 /// Where a put was seen. By put, because thousands of deletes of a key meet thousands of gets.

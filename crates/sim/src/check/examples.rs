@@ -104,6 +104,12 @@ impl Story {
         self.history.witnessed.removals.entry(place).or_default().push(removed);
     }
 
+    /// A fault takes copies from a node.
+    pub(crate) fn struck(&mut self) {
+        let now = self.tick();
+        self.history.strikes.push(now);
+    }
+
     pub(crate) fn acknowledged(&mut self, id: OperationId) {
         self.end(id, Outcome::Acknowledged);
     }

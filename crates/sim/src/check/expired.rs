@@ -33,7 +33,7 @@ pub fn check(history: &History, remains: &[Remains]) -> Vec<Violation> {
     for (place, set) in sets(history, remains) {
         violations.extend(taken_early(history, &known, &place, set, Moment { nanos: u64::MAX }));
     }
-    violations.into_iter().map(|detail| Violation { invariant: 3, detail }).collect()
+    violations.into_iter().map(|detail| Violation { invariant: 3, about: None, detail }).collect()
 }
 
 /// Puts whose bytes are gone from a set that was seen by `at`, although their time was not over.
@@ -61,7 +61,7 @@ pub fn left(remains: &[Remains], now: WallMillis) -> Option<Violation> {
     left.map(|held| {
         let name = name(&(held.store, held.key.clone()));
         let detail = format!("{name}: nothing of it lives, something expired, and its record is still there");
-        Violation { invariant: 3, detail }
+        Violation { invariant: 3, about: None, detail }
     })
 }
 

@@ -31,7 +31,7 @@ pub fn check(history: &History, remains: &[Remains], rules: Rules) -> (Vec<Viola
             condition => held(history, &known, id, condition),
         };
         judged += usize::from(verdict.is_some());
-        violations.extend(verdict.and_then(Result::err).map(|detail| Violation { invariant: 5, detail }));
+        violations.extend(verdict.and_then(Result::err).map(|detail| Violation { invariant: 5, about: None, detail }));
     }
     (violations, judged)
 }

@@ -4,8 +4,9 @@
 //! acknowledgement promised (a hint counts for the replica that it will be delivered to); by one, where the run's
 //! faults may have taken copies away. A write that a deletion may have taken along is let go: see [`super::forgotten`].
 
-use model::{Dot, Moment, VersionSet};
+use model::{Moment, VersionSet};
 
+use super::durable::{self, Event};
 use super::forgotten::Forgetting;
 use super::{Attribution, Rules, Violation, name};
 use crate::history::{History, Outcome, Remains};
@@ -20,6 +21,8 @@ pub fn check(history: &History, remains: &[Remains], rules: Rules) -> Vec<Violat
     let mut violations = Vec::new();
     for (id, operation) in history.all() {
         let Outcome::Written { dot, .. } = operation.outcome else { continue };
+        let (_, timestamp) = known.event(id).expect("its answer names the event");
+        let holds = |set: &VersionSet| durable::holds(operation.store, set, Event { dot, timestamp });
         if forgetting.is_taken(id, THE_END) {
             continue;
         }
@@ -29,25 +32,20 @@ pub fn check(history: &History, remains: &[Remains], rules: Rules) -> Vec<Violat
             continue;
         };
         let place = (operation.store, operation.key.clone());
-        let copies = held.replicas.iter().filter(|(node, _)| holds(&held.of_replica(*node), dot)).count();
+        let copies = held.replicas.iter().filter(|(node, _)| holds(&held.of_replica(*node))).count();
         let required = rules.copies_required(operation);
         if copies < required {
             let detail = format!(
                 "{}: {id:?} ({dot}) was acknowledged, but {copies} replicas hold it, {required} must",
                 name(&place)
             );
-            violations.push(Violation { invariant: 1, detail });
-        } else if required > 0 && !holds(&held.merged(), dot) {
+            violations.push(Violation { invariant: 1, about: Some(id), detail });
+        } else if required > 0 && !holds(&held.merged()) {
             let detail = format!("{}: {id:?} ({dot}) is lost as soon as the replicas merge", name(&place));
-            violations.push(Violation { invariant: 1, detail });
+            violations.push(Violation { invariant: 1, about: Some(id), detail });
         }
     }
     violations
-}
-
-/// Whether the write is there, or something that replaced it.
-fn holds(set: &VersionSet, dot: Dot) -> bool {
-    set.vector().covers(dot) && !set.versions().is_empty()
 }
 
 #[cfg(test)]
@@ -78,6 +76,19 @@ mod tests {
         assert_eq!(check(&story.history, std::slice::from_ref(&remains), rules()).len(), 1);
         let lenient = Rules { copies_kept: false, ..rules() };
         assert_eq!(check(&story.history, &[remains], lenient), [], "one copy is enough after losses");
+    }
+
+    #[test]
+    fn an_older_value_under_the_later_ones_vector_is_no_copy_where_the_last_write_wins() {
+        let mut story = Story { store: "default", ..Story::default() };
+        let (older, newer) = (story.put_blind("a"), story.put_blind("b"));
+        let old = story.stamped(older, 1, 1);
+        let new = story.stamped(newer, 2, 6);
+        let stale = Story::set(&[(old, "a")], &[new]);
+        let both = [(1, stale.clone()), (2, stale)];
+        let remains = crate::history::Remains { store: "default", ..Story::remains(&both) };
+        let wrong = check(&story.history, &[remains], rules());
+        assert!(wrong[0].detail.contains(&format!("{newer:?} ({new}) was acknowledged, but 0")), "{wrong:?}");
     }
 
     #[test]

@@ -39,6 +39,8 @@ use crate::witness::Touch;
 pub struct Violation {
     /// Number of the invariant in the design; 0: the run itself went wrong.
     pub invariant: u8,
+    /// The write that it is about, if it is about one: a run then tells who stored it and where its copies are.
+    pub about: Option<OperationId>,
     /// What was seen.
     pub detail: String,
 }

@@ -39,7 +39,7 @@ pub fn check(left: &Left) -> Vec<Violation> {
     let plans = left.plans.iter().map(|(plan, word)| format!("plan {plan} is still {word}"));
     let orders = left.orders.iter().map(|order| format!("order {order} has no answer"));
     let wrong = moving.chain(changing).chain(behind).chain(leftovers).chain(plans).chain(orders);
-    wrong.map(|detail| Violation { invariant: 6, detail }).collect()
+    wrong.map(|detail| Violation { invariant: 6, about: None, detail }).collect()
 }
 
 #[cfg(test)]

@@ -1,8 +1,9 @@
 //! Invariant 1 for plain clients, which hear *done* and see one value or none: what was acknowledged is held at the
 //! end, or something that replaced it is. What they see is judged with all other reads: [`super::reads`].
 
-use model::{Dot, Moment, VersionSet};
+use model::{Moment, VersionSet};
 
+use super::durable::{self, Event};
 use super::forgotten::Forgetting;
 use super::{Attribution, Rules, StoreKey, Violation, name};
 use crate::history::{Action, History, Operation, Outcome, Remains};
@@ -40,7 +41,7 @@ fn kept(
         }
         // Without a name for its event, all that is known is that the key cannot be empty.
         let holds = |set: &VersionSet| match known.event(id) {
-            Some((dot, _)) => covers(set, dot),
+            Some((dot, timestamp)) => durable::holds(place.0, set, Event { dot, timestamp }),
             None => !set.versions().is_empty(),
         };
         let copies = held.replicas.iter().filter(|(node, _)| holds(&held.of_replica(*node))).count();
@@ -50,17 +51,13 @@ fn kept(
                 "{}: {id:?} was acknowledged, but {copies} replicas hold it or what replaced it, {copies_required} must",
                 name(&place)
             );
-            violations.push(Violation { invariant: 1, detail });
+            violations.push(Violation { invariant: 1, about: Some(id), detail });
         }
     }
 }
 
 fn is_at(operation: &Operation, place: &StoreKey) -> bool {
     (operation.store, &operation.key) == (place.0, &place.1)
-}
-
-fn covers(set: &VersionSet, dot: Dot) -> bool {
-    set.vector().covers(dot) && !set.versions().is_empty()
 }
 
 #[cfg(test)]

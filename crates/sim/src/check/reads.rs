@@ -13,8 +13,9 @@ use std::collections::BTreeMap;
 use std::ops::AddAssign;
 
 use bytes::Bytes;
-use model::{Dot, Vector, VersionSet};
+use model::{Moment, Vector, VersionSet};
 
+use super::durable::{self, Event};
 use super::forgotten::{Forgetting, replaced_by};
 use super::{Attribution, Rules, StoreKey, Violation, name, siblings};
 use crate::history::{Action, History, Operation, OperationId, Outcome, Remains};
@@ -26,13 +27,13 @@ pub const EXCUSED_PER_MILLE_MAX: u64 = 100;
 /// Pairs of a get and a write that was acknowledged before it was asked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pairs {
-    /// In runs where quorums meet, all of them.
+    /// Where their quorums meet, and no fault that takes copies for good struck between the two: all of them.
     pub all: u64,
     /// Of those, excused because a deletion may have taken the write along, or hide it.
     pub deleted: u64,
     /// Of those, excused because nobody saw the event or the value, so nothing orders the two.
     pub nameless: u64,
-    /// In runs that promise nothing to reads.
+    /// Those to which nothing is promised: quorums that need not meet, and faults that took copies for good.
     pub unpromised: u64,
 }
 
@@ -59,12 +60,12 @@ impl AddAssign for Pairs {
 
 /// What an answer must be for the sake of one write.
 enum Demand {
-    /// Its vector covers the event.
-    Covers(Dot),
+    /// It holds the event, or what replaced it.
+    Holds(Event),
     /// It is not empty.
     Something,
     /// It is not a value that the write had replaced, nor one that the write outranks.
-    NothingOlder(Dot),
+    NothingOlder(Event),
     /// Nothing of what the deletion replaced; [`super::deleted`] sees to it.
     Undone,
 }
@@ -83,30 +84,29 @@ pub fn check(history: &History, remains: &[Remains], rules: Rules) -> (Vec<Viola
     if rules.reads_monotonic {
         monotonic(history, &forgetting, rules, &mut violations);
     }
-    let judge = Judge { history, known: &known, forgetting };
+    let judge = Judge { history, known: &known, forgetting, rules };
     for (place, operations) in history.by_key() {
-        let gets = operations
-            .iter()
-            .filter(|&&id| matches!(history.operation(id).outcome, Outcome::Got(_) | Outcome::Shown(_)));
-        if !rules.copies_kept {
-            pairs.unpromised += judge.acknowledged_before_any(&operations, gets);
-            continue;
-        }
-        for &get in gets {
-            let writes = operations.iter().filter(|&&write| judge.is_acknowledged_before(write, get));
-            for &write in writes {
-                if !rules.meet(history.operation(get), history.operation(write)) {
+        let mut writes: Vec<OperationId> =
+            operations.iter().copied().filter(|&id| is_acknowledged(history.operation(id))).collect();
+        writes.sort_by_key(|&id| history.operation(id).returned);
+        for &get in &operations {
+            let Some(answer) = judge.answer(&place, get) else { continue };
+            let asked = Some(answer.operation.invoked);
+            let before = writes.partition_point(|&write| history.operation(write).returned < asked);
+            for &write in &writes[..before] {
+                let Some(demand) = judge.demand(&answer, write) else {
                     pairs.unpromised += 1;
                     continue;
-                }
+                };
                 pairs.all += 1;
-                match judge.demand(&place, get, write) {
+                match demand {
                     Err(Excuse::Deleted) => pairs.deleted += 1,
                     Err(Excuse::Nameless) => pairs.nameless += 1,
                     Ok(demand) => {
-                        let missed = judge.missed(&place, get, write, demand);
+                        let missed = judge.missed(&place, &answer, write, demand);
                         violations.extend(missed.map(|missed| Violation {
                             invariant: 7,
+                            about: Some(write),
                             detail: format!("{}: {get:?} {missed}", name(&place)),
                         }));
                     }
@@ -121,63 +121,81 @@ struct Judge<'a> {
     history: &'a History,
     known: &'a Attribution,
     forgetting: Forgetting<'a>,
+    rules: Rules,
 }
 
-impl Judge<'_> {
-    /// Acknowledged before the get was asked.
-    fn is_acknowledged_before(&self, write: OperationId, get: OperationId) -> bool {
-        let (write, get) = (self.history.operation(write), self.history.operation(get));
-        self.is_acknowledged(write) && write.returned < Some(get.invoked)
-    }
+/// What one get was answered: thousands of writes are judged by it.
+struct Answer<'a> {
+    operation: &'a Operation,
+    at: Moment,
+    /// The put whose value a plain client was shown, and the latest event that this value is.
+    shown: Option<(OperationId, Option<Event>)>,
+}
 
-    fn is_acknowledged(&self, write: &Operation) -> bool {
-        write.is_write() && matches!(write.outcome, Outcome::Acknowledged | Outcome::Written { .. })
-    }
-
-    /// How many pairs there are, without a look at any.
-    fn acknowledged_before_any<'a>(
-        &self,
-        operations: &[OperationId],
-        gets: impl Iterator<Item = &'a OperationId>,
-    ) -> u64 {
-        let acknowledged = |id: &&OperationId| self.is_acknowledged(self.history.operation(**id));
-        let writes = operations.iter().filter(acknowledged);
-        let mut returned: Vec<_> = writes.filter_map(|id| self.history.operation(*id).returned).collect();
-        returned.sort_unstable();
-        let before = |get: &OperationId| {
-            let asked = self.history.operation(*get).invoked;
-            returned.partition_point(|&returned| returned < asked) as u64
+impl<'a> Judge<'a> {
+    /// What the operation was answered, if it is a get that was.
+    fn answer(&self, place: &StoreKey, get: OperationId) -> Option<Answer<'a>> {
+        let operation = self.history.operation(get);
+        let shown = match &operation.outcome {
+            Outcome::Got(_) | Outcome::Shown(None) => None,
+            Outcome::Shown(Some(value)) => self.known.of_value(place, value).map(|put| {
+                let events = self.known.events_of(place, value).into_iter();
+                let latest = events.max_by_key(|&(dot, timestamp)| (timestamp, dot));
+                (put, latest.map(|(dot, timestamp)| Event { dot, timestamp }))
+            }),
+            _ => return None,
         };
-        gets.map(before).sum()
+        Some(Answer { operation, at: operation.returned.expect("it was answered"), shown })
     }
 
-    /// What the get's answer owes to the write.
-    fn demand(&self, place: &StoreKey, get: OperationId, write: OperationId) -> Result<Demand, Excuse> {
-        let (asked, written) = (self.history.operation(get), self.history.operation(write));
-        let at = asked.returned.expect("it was answered");
-        let event = self.known.event(write);
-        let is_forgotten = || self.forgetting.is_taken(write, at);
+    /// Whether the answer owes anything to the write's acknowledgement. Where faults take copies for good, it does as
+    /// long as none struck between the two.
+    fn meets(&self, answer: &Answer<'_>, write: &Operation) -> bool {
+        let kept = self.rules.copies_kept || !self.history.was_struck(write.invoked, answer.at);
+        Rules { copies_kept: kept, ..self.rules }.meet(answer.operation, write)
+    }
+
+    /// What the get's answer owes to the write; `None` where it owes nothing.
+    fn demand(&self, answer: &Answer<'_>, write: OperationId) -> Option<Result<Demand, Excuse>> {
+        let written = self.history.operation(write);
+        if !self.meets(answer, written) {
+            return None;
+        }
+        let event = self.known.event(write).map(|(dot, timestamp)| Event { dot, timestamp });
+        let is_forgotten = || self.forgetting.is_taken(write, answer.at);
         let deletes = written.action == Action::Delete;
         let undoes = || deletes && (event.is_none() || replaces(self.history, written).is_some());
-        match (&asked.outcome, event) {
-            (Outcome::Got(_), Some((dot, _))) if !is_forgotten() => Ok(Demand::Covers(dot)),
+        Some(match (&answer.operation.outcome, event) {
+            (Outcome::Got(_), Some(event)) if !is_forgotten() => Ok(Demand::Holds(event)),
             _ if undoes() => Ok(Demand::Undone),
             _ if deletes => Err(Excuse::Deleted),
             (Outcome::Got(_), Some(_)) => Err(Excuse::Deleted),
             (Outcome::Got(_), None) if is_forgotten() => Err(Excuse::Deleted),
             (Outcome::Got(_), None) => Ok(Demand::Something),
-            (Outcome::Shown(None), _) if self.forgetting.may_be_hidden(write, at) => Err(Excuse::Deleted),
-            (Outcome::Shown(None), _) => Ok(Demand::Something),
-            (Outcome::Shown(Some(value)), _) => {
-                let shown = self.known.of_value(place, value).ok_or(Excuse::Nameless)?;
-                if shown == write {
-                    return Ok(Demand::Something);
-                }
-                let dot = event.ok_or(Excuse::Nameless)?.0;
-                self.known.event(shown).ok_or(Excuse::Nameless)?;
-                if is_forgotten() { Err(Excuse::Deleted) } else { Ok(Demand::NothingOlder(dot)) }
+            (Outcome::Shown(None), _) if self.forgetting.may_be_hidden(write, answer.at) => {
+                Err(Excuse::Deleted)
             }
+            (Outcome::Shown(None), _) => Ok(Demand::Something),
+            (Outcome::Shown(Some(_)), _) => self.demand_of_shown(answer, write, event),
             _ => unreachable!("only answered gets are judged"),
+        })
+    }
+
+    fn demand_of_shown(
+        &self,
+        answer: &Answer<'_>,
+        write: OperationId,
+        event: Option<Event>,
+    ) -> Result<Demand, Excuse> {
+        let (shown, _) = answer.shown.ok_or(Excuse::Nameless)?;
+        if shown == write {
+            return Ok(Demand::Something);
+        }
+        let event = event.ok_or(Excuse::Nameless)?;
+        self.known.event(shown).ok_or(Excuse::Nameless)?;
+        match self.forgetting.is_taken(write, answer.at) {
+            true => Err(Excuse::Deleted),
+            false => Ok(Demand::NothingOlder(event)),
         }
     }
 
@@ -185,13 +203,13 @@ impl Judge<'_> {
     fn missed(
         &self,
         place: &StoreKey,
-        get: OperationId,
+        answer: &Answer<'_>,
         write: OperationId,
         demand: Demand,
     ) -> Option<String> {
-        match (demand, &self.history.operation(get).outcome) {
-            (Demand::Covers(dot), Outcome::Got(set)) if !sees(set, dot) => {
-                Some(format!("misses {write:?} ({dot}), acknowledged before"))
+        match (demand, &answer.operation.outcome) {
+            (Demand::Holds(event), Outcome::Got(set)) if !durable::holds(place.0, set, event) => {
+                Some(format!("misses {write:?} ({}), acknowledged before", event.dot))
             }
             (Demand::Something, Outcome::Got(set)) if set.versions().is_empty() => {
                 Some(format!("found nothing, though {write:?} was acknowledged before"))
@@ -199,32 +217,50 @@ impl Judge<'_> {
             (Demand::Something, Outcome::Shown(None)) => {
                 Some(format!("was shown nothing, though {write:?} was acknowledged before"))
             }
-            (Demand::NothingOlder(by), Outcome::Shown(Some(value))) => self.older(place, value, write, by),
+            (Demand::NothingOlder(by), Outcome::Shown(Some(value))) => {
+                self.older(place, value, answer, write, by)
+            }
             _ => None,
         }
     }
 
     /// Whether the value had been replaced by the write, or loses against it where the last write wins.
-    fn older(&self, place: &StoreKey, value: &Bytes, write: OperationId, by: Dot) -> Option<String> {
-        let shown = self.known.of_value(place, value)?;
-        let (_, later) = self.known.event(write)?;
-        let events = self.known.events_of(place, value);
-        let &(dot, timestamp) = events.iter().max_by_key(|(dot, timestamp)| (timestamp, dot))?;
+    fn older(
+        &self,
+        place: &StoreKey,
+        value: &Bytes,
+        answer: &Answer<'_>,
+        write: OperationId,
+        by: Event,
+    ) -> Option<String> {
+        let (shown, latest) = answer.shown?;
+        let latest = latest?;
         let replaced = match &self.history.operation(write).outcome {
             Outcome::Written { context, .. } => {
-                events.iter().all(|&(dot, _)| by != dot && context.vector.covers(dot))
+                let events = self.known.events_of(place, value);
+                events.iter().all(|&(dot, _)| by.dot != dot && context.vector.covers(dot))
             }
             _ => false,
         };
         if replaced {
             return Some(format!(
-                "was shown the value of {shown:?} ({dot}), which {write:?} had replaced before"
+                "was shown the value of {shown:?} ({}), which {write:?} had replaced before",
+                latest.dot
             ));
         }
-        (place.0 != siblings::STORE && (timestamp, dot) < (later, by)).then(|| {
-            format!("was shown the value of {shown:?} ({dot}), though the later {write:?} ({by}) was acknowledged before")
+        let is_older = (latest.timestamp, latest.dot) < (by.timestamp, by.dot);
+        (place.0 != siblings::STORE && is_older).then(|| {
+            format!(
+                "was shown the value of {shown:?} ({}), though the later {write:?} ({}) was acknowledged before",
+                latest.dot, by.dot
+            )
         })
     }
+}
+
+/// Whether a client was told that the write is done.
+fn is_acknowledged(write: &Operation) -> bool {
+    write.is_write() && matches!(write.outcome, Outcome::Acknowledged | Outcome::Written { .. })
 }
 
 /// What the deletion is known to have replaced.
@@ -252,7 +288,7 @@ fn monotonic(history: &History, forgetting: &Forgetting<'_>, rules: Rules, viola
             };
             if let Some((earlier, ..)) = gets.iter().find(before) {
                 let detail = format!("{}: {id:?} knows less than {earlier:?} before it", name(place));
-                violations.push(Violation { invariant: 7, detail });
+                violations.push(Violation { invariant: 7, about: None, detail });
             }
         }
     }
@@ -288,10 +324,6 @@ fn previous<'a>(
             _ => None,
         })
         .last()
-}
-
-fn sees(set: &VersionSet, dot: Dot) -> bool {
-    set.vector().covers(dot) && !set.versions().is_empty()
 }
 
 #[cfg(test)]
@@ -399,6 +431,34 @@ mod tests {
         let back = story.get();
         story.shown(back, Some("a"));
         assert!(wrong(&story, rules())[0].detail.contains("had replaced before"));
+    }
+
+    #[test]
+    fn where_faults_take_copies_a_get_owes_what_was_acknowledged_since() {
+        let mut story = Story::default();
+        let put = story.put_blind("a");
+        story.written(put, 1, 1);
+        let early = story.get();
+        story.got(early, &[]);
+        story.struck();
+        let late = story.get();
+        story.got(late, &[]);
+        let lossy = Rules { copies_kept: false, ..rules() };
+        let (wrong, pairs) = check(&story.history, &[], lossy);
+        assert_eq!((wrong.len(), pairs.all, pairs.unpromised), (1, 1, 1), "the fault came after the first get");
+        assert!(wrong[0].detail.contains(&format!("{early:?} misses")), "{wrong:?}");
+        assert_eq!(check(&story.history, &[], rules()).0.len(), 2, "where nothing is lost, both owe it");
+    }
+
+    #[test]
+    fn a_get_of_an_older_value_that_claims_to_have_seen_the_later_one_is_caught() {
+        let mut story = Story { store: "default", ..Story::default() };
+        let (older, newer) = (story.put_blind("a"), story.put_blind("b"));
+        let old = story.stamped(older, 1, 1);
+        let new = story.stamped(newer, 2, 6);
+        let get = story.get();
+        story.got_covering(get, &[(old, "a")], &[new]);
+        assert!(wrong(&story, rules())[0].detail.contains(&format!("misses {newer:?}")));
     }
 
     #[test]

@@ -42,7 +42,7 @@ pub fn check(history: &History, remains: &[Remains]) -> Vec<Violation> {
             violations.extend(causality.judge(&place, &held.merged()));
         }
     }
-    violations.into_iter().map(|detail| Violation { invariant: 4, detail }).collect()
+    violations.into_iter().map(|detail| Violation { invariant: 4, about: None, detail }).collect()
 }
 
 /// Keys with a write whose basis or event nobody knows.

@@ -31,7 +31,7 @@ pub fn check(history: &History, remains: &[Remains]) -> Vec<Violation> {
                     "{}: values were {what} {seen} times, and {asked} commands may have",
                     name(&place)
                 );
-                violations.push(Violation { invariant: 5, detail });
+                violations.push(Violation { invariant: 5, about: None, detail });
             }
         }
         for touch in touches {
@@ -68,7 +68,7 @@ fn outranked(known: &Attribution, place: &StoreKey, touch: &Touch) -> Option<Vio
         base.0.0,
         timestamp.0,
     );
-    Some(Violation { invariant: 7, detail })
+    Some(Violation { invariant: 7, about: None, detail })
 }
 
 #[cfg(test)]

@@ -41,7 +41,7 @@ pub fn check(history: &History, remains: &[Remains]) -> Vec<Violation> {
         seen.set(&place, set);
     }
     seen.tombstones();
-    seen.violations.into_iter().map(|detail| Violation { invariant: 5, detail }).collect()
+    seen.violations.into_iter().map(|detail| Violation { invariant: 5, about: None, detail }).collect()
 }
 
 impl Seen<'_> {

@@ -32,6 +32,11 @@ impl Strikes {
         nodes.dedup();
         nodes
     }
+
+    /// When any node was struck, in order.
+    pub(super) fn moments(&self) -> Vec<Moment> {
+        self.0.lock().iter().map(|(at, _)| *at).collect()
+    }
 }
 
 impl World {
