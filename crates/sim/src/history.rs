@@ -122,11 +122,15 @@ pub struct Operation {
 }
 
 impl Operation {
-    /// The event of an acknowledged EXPIRE or PERSIST: the only one of its kind that was first stored while it was under
-    /// way. `None` where there are several, or none.
-    pub fn touched(&self, seen: &Events) -> Option<(Dot, Timestamp)> {
-        let Action::Touch { ends } = self.action else { return None };
-        seen.only_touch((self.store, &self.key), ends, self.invoked..=self.returned?)
+    /// The event of an acknowledged DEL, EXPIRE or PERSIST, which tell no client: the only one of its kind that was first
+    /// stored while it was under way. `None` where there are several, or none.
+    pub fn witnessed(&self, seen: &Events) -> Option<(Dot, Timestamp)> {
+        let (place, within) = ((self.store, &self.key), self.invoked..=self.returned?);
+        match self.action {
+            Action::Touch { ends } => seen.only_touch(place, ends, within),
+            Action::Delete => seen.only_deletion(place, within),
+            Action::Get | Action::Put(_) => None,
+        }
     }
 
     /// Whether it changes anything: a put, a delete, a touch.

@@ -318,8 +318,7 @@ impl SeedPairs {
             self.most.1,
             percent(self.most.0)
         );
-        let lenient =
-            seeds >= SEEDS_FOR_EXCUSES_MIN && (pairs.is_lenient() || mean > EXCUSED_PER_MILLE_MAX);
+        let lenient = seeds >= SEEDS_FOR_EXCUSES_MIN && (pairs.is_lenient() || mean > EXCUSED_PER_MILLE_MAX);
         if lenient {
             println!(
                 "the judge of reads is too lenient: it may excuse {:.1}% of them, of all pairs and on average of the \

@@ -159,7 +159,7 @@ impl Promises {
             struck.retain(|node| nodes.contains(node));
         }
         let required = usize::from(write.required).saturating_sub(struck.len());
-        if event.is_none() && matches!(write.action, Action::Touch { .. }) {
+        if event.is_none() && matches!(write.action, Action::Touch { .. } | Action::Delete) {
             // One of several; the others are judged.
             return None;
         }
@@ -189,9 +189,11 @@ impl Promises {
             return format!("; {id:?} was acknowledged at {acknowledged}, and no node stored a name for it");
         };
         let held = remains.iter().find(|held| (held.store, &held.key) == (write.store, &write.key));
-        let kept = self.kept.lock().get(&id).map_or_else(String::new, |kept| {
-            format!(", had its copies at {}", seconds(*kept))
-        });
+        let kept = self
+            .kept
+            .lock()
+            .get(&id)
+            .map_or_else(String::new, |kept| format!(", had its copies at {}", seconds(*kept)));
         format!(
             "; {id:?} ({}) was acknowledged at {acknowledged}{kept}; stored by {}; in the end: {}",
             event.dot,
@@ -216,8 +218,8 @@ impl Promises {
         let dot = match (&write.outcome, &write.action) {
             (Outcome::Written { dot, .. }, _) => *dot,
             (_, Action::Put(value)) => witness.event(write.store, &write.key, value)?,
-            (_, Action::Touch { .. }) => witness.look(|seen| write.touched(seen))?.0,
-            _ => return None,
+            (_, Action::Touch { .. } | Action::Delete) => witness.look(|seen| write.witnessed(seen))?.0,
+            (_, Action::Get) => return None,
         };
         Some(Event { dot, timestamp: witness.timestamp(write.store, &write.key, dot)? })
     }
@@ -257,7 +259,7 @@ impl Promises {
 fn is_promise(write: &Operation) -> bool {
     match write.outcome {
         Outcome::Written { .. } => true,
-        Outcome::Acknowledged => matches!(write.action, Action::Put(_) | Action::Touch { .. }),
+        Outcome::Acknowledged => write.is_write(),
         _ => false,
     }
 }

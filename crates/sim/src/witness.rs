@@ -26,10 +26,27 @@ pub struct Events {
     pub values: BTreeMap<Bytes, (Dot, Timestamp)>,
     /// Later events of values whose expiry was changed, in the order in which they were first stored.
     pub touches: Vec<Touch>,
+    /// Deletions, in the order in which they were first stored.
+    pub deletions: Vec<Deletion>,
     /// All events of each key in their order, and how long the values live that they wrote.
     pub lives: BTreeMap<(String, Bytes), BTreeMap<(Timestamp, Dot), Life>>,
     /// When any node removed its own record of each key, in order: only what a collection round does, removes one.
     pub removals: BTreeMap<(String, Bytes), Vec<Moment>>,
+}
+
+/// An event that deleted a key.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Deletion {
+    /// The store.
+    pub store: String,
+    /// The key.
+    pub key: Bytes,
+    /// The event.
+    pub dot: Dot,
+    /// When it was stamped, by the clocks of nodes.
+    pub timestamp: Timestamp,
+    /// When it was first stored.
+    pub at: Moment,
 }
 
 /// How long what an event wrote lives.
@@ -147,7 +164,8 @@ impl Witness {
 
     /// All nodes that ever stored anything of the key, for whom it may be.
     pub fn nodes_of(&self, store: &str, key: &Bytes) -> BTreeSet<NodeId> {
-        self.of_key(store, key, |known| known.deeds.iter().map(|deed| deed.node).collect()).unwrap_or_default()
+        self.of_key(store, key, |known| known.deeds.iter().map(|deed| deed.node).collect())
+            .unwrap_or_default()
     }
 
     /// The engine with this name that a node has open now.
@@ -173,14 +191,20 @@ impl Witness {
             self.events.lock().removals.entry(place.clone()).or_default().push(self.executor.now());
         }
         for version in versions {
-            known.events.insert(version.dot, version.timestamp);
+            let is_new = known.events.insert(version.dot, version.timestamp).is_none();
             let life = match (&version.value, version.expires) {
                 (Value::Present(_), None) => Life::Ever,
                 (Value::Present(_), Some(until)) => Life::Until(until),
                 _ => Life::Gone,
             };
             self.events.lock().lived(&place, version, life);
-            let Value::Present(value) = &version.value else { continue };
+            let Value::Present(value) = &version.value else {
+                // A value that was reaped keeps its dot, and is no deletion.
+                if is_new {
+                    self.events.lock().deleted(&place, version, self.executor.now());
+                }
+                continue;
+            };
             let first = *known.values.entry(value.clone()).or_insert(version.dot);
             let mut events = self.events.lock();
             if first != version.dot {
@@ -212,6 +236,24 @@ impl Events {
         });
         let only = found.next().filter(|_| found.next().is_none())?;
         Some((only.dot, only.timestamp))
+    }
+
+    /// The only event that deleted this key and was first stored within this time.
+    pub fn only_deletion(
+        &self,
+        (store, key): (&str, &Bytes),
+        within: RangeInclusive<Moment>,
+    ) -> Option<(Dot, Timestamp)> {
+        let from = self.deletions.partition_point(|deletion| deletion.at < *within.start());
+        let during = self.deletions[from..].iter().take_while(|deletion| within.contains(&deletion.at));
+        let mut found = during.filter(|deletion| (deletion.store.as_str(), &deletion.key) == (store, key));
+        let only = found.next().filter(|_| found.next().is_none())?;
+        Some((only.dot, only.timestamp))
+    }
+
+    fn deleted(&mut self, (store, key): &Place, version: &Version, at: Moment) {
+        let (store, key) = (store.clone(), key.clone());
+        self.deletions.push(Deletion { store, key, dot: version.dot, timestamp: version.timestamp, at });
     }
 
     fn lived(&mut self, place: &Place, version: &Version, life: Life) {

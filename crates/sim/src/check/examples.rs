@@ -9,6 +9,7 @@ use wire::messages::Condition;
 
 use super::Rules;
 use crate::history::{Action, Basis, History, Operation, OperationId, Outcome, Remains};
+use crate::witness::Deletion;
 
 /// N=3, R=2, W=2, no losses.
 pub(crate) fn rules() -> Rules {
@@ -102,6 +103,20 @@ impl Story {
         let removed = self.tick();
         let place = (self.store.to_owned(), Bytes::from(KEY));
         self.history.witnessed.removals.entry(place).or_default().push(removed);
+    }
+
+    /// Nodes store so many deletions of the key.
+    pub(crate) fn deletions(&mut self, count: u32) {
+        for number in 0..count {
+            let at = self.tick();
+            self.history.witnessed.deletions.push(Deletion {
+                store: self.store.to_owned(),
+                key: Bytes::from(KEY),
+                dot: Story::dot(2, u64::from(number) + 1),
+                timestamp: Timestamp(100 + u64::from(number)),
+                at,
+            });
+        }
     }
 
     /// A fault takes copies from a node.

@@ -31,7 +31,11 @@ pub fn check(history: &History, remains: &[Remains], rules: Rules) -> (Vec<Viola
             condition => held(history, &known, id, condition),
         };
         judged += usize::from(verdict.is_some());
-        violations.extend(verdict.and_then(Result::err).map(|detail| Violation { invariant: 5, about: None, detail }));
+        violations.extend(verdict.and_then(Result::err).map(|detail| Violation {
+            invariant: 5,
+            about: None,
+            detail,
+        }));
     }
     (violations, judged)
 }
@@ -45,7 +49,7 @@ fn held(
 ) -> Option<Result<(), String>> {
     let touch = history.operation(id);
     let place: StoreKey = (touch.store, touch.key.clone());
-    let (dot, timestamp) = touch.touched(&history.witnessed)?;
+    let (dot, timestamp) = touch.witnessed(&history.witnessed)?;
     let value = &known.touches(&place).iter().find(|seen| seen.dot == dot)?.value;
     let lives = history.witnessed.lives.get(&(touch.store.to_owned(), touch.key.clone()))?;
     let Some(&Life::Until(new)) = lives.get(&(timestamp, dot)) else { return None };

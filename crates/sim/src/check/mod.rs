@@ -157,7 +157,7 @@ impl Attribution {
                 }
             }
             if let (Outcome::Acknowledged, Some((dot, timestamp))) =
-                (&operation.outcome, operation.touched(&history.witnessed))
+                (&operation.outcome, operation.witnessed(&history.witnessed))
             {
                 known.learn(&place, dot, timestamp, id);
             }

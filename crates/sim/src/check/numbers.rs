@@ -46,7 +46,11 @@ impl Numbers {
     }
 
     fn say(&mut self, detail: String) {
-        self.broken.push(Violation { invariant: 6, about: None, detail: format!("a number goes backwards: {detail}") });
+        self.broken.push(Violation {
+            invariant: 6,
+            about: None,
+            detail: format!("a number goes backwards: {detail}"),
+        });
     }
 
     /// What went backwards.

@@ -22,7 +22,7 @@ pub fn check(history: &History, remains: &[Remains], rules: Rules) -> Vec<Violat
     violations
 }
 
-/// Every acknowledged put is there at the end, or something is that replaced it.
+/// Every acknowledged put, and every deletion whose event is known, is there at the end, or something is that replaced it.
 fn kept(
     history: &History,
     held: &Remains,
@@ -36,7 +36,8 @@ fn kept(
     for (id, put) in
         history.all().filter(|(_, put)| is_at(put, &place) && put.outcome == Outcome::Acknowledged)
     {
-        if put.action == Action::Delete || forgetting.is_taken(id, THE_END) {
+        let nameless = put.action == Action::Delete && known.event(id).is_none();
+        if nameless || forgetting.is_taken(id, THE_END) {
             continue;
         }
         // Without a name for its event, all that is known is that the key cannot be empty.

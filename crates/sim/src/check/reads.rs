@@ -164,9 +164,13 @@ impl<'a> Judge<'a> {
         let event = self.known.event(write).map(|(dot, timestamp)| Event { dot, timestamp });
         let is_forgotten = || self.forgetting.is_taken(write, answer.at);
         let deletes = written.action == Action::Delete;
-        let undoes = || deletes && (event.is_none() || replaces(self.history, written).is_some());
+        let plain = written.outcome == Outcome::Acknowledged;
+        let undoes = || deletes && (plain || replaces(self.history, written).is_some());
         Some(match (&answer.operation.outcome, event) {
             (Outcome::Got(_), Some(event)) if !is_forgotten() => Ok(Demand::Holds(event)),
+            (Outcome::Shown(Some(_)), Some(_)) if deletes && plain => {
+                Ok(self.demand_of_shown(answer, write, event).unwrap_or(Demand::Undone))
+            }
             _ if undoes() => Ok(Demand::Undone),
             _ if deletes => Err(Excuse::Deleted),
             (Outcome::Got(_), Some(_)) => Err(Excuse::Deleted),
@@ -445,9 +449,30 @@ mod tests {
         story.got(late, &[]);
         let lossy = Rules { copies_kept: false, ..rules() };
         let (wrong, pairs) = check(&story.history, &[], lossy);
-        assert_eq!((wrong.len(), pairs.all, pairs.unpromised), (1, 1, 1), "the fault came after the first get");
+        assert_eq!(
+            (wrong.len(), pairs.all, pairs.unpromised),
+            (1, 1, 1),
+            "the fault came after the first get"
+        );
         assert!(wrong[0].detail.contains(&format!("{early:?} misses")), "{wrong:?}");
         assert_eq!(check(&story.history, &[], rules()).0.len(), 2, "where nothing is lost, both owe it");
+    }
+
+    #[test]
+    fn a_redis_del_with_one_possible_event_is_judged_like_a_write() {
+        for (others, missed) in [(0, 1), (1, 0)] {
+            let mut story = Story { store: "default", ..Story::default() };
+            let put = story.put_blind("a");
+            story.stamped(put, 1, 1);
+            let delete = story.delete(Basis::Overwrite);
+            story.deletions(others + 1);
+            story.acknowledged(delete);
+            let get = story.get();
+            story.got(get, &[(Story::dot(1, 1), "a")]);
+            let found = wrong(&story, rules());
+            assert_eq!(found.len(), missed, "with {others} other deletions under way: {found:?}");
+            assert!(found.iter().all(|wrong| wrong.detail.contains(&format!("misses {delete:?}"))));
+        }
     }
 
     #[test]
