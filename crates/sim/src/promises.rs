@@ -19,7 +19,7 @@ use crate::check::forgotten::Forgetting;
 use crate::check::{Attribution, Violation};
 use crate::cluster::World;
 use crate::dice::Dice;
-use crate::history::{Action, History, Operation, OperationId, Outcome, Recorder, Remains};
+use crate::history::{Action, Basis, History, Operation, OperationId, Outcome, Recorder, Remains};
 
 /// Longest pause between two looks at a random moment.
 const PAUSE_MS_MAX: u64 = 400;
@@ -127,10 +127,10 @@ impl Promises {
             }
         };
         // Made at most once: some seeds ask at each look for many writes of a key that a round took.
-        let seen = LazyCell::new(|| self.seen(history));
+        let seen = LazyCell::new(|| self.seen(history, store, key));
         let forgetting =
-            LazyCell::new(|| Forgetting::new(&seen.0, &seen.1, world.setup.rules().reaped_after));
-        let may_be_forgotten = |id| forgetting.is_taken(id, world.executor.now());
+            LazyCell::new(|| Forgetting::new(&seen.history, &seen.known, world.setup.rules().reaped_after));
+        let may_be_forgotten = |id| forgetting.is_taken(seen.numbers[&id], world.executor.now());
         for &id in writes {
             match self.verdict(history, id, &held, may_be_forgotten) {
                 None => drop(self.kept.lock().insert(id, world.executor.now())),
@@ -173,12 +173,22 @@ impl Promises {
         Some(self.describe(id, write, event, held, (copies.len(), required), &struck))
     }
 
-    /// The history with what was witnessed so far, and who wrote what.
-    fn seen(&self, history: &History) -> (History, Attribution) {
-        let (epochs, witnessed) = (self.world.epochs(), self.world.witness.events());
-        let history = History { epochs, witnessed, ..history.clone() };
+    /// The history of one key with what was witnessed so far, and who wrote what.
+    fn seen(&self, history: &History, store: &'static str, key: &Bytes) -> Seen {
+        let mut numbers = BTreeMap::new();
+        let mut operations: Vec<Operation> = Vec::new();
+        for (id, operation) in history.all().filter(|(_, one)| (one.store, &one.key) == (store, key)) {
+            numbers.insert(id, OperationId(operations.len()));
+            let mut operation = operation.clone();
+            if let Basis::After(read) = &mut operation.basis {
+                *read = numbers[read];
+            }
+            operations.push(operation);
+        }
+        let witnessed = self.world.witness.look(|seen| seen.of_key(store, key, &operations));
+        let history = History { operations, epochs: self.world.epochs(), witnessed, ..History::default() };
         let known = Attribution::new(&history, &[]);
-        (history, known)
+        Seen { history, known, numbers }
     }
 
     /// Who stored a write, and where it is in the end: what a judge of the whole run says beside its verdict.
@@ -253,6 +263,14 @@ impl Promises {
             lies(held, write.store, event),
         )
     }
+}
+
+/// What was seen of one key.
+struct Seen {
+    history: History,
+    known: Attribution,
+    /// The number here of each operation of the whole history.
+    numbers: BTreeMap<OperationId, OperationId>,
 }
 
 /// Whether a client was told that the write is done, in words that name it.

@@ -18,6 +18,7 @@ use storage::{Change, Commit, Remains, StorageEngine, StorageError};
 
 use crate::copies::{self, HINTS};
 use crate::executor::Executor;
+use crate::history::{Action, Operation};
 
 /// Events that no client was told of.
 #[derive(Clone, Debug, Default)]
@@ -218,6 +219,34 @@ impl Witness {
 }
 
 impl Events {
+    /// What was seen of one key, by these operations.
+    pub(crate) fn of_key(&self, store: &str, key: &Bytes, operations: &[Operation]) -> Events {
+        let place = (store.to_owned(), key.clone());
+        let values = operations.iter().filter_map(|operation| match &operation.action {
+            Action::Put(value) => self.values.get_key_value(value),
+            _ => None,
+        });
+        let touches = self.touches.iter().filter(|touch| (touch.store.as_str(), &touch.key) == (store, key));
+        let deletions = self.deletions.iter().filter(|one| (one.store.as_str(), &one.key) == (store, key));
+        Events {
+            values: values.map(|(value, event)| (value.clone(), *event)).collect(),
+            touches: touches.cloned().collect(),
+            deletions: deletions.cloned().collect(),
+            lives: self
+                .lives
+                .get_key_value(&place)
+                .map(|(at, lives)| (at.clone(), lives.clone()))
+                .into_iter()
+                .collect(),
+            removals: self
+                .removals
+                .get_key_value(&place)
+                .map(|(at, all)| (at.clone(), all.clone()))
+                .into_iter()
+                .collect(),
+        }
+    }
+
     /// The first moment, not before `since`, at which a node removed its own record of the key.
     pub fn removed_after(&self, (store, key): (&str, &Bytes), since: Moment) -> Option<Moment> {
         let removals = self.removals.get(&(store.to_owned(), key.clone()))?;
