@@ -131,6 +131,26 @@ fn an_epoch_by_which_a_peer_refuses_what_is_pushed_is_heard() {
     assert_eq!(refused.load(Ordering::Relaxed), 1);
 }
 
+/// By an older document the peer may be no replica, and would keep what nobody looks for there.
+#[test]
+fn a_peer_stores_what_is_pushed_only_when_it_goes_by_the_document_that_made_it_a_replica() {
+    let (home, node, second, peer, _) = equal();
+    let mut newer = Cluster { generation: Generation(2), ..cluster() };
+    newer.stores[0].since = Generation(2);
+    home.call(&node, merge(&KEY, &old(), 0, None)).unwrap();
+    home.adopt(&node, newer.clone());
+    let pushed = Arc::new(AtomicUsize::new(0));
+    let counted = pushed.clone();
+    home.serve(&peer, move |request| {
+        counted.fetch_add(usize::from(matches!(request, Request::ReplicaMerge(_))), Ordering::Relaxed);
+        None
+    });
+    compare(&home, &node, 2);
+    assert!(pushed.load(Ordering::Relaxed) > 0 && record(&peer, &KEY).is_empty());
+    second.adopt(&peer, newer);
+    home.stage.until(|| record(&peer, &KEY) == old());
+}
+
 /// Asks for records under a document that says otherwise of the replicas would be in vain.
 #[test]
 fn a_newer_document_breaks_a_comparison_off_only_where_it_changes_the_partitions() {
