@@ -330,11 +330,15 @@ fn damage_of_unknown_keys_is_told_of_until_all_was_compared_with_every_other_rep
     assert_eq!((complete(&node), unplaced(&node)), (3, 0));
 }
 
-type Others = Vec<(Home, Arc<Node>)>;
+pub(super) type Others = Vec<(Home, Arc<Node>)>;
 
 /// A node whose disk was lost, in so many buckets, and the two others, with some keys; it is not started again yet.
 fn lost(buckets: Option<u32>) -> (Home, Others, Vec<Bytes>) {
-    let home = Home::of(&Cluster { buckets, ..cluster() });
+    lost_from(Home::of(&Cluster { buckets, ..cluster() }))
+}
+
+/// The same, of a home that was not started so far.
+pub(super) fn lost_from(home: Home) -> (Home, Others, Vec<Bytes>) {
     let node = home.start();
     home.cut(node, 0);
     home.disk.wipe();
@@ -348,7 +352,7 @@ fn lost(buckets: Option<u32>) -> (Home, Others, Vec<Bytes>) {
     (home, others.into(), keys)
 }
 
-fn left(node: &Node) -> usize {
+pub(super) fn left(node: &Node) -> usize {
     node.antientropy.refill().lock().progress().0
 }
 

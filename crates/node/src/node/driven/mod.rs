@@ -22,6 +22,7 @@ pub(crate) mod home;
 mod keeping;
 mod mending;
 mod moving;
+mod paging;
 mod parting;
 mod reading;
 mod refilling;

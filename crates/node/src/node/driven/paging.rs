@@ -1,0 +1,74 @@
+//! Refills, page by page.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use model::{Epoch, NodeId, Token};
+use parking_lot::Mutex;
+use wire::messages::{RecordsPage, RecordsPaged, Request};
+
+use super::healing::{Others, left, lost_from};
+use super::repairing::first;
+use super::{Answer, Home, get};
+use crate::node::Node;
+
+fn lost() -> (Home, Others, Vec<Bytes>) {
+    lost_from(Home::new())
+}
+
+/// Whether it is the first page of its partition.
+fn is_first(page: &RecordsPage) -> bool {
+    page.from == Token(u64::from(page.partition.0) << 63)
+}
+
+fn page(records: &[Bytes], next: u64) -> Answer {
+    let records = records.iter().map(|key| (key.clone(), first(key))).collect();
+    RecordsPaged { epoch: Epoch(0), records, next: Some(Token(next)) }.into()
+}
+
+fn holds_all(node: &Node, keys: &[Bytes]) -> bool {
+    keys.iter().all(|key| get(node, key) == Ok(first(key)))
+}
+
+/// The next page is asked for while one is merged; a peer reads each from its disk.
+#[test]
+fn pages_follow_one_another_and_each_is_asked_for_once() {
+    let (home, others, keys) = lost();
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    for (_, peer) in &others {
+        let asked = asked.clone();
+        home.serve(peer, move |request| {
+            let Request::RecordsPage(wanted) = request else { return None };
+            asked.lock().push((wanted.partition.0, wanted.from.0));
+            is_first(wanted).then(|| page(&[], wanted.from.0 + 1))
+        });
+    }
+    let node = home.start();
+    home.stage.until(|| left(&node) == 0);
+    assert!(holds_all(&node, &keys));
+    assert_eq!(*asked.lock(), [(0, 0), (0, 1), (1, 1 << 63), (1, (1 << 63) + 1)]);
+}
+
+/// Such a peer would be asked without end.
+#[test]
+fn a_page_whose_next_one_begins_where_it_does_counts_as_none() {
+    let (home, others, keys) = lost();
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    for (other, peer) in &others {
+        let (asked, id) = (asked.clone(), other.config.id);
+        home.serve(peer, move |request| {
+            let Request::RecordsPage(wanted) = request else { return None };
+            asked.lock().push(id);
+            assert!(asked.lock().len() < 20, "the same page again and again");
+            Some(page(&[], wanted.from.0))
+        });
+    }
+    let node = home.start();
+    home.stage.until(|| asked.lock().len() >= 8);
+    // Four attempts with each.
+    let expected = [2, 3].map(|id| [NodeId(id); 4]).concat();
+    assert_eq!(asked.lock()[..8], expected);
+    others.iter().for_each(|(_, peer)| home.serve(peer, |_| None));
+    home.stage.until(|| left(&node) == 0);
+    assert!(holds_all(&node, &keys));
+}
