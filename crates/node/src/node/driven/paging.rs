@@ -1,9 +1,9 @@
-//! Refills, page by page.
+//! Refills whose peers give a page that is too old, goes nowhere, cannot be merged, or is long in coming.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
-use model::{Epoch, NodeId, Token};
+use model::{Epoch, Generation, NodeId, Token};
 use parking_lot::Mutex;
 use wire::messages::{RecordsPage, RecordsPaged, Request};
 
@@ -28,6 +28,10 @@ fn page(records: &[Bytes], next: u64) -> Answer {
 
 fn holds_all(node: &Node, keys: &[Bytes]) -> bool {
     keys.iter().all(|key| get(node, key) == Ok(first(key)))
+}
+
+fn hear(node: &Node) {
+    node.replica.epochs().hear(Epoch(3), Generation(1), Some(Generation(1)));
 }
 
 /// The next page is asked for while one is merged; a peer reads each from its disk.
@@ -71,4 +75,27 @@ fn a_page_whose_next_one_begins_where_it_does_counts_as_none() {
     others.iter().for_each(|(_, peer)| home.serve(peer, |_| None));
     home.stage.until(|| left(&node) == 0);
     assert!(holds_all(&node, &keys));
+}
+
+/// The page may hold what was forgotten since. A peer that knows the epoch reads it again.
+#[test]
+fn a_page_of_before_the_epoch_is_not_taken_and_its_peer_is_told() {
+    let (home, others, keys) = lost();
+    let node = home.start();
+    hear(&node);
+    others.iter().for_each(|(_, peer)| home.serve(peer, |_| None));
+    home.stage.until(|| left(&node) == 0);
+    assert!(holds_all(&node, &keys));
+    assert_eq!(others[0].1.replica.epochs().tag(), Epoch(3));
+}
+
+#[test]
+fn a_page_of_a_later_epoch_is_taken_and_the_epoch_with_it() {
+    let (home, others, keys) = lost();
+    others.iter().for_each(|(_, peer)| hear(peer));
+    others.iter().for_each(|(_, peer)| home.serve(peer, |_| None));
+    let node = home.start();
+    home.stage.until(|| left(&node) == 0);
+    assert!(holds_all(&node, &keys));
+    assert_eq!(node.replica.epochs().tag(), Epoch(3));
 }
