@@ -1,15 +1,20 @@
 //! Refills whose peers give a page that is too old, goes nowhere, cannot be merged, or is long in coming.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
-use model::{Epoch, Generation, NodeId, Token};
+use model::{Epoch, Generation, NodeId, PartitionId, Timestamp, Token, Value};
 use parking_lot::Mutex;
+use runtime::disk::simulated::{Fault, Operation};
+use wire::error::ErrorCode;
 use wire::messages::{RecordsPage, RecordsPaged, Request};
 
 use super::healing::{Others, left, lost_from};
+use super::home::cluster;
 use super::repairing::first;
-use super::{Answer, Home, get};
+use super::{Answer, Home, get, merge, record, set};
 use crate::node::Node;
 
 fn lost() -> (Home, Others, Vec<Bytes>) {
@@ -98,4 +103,36 @@ fn a_page_of_a_later_epoch_is_taken_and_the_epoch_with_it() {
     home.stage.until(|| left(&node) == 0);
     assert!(holds_all(&node, &keys));
     assert_eq!(node.replica.epochs().tag(), Epoch(3));
+}
+
+/// Where each write is acknowledged by all, one peer is enough, so its page must have been merged to the last record.
+#[test]
+fn one_record_of_a_page_that_could_not_be_merged_leaves_its_partition_incomplete() {
+    let mut document = cluster();
+    document.stores[0].consistency.writes_required = 3;
+    let (home, others, keys) = lost_from(Home::of(&document).syncing());
+    let newer = set(&first(&keys[0]), 8, Timestamp(30), Value::Present("newer".into()));
+    others.iter().for_each(|(other, peer)| {
+        other.call(peer, merge(&keys[0], &newer, 0, None)).unwrap();
+    });
+    let node = home.start();
+    home.call(&node, merge(&keys[0], &first(&keys[0]), 0, None)).unwrap();
+    let (disk, failed) = (home.disk.clone(), Arc::new(AtomicBool::new(false)));
+    let fails = failed.clone();
+    home.serve(&others[0].1, move |request| {
+        if let Request::RecordsPage(wanted) = request
+            && wanted.partition == PartitionId(0)
+            && !fails.swap(true, Ordering::Relaxed)
+        {
+            disk.inject(Fault::next(Operation::Read, 2));
+        }
+        None
+    });
+    home.stage.until(|| failed.load(Ordering::Relaxed));
+    home.stage.pass(Duration::from_secs(1));
+    assert_eq!((left(&node), record(&node, &keys[0])), (1, first(&keys[0])));
+    assert_eq!(get(&node, &keys[0]), Err(ErrorCode::Refilling));
+    assert!(holds_all(&node, &keys[3..]));
+    home.stage.until(|| left(&node) == 0);
+    assert_eq!(get(&node, &keys[0]), Ok(newer));
 }
