@@ -37,7 +37,7 @@ fn outcome(home: &Home, node: &Node, amid: impl FnOnce()) -> Json {
 }
 
 /// What the real node says, after so long.
-fn later(stage: &Stage, peer: &Weak<Node>, request: &Request, seconds: u64) -> Answer {
+pub(super) fn later(stage: &Stage, peer: &Weak<Node>, request: &Request, seconds: u64) -> Answer {
     let timer = (stage as &dyn runtime::Clock).sleep(Duration::from_secs(seconds));
     let (peer, request) = (peer.upgrade().unwrap().antientropy.clone(), request.clone());
     Answer::Later(Box::pin(async move {

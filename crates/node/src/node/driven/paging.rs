@@ -8,10 +8,11 @@ use bytes::Bytes;
 use model::{Epoch, Generation, NodeId, PartitionId, Timestamp, Token, Value};
 use parking_lot::Mutex;
 use runtime::disk::simulated::{Fault, Operation};
+use serde_json::json;
 use wire::error::ErrorCode;
 use wire::messages::{RecordsPage, RecordsPaged, Request};
 
-use super::healing::{Others, left, lost_from};
+use super::healing::{Others, later, left, lost_from};
 use super::home::cluster;
 use super::repairing::first;
 use super::{Answer, Home, get, merge, record, set};
@@ -135,4 +136,30 @@ fn one_record_of_a_page_that_could_not_be_merged_leaves_its_partition_incomplete
     assert!(holds_all(&node, &keys[3..]));
     home.stage.until(|| left(&node) == 0);
     assert_eq!(get(&node, &keys[0]), Ok(newer));
+}
+
+/// A session may take hours.
+#[test]
+fn a_refill_shows_what_has_come_while_its_session_runs() {
+    let (home, others, keys) = lost();
+    let early = keys[..3].iter().min_by_key(|key| Token::of(key)).unwrap().clone();
+    for (_, peer) in &others {
+        let (its, stage, early) = (Arc::downgrade(peer), home.stage.clone(), early.clone());
+        home.serve(peer, move |request| match request {
+            Request::RecordsPage(wanted) if wanted.from == Token(0) => {
+                Some(page(std::slice::from_ref(&early), Token::of(&early).0 + 1))
+            }
+            Request::RecordsPage(_) => Some(later(&stage, &its, request, 3)),
+            _ => None,
+        });
+    }
+    let node = home.start();
+    home.stage.until(|| record(&node, &early) == first(&early));
+    home.stage.pass(Duration::from_secs(1));
+    let told = node.antientropy.refill_status();
+    assert_eq!((&told["records"], &told["partitions_left"]), (&json!(1), &json!(2)), "{told}");
+    let bytes = early.len() + wire::versions::record_bytes(None, &first(&early));
+    assert_eq!(told["bytes"], 2 * 18 + bytes, "two sums and one record");
+    home.stage.until(|| left(&node) == 0);
+    assert_eq!(node.antientropy.refill_status()["records"], 6, "each once");
 }
