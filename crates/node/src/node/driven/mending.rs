@@ -67,6 +67,17 @@ fn a_hint_that_cannot_be_read_is_found_by_a_scrub_which_asks_for_a_comparison_wi
 }
 
 #[test]
+fn a_node_that_stops_reads_no_hint_any_more() {
+    let home = Home::new();
+    let node = home.start();
+    home.call(&node, merge(&KEY, &old(), 0, Some(2))).unwrap();
+    assert_eq!(home.stage.run(node.antientropy.scrub_now()), 1);
+    assert_eq!(events(&node, &["hints-corrupt"]), [], "it is sound");
+    node.antientropy.close();
+    assert_eq!(home.stage.run(node.antientropy.scrub_now()), 0);
+}
+
+#[test]
 fn a_comparison_that_runs_shows_how_far_it_is_and_an_order_to_stop_breaks_it_off() {
     let (home, node, second, peer, _) = equal();
     second.call(&peer, merge(&KEY, &old(), 0, None)).unwrap();
