@@ -77,6 +77,22 @@ fn a_node_that_stops_reads_no_hint_any_more() {
     assert_eq!(home.stage.run(node.antientropy.scrub_now()), 0);
 }
 
+/// Leaves of too many records are read in vain for one that differs, and too many leaves take memory.
+#[test]
+fn a_tree_that_is_counted_is_as_deep_as_its_own_partition_has_records() {
+    let (home, node, _second, _peer, _) = equal();
+    // More than 32 for each of the sixteen leaves of the least tree.
+    for key in keys_of(0, 600) {
+        home.call(&node, merge(&key, &content(10), 0, None)).unwrap();
+    }
+    for id in [PartitionId(0), PartitionId(1)] {
+        store(&node).trees().writing(id).doubt();
+    }
+    home.stage.pass(Duration::from_secs(2));
+    let tree = |id| store(&node).trees().look(PartitionId(id), |tree| (tree.records(), tree.bits())).unwrap();
+    assert_eq!((tree(0), tree(1)), ((Some(600), Some(6)), (Some(3), Some(5))));
+}
+
 #[test]
 fn a_comparison_that_runs_shows_how_far_it_is_and_an_order_to_stop_breaks_it_off() {
     let (home, node, second, peer, _) = equal();
