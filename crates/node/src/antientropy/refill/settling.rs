@@ -156,3 +156,38 @@ pub(super) fn note(
         refill.entered.merged(&store.definition().name, partition, (peer, peered.adopted));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use protocol::rebalance::steps;
+
+    use super::*;
+    use crate::node::driven::home::{Home, cluster, store};
+
+    /// A round goes from store to store by the view that it began with. That view gives this node nothing of what a
+    /// document has brought meanwhile: gets would be answered *not found*.
+    #[test]
+    fn what_a_newer_document_brings_is_not_settled_by_the_one_of_before() {
+        let mut before = cluster();
+        before.stores[0].consistency.replicas = 2;
+        let home = Home::of(&before);
+        let node = home.start();
+        let own = NodeId(1);
+        let partitions = before.ring.partitions();
+        let Partition { id, nodes, .. } = partitions.iter().find(|p| !p.nodes[..2].contains(&own)).unwrap();
+        let moving = steps::begin(&before, &[(*id, vec![nodes[0], own, nodes[1]])]).unwrap();
+        let (antientropy, view) = (node.antientropy(), node.replica().view().get());
+        home.adopt(&node, moving.clone());
+        let is_left = || {
+            let left = antientropy.refill().lock().incomplete("s") == [*id];
+            assert_eq!(left, store(&node).trees().is_incomplete(*id));
+            left
+        };
+        settle_alone(antientropy, &view, &store(&node));
+        assert!(is_left());
+        // By the document of now it settles what is this node's no more.
+        home.adopt(&node, steps::back(&moving, &[*id]).unwrap());
+        settle_alone(antientropy, &node.replica().view().get(), &store(&node));
+        assert!(!is_left());
+    }
+}
