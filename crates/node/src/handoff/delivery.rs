@@ -290,7 +290,50 @@ impl Settled {
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+    use storage::ScanLimit;
+
     use super::*;
+    use crate::node::Node;
+    use crate::node::driven::home::{Home, deleted, handoffs, old, store};
+
+    /// No member of the cluster, so its hints go to the replicas of their keys.
+    const GONE: NodeId = NodeId(9);
+
+    /// Hints as they were read, of which the second has changed since.
+    fn parked(node: &Node) -> Vec<Hint> {
+        let (hints, store) = (node.replica().hints(), store(node));
+        for key in ["a", "b", "c"] {
+            hints.park(GONE, store.definition(), key.as_bytes(), &old()).unwrap();
+        }
+        let limit = ScanLimit { records_max: 10, bytes_max: 1 << 20 };
+        let mut read = hints.page(GONE, None, limit).unwrap().0;
+        read.sort_by_key(|hint| hint.key.clone());
+        assert_eq!(read.iter().map(|hint| &hint.key).collect::<Vec<_>>(), ["a", "b", "c"]);
+        hints.park(GONE, store.definition(), b"b", &deleted()).unwrap();
+        read
+    }
+
+    /// Keys of the hints that are left.
+    fn left(node: &Node) -> Vec<Bytes> {
+        let limit = ScanLimit { records_max: 10, bytes_max: 1 << 20 };
+        let hints = node.replica().hints().page(GONE, None, limit).unwrap().0;
+        let mut keys: Vec<Bytes> = hints.into_iter().map(|hint| hint.key).collect();
+        keys.sort();
+        keys
+    }
+
+    /// After a walk that leaves something the courier rests. After one that leaves nothing it looks at once for more.
+    #[test]
+    fn a_hint_that_changed_before_it_was_readdressed_is_left_and_nobody_is_at_fault() {
+        let home = Home::new();
+        let node = home.start();
+        let handoffs = handoffs(&node);
+        handoffs.stop();
+        let settled = home.stage.run(readdress(&handoffs, parked(&node)));
+        assert_eq!(settled, Settled { removed: 2, left: 1, fault: None });
+        assert_eq!(left(&node), ["b"]);
+    }
 
     #[test]
     fn what_a_target_says_of_itself_is_told_from_what_it_says_of_a_hint() {

@@ -22,6 +22,7 @@ use wire::messages::{ReplicaMerge, Request, Response, Since2, StoreRef};
 use super::stage::WALL_BEGIN;
 use super::{Answer, Stage, Wires};
 use crate::engines::{Engines, LogEngines};
+use crate::handoff::Handoffs;
 use crate::node::{Node, NodeConfig, StartError};
 use crate::stores::LocalStore;
 
@@ -235,6 +236,11 @@ fn quiet(node: NodeId) -> NodeConfig {
     config.antientropy.period = NEVER;
     config.antientropy.scrub_period = NEVER;
     config
+}
+
+/// The node's handoff.
+pub(crate) fn handoffs(node: &Node) -> Arc<Handoffs> {
+    node.handoffs.get().unwrap().clone()
 }
 
 /// The store of all tests.
