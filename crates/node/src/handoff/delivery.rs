@@ -336,6 +336,23 @@ mod tests {
     }
 
     #[test]
+    fn what_changed_while_it_was_sent_and_what_must_be_read_again_are_left_and_nobody_is_at_fault() {
+        let home = Home::new();
+        let node = home.start();
+        let handoffs = handoffs(&node);
+        handoffs.stop();
+        let (hints, mut settled) = (parked(&node), Settled::default());
+        let answers = [Ok(()), Ok(()), Err(None)];
+        let mut counted = Vec::new();
+        for (hint, answer) in hints.iter().zip(answers) {
+            settled.take_in(&handoffs, hint, answer);
+            counted.push((settled.removed, settled.left, settled.fault));
+        }
+        assert_eq!(counted, [(1, 0, None), (1, 1, None), (1, 2, None)]);
+        assert_eq!(left(&node), ["b", "c"]);
+    }
+
+    #[test]
     fn what_a_target_says_of_itself_is_told_from_what_it_says_of_a_hint() {
         use ErrorCode::*;
         for (code, fault) in [
