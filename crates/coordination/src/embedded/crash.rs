@@ -8,6 +8,8 @@
 //!
 //! `TONTINE_COORDINATION_SEEDS=20000 cargo test --profile proof -p coordination many_crashes -- --ignored` plays many.
 
+mod planted;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -524,23 +526,20 @@ impl Planned {
     }
 }
 
-/// Plays seeds on a disk that `plant` makes; all that was wrong.
-fn violations(seeds: u64, plant: fn(SimulatedDisk) -> Arc<dyn Disk>) -> Vec<String> {
-    let play = |seed| {
-        let mut run = Run::new(seed, plant);
-        let played = catch_unwind(AssertUnwindSafe(|| run.play())).unwrap_or_else(|panic| {
-            let message = panic.downcast_ref::<String>().map(String::as_str);
-            let message = message.or_else(|| panic.downcast_ref::<&str>().copied());
-            Err(format!("a panic: {}", message.unwrap_or("without a message")))
-        });
-        let story = &run.story[run.story.len().saturating_sub(12)..];
-        played.err().map(|wrong| format!("seed {}: {wrong}\n{}", run.seed, story.join("\n")))
-    };
-    (1..=seeds).filter_map(play).collect()
+/// Plays a seed on a disk that `plant` makes; says what was wrong.
+fn violation(seed: u64, plant: fn(SimulatedDisk) -> Arc<dyn Disk>) -> Option<String> {
+    let mut run = Run::new(seed, plant);
+    let played = catch_unwind(AssertUnwindSafe(|| run.play())).unwrap_or_else(|panic| {
+        let message = panic.downcast_ref::<String>().map(String::as_str);
+        let message = message.or_else(|| panic.downcast_ref::<&str>().copied());
+        Err(format!("a panic: {}", message.unwrap_or("without a message")))
+    });
+    let story = &run.story[run.story.len().saturating_sub(12)..];
+    played.err().map(|wrong| format!("seed {}: {wrong}\n{}", run.seed, story.join("\n")))
 }
 
 fn check(seeds: u64) {
-    let wrong = violations(seeds, |disk| Arc::new(disk));
+    let wrong: Vec<String> = (1..=seeds).filter_map(|seed| violation(seed, |disk| Arc::new(disk))).collect();
     if let Some(first) = wrong.first() {
         let all: Vec<&str> = wrong.iter().filter_map(|wrong| wrong.lines().next()).collect();
         panic!("{} of {seeds} seeds\n{}\n{first}", wrong.len(), all.join("\n"));
