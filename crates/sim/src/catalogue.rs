@@ -10,7 +10,7 @@ use crate::swarm::Setup;
 pub const SEEDS_MAX: u64 = 30;
 
 /// Enums of bugs that tests of a crate plant in their machines: the source, those of the tests, the layer, and the tests that convict all of them.
-const MACHINES: [(&str, &[&str], &str, &[&str]); 3] = [
+const MACHINES: [(&str, &[&str], &str, &[&str]); 4] = [
     (
         include_str!("../../protocol/src/quorum/planted.rs"),
         &[
@@ -37,6 +37,12 @@ const MACHINES: [(&str, &[&str], &str, &[&str]); 3] = [
         &[include_str!("../../protocol/src/collection/explore/scenarios.rs")],
         "collection rounds",
         &["every_planted_bug_is_found"],
+    ),
+    (
+        include_str!("../../protocol/src/rebalance/steps/explore/plants.rs"),
+        &[include_str!("../../protocol/src/rebalance/steps/explore.rs")],
+        "steps of a move",
+        &["a_planted_bug_in_a_move_is_found", "a_planted_bug_in_a_change_of_numbers_is_found"],
     ),
 ];
 

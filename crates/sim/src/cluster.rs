@@ -7,6 +7,7 @@
 //!
 //! Must never: reach around the ports, but to read what a node holds when all is over.
 
+mod counted;
 mod damage;
 mod ending;
 mod equal;
@@ -98,6 +99,8 @@ pub struct World {
     strikes: Arc<damage::Strikes>,
     /// Writes that clients were told are done.
     acknowledgements: AtomicU64,
+    /// How often each kind of harm was done.
+    harm: Mutex<BTreeMap<String, u64>>,
     /// Batches of hints that failed while a node had no room for requests.
     crowded: AtomicU64,
     log: Mutex<Vec<String>>,
@@ -201,6 +204,7 @@ impl World {
             members,
             strikes,
             acknowledgements: AtomicU64::new(0),
+            harm: Mutex::default(),
             crowded: AtomicU64::new(0),
             log: Mutex::default(),
             before: sessions::Before::default(),
@@ -408,31 +412,6 @@ impl World {
         }
     }
 
-    /// Notes that a fault takes copies from a node, now.
-    pub(crate) fn strike(&self, position: usize) {
-        self.strikes.note(self.executor.now(), self.machines[position].id);
-    }
-
-    /// Nodes from which faults took copies at `since` or later.
-    pub fn struck_since(&self, since: Moment) -> Vec<NodeId> {
-        self.strikes.since(since)
-    }
-
-    /// When faults took copies from a node, so far.
-    pub fn strikes(&self) -> Vec<Moment> {
-        self.strikes.moments()
-    }
-
-    /// A client was told that a write is done.
-    pub(crate) fn acknowledged(&self) {
-        self.acknowledgements.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Writes so far that clients were told are done.
-    pub fn acknowledgements(&self) -> u64 {
-        self.acknowledgements.load(Ordering::Relaxed)
-    }
-
     /// Which nodes do not stand, each with the last reason that its start gave, which names the file.
     pub fn why_not_up(&self) -> String {
         let log = self.log.lock();
@@ -495,32 +474,6 @@ impl World {
             }
         }
         Ok(remains)
-    }
-
-    /// Batches of hints that failed so far, as the nodes that run tell.
-    pub fn failed_batches(&self) -> u64 {
-        const NAME: &str = "tontine_handoff_batches_failed_total ";
-        let nodes = (0..self.machines.len()).filter_map(|position| self.node(position));
-        let failed = |text: &str| {
-            let number = text.lines().find_map(|line| line.strip_prefix(NAME));
-            number.and_then(|number| number.parse::<u64>().ok()).unwrap_or(0)
-        };
-        nodes.map(|node| failed(&node.metrics().text())).sum()
-    }
-
-    /// So many more batches of hints have failed while a node had no room for requests.
-    pub(crate) fn crowded(&self, batches: u64) {
-        self.crowded.fetch_add(batches, Ordering::Relaxed);
-    }
-
-    /// All of them.
-    pub fn crowded_batches(&self) -> u64 {
-        self.crowded.load(Ordering::Relaxed)
-    }
-
-    /// Times that reads found nothing in memory and were begun again elsewhere.
-    pub fn refused_reads(&self) -> u64 {
-        self.machines.iter().map(|machine| machine.disk.refused_reads()).sum()
     }
 
     /// The node on a machine, while it runs.

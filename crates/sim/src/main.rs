@@ -243,7 +243,7 @@ fn check_seeds(
                     let report = play(setup(seed));
                     spent_us.fetch_add(started.elapsed().as_micros() as u64, Ordering::Relaxed);
                     pairs.lock().add(seed, &report.pairs);
-                    *played.lock() += report.played;
+                    *played.lock() += report.played.clone();
                     cold.fetch_add(usize::from(report.refused_reads > 0), Ordering::Relaxed);
                     let again = (position < twice).then(|| play(setup(seed)).trace);
                     let differs = again.is_some_and(|trace| trace != report.trace);

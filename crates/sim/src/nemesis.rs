@@ -54,6 +54,7 @@ pub async fn harm(world: Arc<World>, process: crate::executor::ProcessId) {
         }
         let harm = Harm { world: world.clone(), victim, victims, dice: Dice::new(dice.roll()), end };
         world.tell(format!("{fault:?} strikes {}", world.machines()[victim].id()));
+        world.harmed(format!("{fault:?}"));
         world.executor.spawn(process, Box::pin(harm.strike(fault)));
     }
     world.executor.sleep_until(end).await;

@@ -1,5 +1,6 @@
 //! How often a run came to what is rare: printed, so that it cannot cease unseen.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::AddAssign;
 
@@ -10,7 +11,7 @@ use crate::artifacts::BookCounts;
 use crate::history::{Action, History, Outcome};
 
 /// Counts of rare things.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Played {
     /// Answers that showed a value of no bytes.
     pub empty: u64,
@@ -24,6 +25,10 @@ pub struct Played {
     pub artifacts: BookCounts,
     /// Calls of the coordination service that went wrong.
     pub service: MemoryFaultCounts,
+    /// Looks at the durable copies of one key's acknowledged writes.
+    pub looks: u64,
+    /// Harm that was drawn, by its kind.
+    pub harm: BTreeMap<String, u64>,
 }
 
 impl Played {
@@ -60,6 +65,10 @@ impl AddAssign for Played {
         self.service.sessions_lost += other.service.sessions_lost;
         self.service.writes_in_doubt += other.service.writes_in_doubt;
         self.service.reads_behind += other.service.reads_behind;
+        self.looks += other.looks;
+        for (kind, count) in other.harm {
+            *self.harm.entry(kind).or_default() += count;
+        }
     }
 }
 
@@ -70,7 +79,7 @@ impl fmt::Display for Played {
             "{} answers showed a value of 0 bytes, {} values were refused as too long, {} conditions on expiries were \
              judged, {} batches of hints met a node without room; artifacts were swapped {} times, {} of them back, for {} requests that \
              were answered and {} that were not; of the coordination service {} sessions ended at a call, {} \
-             writes stayed in doubt, and {} readings were behind",
+             writes stayed in doubt, and {} readings were behind; {} looks at durable copies; harm:",
             self.empty,
             self.too_long,
             self.lifetimes,
@@ -81,7 +90,9 @@ impl fmt::Display for Played {
             self.artifacts.refused,
             self.service.sessions_lost,
             self.service.writes_in_doubt,
-            self.service.reads_behind
-        )
+            self.service.reads_behind,
+            self.looks
+        )?;
+        self.harm.iter().try_for_each(|(kind, count)| write!(f, " {kind} {count}"))
     }
 }

@@ -8,6 +8,7 @@
 use std::cell::LazyCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -39,6 +40,8 @@ pub struct Promises {
     kept: Mutex<BTreeMap<OperationId, Moment>>,
     /// The first moment at which each write was seen not to.
     broken: Mutex<BTreeMap<OperationId, Violation>>,
+    /// Looks at one key's copies.
+    looks: AtomicU64,
 }
 
 impl Promises {
@@ -51,6 +54,7 @@ impl Promises {
             last: Mutex::default(),
             kept: Mutex::default(),
             broken: Mutex::default(),
+            looks: AtomicU64::new(0),
         };
         let promises = Arc::new(promises);
         let watching = Arc::downgrade(&promises);
@@ -69,6 +73,11 @@ impl Promises {
             self.world.executor.sleep(pause).await;
             recorder.look(|history| self.look(history));
         }
+    }
+
+    /// How often the copies of a key were looked at.
+    pub fn looks(&self) -> u64 {
+        self.looks.load(Ordering::Relaxed)
     }
 
     /// What was broken, in the order of the writes.
@@ -116,6 +125,7 @@ impl Promises {
     /// Whether these writes of one key have their copies now.
     fn judge(&self, history: &History, (store, key): (&'static str, &Bytes), writes: &[OperationId]) {
         let world = &self.world;
+        self.looks.fetch_add(1, Ordering::Relaxed);
         let Some(held) = world.copies.of_key(world.machines(), &world.witness, store, key) else { return };
         let held = match held {
             Ok(held) => held,

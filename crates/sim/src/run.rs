@@ -183,6 +183,8 @@ pub fn play_story(setup: Setup, story: Story) -> Report {
             crowded: world.crowded_batches(),
             artifacts: world.artifacts.counts(),
             service: world.service.fault_counts(),
+            looks: promises.looks(),
+            harm: world.harm(),
             ..played
         },
         steps: world.executor.steps(),

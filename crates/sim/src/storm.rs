@@ -44,6 +44,7 @@ fn strike(world: &Arc<World>, process: ProcessId, dice: &mut Dice) {
     while victims.len() > many {
         victims.swap_remove(dice.below(victims.len() as u64) as usize);
     }
+    world.harmed("Storm".to_owned());
     world.tell(format!("a storm cuts the power of {many} nodes"));
     for victim in victims {
         let (world, mut dice) = (world.clone(), Dice::new(dice.roll()));

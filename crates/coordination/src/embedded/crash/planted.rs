@@ -23,7 +23,7 @@ use runtime::{BoxFuture, Disk, DiskError, File, FileStat};
 use super::violation;
 
 /// Seeds in which each lie must be convicted.
-const SEEDS: u64 = 150;
+const SEEDS: u64 = 400;
 
 /// What a lying disk says it has done.
 #[derive(Clone, Copy, PartialEq, Eq)]
