@@ -14,5 +14,6 @@ mod messages;
 mod plants;
 mod reach;
 mod replays;
+mod scans;
 mod stage;
 mod world;
