@@ -100,6 +100,7 @@ pub struct Deed {
 #[derive(Default)]
 struct Known {
     deeds: Vec<Deed>,
+    nodes: BTreeSet<NodeId>,
     events: BTreeMap<Dot, Timestamp>,
     values: BTreeMap<Bytes, Dot>,
 }
@@ -165,8 +166,7 @@ impl Witness {
 
     /// All nodes that ever stored anything of the key, for whom it may be.
     pub fn nodes_of(&self, store: &str, key: &Bytes) -> BTreeSet<NodeId> {
-        self.of_key(store, key, |known| known.deeds.iter().map(|deed| deed.node).collect())
-            .unwrap_or_default()
+        self.of_key(store, key, |known| known.nodes.clone()).unwrap_or_default()
     }
 
     /// The engine with this name that a node has open now.
@@ -214,6 +214,7 @@ impl Witness {
                 events.values.entry(value.clone()).or_insert((version.dot, version.timestamp));
             }
         }
+        known.nodes.insert(node);
         known.deeds.push(Deed { at: self.executor.now(), node, hint_for, dots });
     }
 }
