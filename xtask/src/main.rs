@@ -15,7 +15,8 @@ const USAGE: &str = "usage: cargo run -p xtask -- tidy [ROOT]
   tidy      holds the tree against ARCHITECTURE.md, docs/glossary.md, docs/design/dependencies.md and the style rules
   ROOT      checkout to look at; the workspace that this program was built from by default
 
-  mutants   changes one expression at a time, and prints each change that no test of the crate notices
+  mutants   changes one expression at a time, and prints each change that no test of the crate notices;
+            tests of other crates are not played
   PACKAGE   a crate of crates/
   FILES     patterns of its files, such as 'crates/storage/src/log/**'; all of them by default
   --skip    leaves out tests whose names contain this; may be given again
@@ -29,6 +30,10 @@ fn main() -> ExitCode {
     match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         ["tidy"] => tidy(tidy::workspace_root()),
         ["tidy", root] => tidy(PathBuf::from(root)),
+        ["help" | "--help" | "-h"] | ["mutants", "help" | "--help" | "-h"] => {
+            println!("{USAGE}");
+            ExitCode::SUCCESS
+        }
         ["mutants", rest @ ..] if !rest.is_empty() => match options(rest) {
             Ok(options) => mutants(&options),
             Err(reason) => {
@@ -36,10 +41,6 @@ fn main() -> ExitCode {
                 ExitCode::from(2)
             }
         },
-        ["help" | "--help" | "-h"] => {
-            println!("{USAGE}");
-            ExitCode::SUCCESS
-        }
         _ => {
             eprintln!("{USAGE}");
             ExitCode::from(2)
@@ -86,7 +87,10 @@ fn options(arguments: &[&str]) -> Result<mutants::Options, String> {
             "--skip" => options.skipped.push(value()?.to_owned()),
             "--seconds" => options.test_time_max = Duration::from_secs(number(value()?)?),
             "--budget" => options.mutant_time_max = Duration::from_secs(number(value()?)?),
-            "--seeds" => options.seeds = number(value()?)?,
+            "--seeds" => {
+                let text = value()?;
+                options.seeds = text.parse().map_err(|_| format!("--seeds {text}: not a number"))?;
+            }
             "--threads" => options.threads = usize::try_from(number(value()?)?).unwrap_or(usize::MAX),
             unknown if unknown.starts_with('-') => return Err(format!("unknown option {unknown}")),
             package if options.package.is_empty() => options.package = package.to_owned(),

@@ -57,7 +57,7 @@ With `--page` it prints this page; the test `plants` verifies it.
 
 ## In whole clusters
 
-A bug wraps a port or an engine. The seed is the first that convicts: `sim run --seed N --plant NAME`.
+A bug wraps a port or an engine. The invariants are those of `ARCHITECTURE.md`. The seed is the first that convicts: `sim run --seed N --plant NAME`.
 
 | plant | promise | layer | invariant | seed |
 |---|---|---|---|---|

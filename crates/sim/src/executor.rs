@@ -12,11 +12,12 @@
 //!
 //! Must never: read the clock of the machine, or run anything beside itself.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Arc, Once};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
@@ -34,6 +35,23 @@ const POLLS_AT_ONE_INSTANT_MAX: u64 = 2_000_000;
 
 /// How long it takes to read what is not in memory: other requests overtake the one that waits for it.
 const DISK_READ: Duration = Duration::from_millis(1);
+
+thread_local! {
+    /// Where in the sources the last panic of this thread was.
+    static PANICKED_AT: Cell<Option<String>> = const { Cell::new(None) };
+}
+
+/// Lets panics leave their place in the sources, which what is caught does not tell.
+fn note_places_of_panics() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            PANICKED_AT.set(panic.location().map(ToString::to_string));
+            before(panic);
+        }));
+    });
+}
 
 /// One life of a simulated process. A restart is another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -113,6 +131,7 @@ impl Wake for TaskWaker {
 impl Executor {
     /// An empty world at virtual time zero. With `shuffle`, ready tasks run in an order that it draws.
     pub fn new(shuffle: Option<Dice>) -> Arc<Executor> {
+        note_places_of_panics();
         let state = State {
             now: Moment::default(),
             tasks: BTreeMap::new(),
@@ -342,7 +361,8 @@ impl Executor {
                     .cloned()
                     .or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()))
                     .unwrap_or_else(|| "a panic without a message".to_owned());
-                Err(Halt::Panicked { message })
+                let place = PANICKED_AT.take().map_or_else(String::new, |place| format!(" ({place})"));
+                Err(Halt::Panicked { message: format!("{message}{place}") })
             }
         }
     }

@@ -1,18 +1,28 @@
 //! What clients asked, when, and what they heard, in virtual time.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use model::{Context, Dot, Moment, NodeId, Timestamp, VersionSet};
+use model::{Context, Dot, Moment, NodeId, Timestamp, Value, VersionSet};
 use parking_lot::Mutex;
 use wire::messages::Condition;
 
 use crate::witness::Events;
 
+/// Bytes of a value that people are shown.
+const BRIEF_BYTES: usize = 16;
+
 /// An operation's number in its history.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct OperationId(pub usize);
+
+impl fmt::Debug for OperationId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "#{}", self.0)
+    }
+}
 
 /// What was asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,6 +38,18 @@ pub enum Action {
         /// Whether it expires since.
         ends: bool,
     },
+}
+
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Action::Get => f.write_str("get"),
+            Action::Put(value) => write!(f, "put {}", brief(value)),
+            Action::Delete => f.write_str("delete"),
+            Action::Touch { ends: true } => f.write_str("touch, so that it expires"),
+            Action::Touch { ends: false } => f.write_str("touch, so that it stays"),
+        }
+    }
 }
 
 /// What must hold of a value's expiry for it to be changed, or what becomes of it when the value changes.
@@ -82,6 +104,43 @@ pub enum Outcome {
     Failed(String),
     /// It may have been done.
     Indeterminate(String),
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Outcome::Pending => f.write_str("nothing yet"),
+            Outcome::Got(set) => write!(f, "got {}, vector {:?}", versions(set), set.vector()),
+            Outcome::Written { dot, acks, sloppy, .. } => {
+                let by = if *sloppy { ", a fallback among them" } else { "" };
+                write!(f, "written as {dot} by {acks} nodes{by}")
+            }
+            Outcome::Shown(None) => f.write_str("shown nothing"),
+            Outcome::Shown(Some(value)) => write!(f, "shown {}", brief(value)),
+            Outcome::Acknowledged => f.write_str("acknowledged"),
+            Outcome::Failed(reason) => write!(f, "failed: {reason}"),
+            Outcome::Indeterminate(reason) => write!(f, "of unknown outcome: {reason}"),
+        }
+    }
+}
+
+/// The versions of a set, for people.
+pub(crate) fn versions(set: &VersionSet) -> String {
+    let value = |value: &Value| match value {
+        Value::Present(value) => brief(value),
+        Value::Tombstone => "a tombstone".to_owned(),
+    };
+    let versions: Vec<String> =
+        set.versions().iter().map(|version| format!("{} ({})", version.dot, value(&version.value))).collect();
+    if versions.is_empty() { "nothing".to_owned() } else { versions.join(" and ") }
+}
+
+/// What a value begins with, and its length: enough to know it by, on one line.
+fn brief(value: &Bytes) -> String {
+    match value.len() {
+        0..=BRIEF_BYTES => value.escape_ascii().to_string(),
+        length => format!("{}… of {length} bytes", value[..BRIEF_BYTES].escape_ascii()),
+    }
 }
 
 /// One operation of one client.

@@ -38,7 +38,12 @@ fn main() -> ExitCode {
         Some("run") => run(&arguments[1..]),
         Some("check") => check(&arguments[1..]),
         Some("plant") => plants(&arguments[1..]),
-        _ => Err("no command".to_owned()),
+        Some("help" | "--help" | "-h") => {
+            println!("{USAGE}");
+            return ExitCode::SUCCESS;
+        }
+        Some(other) => Err(format!("there is no command {other:?}")),
+        None => Err("no command".to_owned()),
     };
     parsed.unwrap_or_else(|reason| {
         eprintln!("sim: {reason}\n{USAGE}");
@@ -87,7 +92,11 @@ fn run(arguments: &[String]) -> Result<ExitCode, String> {
         None if arguments.iter().any(|argument| argument == "--bounds") => Setup::of_seed(seed).with_bounds(),
         None if has_numbers(arguments) => Setup::of_seed(seed).with_numbers(),
         None => Setup::of_seed(seed),
-        Some(name) => Setup::planted(seed, Plant::named(name).ok_or(format!("unknown plant {name:?}"))?),
+        Some(name) => Setup::planted(
+            seed,
+            Plant::named(name)
+                .ok_or_else(|| format!("unknown plant {name:?}; docs/design/plants.md has their names"))?,
+        ),
     };
     let started = Instant::now();
     let report = play(setup);
@@ -105,11 +114,10 @@ fn tell(report: &Report) {
         let at = operation.invoked.nanos as f64 / 1e9;
         let returned = operation.returned.map_or(f64::NAN, |moment| moment.nanos as f64 / 1e9);
         let line = format!(
-            "{at:10.6} c{} {}/{} #{} {:?} {:?} -> {returned:.6} {:?}",
+            "{at:10.6} c{} {}/{} {id:?} {}, {:?} -> {returned:.6} {}",
             operation.client,
             operation.store,
             String::from_utf8_lossy(&operation.key),
-            id.0,
             operation.action,
             operation.basis,
             operation.outcome
@@ -204,6 +212,9 @@ fn check(arguments: &[String]) -> Result<ExitCode, String> {
     }
     if arguments.iter().any(|argument| argument == "--pushes") {
         seeds.retain(|&seed| Setup::of_seed(seed).pushes());
+    }
+    if seeds.is_empty() {
+        return Err(format!("no seed of {range} is to be played"));
     }
     let numbers = has_numbers(arguments);
     let setup = |seed| if numbers { Setup::of_seed(seed).with_numbers() } else { Setup::of_seed(seed) };

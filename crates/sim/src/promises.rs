@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use model::{Moment, NodeId, Value, VersionSet};
+use model::{Moment, NodeId};
 use parking_lot::Mutex;
 
 use crate::check::durable::{self, Event};
@@ -20,7 +20,7 @@ use crate::check::forgotten::Forgetting;
 use crate::check::{Attribution, Violation};
 use crate::cluster::World;
 use crate::dice::Dice;
-use crate::history::{Action, Basis, History, Operation, OperationId, Outcome, Recorder, Remains};
+use crate::history::{Action, Basis, History, Operation, OperationId, Outcome, Recorder, Remains, versions};
 
 /// Longest pause between two looks at a random moment.
 const PAUSE_MS_MAX: u64 = 400;
@@ -215,8 +215,10 @@ impl Promises {
             .get(&id)
             .map_or_else(String::new, |kept| format!(", had its copies at {}", seconds(*kept)));
         format!(
-            "; {id:?} ({}) was acknowledged at {acknowledged}{kept}; stored by {}; in the end: {}",
+            "; {id:?}, {} ({}), {} at {acknowledged}{kept}; stored by {}; in the end: {}",
+            write.action,
             event.dot,
+            write.outcome,
             self.stored(write, event),
             held.map_or_else(|| "nobody looked".to_owned(), |held| lies(held, write.store, event)),
         )
@@ -255,18 +257,19 @@ impl Promises {
     ) -> String {
         let now = self.world.executor.now();
         let key = String::from_utf8_lossy(&write.key);
-        let head = format!("{}/{key}: write #{} of c{}", write.store, id.0, write.client);
+        let head = format!("{}/{key}: {id:?} of c{}, {}", write.store, write.client, write.action);
         let Some(event) = event else {
             return format!("{head} was acknowledged at {} and no node ever stored it", seconds(now));
         };
         let before = match self.kept.lock().get(&id) {
             Some(kept) => format!("it had them at {}", seconds(*kept)),
-            None => "it never had them".to_owned(),
+            None if write.returned == Some(now) => "it never had them".to_owned(),
+            None => "nobody had looked before".to_owned(),
         };
         format!(
-            "{head} ({}), acknowledged at {}: {copies} durable copies at {}, {required} must be ({before}); \
-             stored by {}; if the harm came now: {}; struck since: {struck:?}",
+            "{head} ({}), {} at {}: {copies} durable copies at {}, {required} must be ({before}); stored by {}; if the harm came now: {}; struck since: {struck:?}",
             event.dot,
+            write.outcome,
             write.returned.map_or_else(String::new, seconds),
             seconds(now),
             self.stored(write, event),
@@ -296,24 +299,13 @@ fn is_promise(write: &Operation) -> bool {
 fn lies(held: &Remains, store: &str, event: Event) -> String {
     let own = held.replicas.iter().map(|(node, set)| match durable::holds(store, set, event) {
         true => format!("{node} has it"),
-        false => format!("{node} has {} instead", brief(set)),
+        false => format!("{node} has {} instead", versions(set)),
     });
     let hints = held.hints.iter().map(|(holder, target, set)| {
         let has = durable::holds(store, set, event);
         format!("{holder} has {} for {target}", if has { "a hint" } else { "a hint without it" })
     });
     own.chain(hints).collect::<Vec<_>>().join(", ")
-}
-
-/// The versions of a set, for people.
-fn brief(set: &VersionSet) -> String {
-    let value = |value: &Value| match value {
-        Value::Present(bytes) => String::from_utf8_lossy(&bytes[..bytes.len().min(16)]).into_owned(),
-        Value::Tombstone => "a tombstone".to_owned(),
-    };
-    let versions: Vec<String> =
-        set.versions().iter().map(|version| format!("{} ({})", version.dot, value(&version.value))).collect();
-    if versions.is_empty() { "nothing".to_owned() } else { versions.join(" and ") }
 }
 
 fn seconds(at: Moment) -> String {

@@ -165,7 +165,11 @@ pub fn play_story(setup: Setup, story: Story) -> Report {
     violations.extend(check::drained::check(&hints));
     violations.extend(wrong.into_iter().map(|detail| Violation { invariant: 0, about: None, detail }));
     if let Err(halt) = ended {
-        violations.push(Violation { invariant: 0, about: None, detail: describe(&halt) });
+        violations.push(Violation {
+            invariant: 0,
+            about: None,
+            detail: describe(&halt, world.executor.now()),
+        });
     }
     let played = Played::of(&history);
     let report = Report {
@@ -193,9 +197,11 @@ pub fn play_story(setup: Setup, story: Story) -> Report {
     report
 }
 
-fn describe(halt: &Halt) -> String {
+fn describe(halt: &Halt, at: Moment) -> String {
     match halt {
-        Halt::Panicked { message } => format!("a task panicked: {message}"),
+        Halt::Panicked { message } => {
+            format!("a task panicked at {:.6}: {message}", at.nanos as f64 / 1e9)
+        }
         Halt::Stuck => "nothing can go on, but the run is not over".to_owned(),
         Halt::Spinning => "tasks wake each other without end".to_owned(),
         Halt::TooLong => format!("the run is not over after {LIMIT:?} of virtual time"),

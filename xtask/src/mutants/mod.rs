@@ -63,6 +63,13 @@ pub enum MutantsError {
         /// What is wrong with it.
         reason: String,
     },
+    /// There is no such crate.
+    NoCrate {
+        /// What was named.
+        package: String,
+        /// Those there are.
+        crates: Vec<String>,
+    },
     /// No mutant is in these files.
     Nothing {
         /// The crate.
@@ -83,6 +90,9 @@ impl fmt::Display for MutantsError {
             MutantsError::Program { command, reason } => write!(f, "{command} failed: {}", reason.trim()),
             MutantsError::File { path, reason } => write!(f, "{path}: {reason}"),
             MutantsError::Unreadable { what, reason } => write!(f, "{what} cannot be understood: {reason}"),
+            MutantsError::NoCrate { package, crates } => {
+                write!(f, "there is no crate `{package}` in crates/; there are {}", crates.join(", "))
+            }
             MutantsError::Nothing { package, files } => write!(
                 f,
                 "crate `{package}` has no mutant in {}; patterns are paths from the root, such as 'crates/{package}/src/**'",
@@ -140,6 +150,10 @@ impl fmt::Display for Report {
 pub fn run(root: &Path, options: &Options) -> Result<Report, MutantsError> {
     let begun = Instant::now();
     let say = |what: &str| eprintln!("{:>5} s  {what}", begun.elapsed().as_secs());
+    let crates = crates_of(root)?;
+    if !crates.contains(&options.package) {
+        return Err(MutantsError::NoCrate { package: options.package.clone(), crates });
+    }
     let mutants: Vec<Mutant> = list::list(root, &options.package, &options.files)?;
     say(&format!("{} mutants; compiling all of them into one build", mutants.len()));
     let build = Build::make(root, options, &mutants, &say)?;
@@ -173,4 +187,15 @@ pub fn run(root: &Path, options: &Options) -> Result<Report, MutantsError> {
         survivors,
         broken_tests: reach.broken,
     })
+}
+
+/// The folders of `crates/`, in order.
+fn crates_of(root: &Path) -> Result<Vec<String>, MutantsError> {
+    let folder = root.join("crates");
+    let unreadable = |reason| MutantsError::File { path: folder.display().to_string(), reason };
+    let entries = std::fs::read_dir(&folder).map_err(unreadable)?;
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let mut names: Vec<String> = names.collect();
+    names.sort();
+    Ok(names)
 }
