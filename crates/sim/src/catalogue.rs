@@ -42,7 +42,7 @@ const MACHINES: [(&str, &[&str], &str, &[&str]); 4] = [
         include_str!("../../protocol/src/rebalance/steps/explore/plants.rs"),
         &[include_str!("../../protocol/src/rebalance/steps/explore.rs")],
         "steps of a move",
-        &["a_planted_bug_in_a_move_is_found", "a_planted_bug_in_a_change_of_numbers_is_found"],
+        &["a_planted_bug_in_a_change_of_numbers_is_found"],
     ),
 ];
 

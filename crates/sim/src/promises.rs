@@ -162,15 +162,16 @@ impl Promises {
     ) -> Option<String> {
         let write = history.operation(id);
         let event = self.event(write);
-        // Who never stored the key lost no copy of it. Who stored another event of it may have had what replaced this one.
+        // A node that never stored the key lost no copy of it. One that stored another event of it may have held what
+        // replaced this one.
         let mut struck = self.world.struck_since(write.invoked);
         if !struck.is_empty() {
             let nodes = self.world.witness.nodes_of(write.store, &write.key);
             struck.retain(|node| nodes.contains(node));
         }
         let required = usize::from(write.required).saturating_sub(struck.len());
-        if event.is_none() && matches!(write.action, Action::Touch { .. } | Action::Delete) {
-            // One of several; the others are judged.
+        if event.is_none() && !self.is_missing(write) {
+            // One of several that it may be; the others are judged.
             return None;
         }
         let copies = event.map(|event| durable::copies(held, event, write.is_strict())).unwrap_or_default();
@@ -181,6 +182,18 @@ impl Promises {
             return None;
         }
         Some(self.describe(id, write, event, held, (copies.len(), required), &struck))
+    }
+
+    /// Whether an acknowledged write without a known event has none: of a put, and of a deletion that no node stored.
+    fn is_missing(&self, write: &Operation) -> bool {
+        let Some(returned) = write.returned else { return false };
+        let (place, within) = ((write.store, &write.key), write.invoked..=returned);
+        match write.action {
+            Action::Delete => self.world.witness.look(|seen| seen.deletions(place, within).next().is_none()),
+            // GETEX may have found the expiry as it should be.
+            Action::Touch { .. } | Action::Get => false,
+            Action::Put(_) => true,
+        }
     }
 
     /// The history of one key with what was witnessed so far, and who wrote what.
@@ -220,7 +233,7 @@ impl Promises {
             event.dot,
             write.outcome,
             self.stored(write, event),
-            held.map_or_else(|| "nobody looked".to_owned(), |held| lies(held, write.store, event)),
+            held.map_or_else(|| "nobody read the key".to_owned(), |held| lies(held, write.store, event)),
         )
     }
 

@@ -153,7 +153,7 @@ pub fn play_story(setup: Setup, story: Story) -> Report {
     };
     let Found { remains, hints, wrong, unequal, left, moved } = std::mem::take(&mut *found.lock());
     let (mut violations, judged) = check::all(&history, &remains, setup.rules());
-    for violation in violations.iter_mut().take(EXPLAINED_MAX) {
+    for violation in violations.iter_mut().filter(|found| found.about.is_some()).take(EXPLAINED_MAX) {
         violation.detail.extend(violation.about.map(|write| promises.evidence(&history, write, &remains)));
     }
     violations.extend(promises.broken());

@@ -31,7 +31,8 @@ pub struct Events {
     pub deletions: Vec<Deletion>,
     /// All events of each key in their order, and how long the values live that they wrote.
     pub lives: BTreeMap<(String, Bytes), BTreeMap<(Timestamp, Dot), Life>>,
-    /// When any node removed its own record of each key, in order: only what a collection round does, removes one.
+    /// When any node removed its own record of each key, or a hint of a deletion, in order. Only collection rounds remove
+    /// records; a hint may also have been delivered.
     pub removals: BTreeMap<(String, Bytes), Vec<Moment>>,
 }
 
@@ -183,6 +184,14 @@ impl Witness {
         self.keys.lock().get(&(store.to_owned(), key.clone())).map(look)
     }
 
+    /// A hint is gone: a round removes those that hold nothing but deletions, and values that have expired.
+    fn hint_left(&self, place: Place, set: &VersionSet) {
+        let dead = |version: &Version| version.value == Value::Tombstone || version.expires.is_some();
+        if set.versions().iter().all(dead) {
+            self.events.lock().removals.entry(place).or_default().push(self.executor.now());
+        }
+    }
+
     fn saw(&self, place: Place, node: NodeId, hint_for: Option<NodeId>, set: Option<VersionSet>) {
         let mut keys = self.keys.lock();
         let known = keys.entry(place.clone()).or_default();
@@ -248,7 +257,7 @@ impl Events {
         }
     }
 
-    /// The first moment, not before `since`, at which a node removed its own record of the key.
+    /// The first moment, not before `since`, at which a node removed its own record of the key, or a hint of its deletion.
     pub fn removed_after(&self, (store, key): (&str, &Bytes), since: Moment) -> Option<Moment> {
         let removals = self.removals.get(&(store.to_owned(), key.clone()))?;
         removals.get(removals.partition_point(|&moment| moment < since)).copied()
@@ -274,11 +283,20 @@ impl Events {
         (store, key): (&str, &Bytes),
         within: RangeInclusive<Moment>,
     ) -> Option<(Dot, Timestamp)> {
-        let from = self.deletions.partition_point(|deletion| deletion.at < *within.start());
-        let during = self.deletions[from..].iter().take_while(|deletion| within.contains(&deletion.at));
-        let mut found = during.filter(|deletion| (deletion.store.as_str(), &deletion.key) == (store, key));
+        let mut found = self.deletions((store, key), within);
         let only = found.next().filter(|_| found.next().is_none())?;
         Some((only.dot, only.timestamp))
+    }
+
+    /// The events that deleted this key and were first stored within this time.
+    pub fn deletions<'a>(
+        &'a self,
+        (store, key): (&'a str, &'a Bytes),
+        within: RangeInclusive<Moment>,
+    ) -> impl Iterator<Item = &'a Deletion> {
+        let from = self.deletions.partition_point(|deletion| deletion.at < *within.start());
+        let during = self.deletions[from..].iter().take_while(move |deletion| deletion.at <= *within.end());
+        during.filter(move |deletion| (deletion.store.as_str(), &deletion.key) == (store, key))
     }
 
     fn deleted(&mut self, (store, key): &Place, version: &Version, at: Moment) {
@@ -348,10 +366,13 @@ struct WitnessedEngine {
 }
 
 impl WitnessedEngine {
-    fn saw(&self, partition: PartitionId, key: &[u8], record: Option<Bytes>) {
+    fn saw(&self, partition: PartitionId, key: &[u8], record: Option<Bytes>, removed: Option<Bytes>) {
         let key = Bytes::copy_from_slice(key);
         if self.name == HINTS {
-            // A hint leaves when it is delivered; what it held is elsewhere then.
+            // A hint leaves when it is delivered; what it held is elsewhere then. Or a round removes it.
+            if let Some((place, set)) = removed.and_then(|hint| copies::read_hint(&key, &hint)) {
+                self.witness.hint_left(place, &set);
+            }
             let Some(record) = record else { return };
             let Some((place, set)) = copies::read_hint(&key, &record) else { return };
             self.witness.saw(place, self.node, Some(NodeId(partition.0)), Some(set));
@@ -372,9 +393,10 @@ impl StorageEngine for WitnessedEngine {
         key: &[u8],
         change: &mut dyn FnMut(Option<&Bytes>) -> Change<'a>,
     ) -> Result<Option<Commit>, StorageError> {
-        let mut seen = None;
+        let (mut seen, mut removed) = (None, None);
         let commit = self.inner.update(partition, token, key, &mut |record| {
             let change = change(record);
+            removed = record.filter(|_| matches!(change, Change::Remove)).cloned();
             seen = match &change {
                 Change::Keep => None,
                 Change::Put(record) => Some(Some(record.clone())),
@@ -384,7 +406,7 @@ impl StorageEngine for WitnessedEngine {
             change
         })?;
         if let (Some(_), Some(record)) = (commit, seen) {
-            self.saw(partition, key, record);
+            self.saw(partition, key, record, removed);
         }
         Ok(commit)
     }

@@ -28,19 +28,24 @@ pub fn check(history: &History, remains: &[Remains], rules: Rules) -> Vec<Violat
                 if *put == id || !gone.includes(history, *put, shown, rules) {
                     return None;
                 }
-                let sees = |get: &&OperationId| rules.meet(history.operation(**get), delete);
+                let sees = |get: &&OperationId| {
+                    let get = history.operation(**get);
+                    let answered = get.returned.expect("it has shown something");
+                    rules.between(history, delete.invoked, answered).meet(get, delete)
+                };
                 let got = shown.after(history, delete.returned).iter().find(sees);
                 let seen = match got {
                     Some(get) => format!("in {get:?}"),
                     None if is_kept && shown.at_the_end => "at the end".to_owned(),
                     None => return None,
                 };
-                Some(format!("{}: {put:?} was deleted by {id:?}, and is back {seen}", name(&place)))
+                Some((id, format!("{}: {put:?} was deleted by {id:?}, and is back {seen}", name(&place))))
             };
             violations.extend(puts.iter().filter_map(back));
         }
     }
-    violations.into_iter().map(|detail| Violation { invariant: 3, about: None, detail }).collect()
+    let violation = |(id, detail)| Violation { invariant: 3, about: Some(id), detail };
+    violations.into_iter().map(violation).collect()
 }
 
 /// Where a put was seen. By put, because thousands of deletes of a key meet thousands of gets.
@@ -101,14 +106,21 @@ enum Gone {
     /// What this covers.
     Covered(Vector),
     /// What was acknowledged before the delete was asked.
-    Before(Option<Moment>),
+    Before {
+        /// When it was asked.
+        asked: Moment,
+        /// When it was acknowledged.
+        told: Moment,
+    },
 }
 
 impl Gone {
     fn by(history: &History, delete: &Operation) -> Option<Gone> {
         match (&delete.action, &delete.outcome) {
             (Action::Delete, Outcome::Written { .. }) => replaced_by(history, delete).map(Gone::Covered),
-            (Action::Delete, Outcome::Acknowledged) => Some(Gone::Before(Some(delete.invoked))),
+            (Action::Delete, Outcome::Acknowledged) => {
+                Some(Gone::Before { asked: delete.invoked, told: delete.returned? })
+            }
             _ => None,
         }
     }
@@ -118,11 +130,12 @@ impl Gone {
             Gone::Covered(vector) => {
                 !shown.events.is_empty() && shown.events.iter().all(|&dot| vector.covers(dot))
             }
-            Gone::Before(asked) => {
+            Gone::Before { asked, told } => {
                 let put = history.operation(put);
                 let acknowledged = matches!(put.outcome, Outcome::Acknowledged | Outcome::Written { .. });
+                let rules = rules.between(history, put.invoked, *told);
                 let seen = rules.meets(rules.reads_required, !rules.sloppy, put);
-                acknowledged && seen && put.returned < *asked
+                acknowledged && seen && put.returned < Some(*asked)
             }
         }
     }

@@ -29,7 +29,7 @@ use std::fmt;
 use std::time::Duration;
 
 use bytes::Bytes;
-use model::{Dot, Timestamp, Value, VersionSet};
+use model::{Dot, Moment, Timestamp, Value, VersionSet};
 
 use crate::history::{Action, History, Operation, OperationId, Outcome, Remains};
 use crate::witness::Touch;
@@ -83,6 +83,12 @@ impl Rules {
         let written = usize::from(write.required);
         let brought_back = !self.refilled || written >= self.writes_required;
         self.copies_kept && brought_back && strict && write.is_strict() && asked + written > self.replicas
+    }
+
+    /// The rules for what lies between two moments: where faults take copies for good, copies are kept as long as none
+    /// strikes.
+    pub fn between(&self, history: &History, from: Moment, to: Moment) -> Rules {
+        Rules { copies_kept: self.copies_kept || !history.was_struck(from, to), ..*self }
     }
 
     /// Copies that an acknowledged write must have at the end. Faults are drawn for the stores' W: a request that asks

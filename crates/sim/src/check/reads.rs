@@ -151,8 +151,8 @@ impl<'a> Judge<'a> {
     /// Whether the answer owes anything to the write's acknowledgement. Where faults take copies for good, it does as
     /// long as none struck between the two.
     fn meets(&self, answer: &Answer<'_>, write: &Operation) -> bool {
-        let kept = self.rules.copies_kept || !self.history.was_struck(write.invoked, answer.at);
-        Rules { copies_kept: kept, ..self.rules }.meet(answer.operation, write)
+        let rules = self.rules.between(self.history, write.invoked, answer.at);
+        rules.meet(answer.operation, write)
     }
 
     /// What the get's answer owes to the write; `None` where it owes nothing.
@@ -168,7 +168,7 @@ impl<'a> Judge<'a> {
         let undoes = || deletes && (plain || replaces(self.history, written).is_some());
         Some(match (&answer.operation.outcome, event) {
             (Outcome::Got(_), Some(event)) if !is_forgotten() => Ok(Demand::Holds(event)),
-            (Outcome::Shown(Some(_)), Some(_)) if deletes && plain => {
+            (Outcome::Shown(Some(_)), Some(_)) if deletes && (plain || written.store != siblings::STORE) => {
                 Ok(self.demand_of_shown(answer, write, event).unwrap_or(Demand::Undone))
             }
             _ if undoes() => Ok(Demand::Undone),

@@ -1,4 +1,4 @@
-//! SCAN over all cursors, as the Redis door answers it, while nodes die, links break and others write.
+//! SCAN over all cursors, as the Redis door answers it, while nodes die and others write.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -41,7 +41,7 @@ impl Scanner {
             };
             self.leave();
             self.failures += 1;
-            assert!(self.failures < 1000, "SCAN {cursor} is answered by nobody: {why}");
+            assert!(self.failures < 1000, "no node answers SCAN {cursor}: {why}");
             self.world.executor.sleep(Duration::from_millis(50)).await;
         }
     }
@@ -83,7 +83,7 @@ fn page(answer: &[Reply]) -> (String, Vec<Bytes>) {
     (String::from_utf8(cursor.to_vec()).expect("a number"), keys.collect())
 }
 
-/// Kills one node after the other, and breaks links, until `done`.
+/// Kills one node after the other, until `done`.
 async fn harm(world: Arc<World>, mut dice: Dice, done: Arc<AtomicBool>) {
     while !done.load(Ordering::Relaxed) {
         let victim = dice.below(world.machines().len() as u64) as usize;
@@ -96,7 +96,7 @@ async fn harm(world: Arc<World>, mut dice: Dice, done: Arc<AtomicBool>) {
     }
 }
 
-/// Writes and deletes keys that no scan must show or leave out, until `done`.
+/// Writes and deletes other keys, until `done`: a scan may show them or not.
 async fn churn(world: Arc<World>, client: Client, mut dice: Dice, done: Arc<AtomicBool>) {
     let store = client.store(LAST_WRITE).expect("the cluster has it");
     while !done.load(Ordering::Relaxed) {
