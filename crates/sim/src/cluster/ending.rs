@@ -1,5 +1,7 @@
 //! How processes and machines end: killed, paused, cut from power, stopped.
 
+use tokio::sync::oneshot;
+
 use super::*;
 
 impl World {
@@ -53,7 +55,8 @@ impl World {
         }
     }
 
-    /// Stops a node cleanly. Its process is gone afterwards.
+    /// Stops a node cleanly. Its process is gone afterwards. One that is killed while it stops does nothing more: it stops
+    /// in tasks of its own process, as on a machine.
     pub async fn stop(&self, position: usize) {
         let machine = &self.machines[position];
         let (process, node) = {
@@ -61,14 +64,33 @@ impl World {
             (life.process, life.node.clone())
         };
         if let (Some(process), Some(node)) = (process, node) {
-            node.leave().await;
+            let leaving = node.clone();
+            if self.within(process, async move { leaving.leave().await }).await.is_none() {
+                return;
+            }
             self.wires.end_process(process, Duration::ZERO);
             self.executor.sleep(Duration::from_millis(20)).await;
-            if let Err(error) = node.stop().await {
-                self.tell(format!("{} does not stop cleanly: {error}", machine.id));
+            match self.within(process, async move { node.stop().await }).await {
+                None => return,
+                Some(Ok(())) => {}
+                Some(Err(error)) => self.tell(format!("{} does not stop cleanly: {error}", machine.id)),
             }
         }
         self.kill(position, Duration::ZERO, Duration::ZERO);
+    }
+
+    /// Runs something in a process; `None` when the process is killed before it ends.
+    async fn within<T: Send + 'static>(
+        &self,
+        process: ProcessId,
+        body: impl Future<Output = T> + Send + 'static,
+    ) -> Option<T> {
+        let (told, hears) = oneshot::channel();
+        let body = async move {
+            let _ = told.send(body.await);
+        };
+        self.executor.spawn(process, Box::pin(body));
+        hears.await.ok()
     }
 
     /// Planted: the first identity that was seen comes back, as if stopped cleanly before the first write.

@@ -376,3 +376,23 @@ fn a_torn_last_record_is_cut_off_and_comes_back_from_the_replicas() {
         assert!(world.node(1).expect("it runs").incarnation() > incarnation, "it may have forgotten a stamp");
     });
 }
+
+/// A seed of the simulator met it: the stop went on in a task of the test, and wrote an index onto the next process's disk.
+#[test]
+fn a_node_that_is_killed_while_it_stops_writes_nothing_more() {
+    play(setup(8978), |world, client| async move {
+        put_all(&world, &client, &keys(30), "v").await;
+        let harm = world.executor.process();
+        for wait_ms in (0..60).step_by(3) {
+            let stopping = world.clone();
+            world.executor.spawn(harm, Box::pin(async move { stopping.stop(2).await }));
+            world.executor.sleep(Duration::from_millis(wait_ms)).await;
+            world.kill(2, Duration::ZERO, Duration::ZERO);
+            world.wipe(2);
+            // Whatever still went on would be done by now.
+            world.executor.sleep(Duration::from_millis(500)).await;
+            world.start(2);
+            until(&world, "the node stands again", || world.all_up()).await;
+        }
+    });
+}
