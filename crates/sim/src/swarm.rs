@@ -567,6 +567,7 @@ impl Setup {
             sloppy: self.sloppy,
             copies_kept: !unnoticed,
             refilled: losses,
+            hints_lost: losses && self.without.contains(&SafetyNet::AntiEntropy),
             reads_monotonic: self.monotonic
                 && !losses
                 && self.storms == 0

@@ -20,6 +20,7 @@ pub(crate) fn rules() -> Rules {
         sloppy: false,
         copies_kept: true,
         refilled: false,
+        hints_lost: false,
         reads_monotonic: false,
         reaped_after: Duration::ZERO,
     }

@@ -91,6 +91,31 @@ mod tests {
         assert!(wrong[0].detail.contains(&format!("{newer:?} ({new}) was acknowledged, but 0")), "{wrong:?}");
     }
 
+    /// Seed 15754 of 2026-11-28: a disk was lost with a hint on it, in a run in which nobody compares.
+    #[test]
+    fn a_write_whose_hint_was_lost_with_a_disk_needs_one_copy_where_nobody_compares() {
+        for (hints_lost, sloppy, copies, fine) in
+            [(true, true, 1, true), (true, true, 0, false), (true, false, 1, false), (false, true, 1, false)]
+        {
+            let mut story = Story::default();
+            let put = story.put_blind("a");
+            let (dot, _) = story.written(put, 1, 1);
+            let operation = &mut story.history.operations[put.0];
+            operation.strict = false;
+            if let crate::history::Outcome::Written { sloppy: told, .. } = &mut operation.outcome {
+                *told = sloppy;
+            }
+            let held = [Story::set(&[(dot, "a")], &[]), Default::default()];
+            let remains = Story::remains(&[(1, held[1 - copies].clone()), (2, Default::default())]);
+            let rules = Rules { refilled: true, hints_lost, ..rules() };
+            assert_eq!(
+                check(&story.history, &[remains], rules).is_empty(),
+                fine,
+                "{hints_lost} {sloppy} {copies}"
+            );
+        }
+    }
+
     #[test]
     fn a_write_that_a_merge_would_drop_is_caught() {
         let mut story = Story::default();

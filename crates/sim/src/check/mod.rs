@@ -66,6 +66,8 @@ pub struct Rules {
     pub copies_kept: bool,
     /// Whether faults took copies that nodes noticed and brought in again, from as many replicas as one of W is among.
     pub refilled: bool,
+    /// Whether a lost disk may take a hint along that nothing replaces, since no nodes compare what they hold.
+    pub hints_lost: bool,
     /// Whether the stores promise reads that never go backwards, and no fault took away what was shown.
     pub reads_monotonic: bool,
     /// No node reaps a value sooner than so long after it may read as absent: what it waits, less what clocks differ.
@@ -98,6 +100,7 @@ impl Rules {
         let spared = written >= self.writes_required;
         match (self.copies_kept, self.refilled) {
             (true, false) => written,
+            (true, true) if spared && self.hints_lost && !write.is_strict() => 1,
             (true, true) if spared => written,
             (false, _) if spared => 1,
             _ => 0,

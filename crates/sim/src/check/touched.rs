@@ -54,10 +54,17 @@ fn outranked(known: &Attribution, place: &StoreKey, touch: &Touch) -> Option<Vio
         return None;
     }
     let base = of_value.iter().map(|&event| rank(event)).filter(|&other| other < own).max()?;
+    // So may a change of its expiry against one of the other's.
+    let put = known.of_value(place, &touch.value).and_then(|put| known.event(put))?;
+    let origin = |(dot, timestamp): (Dot, Timestamp)| {
+        let touched = known.touches(place).iter().find(|other| other.dot == dot);
+        let put = touched.and_then(|other| known.event(known.of_value(place, &other.value)?));
+        put.map_or(timestamp, |(_, timestamp)| timestamp)
+    };
     let others = known.dots_of(place).filter_map(|(_, write)| Some((write, known.event(write)?)));
     let beaten = others
         .filter(|(_, event)| !of_value.contains(event))
-        .find(|&(_, event)| base.0 < event.1 && rank(event) < own)?;
+        .find(|&(_, event)| base.0 < event.1 && put.1 < origin(event) && rank(event) < own)?;
     let (write, (dot, timestamp)) = beaten;
     let detail = format!(
         "{}: {} at {} changed only an expiry of {} at {}, and outranks {write:?} ({dot} at {}), which it had not seen",
@@ -103,6 +110,26 @@ mod tests {
         assert_eq!(check(&story.history, &[]), []);
         story.history.operations[1].outcome = Outcome::Failed("no".to_owned());
         assert!(check(&story.history, &[])[0].detail.contains("live for ever 1 times"));
+    }
+
+    /// Seed 15745 of 2026-11-28: both puts have one timestamp, and so have the changes of their expiries.
+    #[test]
+    fn of_two_puts_with_one_timestamp_either_may_win_with_its_later_expiry() {
+        for (other, fine) in [(10, true), (11, false)] {
+            let mut story = persisted(12);
+            let put = story.put_blind("b");
+            story.stamped(put, 3, other);
+            let persist = story.touch(false);
+            story.acknowledged(persist);
+            story.history.witnessed.touches.push(Touch {
+                value: Bytes::from("b"),
+                dot: Story::dot(1, 2),
+                timestamp: Timestamp(12),
+                at: story.history.operation(persist).invoked,
+                ..story.history.witnessed.touches[0].clone()
+            });
+            assert_eq!(check(&story.history, &[]).is_empty(), fine, "a put at {other}");
+        }
     }
 
     #[test]
