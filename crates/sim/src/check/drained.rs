@@ -7,8 +7,8 @@ use super::Violation;
 /// Holder, target and number of the hints that are left when they had time to reach their targets.
 pub fn check(hints: &[(NodeId, NodeId, u64)]) -> Vec<Violation> {
     let left = |&(holder, target, count): &(NodeId, NodeId, u64)| Violation {
-        about: None,
         invariant: 2,
+        about: None,
         detail: format!("{holder} still holds {count} hints for {target}, long after the last fault"),
     };
     hints.iter().map(left).collect()
