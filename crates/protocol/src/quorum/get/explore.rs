@@ -5,6 +5,7 @@
 //! planted bugs prove that it can see.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use super::*;
 use crate::quorum::Spared;
@@ -12,6 +13,11 @@ use crate::quorum::fixtures::*;
 use crate::quorum::planted::{Bug, is_found};
 use plants::PlantedGet;
 use scopes::{joint_scopes, scopes, settling_scopes};
+
+/// Short, so that a fallback in the place of a silent replica can be late, too, before the deadline.
+const HEDGE_AFTER: u64 = 2;
+/// When a replica has been silent for so long that a fallback is asked in its place.
+const REPLACED_AFTER: u64 = 10 * HEDGE_AFTER;
 
 mod plants;
 mod scopes;
@@ -144,12 +150,79 @@ impl Observer {
         scope.candidates().iter().filter(|&&node| self.fate(node).is_none()).count()
     }
 
+    /// How many replicas that answer gets have come to this.
+    fn readers(&self, scope: &Scope, fate: Fate) -> usize {
+        self.nodes(fate).filter(|&node| scope.is_reader(node)).count()
+    }
+
+    /// Whether the nodes that were heard make a value known, though too few replicas are among them to deny it.
+    fn may_give_a_value(&self, scope: &Scope) -> bool {
+        let required = usize::from(scope.required);
+        let heard = self.answered() >= required && self.readers(scope, Fate::Answered) < required;
+        let live = self.merged(scope).winner().is_some_and(|winner| winner.live(WALL).is_some());
+        scope.sloppy && scope.held == 0 && heard && live
+    }
+
+    /// Replicas in whose place a fallback may be asked.
+    fn replaced(&self, scope: &Scope) -> usize {
+        let silent = |node: NodeId, asked: Moment| {
+            let own = scope.own == Some(node);
+            (scope.suspected.contains(&node) && !own) || self.now >= at(asked.nanos + REPLACED_AFTER)
+        };
+        let replaced = |&&node: &&NodeId| match self.asked[position(node)] {
+            Some((_, Fate::Failed)) => true,
+            Some((asked, Fate::Awaited)) => silent(node, asked),
+            _ => false,
+        };
+        scope.readers().iter().filter(replaced).count()
+    }
+
+    /// Fallbacks that stand in for a replica, at most: who answered, and who is awaited and in time for sure, or perhaps.
+    fn standing_in(&self, scope: &Scope, for_sure: bool) -> usize {
+        let stands = |node: &NodeId| match self.asked[position(*node)] {
+            Some((_, Fate::Answered)) => true,
+            Some((asked, Fate::Awaited)) => {
+                let trusted = !scope.suspected.contains(node);
+                trusted && (!for_sure || self.now < at(asked.nanos + HEDGE_AFTER))
+            }
+            _ => false,
+        };
+        let fallbacks = scope.candidates().into_iter().filter(|&node| !scope.is_reader(node));
+        fallbacks.filter(stands).count()
+    }
+
+    /// Whether a fallback is missing in the place of a replica.
+    fn lacks_fallbacks(&self, scope: &Scope) -> bool {
+        let asked = scope.readers().iter().all(|&node| self.fate(node).is_some());
+        let required = usize::from(scope.required);
+        let possible = scope.readers().len() >= required && self.now < at(DEADLINE);
+        let left = self.unasked(scope) > 0 && !self.counts_on_replicas(scope, false);
+        asked && possible && left && self.standing_in(scope, false) < self.replaced(scope)
+    }
+
+    /// Whether R replicas have answered or are in time, for sure or perhaps not.
+    fn counts_on_replicas(&self, scope: &Scope, for_sure: bool) -> bool {
+        let patience = if for_sure { HEDGE_AFTER } else { REPLACED_AFTER };
+        let in_time = |&&node: &&NodeId| match self.asked[position(node)] {
+            Some((_, Fate::Answered)) => true,
+            Some((asked, Fate::Awaited)) => {
+                let trusted = !scope.suspected.contains(&node) || scope.own == Some(node);
+                trusted && self.now < at(asked.nanos + patience)
+            }
+            _ => false,
+        };
+        scope.readers().iter().filter(in_time).count() >= usize::from(scope.required)
+    }
+
     fn see(&mut self, action: &GetAction, scope: &Scope) -> Result<(), String> {
         match action {
             GetAction::Fetch { node } => {
                 ensure(scope.candidates().contains(node), "asks whom it may not ask")?;
                 let replicas_first = scope.readers().iter().all(|&replica| self.fate(replica).is_some());
                 ensure(scope.is_reader(*node) || replicas_first, "a fallback is asked before a replica")?;
+                let enough = self.counts_on_replicas(scope, true);
+                let wanted = !enough && self.standing_in(scope, true) < self.replaced(scope);
+                ensure(scope.is_reader(*node) || wanted, "a fallback is asked in nobody's place")?;
                 let first = self.asked.iter().all(Option::is_none);
                 let lags = |node: NodeId| scope.lagging.contains(&node);
                 let better = |&replica: &NodeId| {
@@ -196,22 +269,31 @@ impl Observer {
 
     fn judge(&mut self, outcome: &GetOutcome, scope: &Scope) -> Result<(), String> {
         let (counted, required) = (self.answered(), usize::from(scope.required));
+        let replicas = self.readers(scope, Fate::Answered);
         match outcome {
             GetOutcome::Done { set, answered, sloppy } => {
                 self.end = End::Done;
                 ensure(counted >= required, "done with too few answers")?;
                 ensure(usize::from(*answered) == counted, "done with a wrong count")?;
-                let replicas = self.nodes(Fate::Answered).filter(|&node| scope.is_reader(node)).count();
                 ensure(*sloppy == (replicas < required), "done with a wrong sloppiness")?;
+                ensure(!sloppy || self.may_give_a_value(scope), "says *absent*, and too few replicas have")?;
                 ensure(*set == self.merged(scope), "done with something else than what was answered")?;
                 ensure(self.holders(set, scope) >= usize::from(scope.held), "done with too few holders")
             }
             GetOutcome::Failed { reason, .. } => {
                 self.end = End::Failed;
-                let left = counted + self.nodes(Fate::Awaited).count() + self.unasked(scope);
+                let awaited = self.nodes(Fate::Awaited).count();
+                let left = counted + awaited + self.unasked(scope);
+                let readers = scope.readers();
+                let unasked = readers.iter().filter(|&&node| self.fate(node).is_none()).count();
+                let replicas_left = replicas + self.readers(scope, Fate::Awaited) + unasked;
                 match *reason {
                     GetFailure::InsufficientReplicas { answered, .. } => ensure(
-                        left < required && usize::from(answered) == counted,
+                        replicas_left < required
+                            && (left < required || awaited == 0 || readers.len() < required)
+                            && (left < required || !self.lacks_fallbacks(scope))
+                            && !self.may_give_a_value(scope)
+                            && usize::from(answered) == replicas,
                         "failed although enough are left",
                     ),
                     GetFailure::NotHeld { holders, .. } => {
@@ -233,8 +315,9 @@ impl Observer {
                         )
                     }
                     GetFailure::DeadlinePassed { answered, .. } => {
-                        let late = self.now >= at(DEADLINE) && left >= required && counted < required;
-                        ensure(late && usize::from(answered) == counted, "failed before the deadline")
+                        let late = self.now >= at(DEADLINE) && left >= required && replicas < required;
+                        ensure(!self.may_give_a_value(scope), "keeps a value back")?;
+                        ensure(late && usize::from(answered) == replicas, "failed before the deadline")
                     }
                 }
             }
@@ -283,7 +366,7 @@ impl Observer {
         ensure(waits, "waits for nobody to hold it")?;
         let open = |&&node: &&NodeId| !self.holds(node, &merged, scope) && self.back(node, &merged).is_none();
         let fresh = |back: &WrittenBackTo| {
-            let patient = self.now.since(back.sent) < std::time::Duration::from_nanos(HEDGE_AFTER);
+            let patient = self.now.since(back.sent) < Duration::from_nanos(HEDGE_AFTER);
             patient && !scope.suspected.contains(&back.node)
         };
         let judged = self.now <= at(HEDGE_AFTER);
@@ -301,24 +384,28 @@ impl Observer {
 
     /// Judges a machine whose caller waits.
     fn judge_patience(&self, scope: &Scope) -> Result<(), String> {
-        let (answered, required) = (self.answered(), usize::from(scope.required));
+        let (answered, required) = (self.readers(scope, Fate::Answered), usize::from(scope.required));
         let hoped = usize::from(scope.held).min(scope.readers().len());
         let target = usize::from(scope.preferred.max(scope.required)).max(hoped);
-        let patient = self.now < at(HEDGE_AFTER) && self.nodes(Fate::Awaited).count() > 0;
+        let awaited = self.readers(scope, Fate::Awaited);
+        let patient = self.now < at(HEDGE_AFTER) && awaited > 0;
         if scope.held > 0 && (answered >= target || (answered >= required && !patient)) {
             return self.judge_settling(scope);
         }
         ensure(answered < target, "has what it hoped for and waits")?;
-        ensure(answered < required || self.now < at(HEDGE_AFTER), "has enough, no patience, and waits")?;
+        ensure(answered < required || patient, "has enough, no patience, and waits")?;
+        ensure(!self.may_give_a_value(scope), "keeps a value back")?;
         ensure(self.nodes(Fate::Awaited).count() > 0, "waits for nobody")?;
-        let trusted = |node: &NodeId| !scope.suspected.contains(node);
+        ensure(answered >= required || !self.lacks_fallbacks(scope), "nobody stands in for a replica")?;
+        let trusted = |node: &NodeId| !scope.suspected.contains(node) && scope.is_reader(*node);
         let fresh = |node: &NodeId| match self.asked[position(*node)] {
             Some((asked, _)) => asked == self.now || self.now < at(HEDGE_AFTER),
             None => false,
         };
         let expected = answered + self.nodes(Fate::Awaited).filter(trusted).filter(fresh).count();
         let target = if self.now < at(HEDGE_AFTER) { target } else { required };
-        let judged = self.now <= at(HEDGE_AFTER) && self.unasked(scope) > 0;
+        let unasked = scope.readers().iter().any(|&node| self.fate(node).is_none());
+        let judged = self.now <= at(HEDGE_AFTER) && unasked;
         ensure(!judged || expected >= target, "a missing answer is not asked for elsewhere")
     }
 }
@@ -331,8 +418,9 @@ impl World {
         let [old, new] = scope.spared.map(|spared| scope.held - spared);
         let (held, spared) = Spared::of(old, new);
         assert_eq!(held, scope.held, "one set needs all");
-        let options =
-            QuorumOptions { held, spared, ..options(scope.required, scope.preferred, scope.sloppy) };
+        let hedge_after = Duration::from_nanos(HEDGE_AFTER);
+        let options = options(scope.required, scope.preferred, scope.sloppy);
+        let options = QuorumOptions { held, spared, hedge_after, ..options };
         let mut actions = GetActions::new();
         let get = PlantedGet::start(candidates, scope.own, options, at(0), &mut actions);
         let (repaired, written_back) = (Vec::new(), Vec::new());
@@ -571,6 +659,12 @@ fn a_planted_bug_in_a_get_is_found() {
         Bug::AnswersTwice,
         Bug::AnswersLate,
         Bug::HidesSloppiness,
+        Bug::FallbackDenies,
+        Bug::TombstoneIsFound,
+        Bug::ExpiredIsFound,
+        Bug::ReplacesSlowReplicas,
+        Bug::StandsInForNobody,
+        Bug::GivesUpOnReplicas,
         Bug::RepairForgetsEarlier,
         Bug::RepairsFallbacks,
         Bug::UnaskedCounts,
