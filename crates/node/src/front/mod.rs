@@ -183,7 +183,9 @@ impl Front {
             return self.coordinator.get(&scope, key, options).await;
         }
         let (view, local) = self.current(store)?;
-        let got = self.coordinator.get(&self.scope(&view, &local), key, options).await?;
+        let answer = self.coordinator.get(&self.scope(&view, &local), key, options).await;
+        local.gets().count(&answer);
+        let got = answer?;
         local.see(got.set.timestamp_max());
         Ok(got)
     }

@@ -153,6 +153,17 @@ pub fn own_record_suffices(own: NodeId, definition: &Store, partition: &Partitio
     answers_required(definition) <= 1 && !held && replicas(definition, partition).contains(&own)
 }
 
+/// Whether so many of the replicas are there, as gets of the store's keys in this partition need to say that one is
+/// absent.
+pub fn absence_can_be_told(
+    definition: &Store,
+    partition: &Partition,
+    is_there: impl Fn(NodeId) -> bool,
+) -> bool {
+    let there = replicas(definition, partition).iter().filter(|&&node| is_there(node)).count();
+    there >= usize::from(answers_required(definition))
+}
+
 /// Whether the own node's acknowledgement alone completes a write to the store's keys in this partition: nobody else
 /// takes writes of them. A machine started for such a write would send nothing.
 pub fn own_write_suffices(own: NodeId, definition: &Store, partition: &Partition) -> bool {
