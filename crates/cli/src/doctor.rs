@@ -10,7 +10,7 @@ use serde_json::{Value as Json, json};
 
 use crate::failure::CliError;
 use crate::holder::{Launch, Process};
-use crate::output::{count, print, program, size};
+use crate::output::{count, print, size};
 use crate::shared::Shared;
 use crate::status::{NodeStatus, ask_all, is_up, tombstones};
 

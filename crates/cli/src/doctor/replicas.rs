@@ -102,11 +102,11 @@ mod tests {
         let zones: Vec<_> = nodes.iter().map(|node| (node.id, node.zone.clone())).collect();
         let consistency = Consistency { replicas: 3, reads_required: 2, writes_required: 2 };
         let store = Store::new(StoreName::new("carts").unwrap(), consistency).unwrap();
-        let cluster = Cluster::new("c", nodes, Ring::equal_slices(100, &zones), vec![store.clone()]);
+        let cluster = Cluster::new("c", nodes, Ring::equal_slices(128, &zones), vec![store.clone()]);
         let found = |up: &[u32]| too_few_of(&cluster, &store, &up.iter().copied().map(NodeId).collect());
         assert!(found(&[1, 2, 3, 4, 5]).is_none() && found(&[1, 2, 3, 4]).is_none());
         let finding = found(&[1, 2, 3]).expect("some partitions have two of n4 and n5");
-        assert!(finding.what.contains("of 100 partitions of store carts"), "{}", finding.what);
+        assert!(finding.what.contains("of 128 partitions of store carts"), "{}", finding.what);
         assert!(finding.next.starts_with("start n4, n5 again"), "{}", finding.next);
     }
 }
