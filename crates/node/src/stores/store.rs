@@ -258,8 +258,18 @@ impl LocalStore {
                 }
             })
             .map_err(|error| self.met(place, refuse(error)))?;
-        let (set, dot) = answer.map_err(|failure| self.met(place, failure))?;
+        let (set, dot) = answer.map_err(|failure| self.met(place, self.unless_full(failure)))?;
         Ok(Stamped::new(set, dot, own_context, commit))
+    }
+
+    /// What to answer instead of a judgement by what is held here, while the store refuses puts for want of room: it may
+    /// lack just what it has refused, and cannot be brought it. Another replica judges.
+    fn unless_full(&self, failure: Failure) -> Failure {
+        let judged = matches!(failure.code, ErrorCode::Obsolete | ErrorCode::ConditionFailed);
+        match judged && self.engine.room().is_ok_and(|room| room.wanted > 0) {
+            true => refuse(StorageError::Full),
+            false => failure,
+        }
     }
 
     /// As [`Self::stamp`], having read the key first: nobody waits for the disk while keeping others from a record.

@@ -7,8 +7,8 @@ use bytes::Bytes;
 use client::{ClientOptions, DeleteOptions, PutOptions};
 use model::{Epoch, Timestamp, WallMillis};
 use node::Node;
-use runtime::Clock;
 use runtime::clock::os::OsClock;
+use runtime::{Clock, Disk};
 use wire::ErrorCode;
 
 use crate::cluster::{PATIENCE, RunningCluster, store};
@@ -79,18 +79,25 @@ async fn many_keys_are_written_at_a_node_that_refills() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_keys_are_written_at_a_node_whose_disk_is_full() {
     let cluster = RunningCluster::start_logging(3, store(3, 2, 2), |_| {}).await;
-    let disk = cluster.disk(0);
-    disk.set_capacity(Some(disk.used_bytes()));
-    let is_full = || {
-        let view = cluster.nodes[0].replica().view().get();
-        let local = view.store("default").unwrap();
-        let stamped = local.stamp(view.route(local, b"full").place, b"full", order("v", None));
-        stamped.is_err_and(|failure| failure.code == ErrorCode::DiskFull)
-    };
-    wait_until("the disk is not full", is_full).await;
+    fill(&cluster).await;
     let keys = keys_of_the_first(&cluster, "k", 300);
     many_keys_are_written(&mut cluster.redis(0), &keys).await;
-    assert!(is_full());
+    assert!(is_full(&cluster));
+}
+
+/// Whether the first node's disk has no room for a value.
+fn is_full(cluster: &RunningCluster) -> bool {
+    let view = cluster.nodes[0].replica().view().get();
+    let local = view.store("default").unwrap();
+    let stamped = local.stamp(view.route(local, b"full").place, b"full", order("v", None));
+    stamped.is_err_and(|failure| failure.code == ErrorCode::DiskFull)
+}
+
+/// Leaves the first node no room for a value.
+async fn fill(cluster: &RunningCluster) {
+    let disk = cluster.disk(0);
+    disk.set_capacity(Some(disk.used_bytes()));
+    wait_until("the disk is not full", || is_full(cluster)).await;
 }
 
 /// Reads keys that the first node lacks, so that it is read last for a moment.
@@ -140,6 +147,49 @@ async fn a_write_that_its_first_replica_refuses_for_what_it_lacks_brings_it_that
     find_behind(&mut door, others.next().unwrap()).await;
     door.ask(&format!("SET {only} new NX"), "$-1\r\n").await;
 }
+
+/// A full disk could not be brought what the write replaced, so its node judged by what it lacked: sixteen times *other
+/// clients changed the key*, and nobody had.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_that_has_no_room_for_a_key_does_not_judge_what_becomes_of_it() {
+    let cluster = RunningCluster::start_logging(3, store(3, 2, 2), |config| {
+        config.collection.interval = Duration::from_millis(20);
+        config.antientropy.period = Duration::from_secs(24 * 3600);
+    })
+    .await;
+    let (keys, old) = (keys_of_the_first(&cluster, "k", 5), "v".repeat(OLD_BYTES as usize));
+    keys.iter().for_each(|key| merge_at(&cluster.nodes[1..], key, &old));
+    // A deletion is forgotten, and it was later than all these.
+    let client = cluster.client(ClientOptions::default()).await.store("default").unwrap();
+    client.put("deleted", "v", PutOptions::default()).await.unwrap();
+    client.delete(Bytes::from("deleted"), DeleteOptions::default()).await.unwrap();
+    let forgets = |node: &Arc<Node>| node.replica().epochs().tag() > Epoch(0) && !knows(node, "deleted");
+    wait_until("the deletion is remembered", || cluster.nodes.iter().all(forgets)).await;
+    let view = cluster.nodes[0].replica().view().get();
+    let local = view.store("default").unwrap();
+    let room = || local.engine().room().unwrap();
+    // Room for tombstones and small values, and for none of the old ones.
+    let disk = cluster.disk(0);
+    let reserve = disk.available_bytes() - room().bytes;
+    disk.set_capacity(Some(disk.used_bytes() + reserve + OLD_BYTES / 2));
+    wait_until("there is still room", || room().bytes < OLD_BYTES).await;
+    let answer = format!("${OLD_BYTES}\r\n{old}\r\n");
+    let commands = [
+        ("SET {} new XX", "+OK\r\n"),
+        ("SET {} new GET", &answer),
+        ("GETDEL {}", &answer),
+        ("PEXPIRE {} 1", ":1\r\n"),
+        ("DEL {}", ":1\r\n"),
+    ];
+    let mut door = cluster.redis(1);
+    for ((command, expected), key) in commands.into_iter().zip(&keys) {
+        door.ask(&command.replace("{}", key), expected).await;
+    }
+    assert!(room().wanted > 0, "no old value had room");
+}
+
+/// A value for which a disk has no room that has room for small ones.
+const OLD_BYTES: u64 = 64 << 10;
 
 /// A write that a node stamps wins over what it was told of before: its client may have been told of that, too. Clocks
 /// differ, so the node has to follow what others stamped, also where it holds nothing of it.
