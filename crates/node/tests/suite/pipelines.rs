@@ -212,3 +212,16 @@ async fn mixed_pipelines_answer_as_if_one_command_ran_after_the_other() {
         }
     }
 }
+
+/// Twenty megabytes each way stood still for ever: the node took in no command before its answers were read, and the
+/// client read no answer before its commands were taken in.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_writes_its_whole_pipeline_before_it_reads_gets_every_answer() {
+    let mut redis = Connection::open().await;
+    let value = "v".repeat(10_000);
+    redis.ask(&format!("SET k {value}"), "+OK\r\n").await;
+    let command = format!("*4\r\n$3\r\nSET\r\n$1\r\nk\r\n$10000\r\n{value}\r\n$3\r\nGET\r\n");
+    let sent = tokio::time::timeout(PATIENCE, redis.send(command.repeat(2_000).as_bytes())).await;
+    sent.expect("the pipeline stands still");
+    in_time(&mut redis, &format!("$10000\r\n{value}\r\n").repeat(2_000)).await;
+}

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 
-use bytes::BytesMut;
+use bytes::{Buf, BytesMut};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use model::Moment;
@@ -32,6 +32,7 @@ use super::reply::{Refusal, Reply};
 use super::session::{Session, Speaking};
 use super::together::{Answers, Means, Together, Turn};
 use super::transaction::Transaction;
+use super::unread::{Standstill, Unread};
 use crate::doors::native::{Rest, not_admitted};
 use crate::doors::numbers::{Burst, DoorNumbers, Operation};
 use crate::front::AtHand;
@@ -40,8 +41,8 @@ use crate::front::AtHand;
 const READ_BYTES: usize = 16 * 1024;
 /// Bytes that such a read asks for at most.
 const READ_BYTES_MAX: usize = 128 * 1024;
-/// No further command is taken in while so many bytes of answers wait to be sent.
-const WRITE_BYTES: usize = 256 * 1024;
+/// Bytes of answers that were sent and are still held, at most, while others wait behind them.
+const SENT_BYTES_MAX: usize = 256 * 1024;
 
 pub(super) async fn serve<S>(door: &Door, mut stream: S, session: Session, admitted: Arc<Admitted>)
 where
@@ -58,6 +59,7 @@ where
         out: BytesMut::new(),
         sent: 0,
         held: 0,
+        unread: Unread::new(door.front.clock().clone(), door.shared.unread.clone()),
         borrowed: false,
         ask: READ_BYTES,
         pipeline: Pipeline::default(),
@@ -125,7 +127,7 @@ enum End {
 enum Came {
     /// Commands are done, bytes have come, or there is room again.
     Progress,
-    /// The rest of a command did not come in time, or others got its room.
+    /// The rest of a command did not come in time, or others got its room; or answers were not read.
     TooSlow(Failure),
     /// Nothing more will come.
     End,
@@ -151,6 +153,8 @@ struct Connection<'a> {
     sent: usize,
     /// Bytes of answers that wait for their turn.
     held: usize,
+    /// How many may.
+    unread: Unread,
     /// Whether the input is borrowed.
     borrowed: bool,
     /// Bytes that a read into a buffer of its own asks for.
@@ -182,7 +186,7 @@ impl Connection<'_> {
         loop {
             self.take_in(input);
             self.begin().await;
-            self.encode(WRITE_BYTES);
+            self.encode(self.unread.bytes_max());
             if !(self.paused && self.has_room()) {
                 return;
             }
@@ -190,7 +194,12 @@ impl Connection<'_> {
     }
 
     fn has_room(&self) -> bool {
-        self.end.is_none() && self.pipeline.has_room() && self.held + self.unsent() < WRITE_BYTES
+        self.end.is_none() && self.pipeline.has_room() && !self.is_unread()
+    }
+
+    /// Whether as many answers wait to be sent as may.
+    fn is_unread(&self) -> bool {
+        self.held + self.unsent() >= self.unread.bytes_max()
     }
 
     fn unsent(&self) -> usize {
@@ -222,15 +231,21 @@ impl Connection<'_> {
             self.pipeline.done(number, reply);
             progress = true;
         }
-        self.encode(WRITE_BYTES);
+        self.encode(self.unread.bytes_max());
         self.send(stream, context);
         if progress || (self.paused && self.has_room()) || self.is_over() {
             return Poll::Ready(Came::Progress);
         }
-        if !self.has_room() {
+        if self.has_room() {
+            return self.read(input, stream, context);
+        }
+        if self.end.is_some() || self.unsent() == 0 || !self.is_unread() {
             return Poll::Pending;
         }
-        self.read(input, stream, context)
+        self.unread.poll(context).map(|standstill| match standstill {
+            Standstill::Raised => Came::Progress,
+            Standstill::Over(failure) => Came::TooSlow(failure),
+        })
     }
 
     /// Appends what has arrived: to a borrowed buffer, unless commands or half a command are in one already.
@@ -289,18 +304,25 @@ impl Connection<'_> {
             match Pin::new(&mut *stream).poll_write(context, &self.out[self.sent..]) {
                 Poll::Ready(Ok(count)) if count > 0 => {
                     self.sent += count;
+                    self.unread.sent();
                     // There may be room for the next answers.
-                    self.encode(WRITE_BYTES);
+                    self.encode(self.unread.bytes_max());
                 }
                 Poll::Ready(_) => {
                     self.end = Some(End::Broken);
                     self.sent = self.out.len();
                 }
-                Poll::Pending => return,
+                Poll::Pending => {
+                    if self.sent > SENT_BYTES_MAX {
+                        self.out.advance(std::mem::take(&mut self.sent));
+                    }
+                    return;
+                }
             }
         }
         self.out.clear();
         self.sent = 0;
+        self.unread.all_sent();
     }
 
     /// Bytes to reserve for an argument of which only a part has come: no more than have come. Announcing costs nothing,

@@ -20,6 +20,7 @@ mod reply;
 mod session;
 mod together;
 mod transaction;
+mod unread;
 
 use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
@@ -77,6 +78,8 @@ pub struct Shared {
     connections: AtomicUsize,
     next_id: AtomicU64,
     commands: AtomicU64,
+    /// Bytes of answers that connections may leave unread beyond what each may anyway.
+    unread: Arc<AtomicUsize>,
     clients: Mutex<BTreeMap<u64, Arc<Client>>>,
     /// Minute of the node's life, from 1, in which a connection was last found to speak HTTP; 0 before the first.
     http_minute: AtomicU64,
@@ -91,6 +94,7 @@ impl Shared {
             connections: AtomicUsize::new(0),
             next_id: AtomicU64::new(1),
             commands: AtomicU64::new(0),
+            unread: Arc::default(),
             clients: Mutex::default(),
             http_minute: AtomicU64::new(0),
         })
