@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
-use model::{Cluster, Generation};
+use model::{Cluster, Generation, NodeId};
 use node::view::View;
+use protocol::gossip::Row;
 use runtime::{Link, Ports};
 use wire::error::ErrorCode;
 use wire::messages::{
-    Failure, Hello, Peer, ReplicaGet, Request, RequestOptions, Response, Since2, VERSION_MAX,
+    Failure, Gossip, Hello, Peer, ReplicaGet, Request, RequestOptions, Response, Since2, VERSION_MAX,
     decode_response, encode_request,
 };
 
@@ -128,4 +129,21 @@ async fn a_request_goes_on_with_what_is_left_of_its_time() {
     // A moment is left to whoever has spent all of it, so that it ends as it does at its deadline.
     let options = RequestOptions { deadline_ms: 1, ..options };
     assert_eq!(coordinator.what_is_left(&options, began).deadline_ms, 1);
+}
+
+/// One frame of an ordinary client, with a huge incarnation, made other nodes hold a third for *left*.
+#[tokio::test]
+async fn gossip_of_a_client_is_refused_and_changes_no_belief() {
+    let cluster = RunningCluster::start((2, 2), store(2, 1, 1), |_| {}).await;
+    let view = cluster.nodes[0].replica().view().get();
+    let address = view.cluster().nodes[0].native.clone();
+    let generation = view.cluster().generation;
+    let row = Row { left: true, heartbeat: u64::MAX, ..Row::new(NodeId(2), u64::MAX, generation) };
+    let gossip = Request::Gossip(Gossip { from: NodeId(2), generation, rows: vec![row] });
+    let refused = asked(&address, VERSION_MAX, gossip).await;
+    let is_refused =
+        matches!(&refused, Response::Failure(failure) if failure.code == ErrorCode::UnknownRequest);
+    assert!(is_refused, "{refused:?}");
+    let seen = cluster.nodes[0].gossip().document();
+    assert!(!String::from_utf8_lossy(&seen).contains(&u64::MAX.to_string()), "{seen:?}");
 }

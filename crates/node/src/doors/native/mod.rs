@@ -309,6 +309,10 @@ impl Served {
                 let detail = "hello is allowed once, as the first request on a connection";
                 self.answer(id, Err(Failure::new(ErrorCode::Malformed, detail)));
             }
+            Request::Gossip(_) if self.entry != Entry::Passed => {
+                let detail = "gossip is taken from nodes only, and this connection is a client's";
+                self.answer(id, Err(Failure::new(ErrorCode::UnknownRequest, detail)));
+            }
             Request::Gossip(_) | Request::NodesGet(_) | Request::MetricsGet(_) => {
                 self.answer(id, self.service.telling.answer(request));
             }
