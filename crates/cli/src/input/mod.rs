@@ -10,6 +10,7 @@ mod jsonl;
 mod lines;
 #[cfg(feature = "parquet")]
 mod parquet;
+mod quotes;
 mod record;
 pub(crate) mod settings;
 mod voldemort;

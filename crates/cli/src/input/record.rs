@@ -56,6 +56,12 @@ pub(crate) enum ReadError {
         "line {line}: a quote opens in this record and never closes, so the records after it cannot be told apart"
     )]
     QuoteNeverCloses { line: u64 },
+    /// Something follows a closing quote, so a quote is missing or not doubled, here or in a line before.
+    #[error(
+        "line {at}: text follows the closing quote of a column, in the record that begins after line {line}. A quote is \
+         missing or not doubled, so the records cannot be told apart. Write a quote within a quoted column twice (\"\")"
+    )]
+    StrayQuote { line: u64, at: u64 },
     /// One document where lines are wanted.
     #[error(
         "this is a JSON array; one JSON object per line is needed. Convert the file and load the result: jq -c '.[]' FILE \
