@@ -188,9 +188,11 @@ mod tests {
 
     #[test]
     fn a_field_says_when_a_stanza_expires() {
-        let found =
-            read("Package: a\nexpires: 17\n\nPackage: b\nExpires:\n\nPackage: c\nExpires: soon\n", None);
-        assert_eq!(found[0].as_ref().unwrap().expires, Some(WallMillis(17)));
+        let found = read(
+            "Package: a\nexpires: 1764321000000\n\nPackage: b\nExpires:\n\nPackage: c\nExpires: soon\n",
+            None,
+        );
+        assert_eq!(found[0].as_ref().unwrap().expires, Some(WallMillis(1_764_321_000_000)));
         assert_eq!(found[1].as_ref().unwrap().expires, None);
         assert!(found[2].as_ref().unwrap_err().reason.contains("\"soon\" is not an expiry time"));
     }

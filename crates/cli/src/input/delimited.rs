@@ -477,8 +477,8 @@ mod tests {
 
     #[test]
     fn a_column_says_when_a_value_expires_if_the_file_has_it() {
-        let mut reader = csv("e,k,v\n17,1,a\n,2,b\n1.5,3,c\n");
-        assert_eq!(reader.next().unwrap().unwrap().unwrap().expires, Some(WallMillis(17)));
+        let mut reader = csv("e,k,v\n1764321000000,1,a\n,2,b\n1.5,3,c\n");
+        assert_eq!(reader.next().unwrap().unwrap().unwrap().expires, Some(WallMillis(1_764_321_000_000)));
         assert_eq!(reader.next().unwrap(), Some(record("2", "b")));
         let reason = reader.next().unwrap().unwrap().unwrap_err().reason;
         assert_eq!(reason, "\"1.5\" is not an expiry time: use a whole number of milliseconds since 1970");

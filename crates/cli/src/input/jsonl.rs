@@ -72,8 +72,8 @@ fn record(line: &[u8], wanted: &Wanted) -> Result<Record, String> {
     let raw = field(key)?;
     let key = match (bytes(raw)?, raw.as_bytes()[0]) {
         (Some(bytes), _) => bytes,
-        (None, b'{' | b'[') => return Err(format!("field {key:?} is neither text nor a number")),
-        (None, _) => raw.to_owned().into(),
+        (None, b'-' | b'0'..=b'9') => raw.to_owned().into(),
+        (None, _) => return Err(format!("field {key:?} is neither text nor a number")),
     };
     let value = match &wanted.value {
         Some(name) => {
@@ -199,10 +199,16 @@ mod tests {
     #[test]
     fn a_time_of_expiry_is_a_number_of_milliseconds_or_nothing() {
         let expires = |line| one(line, None).unwrap().expires;
-        assert_eq!(expires(b"{\"id\": 1, \"expires_ms\": 17}"), Some(WallMillis(17)));
+        assert_eq!(
+            expires(b"{\"id\": 1, \"expires_ms\": 1764321000000}"),
+            Some(WallMillis(1_764_321_000_000))
+        );
         assert_eq!(expires(b"{\"id\": 1, \"expires_ms\": null}"), None);
         for line in [&b"{\"id\": 1, \"expires_ms\": \"x\"}"[..], b"{\"id\": 1, \"expires_ms\": -1}"] {
             assert!(reason(line, None).contains("milliseconds since 1970"));
+        }
+        for line in [&b"{\"id\": 1, \"expires_ms\": 1764321000}"[..], b"{\"id\": 1, \"expires_ms\": 3600}"] {
+            assert!(reason(line, None).contains("looks like seconds"));
         }
     }
 
@@ -227,6 +233,9 @@ mod tests {
         assert!(reason(b"1", None).contains("not a JSON object"));
         assert!(reason(b"{\"name\": 1}", None).contains("no field \"id\""));
         assert!(reason(b"{\"id\": null}", None).contains("null"));
-        assert!(reason(b"{\"id\": {\"a\": 1}}", None).contains("neither text nor a number"));
+        for key in ["{\"a\": 1}", "[1]", "false", "true"] {
+            let line = format!("{{\"id\": {key}}}").leak().as_bytes();
+            assert!(reason(line, None).contains("neither text nor a number"));
+        }
     }
 }

@@ -28,11 +28,20 @@ pub(crate) struct Record {
     pub(crate) expires: Option<WallMillis>,
 }
 
+/// Expiry times before this one, in March 1973, are none: seconds since 1970 look like that, and times to live.
+const EXPIRES_MIN_MS: u64 = 100_000_000_000;
+
 /// The moment that a number stands for: milliseconds since 1970 in base 10, as an export writes them.
 pub(super) fn moment(text: &str) -> Result<WallMillis, String> {
-    let millis = text.parse().map_err(|_| {
+    let millis: u64 = text.parse().map_err(|_| {
         format!("{text:?} is not an expiry time: use a whole number of milliseconds since 1970")
     })?;
+    if millis < EXPIRES_MIN_MS {
+        return Err(format!(
+            "expiry time {millis} looks like seconds, or like a time to live: use milliseconds since 1970, or load without \
+             expiry with --no-expires"
+        ));
+    }
     Ok(WallMillis(millis))
 }
 
