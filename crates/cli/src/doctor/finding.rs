@@ -55,6 +55,8 @@ codes! {
         "The store requires more replicas than the cluster has nodes.";
     NodeDown "node-down" Bad
         "The node does not answer.";
+    NodeWaits "node-waits" Note
+        "A node is registered and waits to become a member.";
     ClockOff "clock-off" Bad
         "The node's clock differs by more than a minute from those of most nodes.";
     PasswordMissing "password-missing" Bad
@@ -101,6 +103,8 @@ codes! {
         "The node found corruption in its log and cannot tell which keys were there.";
     ArtifactSourceAway "artifact-source-away" Bad
         "The node cannot fetch an artifact: neither its source nor a replica gives it.";
+    ArtifactOvertaken "artifact-overtaken" Note
+        "The node cannot fetch an artifact, and the store serves a newer one.";
     ArtifactSourceCorrupt "artifact-source-corrupt" Bad
         "The node cannot fetch an artifact because its source is damaged.";
     ArtifactNoRoom "artifact-no-room" Bad
