@@ -6,6 +6,7 @@ use rustix::process::Signal;
 use tempfile::TempDir;
 
 use crate::cluster::{Cluster, Process, command, free_port_base, tontine};
+use crate::observe::until;
 use crate::resp::{Redis, Reply};
 
 #[test]
@@ -91,4 +92,19 @@ fn a_hangup_ends_a_node_as_sigterm_does() {
     crate::cluster::signal(node.id(), Signal::HUP);
     tontine(&["get", "key", "--connect", &native]).exits(0);
     assert_eq!(node.stop(Signal::TERM), Some(0), "{}", node.stderr());
+}
+
+/// It said *all nodes have exited* while nodes ran that were started again by hand, and took the headmaster along.
+#[test]
+fn dev_goes_on_for_nodes_that_were_started_again_by_hand() {
+    let mut cluster = Cluster::with(2, &["--separate-processes"]);
+    cluster.end_node(1, Signal::KILL);
+    cluster.start_node_again(1);
+    cluster.end_node(2, Signal::KILL);
+    until("dev says why it goes on", || cluster.dev.stderr(), |said| said.contains("dev goes on for n1"));
+    cluster.start_node_again(2);
+    until("dev sees both", || cluster.dev.stderr(), |said| said.contains("dev goes on for n1, n2"));
+    // There is a headmaster to order it of.
+    cluster.run(&["node", "weight", "2", "50"]).exits(0);
+    cluster.stop();
 }
