@@ -12,7 +12,7 @@ use clap::{ArgMatches, CommandFactory, FromArgMatches};
 
 use crate::failure::{self, CliError};
 use crate::mistakes;
-use crate::output::Format;
+use crate::output::{self, Format};
 use crate::shared::Shared;
 
 /// An option that a command has no use for, by its id, and why.
@@ -36,9 +36,10 @@ pub(crate) fn read<Arguments: CommandLine>(
         // Who types the program's name alone wants its help.
         let is_bare = error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand && words.len() == 1;
         if is_answer(&error) || is_bare {
-            // Only a closed terminal can refuse; there is nobody left to tell.
-            let _ = error.print();
-            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
+            let code = ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
+            let printed = error.print().map_err(CliError::io("the help could not be written"));
+            let written = printed.and_then(|()| output::written(code));
+            return written.unwrap_or_else(|error| failure::report(Format::Text, &error));
         }
         if let Some(message) = mistakes::explained(&error, &command::<Arguments>(), &words) {
             let format = if wants_json(&words) { Format::Json } else { Format::Text };

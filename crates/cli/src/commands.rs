@@ -136,7 +136,7 @@ impl CommandLine for Arguments {
 pub enum Command {
     /// Run a whole cluster on this machine until Ctrl-C.
     Dev(DevArguments),
-    /// Run this machine's node of a cluster until Ctrl-C. It takes its id by itself.
+    /// Run this machine's node of a cluster until Ctrl-C. It gets its id by itself.
     Serve(Box<ServeArguments>),
     /// Run one node of a cluster until Ctrl-C; list, add, drain, remove or weigh nodes.
     Node(Box<NodeArguments>),
@@ -199,6 +199,15 @@ pub enum Command {
 }
 
 impl Command {
+    /// Whether it runs until it is told to stop, and answers nothing.
+    pub(crate) fn is_role(&self) -> bool {
+        match self {
+            Command::Dev(_) | Command::Serve(_) | Command::Headmaster(_) => true,
+            Command::Node(node) => node.verb.is_none(),
+            _ => false,
+        }
+    }
+
     /// What nodes of this process log; `None` for a command that runs none.
     pub(crate) fn node_log(&self) -> Option<NodeLog> {
         match self {

@@ -37,7 +37,7 @@ pub(crate) fn completions(mut command: clap::Command, arguments: CompletionsArgu
     };
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut command, "tontine", &mut script);
-    // A reader that went away ends the output quietly.
-    let _ = std::io::stdout().write_all(&script);
+    // What cannot be written is told at the end.
+    let _ = crate::output::Stdout.write_all(&script);
     ExitCode::SUCCESS
 }

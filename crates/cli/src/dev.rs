@@ -8,6 +8,7 @@ use std::process::{ExitCode, Stdio};
 use std::time::Duration;
 
 use coordination::address::{Address, Place};
+use coordination::documents::active_nodes_now;
 use coordination::zookeeper::SESSION_TIMEOUT_DEFAULT;
 use model::{Cluster, Consistency, Node, NodeId};
 use serde_json::{Value as Json, json};
@@ -29,6 +30,8 @@ pub(crate) use arguments::{DevArguments, ShapeArguments, parse_consistency};
 const CHILD_START_TIME_MAX: Duration = Duration::from_secs(60);
 /// Longest wait for a child to stop cleanly.
 const CHILD_STOP_TIME_MAX: Duration = Duration::from_secs(30);
+/// Pause between two looks at which nodes are registered.
+const REGISTRATIONS_LOOK: Duration = Duration::from_secs(1);
 
 /// Runs the cluster.
 pub(crate) fn run(shared: &Shared, arguments: DevArguments) -> Result<ExitCode, CliError> {
@@ -139,13 +142,13 @@ async fn run_children(
         }
         answer!();
     }
-    let all_ended = watch_children(&mut children);
-    let asked = tokio::select! {
-        biased;
-        () = signals.requested(false) => true,
-        () = all_ended => false,
+    let all_ended = async {
+        watch_children(&mut children).await;
+        none_registered(&specs[0].coordination).await
     };
-    if !asked {
+    let ended = signals.unless_requested(false, all_ended).await;
+    if let Some(ended) = ended {
+        ended?;
         return Err("all nodes have exited; read their messages above".to_owned().into());
     }
     say!("stopping");
@@ -214,6 +217,29 @@ async fn watch_children(children: &mut [NodeProcess]) {
         say!("node {} has exited ({how}); restart it with\n  {}", process.id.0, process.command_line);
     });
     futures_util::future::join_all(watches).await;
+}
+
+/// Completes when no node is registered any more: those that somebody has started again by hand need the headmaster that
+/// runs beside this.
+async fn none_registered(place: &Place) -> Result<(), CliError> {
+    let session = crate::coordination::open(place, false).await?;
+    let mut told = Vec::new();
+    loop {
+        let active = active_nodes_now(&*session).await.map_err(crate::orders::unread)?;
+        let ids: Vec<String> = active.iter().map(|active| active.node.id.to_string()).collect();
+        if ids.is_empty() {
+            let _ = session.close().await;
+            return Ok(());
+        }
+        if ids != told {
+            say!(
+                "the nodes that dev started have exited; dev goes on for {}, started again by hand",
+                ids.join(", ")
+            );
+            told = ids;
+        }
+        tokio::time::sleep(REGISTRATIONS_LOOK).await;
+    }
 }
 
 async fn stop_child(process: &mut NodeProcess) -> bool {
@@ -351,7 +377,11 @@ fn greet(arguments: &DevArguments, format: Format, cluster: &Cluster, processes:
         "\nto add a node, start it in another terminal, make it a member, and give it its share of the data:"
     );
     answer!("  {} --data-dir {}", words("serve"), crate::holder::shell(&[data_dir]));
-    for command in [format!("node add {}", last + 1), "plan create spread".to_owned()] {
+    for command in [
+        &format!("node add {}", last + 1),
+        "plan create spread",
+        "plan apply NUMBER        # the number that `plan create` prints",
+    ] {
         answer!("  {program} {command}");
     }
     let again = if arguments.settings.engine == EngineKind::Memory { "empty" } else { "with its data" };

@@ -1,16 +1,13 @@
 //! `tontine doctor`: what is wrong, who waits for whom, and what to do about it.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use coordination::zookeeper::SCHEME;
 use model::{Node, NodeId};
 use serde_json::{Value as Json, json};
 
 use crate::failure::CliError;
-use crate::holder::{Launch, Process};
-use crate::output::{count, print, size};
+use crate::output::{count, print, program, size};
 use crate::shared::Shared;
 use crate::status::{NodeStatus, ask_all, is_up, tombstones};
 
@@ -22,10 +19,12 @@ mod hints;
 mod moves;
 mod passwords;
 mod replicas;
+mod starting;
 
 use disks::{Refuses, refuses};
 use finding::{Code, Finding};
-use passwords::{open_to_everybody, requires_password};
+use passwords::open_to_everybody;
+use starting::start_again;
 
 /// Pause before nodes are asked again that do not go by the same document.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
@@ -49,8 +48,10 @@ pub(crate) async fn doctor(shared: Shared) -> Result<ExitCode, CliError> {
     let seen = look.seen();
     let cluster = client.cluster();
     findings.extend(cluster.stores.iter().flat_map(|store| replicas::numbers(&cluster, store)));
+    let waits = seen.as_ref().map(|seen| &seen.waiting[..]).unwrap_or_default();
+    findings.extend(waits.iter().map(|node| starting::waits_to_join(node, &nodes)));
     for status in &nodes {
-        examine(status, &nodes, &mut findings);
+        examine(status, &nodes, waits, &mut findings);
         let before = first.iter().find(|before| before.node.id == status.node.id).and_then(goes_by);
         findings.extend(left_behind(status, before, cluster.generation.0));
     }
@@ -88,7 +89,12 @@ fn left_behind(status: &NodeStatus, before: Option<u64>, generation: u64) -> Opt
             "{} is at generation {own} of the cluster, and this client at {generation}",
             status.node.id
         ),
-        next: "restore the node's connection to the coordination service".to_owned(),
+        next: format!(
+            "restore the connection of {} to the coordination service, and look from its machine: {} coordination show \
+             --coordination ADDRESS",
+            status.node.id,
+            program()
+        ),
     })
 }
 
@@ -207,6 +213,18 @@ fn not_compared(status: &NodeStatus, answer: &Json) -> Option<Finding> {
     })
 }
 
+/// What ends the wait for a node that does not answer. What to do in detail, the finding about the node itself says.
+fn missing(nodes: &[NodeStatus], id: u64) -> Option<String> {
+    let status = nodes.iter().find(|status| status.id() == id);
+    match status {
+        _ if is_up(nodes, id) => None,
+        Some(status) if status.node.gone => {
+            Some(format!("wait: n{id} was declared dead, and leaves when others have its data"))
+        }
+        _ => Some(format!("start n{id} again, or replace it, as said above")),
+    }
+}
+
 /// For whom the collection of tombstones waits, if for anybody.
 fn waiting_tombstones(nodes: &[NodeStatus]) -> Option<Finding> {
     let answers = || nodes.iter().filter_map(|status| status.answer.as_ref().ok());
@@ -221,115 +239,16 @@ fn waiting_tombstones(nodes: &[NodeStatus]) -> Option<Finding> {
         what: format!(
             "{waits} for n{missed}: a tombstone is removed when every node has confirmed the deletion"
         ),
-        next: if is_up(nodes, missed) {
-            format!("wait: the nodes ask n{missed} again every few seconds")
-        } else {
-            format!(
-                "start node {missed} again; until then tombstones take up space, and deleted keys stay deleted"
-            )
+        next: match missing(nodes, missed) {
+            None => format!("wait: the nodes ask n{missed} again every few seconds"),
+            Some(what) => {
+                format!("{what}; until then tombstones take up space, and deleted keys stay deleted")
+            }
         },
     })
 }
 
-/// What to do about a node of which it is known how it was started.
-fn again(launch: &Launch) -> String {
-    let password =
-        if launch.needs_password { ", with TONTINE_PASSWORD set to the cluster's password" } else { "" };
-    let start = format!(
-        "restart it in the folder {}{password} and read its output:\n        {}",
-        launch.directory,
-        crate::holder::with_password(&launch.command, launch.needs_password)
-    );
-    let id = launch.process_id;
-    match launch.process() {
-        Some(Process::Ended) => start,
-        Some(Process::Stopped) => format!(
-            "its process {id} is suspended and still locks its data directory: resume it with `kill -CONT {id}`, or kill it \
-             with `kill -KILL {id}` and {start}"
-        ),
-        Some(Process::Runs) => format!(
-            "its process {id} still runs and locks its data directory: it may be starting, stopping, hanging or short of CPU or \
-             memory; if this persists, kill it with `kill -KILL {id}` and {start}"
-        ),
-        None => format!("{START_UNLESS_IT_RUNS}{start}"),
-    }
-}
-
-/// Where nobody can tell whether the process of a node that does not answer has ended.
-const START_UNLESS_IT_RUNS: &str = "check whether its process still runs; if it does, it hangs or is unreachable and locks its data directory, so kill it \
-     first (kill -KILL); then ";
-
-/// How to start a node of a cluster that may be on many machines; `None` where all run on this one.
-fn elsewhere<'a>(dead: &Node, mut places: impl Iterator<Item = &'a Json>) -> Option<String> {
-    let address = places.find_map(|place| {
-        place["coordination_directory"].as_str().filter(|address| address.starts_with(SCHEME))
-    })?;
-    let host = dead.native.rsplit_once(':').map_or(&*dead.native, |(host, _)| host);
-    Some(format!(
-        "on its machine, {host}, {START_UNLESS_IT_RUNS}start it as it was started, with its own data directory, its \
-         credentials and its options, and read its output:\n        tontine serve --coordination={} --data-dir=DIR{}",
-        crate::holder::shell(&[address.to_owned()]),
-        if crate::serve::is_local(&dead.native) { "" } else { " --insecure" }
-    ))
-}
-
-/// How to start a node again: as it was started, or as its neighbours' directories suggest.
-fn start_again(dead: &Node, nodes: &[NodeStatus]) -> String {
-    if dead.gone {
-        let (program, id) = (crate::output::program(), dead.id.0);
-        return format!(
-            "nothing: it was declared dead, and leaves when others have its data; see `{program} plan show`. If it is not dead, \
-             abort that plan and run `{program} node recommission {id}`"
-        );
-    }
-    let places = nodes.iter().filter_map(|status| Some(&status.answer.as_ref().ok()?["place"]));
-    if let Some(text) = elsewhere(dead, places.clone()) {
-        return text;
-    }
-    let text =
-        |place: &Json, field: &str| place[field].as_str().filter(|text| !text.is_empty()).map(PathBuf::from);
-    let mut guess = None;
-    for place in places {
-        let Some(coordination) = text(place, "coordination_directory") else { continue };
-        if let Some(launch) = crate::holder::noted_launch(&coordination, dead.id) {
-            return again(&launch);
-        }
-        let data = text(place, "data_directory")
-            .and_then(|data| Some(data.parent()?.join(format!("node-{}", dead.id.0))));
-        guess = guess.or_else(|| Some((data?, coordination)));
-    }
-    let dev = guess.as_ref().and_then(|(data, _)| crate::holder::dev_process(data.parent()?));
-    if let Some(process) = dev {
-        // Other nodes of it answer: ending it would end them as well.
-        return format!(
-            "wait: it is starting as part of `tontine dev`, process {process}; if this persists, stop that process (Ctrl-C) and \
-             start it again"
-        );
-    }
-    match guess {
-        Some((data, coordination)) if data.is_dir() => {
-            let words = [
-                crate::output::program(),
-                "node".to_owned(),
-                format!("--id={}", dead.id.0),
-                format!("--data-dir={}", data.display()),
-                format!("--coordination={}", coordination.display()),
-            ];
-            let needs_password = nodes.iter().any(|status| requires_password(status) == Some(true));
-            format!(
-                "{START_UNLESS_IT_RUNS}restart it and read its output:\n        {}",
-                crate::holder::with_password(&crate::holder::shell(&words), needs_password)
-            )
-        }
-        _ => format!(
-            "on its machine, {START_UNLESS_IT_RUNS}restart it and read its output:\n        tontine node --id={} --data-dir=DIR \
-             --coordination=DIR",
-            dead.id.0
-        ),
-    }
-}
-
-fn examine(status: &NodeStatus, nodes: &[NodeStatus], findings: &mut Vec<Finding>) {
+fn examine(status: &NodeStatus, nodes: &[NodeStatus], waits: &[Node], findings: &mut Vec<Finding>) {
     let id = status.node.id;
     let answer = match &status.answer {
         Ok(answer) => answer,
@@ -338,8 +257,14 @@ fn examine(status: &NodeStatus, nodes: &[NodeStatus], findings: &mut Vec<Finding
                 code: Code::NodeDown,
                 node: Some(status.id()),
                 store: None,
-                what: format!("{id} at {} does not answer: {error}", status.node.native),
-                next: start_again(&status.node, nodes),
+                what: match status.node.gone {
+                    true => format!(
+                        "{id} at {} was declared dead, and its data is not complete elsewhere",
+                        status.node.native
+                    ),
+                    false => format!("{id} at {} does not answer: {error}", status.node.native),
+                },
+                next: start_again(&status.node, nodes, waits),
             });
             return;
         }
@@ -381,17 +306,8 @@ mod tests {
     }
 
     #[test]
-    fn a_node_of_many_machines_is_started_on_its_own_and_a_wrong_clock_is_named() {
-        let place = json!({ "coordination_directory": "zookeeper://zk1:2181/shop", "data_directory": "/var/lib/tontine" });
-        let nodes = [status(1, &place, 0), status(2, &place, 90_000), status(3, &place, -5)];
-        let advice = start_again(&nodes[1].node, &nodes);
-        assert!(advice.starts_with("on its machine, 10.0.0.2, check whether"), "{advice}");
-        assert!(
-            advice.ends_with(
-                "tontine serve --coordination=zookeeper://zk1:2181/shop --data-dir=DIR --insecure"
-            ),
-            "{advice}"
-        );
+    fn a_wrong_clock_is_named() {
+        let nodes = [status(1, &Json::Null, 0), status(2, &Json::Null, 90_000), status(3, &Json::Null, -5)];
         let found = wrong_clocks(&nodes);
         let said: Vec<_> = found.iter().map(|finding| (finding.node, finding.what.as_str())).collect();
         let expected = "the clock of n2 is 1m30s ahead of those of the other nodes, and the newest write of a key is the \

@@ -124,9 +124,11 @@ pub(crate) async fn events(shared: Shared, arguments: EventsArguments) -> Result
         tokio::spawn(follow(client.clone(), node, place, sender.clone()));
     }
     drop(sender);
+    crate::output::check()?;
     while let Some(event) = receiver.recv().await {
         if wanted(&event) {
             show(shared.format(), &event);
+            crate::output::check()?;
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -125,7 +125,7 @@ impl CliError {
     }
 
     /// Whoever read the output has seen enough.
-    fn is_unread(&self) -> bool {
+    pub(crate) fn is_unread(&self) -> bool {
         matches!(self, CliError::Io { error, .. } if error.kind() == std::io::ErrorKind::BrokenPipe)
     }
 

@@ -11,7 +11,7 @@ use runtime::Ports;
 use crate::durations;
 use crate::export::{WalkOptions, What, walk_store};
 use crate::failure::CliError;
-use crate::output::{Format, bytes_json, count, shown};
+use crate::output::{Format, Stdout, bytes_json, count, shown};
 use crate::shared::{Shared, walkable};
 
 /// Which keys.
@@ -48,13 +48,13 @@ fn limit(text: &str) -> Result<u64, String> {
 /// Writes the keys as they come: there may be more than fit into memory.
 struct Listing {
     format: Format,
-    output: BufWriter<std::io::Stdout>,
+    output: BufWriter<Stdout>,
     listed: u64,
 }
 
 impl Listing {
     fn begin(format: Format) -> std::io::Result<Listing> {
-        let mut output = BufWriter::with_capacity(64 * 1024, std::io::stdout());
+        let mut output = BufWriter::with_capacity(64 * 1024, Stdout);
         if format == Format::Json {
             output.write_all(b"{\"keys\":[")?;
         }

@@ -263,8 +263,8 @@ pub(crate) async fn get(shared: Shared, arguments: GetArguments) -> Result<ExitC
         }
         [value] if shared.format() == Format::Text => {
             use std::io::Write;
-            let mut stdout = std::io::stdout();
-            // A reader that went away ends the output quietly.
+            let mut stdout = crate::output::Stdout;
+            // What cannot be written is told at the end.
             let _ = stdout.write_all(value).and_then(|()| stdout.write_all(b"\n"));
             if let Some(left) = ttl(&found) {
                 say!("expires in {}", durations::rough(left));
@@ -309,7 +309,7 @@ async fn get_raw(shared: &Shared, arguments: &GetArguments) -> Result<ExitCode, 
             Ok(ExitCode::from(1))
         }
         [value] => {
-            let mut stdout = std::io::stdout();
+            let mut stdout = crate::output::Stdout;
             // A disk that is full must not leave half a value and a success.
             stdout
                 .write_all(value)

@@ -69,5 +69,9 @@ pub fn run() -> ExitCode {
     };
     logging::begin(arguments.command.node_log());
     let format = arguments.shared.format();
-    commands::carry_out(arguments).unwrap_or_else(|error| failure::report(format, &error))
+    let is_role = arguments.command.is_role();
+    let done = commands::carry_out(arguments);
+    // A node stops as it was told to, also when nobody could read its first lines.
+    let done = if is_role { done } else { done.and_then(output::written) };
+    done.unwrap_or_else(|error| failure::report(format, &error))
 }

@@ -55,12 +55,13 @@ pub(crate) async fn list(shared: Shared, arguments: NodeListArguments) -> Result
         }
         if arguments.watch && shared.format() == Format::Text && std::io::stdout().is_terminal() {
             // Home, and clear to the end: a watch shows the present.
-            let _ = write!(std::io::stdout(), "\x1b[H\x1b[2J");
+            let _ = write!(crate::output::Stdout, "\x1b[H\x1b[2J");
         }
         print(shared.format(), &document, || text);
         if !arguments.watch {
             return Ok(if is_calm(&document) { ExitCode::SUCCESS } else { ExitCode::from(1) });
         }
+        crate::output::check()?;
         tokio::time::sleep(WATCH_INTERVAL).await;
     }
 }

@@ -13,12 +13,14 @@ pub(crate) const STOP_WITH_STDIN: &str = "--stop-with-stdin";
 /// have. Left alone it ends the process.
 const FILE_SIZE_EXCEEDED: i32 = 25;
 
-/// Ctrl-C and SIGTERM, heard from the moment this is made: make it before saying that anything runs.
+/// Ctrl-C, SIGTERM and SIGHUP, heard from the moment this is made: make it before saying that anything runs.
 ///
 /// A file that may not grow is a full disk from then on, not the end of the process: the write that met it is told.
 pub(crate) struct StopSignals {
     interrupt: Signal,
     terminate: Signal,
+    /// None under `nohup`, which asks that it means nothing.
+    hang_up: Option<Signal>,
     _file_size_exceeded: Signal,
 }
 
@@ -28,6 +30,7 @@ impl StopSignals {
         Ok(StopSignals {
             interrupt: listen(SignalKind::interrupt())?,
             terminate: listen(SignalKind::terminate())?,
+            hang_up: if ignores_hang_up() { None } else { Some(listen(SignalKind::hangup())?) },
             _file_size_exceeded: listen(SignalKind::from_raw(FILE_SIZE_EXCEEDED))?,
         })
     }
@@ -46,7 +49,7 @@ impl StopSignals {
         }
     }
 
-    /// Completes on either, or at the end of standard input if that is wanted.
+    /// Completes on any, or at the end of standard input if that is wanted.
     pub(crate) async fn requested(&mut self, with_stdin: bool) {
         let stdin_ended = async {
             if !with_stdin {
@@ -64,11 +67,26 @@ impl StopSignals {
             // The thread ends only after it has sent.
             let _ = end.await;
         };
+        let hung_up = async {
+            match &mut self.hang_up {
+                Some(hang_up) => drop(hang_up.recv().await),
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             biased;
             _ = self.interrupt.recv() => {}
             _ = self.terminate.recv() => {}
+            () = hung_up => {}
             () = stdin_ended => {}
         }
     }
+}
+
+/// Whether this process was started so that SIGHUP means nothing to it, where the system tells.
+fn ignores_hang_up() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    // The lowest bit is signal 1.
+    ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & 1 == 1)
 }

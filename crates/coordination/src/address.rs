@@ -4,6 +4,9 @@
 //! |---|---|
 //! | `zookeeper://HOST:PORT,HOST:PORT/CHROOT` | a ZooKeeper ensemble |
 //! | `dir:PATH`, or a path alone | a directory of this machine |
+//!
+//! A path alone may have no colon or comma before its first slash: `zk1:2181,zk2:2181/shop` is what ZooKeeper's own tools
+//! take, and means an ensemble.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -53,6 +56,17 @@ pub enum ParseError {
     /// It begins as the address of an ensemble does, and is none.
     #[error(transparent)]
     ZooKeeper(#[from] AddressError),
+    /// It looks like the servers of an ensemble, without the scheme. A directory of that name on each machine would be a
+    /// cluster on each.
+    #[error(
+        "{address:?} looks like the servers of a ZooKeeper ensemble; write {fitting}, or {DIRECTORY}PATH for a directory"
+    )]
+    NoScheme {
+        /// The text.
+        address: String,
+        /// How to write it.
+        fitting: String,
+    },
     /// It names another kind of service.
     #[error(
         "{address:?} names no service that Tontine knows; write {SCHEME}HOST:PORT/CHROOT or {DIRECTORY}PATH"
@@ -71,12 +85,31 @@ impl FromStr for Address {
             return Ok(Address::ZooKeeper(address.parse()?));
         }
         let path = address.strip_prefix(DIRECTORY).unwrap_or(address);
+        if path == address && looks_like_servers(address) {
+            return Err(ParseError::NoScheme { address: address.to_owned(), fitting: with_scheme(address) });
+        }
         // A path may hold a colon, but nobody means one that looks like an address.
         if path.is_empty() || path.contains("://") {
             return Err(ParseError::Unknown { address: address.to_owned() });
         }
         let Ok(path) = path.parse::<PathBuf>() as Result<PathBuf, Infallible>;
         Ok(Address::Directory(path))
+    }
+}
+
+/// Whether the first part of a path, up to a slash, is written as hosts with ports are.
+fn looks_like_servers(path: &str) -> bool {
+    let first = path.split('/').next().unwrap_or_default();
+    !path.contains("://") && first.contains([':', ','])
+}
+
+/// Servers as the address of an ensemble, if they can be one.
+fn with_scheme(servers: &str) -> String {
+    let servers = servers.strip_prefix(SCHEME.trim_end_matches('/')).unwrap_or(servers);
+    let address = format!("{SCHEME}{}", servers.trim_start_matches('/'));
+    match address.parse::<ZooKeeperAddress>() {
+        Ok(address) => address.to_string(),
+        Err(_) => format!("{SCHEME}HOST:PORT,HOST:PORT/CHROOT"),
     }
 }
 
@@ -248,6 +281,17 @@ mod tests {
         for unknown in ["", "dir:", "etcd://h:1", "dir:zk://h"] {
             assert!(matches!(unknown.parse::<Address>(), Err(ParseError::Unknown { .. })), "{unknown}");
         }
+        for (servers, fitting) in [
+            ("zk1:2181,zk2:2181/shop", "zookeeper://zk1:2181,zk2:2181/shop"),
+            ("zookeeper:/zk1:2181/shop", "zookeeper://zk1:2181/shop"),
+            ("zk1,zk2/shop", "zookeeper://zk1:2181,zk2:2181/shop"),
+            ("zookeeper:zk1:x", "zookeeper://HOST:PORT,HOST:PORT/CHROOT"),
+        ] {
+            let error = servers.parse::<Address>().unwrap_err();
+            assert!(error.to_string().contains(&format!("write {fitting}, or dir:PATH")), "{error}");
+        }
+        assert_eq!("dir:zk1:2181".parse(), directory("zk1:2181"), "it says what it is");
+        assert_eq!("./zk1:2181".parse(), directory("./zk1:2181"));
         assert!(matches!("zookeeper://".parse::<Address>(), Err(ParseError::ZooKeeper(_))));
     }
 }

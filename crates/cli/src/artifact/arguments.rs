@@ -72,7 +72,7 @@ pub struct BuildArguments {
     /// INPUT is only what changes in --parent: the value of each of its keys. All other records stay.
     #[arg(long, requires = "parent")]
     pub changes: bool,
-    /// With --changes, a file whose keys are to be deleted. It is read as INPUT is, and its values do not matter.
+    /// With --changes, a file whose keys are to be deleted. It is read as INPUT is, and needs no values: a list of keys.
     #[arg(long, value_name = "FILE", requires = "changes")]
     pub deletes: Vec<String>,
     /// Number of the artifact, greater than that of every earlier one of the store; by default the seconds since 1970.

@@ -182,12 +182,16 @@ fn read_all(arguments: &BuildArguments, filled: &mut Filled) -> Result<(), CliEr
     let mut progress = Progress::new(total, 0);
     let mut before = 0;
     for (number, (source, name)) in sources.iter().zip(arguments.files()).enumerate() {
-        let settings = ReadSettings::new(name, &arguments.read, Expires::Never)?;
+        let is_input = number < arguments.inputs.len();
+        let settings = match is_input {
+            true => ReadSettings::new(name, &arguments.read, Expires::Never)?,
+            false => ReadSettings::of_keys(name, &arguments.read)?,
+        };
         let mut reader = input::open(source, &settings, Position::default(), VALUE_BYTES_MAX)?;
         while let Some(found) = reader.next().map_err(|error| format!("{name}: {error}"))? {
             let record = found.map_err(|bad| format!("{name} line {}: {}", bad.line, bad.reason))?;
             let place = Place::new(number as u16, reader.line());
-            match number < arguments.inputs.len() {
+            match is_input {
                 true => filled.take(&record.key, &record.value, place)?,
                 false => filled.push(&record.key, DELETE, place)?,
             }

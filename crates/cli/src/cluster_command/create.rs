@@ -33,7 +33,7 @@ Example: three machines, with the documents in ZooKeeper
   tontine cluster create --coordination zookeeper://zk1:2181/shop --name shop     (on one of them; it waits)
   tontine serve --coordination zookeeper://zk1:2181/shop --data-dir DIR --listen HOST:7401 --insecure   (on each)
 
-With --port-base it waits for nobody: it names nodes on this machine, which `tontine node` runs.")]
+With --port-base it does not wait: it names nodes on this machine, and prints the commands that start them.")]
 pub struct CreateArguments {
     /// The cluster's name.
     #[arg(long, value_name = "NAME")]
@@ -200,10 +200,9 @@ fn tell(shared: &Shared, cluster: &Cluster, place: &coordination::address::Place
         }
         text.push_str("; start each of them, with a data directory of its own:");
         for node in &cluster.nodes {
-            let (program, name) = (program(), crate::holder::shell(std::slice::from_ref(&cluster.name)));
+            let (program, id) = (program(), node.id.0);
             text.push_str(&format!(
-                "\n  {program} node --id {} --cluster {name} --data-dir data-{} --coordination {address}",
-                node.id.0, node.id.0
+                "\n  {program} serve --id {id} --data-dir data-{id} --coordination {address}"
             ));
         }
         text

@@ -146,7 +146,7 @@ async fn watch(shared: &Shared, arguments: WatchArguments) -> Result<ExitCode, C
     let mut known: Option<BTreeMap<DocumentPath, Document>> = None;
     loop {
         match changed(&*service, &mut known, shared).await {
-            Ok(()) => {}
+            Ok(()) => crate::output::check()?,
             Err(CoordinationError::SessionLost) => match service.reopen().await {
                 Ok(opened) => service = opened,
                 Err(error) => {
@@ -215,7 +215,7 @@ async fn export(arguments: FileArguments) -> Result<ExitCode, CliError> {
     let found = read_all(&*service, &DocumentPath::root()).await?;
     let failed = || CliError::io(format!("cannot write {}", arguments.file.display()));
     let mut file: Box<dyn Write> = match arguments.file.as_os_str() == "-" {
-        true => Box::new(std::io::stdout()),
+        true => Box::new(crate::output::Stdout),
         false => Box::new(File::create_new(&arguments.file).map_err(failed())?),
     };
     let mut written = 0;

@@ -77,6 +77,14 @@ fn of_artifact(
     let url = shell(std::slice::from_ref(&listed.source));
     let error = entry["error"].as_str().unwrap_or("no reason is known");
     let cannot = format!("{id} cannot fetch artifact {number} of store {name}");
+    let newer = store.served().filter(|served| served.number > number);
+    if let (Some(served), true) = (newer, entry["state"] == "failed") {
+        return finding(
+            Code::ArtifactOvertaken,
+            format!("{cannot}: {error}. Nothing depends on it: the store serves artifact {}", served.number),
+            format!("forget it, and its files are removed: tontine artifact abort {name} {number}"),
+        );
+    }
     if entry["state"] == "failed" {
         return match entry["trouble"].as_str() {
             Some("room") => finding(
@@ -216,6 +224,27 @@ mod tests {
         let (code, what, next) = failed("quota");
         assert_eq!((&code[..], &what[..]), ("artifact-over-limit", "it said no"));
         assert!(next.ends_with("tontine artifact delete words NUMBER"), "{next}");
+    }
+
+    /// The doctor called the cluster unhealthy for the source of a push that the next one had overtaken.
+    #[test]
+    fn a_push_that_is_overtaken_asks_for_no_source() {
+        let mut cluster = cluster();
+        let served = ReadOnlyStore::new(StoreName::new("words").unwrap(), 1);
+        let served = served.stage(ArtifactNumber(6), ManifestDigest([2; 16]), "file:///6").unwrap();
+        let served = served.stage(ArtifactNumber(7), ManifestDigest([1; 16]), "file:///7").unwrap();
+        cluster.read_only = vec![served.swap(ArtifactNumber(7)).unwrap()];
+        let entry =
+            json!({ "store": "words", "number": 6, "state": "failed", "trouble": "corrupt", "error": "no" });
+        let answer = json!({ "read_only": { "artifacts": [entry] } });
+        let status = NodeStatus { node: cluster.nodes[0].clone(), answer: Ok(answer), ahead_ms: None };
+        let found = found(&cluster, &[status], None);
+        assert_eq!(found[0].json()["code"], "artifact-overtaken");
+        assert!(
+            !found[0].is_bad() && found[0].next.ends_with("tontine artifact abort words 6"),
+            "{}",
+            found[0].next
+        );
     }
 
     #[test]

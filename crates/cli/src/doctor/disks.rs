@@ -101,7 +101,15 @@ pub(super) fn room(status: &NodeStatus, answer: &Json) -> Vec<Finding> {
                     "{id} is running out of disk space: writes will be refused after another {}",
                     size(room)
                 );
-                vec![finding(Code::DiskLow, None, what, "free space on its disk")]
+                vec![finding(
+                    Code::DiskLow,
+                    None,
+                    what,
+                    &format!(
+                        "free space on its disk, or move its data to other nodes: tontine node drain {}",
+                        id.0
+                    ),
+                )]
             }
             None => Vec::new(),
         },

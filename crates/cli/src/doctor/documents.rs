@@ -23,8 +23,8 @@ pub(super) fn unread(look: &Look) -> Option<Finding> {
             Code::CoordinationAway,
             address,
             format!(
-                "the documents at {address} cannot be read from here: {reason}; requests are served without them, and no \
-                 plan, order or new node is"
+                "the documents at {address} cannot be read from here: {reason}; requests are served without them, and \
+                 plans, orders and new nodes must wait"
             ),
             "bring the service back, or mend the way to it from this machine, and look: ",
         ),
@@ -49,7 +49,7 @@ pub(super) fn older(nodes: &[NodeStatus], stored: u64) -> Option<Finding> {
              restored from an older copy, and no plan or order is carried out",
             status.node.id
         ),
-        next: "import the newest export into an empty place and start the nodes with that one: tontine coordination import"
+        next: "import the newest export into an empty place and start the nodes with that one: tontine coordination import FILE --coordination ADDRESS"
             .to_owned(),
     })
 }

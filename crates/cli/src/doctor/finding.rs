@@ -57,6 +57,8 @@ codes! {
         "The node does not answer.";
     ReplicasMissing "replicas-missing" Bad
         "Partitions of the store have fewer than R replicas up: whether a key is absent there is unavailable.";
+    NodeWaits "node-waits" Note
+        "A node is registered and waits to become a member.";
     ClockOff "clock-off" Bad
         "The node's clock differs by more than a minute from those of most nodes.";
     PasswordMissing "password-missing" Bad
@@ -103,6 +105,8 @@ codes! {
         "The node found corruption in its log and cannot tell which keys were there.";
     ArtifactSourceAway "artifact-source-away" Bad
         "The node cannot fetch an artifact: neither its source nor a replica gives it.";
+    ArtifactOvertaken "artifact-overtaken" Note
+        "The node cannot fetch an artifact, and the store serves a newer one.";
     ArtifactSourceCorrupt "artifact-source-corrupt" Bad
         "The node cannot fetch an artifact because its source is damaged.";
     ArtifactNoRoom "artifact-no-room" Bad

@@ -9,6 +9,7 @@ use serde_json::Value as Json;
 
 use super::disks::{Refuses, refuses};
 use super::finding::{Code, Finding};
+use super::missing;
 use crate::node_list;
 use crate::output::{count, moment};
 use crate::status::{NodeStatus, is_up};
@@ -80,11 +81,12 @@ impl Parcel {
     }
 }
 
-/// The nodes that hold hints, for people.
-fn holders(parcels: &[Parcel]) -> String {
-    let holding = parcels.iter().filter(|parcel| parcel.state == "holding");
-    let nodes: Vec<String> = holding.map(|parcel| parcel.holder.to_string()).collect();
+/// The nodes that hold hints and have not heard from the node that these are for, for people; empty if there are none.
+fn silent(target: u64, parcels: &[Parcel], heard: &Heard) -> String {
+    let silent = parcels.iter().filter(|parcel| heard.contains_key(&(u64::from(parcel.holder.0), target)));
+    let nodes: Vec<String> = silent.map(|parcel| parcel.holder.to_string()).collect();
     match &nodes[..] {
+        [] => String::new(),
         [node] => format!("{node} has"),
         nodes => format!("{} have", nodes.join(" and ")),
     }
@@ -104,14 +106,14 @@ pub(super) fn waiting(nodes: &[NodeStatus], heard: &Heard) -> Vec<Finding> {
         let wait = if hints == 1 { "waits" } else { "wait" };
         let held: Vec<String> = parcels.iter().map(|parcel| parcel.shown(target, heard)).collect();
         let what = format!("{} {wait} for n{target}: {}", count(hints, "hint"), held.join("; "));
-        let next = next(nodes, target, &parcels);
+        let next = next(nodes, target, &parcels, heard);
         Finding { code: Code::HintsWaiting, node: Some(target), store: None, what, next }
     };
     waiting.into_iter().map(finding).collect()
 }
 
 /// What to do about hints that wait.
-fn next(nodes: &[NodeStatus], target: u64, parcels: &[Parcel]) -> String {
+fn next(nodes: &[NodeStatus], target: u64, parcels: &[Parcel], heard: &Heard) -> String {
     let target_answer = nodes.iter().find(|status| status.id() == target);
     let refuses = target_answer.and_then(|status| refuses(status.answer.as_ref().ok()?));
     let keep = "the other nodes keep the writes until then and deliver them automatically";
@@ -119,16 +121,20 @@ fn next(nodes: &[NodeStatus], target: u64, parcels: &[Parcel]) -> String {
     match refuses {
         Some(Refuses::Full) => format!("free space on the full disk of n{target}; {keep}"),
         Some(Refuses::Stopped(_)) => format!("restart n{target}: its storage has stopped; {keep}"),
-        None if !is_up(nodes, target) => format!("start node {target} again; {keep}"),
+        None if !is_up(nodes, target) => match missing(nodes, target) {
+            Some(what) => format!("{what}; {keep}"),
+            None => keep.to_owned(),
+        },
         None if is("pausing") => format!(
             "wait: n{target} rejected the last batch, and the nodes keep retrying; if this persists, read the log of n{target}"
         ),
-        None if is("holding") => format!(
-            "wait: {} not heard from n{target} yet, which can take seconds; if this persists, compare the nodes' views with \
-             `tontine node list --all-views`",
-            holders(parcels)
-        ),
-        None => "wait: the writes are being delivered".to_owned(),
+        None => match silent(target, parcels, heard).as_str() {
+            "" => "wait: the writes are delivered within seconds".to_owned(),
+            silent => format!(
+                "wait: {silent} not heard from n{target}, which answers here, for some seconds; if this persists, compare the \
+                 nodes' views: tontine node list --all-views"
+            ),
+        },
     }
 }
 
@@ -159,6 +165,16 @@ mod tests {
         let since = "n1 holds 12 and has not heard from n2 since 2025-11-21 19:40:00Z";
         let nodes = [status(1, hint(12, "holding", 0)), status(2, None), status(3, hint(1, "holding", 0))];
         assert_eq!(told(&nodes), format!("13 hints wait for n2: {since}; n3 holds 1"));
+        let up = || status(2, Some(json!([])));
+        let next = |nodes: &[NodeStatus], heard: &Heard| waiting(nodes, heard).remove(0).next;
+        let nodes = [status(1, hint(12, "holding", 0)), up()];
+        assert!(next(&nodes, &heard).starts_with("wait: n1 has not heard from n2, which answers here"));
+        // Under load there is a hint now and then, and all nodes hear each other.
+        assert_eq!(next(&nodes, &Heard::new()), "wait: the writes are delivered within seconds");
+        let mut gone = status(2, None);
+        gone.node.gone = true;
+        let nodes = [status(1, hint(12, "holding", 0)), gone];
+        assert!(next(&nodes, &heard).starts_with("wait: n2 was declared dead"), "nobody starts it again");
         let nodes = [
             status(1, hint(1, "delivering", 7)),
             status(2, Some(json!([]))),

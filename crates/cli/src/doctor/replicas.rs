@@ -41,7 +41,12 @@ pub(super) fn numbers(cluster: &Cluster, store: &Store) -> Vec<Finding> {
                 count(numbers.replicas.into(), "replica"),
                 count(cluster.nodes.len() as u64, "node")
             ),
-            next: "add nodes".to_owned(),
+            next: format!(
+                "start {} more with `{} serve`, and make each a member: {} node add NODE",
+                usize::from(numbers.replicas) - cluster.nodes.len(),
+                program(),
+                program()
+            ),
         });
     }
     findings

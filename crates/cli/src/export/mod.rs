@@ -183,7 +183,7 @@ impl Output {
             Output::File { partial, .. } => File::create(partial).map_err(refused(partial))?,
             Output::Special(path) => File::options().write(true).open(path).map_err(refused(path))?,
             Output::Stdout => {
-                return Ok(Box::new(BufWriter::with_capacity(64 * 1024, std::io::stdout())));
+                return Ok(Box::new(BufWriter::with_capacity(64 * 1024, crate::output::Stdout)));
             }
         };
         Ok(Box::new(BufWriter::with_capacity(256 * 1024, file)))

@@ -75,7 +75,7 @@ fn is_blank(line: &[u8]) -> bool {
 
 fn record(stanza: &Bytes, wanted: &Wanted) -> Result<Record, String> {
     let fields = Fields::of(stanza)?;
-    let field = |name: &str| fields.find(name).ok_or_else(|| format!("the stanza has no field {name:?}"));
+    let field = |name: &str| fields.find(name)?.ok_or_else(|| format!("the stanza has no field {name:?}"));
     let key = field(&wanted.key)?;
     if key.contains(&b'\n') {
         return Err("the key spans several lines".to_owned());
@@ -84,8 +84,11 @@ fn record(stanza: &Bytes, wanted: &Wanted) -> Result<Record, String> {
         Some(name) => stanza.slice_ref(field(name)?),
         None => stanza.clone(),
     };
-    let expires = wanted.expires.part().and_then(|name| fields.find(name)).filter(|text| !text.is_empty());
-    let expires = expires.map(|text| moment(&String::from_utf8_lossy(text))).transpose()?;
+    let expires = wanted.expires.part().map(|name| fields.find(name)).transpose()?.flatten();
+    let expires = expires
+        .filter(|text| !text.is_empty())
+        .map(|text| moment(&String::from_utf8_lossy(text)))
+        .transpose()?;
     Ok(Record { key: stanza.slice_ref(key), value, expires })
 }
 
@@ -136,9 +139,15 @@ impl<'a> Fields<'a> {
         ))
     }
 
-    /// Names of fields are the same in upper and lower case.
-    fn find(&self, name: &str) -> Option<&'a [u8]> {
-        self.0.iter().find(|(known, _)| known.eq_ignore_ascii_case(name.as_bytes())).map(|(_, text)| *text)
+    /// The text of a field; its name is the same in upper and lower case. One that comes twice does not say which is
+    /// meant.
+    fn find(&self, name: &str) -> Result<Option<&'a [u8]>, String> {
+        let mut texts = self.0.iter().filter(|(known, _)| known.eq_ignore_ascii_case(name.as_bytes()));
+        let found = texts.next().map(|(_, text)| *text);
+        match texts.next() {
+            None => Ok(found),
+            Some(_) => Err(format!("the stanza has field {name:?} more than once")),
+        }
     }
 }
 
@@ -179,11 +188,20 @@ mod tests {
 
     #[test]
     fn a_field_says_when_a_stanza_expires() {
-        let found =
-            read("Package: a\nexpires: 17\n\nPackage: b\nExpires:\n\nPackage: c\nExpires: soon\n", None);
-        assert_eq!(found[0].as_ref().unwrap().expires, Some(WallMillis(17)));
+        let found = read(
+            "Package: a\nexpires: 1764321000000\n\nPackage: b\nExpires:\n\nPackage: c\nExpires: soon\n",
+            None,
+        );
+        assert_eq!(found[0].as_ref().unwrap().expires, Some(WallMillis(1_764_321_000_000)));
         assert_eq!(found[1].as_ref().unwrap().expires, None);
         assert!(found[2].as_ref().unwrap_err().reason.contains("\"soon\" is not an expiry time"));
+    }
+
+    #[test]
+    fn a_wanted_field_that_comes_twice_is_refused() {
+        let found = read("Package: a\npackage: b\n\nPackage: c\nSize: 1\nsize: 2\n", None);
+        assert!(found[0].as_ref().unwrap_err().reason.contains("\"Package\" more than once"));
+        assert_eq!(found[1], record("c", "Package: c\nSize: 1\nsize: 2\n"));
     }
 
     #[test]

@@ -3,26 +3,28 @@
 //! A string stands for its UTF-8 bytes, `{"hex": "00ff"}` for bytes that are not text, as `tontine export` writes
 //! them; anything else stands for its own JSON text.
 
-use std::collections::BTreeMap;
+use std::fmt;
 
 use bytes::Bytes;
+use serde::Deserialize;
+use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
 use super::lines::{Line, Lines, too_long};
 use super::record::{BadRecord, Found, Input, Position, ReadError, Record, RecordReader, moment};
-use super::settings::Fields;
+use super::settings::Fields as Wanted;
 use crate::output::unhex;
 
 /// Reads objects.
 pub(super) struct JsonlReader {
     lines: Lines,
-    fields: Fields,
+    fields: Wanted,
     /// Whether a record was met. An array begins the file.
     begun: bool,
 }
 
 impl JsonlReader {
-    pub(super) fn new(input: Input, position: Position, fields: Fields) -> Self {
+    pub(super) fn new(input: Input, position: Position, fields: Wanted) -> Self {
         JsonlReader { lines: Lines::new(input, position), fields, begun: position != Position::default() }
     }
 }
@@ -53,25 +55,25 @@ impl RecordReader for JsonlReader {
     }
 }
 
-fn record(line: &[u8], wanted: &Fields) -> Result<Record, String> {
+fn record(line: &[u8], wanted: &Wanted) -> Result<Record, String> {
     let text = std::str::from_utf8(line)
         .map_err(|error| format!("not UTF-8 at byte {} of the line", error.valid_up_to() + 1))?;
-    let fields: BTreeMap<String, &RawValue> = serde_json::from_str(text).map_err(|error| {
+    let fields: Fields<'_> = serde_json::from_str(text).map_err(|error| {
         let what = error.to_string();
         let what = what.split(" at line ").next().unwrap_or_default();
         format!("not a JSON object: {what} at column {}", error.column())
     })?;
-    let field = |name: &str| match fields.get(name) {
+    let field = |name: &str| match fields.find(name)? {
         None => Err(format!("the object has no field {name:?}")),
-        Some(raw) if raw.get() == "null" => Err(format!("field {name:?} is null")),
-        Some(raw) => Ok(raw.get()),
+        Some("null") => Err(format!("field {name:?} is null")),
+        Some(raw) => Ok(raw),
     };
     let key = &wanted.key;
     let raw = field(key)?;
     let key = match (bytes(raw)?, raw.as_bytes()[0]) {
         (Some(bytes), _) => bytes,
-        (None, b'{' | b'[') => return Err(format!("field {key:?} is neither text nor a number")),
-        (None, _) => raw.to_owned().into(),
+        (None, b'-' | b'0'..=b'9') => raw.to_owned().into(),
+        (None, _) => return Err(format!("field {key:?} is neither text nor a number")),
     };
     let value = match &wanted.value {
         Some(name) => {
@@ -80,9 +82,46 @@ fn record(line: &[u8], wanted: &Fields) -> Result<Record, String> {
         }
         None => Bytes::copy_from_slice(line),
     };
-    let expires = wanted.expires.part().and_then(|name| fields.get(name.as_str()));
-    let expires = expires.map(|raw| raw.get()).filter(|&raw| raw != "null").map(moment).transpose()?;
+    let expires = wanted.expires.part().map(|name| fields.find(name)).transpose()?.flatten();
+    let expires = expires.filter(|&raw| raw != "null").map(moment).transpose()?;
     Ok(Record { key, value, expires })
+}
+
+/// The names and texts of an object's fields, each as often as it comes.
+struct Fields<'a>(Vec<(String, &'a RawValue)>);
+
+impl<'a> Fields<'a> {
+    /// The text of a field. One that comes twice does not say which is meant.
+    fn find(&self, name: &str) -> Result<Option<&'a str>, String> {
+        let mut texts = self.0.iter().filter(|(known, _)| known == name).map(|(_, raw)| raw.get());
+        let found = texts.next();
+        match texts.next() {
+            None => Ok(found),
+            Some(_) => Err(format!("the object has field {name:?} more than once")),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Fields<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Object;
+        impl<'de> Visitor<'de> for Object {
+            type Value = Fields<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a map")
+            }
+
+            fn visit_map<Map: MapAccess<'de>>(self, mut map: Map) -> Result<Self::Value, Map::Error> {
+                let mut fields = Vec::new();
+                while let Some(field) = map.next_entry()? {
+                    fields.push(field);
+                }
+                Ok(Fields(fields))
+            }
+        }
+        deserializer.deserialize_map(Object)
+    }
 }
 
 /// The bytes that a string or `{"hex": …}` stands for.
@@ -91,13 +130,12 @@ fn bytes(raw: &str) -> Result<Option<Bytes>, String> {
         let text: String = serde_json::from_str(raw).map_err(|error| error.to_string())?;
         return Ok(Some(text.into()));
     }
-    let Ok(object) = serde_json::from_str::<BTreeMap<String, String>>(raw) else { return Ok(None) };
-    match object.get("hex") {
-        Some(hex) if object.len() == 1 => match unhex(hex) {
-            Some(bytes) => Ok(Some(bytes.into())),
-            None => Err("\"hex\" holds something that is not base 16".to_owned()),
-        },
-        _ => Ok(None),
+    let Ok(object) = serde_json::from_str::<Fields<'_>>(raw) else { return Ok(None) };
+    let Some(hex) = object.find("hex")?.filter(|_| object.0.len() == 1) else { return Ok(None) };
+    let Ok(hex) = serde_json::from_str::<String>(hex) else { return Ok(None) };
+    match unhex(&hex) {
+        Some(bytes) => Ok(Some(bytes.into())),
+        None => Err("\"hex\" holds something that is not base 16".to_owned()),
     }
 }
 
@@ -110,7 +148,7 @@ mod tests {
 
     fn one(line: &'static [u8], value: Option<&str>) -> Found {
         let expires = Expires::IfThere("expires_ms".to_owned());
-        let fields = Fields { key: "id".to_owned(), value: value.map(str::to_owned), expires };
+        let fields = Wanted { key: "id".to_owned(), value: value.map(str::to_owned), expires };
         JsonlReader::new(Box::new(line), Position::default(), fields).next().unwrap().unwrap()
     }
 
@@ -136,7 +174,7 @@ mod tests {
     fn an_array_is_refused_as_what_it_is_also_over_several_lines() {
         for array in [&b"[{\"id\": 1}, {\"id\": 2}]"[..], b"\xef\xbb\xbf\n [\n{\"id\": 1}\n]"] {
             let expires = Expires::Never;
-            let fields = Fields { key: "id".to_owned(), value: None, expires };
+            let fields = Wanted { key: "id".to_owned(), value: None, expires };
             let error = JsonlReader::new(Box::new(array), Position::default(), fields).next().unwrap_err();
             assert!(error.to_string().contains("jq -c '.[]'"), "{error}");
         }
@@ -161,11 +199,31 @@ mod tests {
     #[test]
     fn a_time_of_expiry_is_a_number_of_milliseconds_or_nothing() {
         let expires = |line| one(line, None).unwrap().expires;
-        assert_eq!(expires(b"{\"id\": 1, \"expires_ms\": 17}"), Some(WallMillis(17)));
+        assert_eq!(
+            expires(b"{\"id\": 1, \"expires_ms\": 1764321000000}"),
+            Some(WallMillis(1_764_321_000_000))
+        );
         assert_eq!(expires(b"{\"id\": 1, \"expires_ms\": null}"), None);
         for line in [&b"{\"id\": 1, \"expires_ms\": \"x\"}"[..], b"{\"id\": 1, \"expires_ms\": -1}"] {
             assert!(reason(line, None).contains("milliseconds since 1970"));
         }
+        for line in [&b"{\"id\": 1, \"expires_ms\": 1764321000}"[..], b"{\"id\": 1, \"expires_ms\": 3600}"] {
+            assert!(reason(line, None).contains("looks like seconds"));
+        }
+    }
+
+    #[test]
+    fn a_wanted_field_that_comes_twice_is_refused() {
+        for line in [
+            &b"{\"id\": \"first\", \"v\": 1, \"id\": \"second\"}"[..],
+            b"{\"id\": \"first\", \"v\": 1, \"\\u0069d\": \"second\"}",
+            b"{\"id\": \"k\", \"v\": 1, \"v\": 2}",
+            b"{\"id\": \"k\", \"v\": 1, \"expires_ms\": null, \"expires_ms\": 1}",
+            b"{\"id\": {\"hex\": \"00\", \"hex\": \"01\"}, \"v\": 1}",
+        ] {
+            assert!(reason(line, Some("v")).contains("more than once"), "{line:?}");
+        }
+        assert_eq!(one(b"{\"id\": \"k\", \"v\": 1, \"x\": 2, \"x\": 3}", Some("v")).unwrap().value, "1");
     }
 
     #[test]
@@ -175,6 +233,9 @@ mod tests {
         assert!(reason(b"1", None).contains("not a JSON object"));
         assert!(reason(b"{\"name\": 1}", None).contains("no field \"id\""));
         assert!(reason(b"{\"id\": null}", None).contains("null"));
-        assert!(reason(b"{\"id\": {\"a\": 1}}", None).contains("neither text nor a number"));
+        for key in ["{\"a\": 1}", "[1]", "false", "true"] {
+            let line = format!("{{\"id\": {key}}}").leak().as_bytes();
+            assert!(reason(line, None).contains("neither text nor a number"));
+        }
     }
 }

@@ -5,7 +5,7 @@ use std::io::{BufRead, Read};
 use super::record::{Input, Position, RECORD_BYTES_MAX, ReadError};
 
 /// The mark of UTF-8 at the start of a file.
-const BOM: &[u8] = b"\xef\xbb\xbf";
+pub(super) const BOM: &[u8] = b"\xef\xbb\xbf";
 
 /// Reads lines.
 pub(super) struct Lines {

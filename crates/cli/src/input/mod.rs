@@ -6,10 +6,12 @@ mod arguments;
 mod compressed;
 mod deb822;
 mod delimited;
+mod encoding;
 mod jsonl;
 mod lines;
 #[cfg(feature = "parquet")]
 mod parquet;
+mod quotes;
 mod record;
 pub(crate) mod settings;
 mod voldemort;
@@ -54,7 +56,7 @@ impl Source {
         }
     }
 
-    /// The bytes from a place on.
+    /// The bytes from a place on. A file that no reader here understands is refused at its start.
     fn open(&self, at: u64) -> Result<Input, CliError> {
         match self {
             Source::File(path) => {
@@ -64,14 +66,18 @@ impl Source {
                     file.seek(SeekFrom::Start(at)).map_err(refused())?;
                     return Ok(Box::new(BufReader::with_capacity(READ_BYTES, file)));
                 }
-                let mut input =
+                let input =
                     compressed::unpacked(BufReader::with_capacity(READ_BYTES, file)).map_err(refused())?;
+                let mut input = encoding::refuse_wide(input, &path.display().to_string())?;
                 // Of a compressed file the beginning is unpacked once more to get there.
                 io::copy(&mut input.by_ref().take(at), &mut io::sink()).map_err(refused())?;
                 Ok(input)
             }
-            Source::Stdin => compressed::unpacked(BufReader::with_capacity(READ_BYTES, std::io::stdin()))
-                .map_err(CliError::io("cannot read standard input")),
+            Source::Stdin => {
+                let input = compressed::unpacked(BufReader::with_capacity(READ_BYTES, std::io::stdin()))
+                    .map_err(CliError::io("cannot read standard input"))?;
+                encoding::refuse_wide(input, "standard input")
+            }
         }
     }
 }

@@ -76,8 +76,13 @@ impl ParquetReader {
 /// The part of a file's schema that has the columns.
 fn projection(schema: &Type, columns: &ParquetColumns, path: &Path) -> Result<Type, CliError> {
     let find = |name: &String| -> Result<TypePtr, CliError> {
-        let found = schema.get_fields().iter().find(|field| field.name() == name).cloned();
-        let field = found.ok_or_else(|| {
+        let mut found = schema.get_fields().iter().filter(|field| field.name() == name).cloned();
+        let (first, second) = (found.next(), found.next());
+        if second.is_some() {
+            let shown = path.display();
+            return Err(CliError::Other(format!("{shown} has several columns {name:?}; rename all but one")));
+        }
+        let field = first.ok_or_else(|| {
             let names: Vec<&str> = schema.get_fields().iter().map(|field| field.name()).collect();
             CliError::Other(format!("{} has no column {name:?}; it has {}", path.display(), names.join(", ")))
         })?;

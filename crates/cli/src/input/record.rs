@@ -28,11 +28,20 @@ pub(crate) struct Record {
     pub(crate) expires: Option<WallMillis>,
 }
 
+/// Expiry times before this one, in March 1973, are none: seconds since 1970 look like that, and times to live.
+const EXPIRES_MIN_MS: u64 = 100_000_000_000;
+
 /// The moment that a number stands for: milliseconds since 1970 in base 10, as an export writes them.
 pub(super) fn moment(text: &str) -> Result<WallMillis, String> {
-    let millis = text.parse().map_err(|_| {
+    let millis: u64 = text.parse().map_err(|_| {
         format!("{text:?} is not an expiry time: use a whole number of milliseconds since 1970")
     })?;
+    if millis < EXPIRES_MIN_MS {
+        return Err(format!(
+            "expiry time {millis} looks like seconds, or like a time to live: use milliseconds since 1970, or load without \
+             expiry with --no-expires"
+        ));
+    }
     Ok(WallMillis(millis))
 }
 
@@ -56,6 +65,12 @@ pub(crate) enum ReadError {
         "line {line}: a quote opens in this record and never closes, so the records after it cannot be told apart"
     )]
     QuoteNeverCloses { line: u64 },
+    /// Something follows a closing quote, so a quote is missing or not doubled, here or in a line before.
+    #[error(
+        "line {at}: text follows the closing quote of a column, in the record that begins after line {line}. A quote is \
+         missing or not doubled, so the records cannot be told apart. Write a quote within a quoted column twice (\"\")"
+    )]
+    StrayQuote { line: u64, at: u64 },
     /// One document where lines are wanted.
     #[error(
         "this is a JSON array; one JSON object per line is needed. Convert the file and load the result: jq -c '.[]' FILE \

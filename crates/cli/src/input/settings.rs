@@ -145,6 +145,17 @@ impl ReadSettings {
         }
     }
 
+    /// The same of a file of which only the keys count. It needs no column or field with a value.
+    pub(crate) fn of_keys(file: &str, arguments: &ReadArguments) -> Result<ReadSettings, CliError> {
+        let format = FileFormat::given_or_guessed(arguments.format, file)?;
+        let delimited = matches!(format, FileFormat::Tsv | FileFormat::Csv);
+        // A value by name says that the files have headers.
+        let named = matches!(arguments.value.as_deref().map(Column::parse), Some(Column::Name(_)));
+        let header = arguments.header || (delimited && named && !arguments.no_header);
+        let arguments = ReadArguments { value: arguments.key.clone(), header, ..arguments.clone() };
+        ReadSettings::new(file, &arguments, Expires::Never)
+    }
+
     /// What must stay the same between a load and its resumption.
     pub(crate) fn describe(&self, cluster: &str, store: &str) -> String {
         let read = match self {

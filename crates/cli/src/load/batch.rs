@@ -250,7 +250,7 @@ mod tests {
 
     #[test]
     fn what_has_expired_is_passed_over_and_counted_and_the_rest_keeps_its_time() {
-        let all = batches("a\t1\t\t1000\nb\t2\t\t\nc\t3\t\t99999999999999\n", 10, false);
+        let all = batches("a\t1\t\t1700000000000\nb\t2\t\t\nc\t3\t\t99999999999999\n", 10, false);
         let batch = all[0].as_ref().unwrap();
         let expires = Some(WallMillis(99_999_999_999_999));
         assert_eq!(batch.entries, [("b".into(), "2".into(), None), ("c".into(), "3".into(), expires)]);
@@ -259,16 +259,17 @@ mod tests {
 
     #[test]
     fn a_value_that_has_expired_takes_the_place_of_an_earlier_one_of_its_key() {
-        let text = "a\t1\t\t\nb\t1\t\t\nb\t2\t\t1000\nc\t1\t\t1000\na\t2\t\t1000\n";
+        let text =
+            "a\t1\t\t\nb\t1\t\t\nb\t2\t\t1700000000000\nc\t1\t\t1700000000000\na\t2\t\t1700000000000\n";
         let all: Vec<Batch> = batches(text, 3, false).into_iter().map(Result::unwrap).collect();
-        let gone = Some(WallMillis(1000));
+        let gone = Some(WallMillis(1_700_000_000_000));
         assert_eq!(all[0].entries, [("a".into(), "1".into(), None), ("b".into(), "2".into(), gone)]);
         assert_eq!((all[0].records, all[0].expired, all[0].expired_over_earlier), (2, 1, 1));
         assert_eq!(all[1].entries, [("a".into(), "2".into(), gone)], "it came in an earlier batch");
         assert_eq!((all[1].records, all[1].expired, all[1].expired_over_earlier), (0, 2, 1));
 
         let limits = BatchLimits { keys_max: 3, skip_bad: false, resumed: true };
-        let all = limited("c\t1\t\t1000\n", limits);
+        let all = limited("c\t1\t\t1700000000000\n", limits);
         let batch = all[0].as_ref().unwrap();
         assert_eq!(batch.entries, [("c".into(), "1".into(), gone)], "it may have come in the load before");
     }

@@ -38,8 +38,8 @@ pub struct AddressArguments {
     /// a machine that listens on all of them (--listen 0.0.0.0:7401).
     #[arg(long, value_name = "HOST:PORT")]
     pub advertise: Option<String>,
-    /// Where to listen for Redis clients, or `off`. The default is the host of --listen, with its port plus 100. An
-    /// address of loopback on a node that other machines reach is told to nobody: give it at each start.
+    /// Where to listen for Redis clients, or `off`. The default is the host of --listen, with its port plus 100. If other
+    /// machines reach the node, a loopback address is not announced: give it at each start.
     #[arg(long, value_name = "HOST:PORT")]
     pub resp: Option<String>,
     /// The address of --advertise belongs to another machine that forwards to this one, such as a NAT gateway or the host
@@ -47,7 +47,7 @@ pub struct AddressArguments {
     #[arg(long, requires = "advertise")]
     pub forwarded: bool,
     /// Listen on other addresses than loopback although neither clients nor nodes are authenticated and nothing is
-    /// encrypted: everybody who reaches the ports can read and change all data.
+    /// encrypted: anyone who can reach the ports can read and change all data.
     #[arg(long)]
     pub insecure: bool,
 }
@@ -162,6 +162,11 @@ impl AddressArguments {
         Ok(addresses)
     }
 
+    /// The address at which others shall reach the node, as it was typed.
+    pub(crate) fn asked(&self) -> Option<&str> {
+        self.advertise.as_deref().or(self.listen.as_deref())
+    }
+
     /// Whether the address of a new node is our choice, which another one may be as well.
     pub(crate) fn is_chosen(&self) -> bool {
         self.listen.is_none() && self.advertise.is_none()
@@ -195,7 +200,7 @@ impl AddressArguments {
             let found = native.resolve(option)?;
             if found.iter().any(IpAddr::is_unspecified) {
                 return Err(CliError::Usage(format!(
-                    "nobody can connect to {}; name the address of this machine that the others shall use with \
+                    "nobody can connect to {}; name the address of this machine that the other nodes use with \
                      --advertise HOST:PORT",
                     native.text()
                 )));
@@ -438,7 +443,7 @@ mod tests {
             ("--listen 127.0.0.1:0", "has port 0"),
             ("--listen ::1:6000", "names no host"),
             ("--listen :6000", "names no host"),
-            ("--listen 0.0.0.0:6000", "name the address of this machine that the others shall use"),
+            ("--listen 0.0.0.0:6000", "name the address of this machine that the other nodes use"),
             ("--listen 127.0.0.1:6000 --advertise 0.0.0.0:6000", "nobody can connect to 0.0.0.0:6000"),
             ("--listen 0.0.0.0:6009 --advertise 127.0.0.1:6009", "and add --insecure"),
             ("--listen 127.0.0.1:6009 --resp 0.0.0.0:1", "0.0.0.0:1 can be reached from other machines"),

@@ -4,7 +4,8 @@
 //! data directory      the node
 //! empty               takes an id, keeps it, registers, waits to be named, serves
 //! with an id          registers, waits to be named, serves
-//! of a node           serves, as `tontine node` does, also at another address
+//! of a node           serves, also at another address
+//! empty, with --id    serves as that member, whose disk is lost, and refills
 //! ```
 //!
 //! Must never: take an id, or make a directory, before everything that can be checked was found in order.
@@ -53,7 +54,8 @@ Examples:
   tontine serve --coordination dir:tontine-data/coordination --data-dir tontine-data/node-4
 
 The first nodes of a cluster are named by `tontine cluster create`, later ones by `tontine node add`.
-Started again with the same directory, it is the same node, also at another address.")]
+Started again with the same directory, it is the same node, also at another address. If that directory is lost, start \
+it with --id and an empty one.")]
 pub struct ServeArguments {
     /// Which coordination service.
     #[command(flatten)]
@@ -61,6 +63,10 @@ pub struct ServeArguments {
     /// Where the node keeps its data, and who it is. It is created if it does not exist.
     #[arg(long, value_name = "DIR")]
     pub data_dir: PathBuf,
+    /// Be this member of the cluster again, such as 3 or n3, with an empty directory: its disk is lost. The node fetches
+    /// its records from the other replicas.
+    #[arg(long, value_name = "NODE", value_parser = crate::orders::parse_node)]
+    pub id: Option<NodeId>,
     /// Where the node is.
     #[command(flatten)]
     pub addresses: AddressArguments,
@@ -261,9 +267,16 @@ struct Named {
 /// Finds out who the node is, and waits until its cluster names it.
 async fn named(arguments: &ServeArguments, service: &mut Service) -> Result<Named, CliError> {
     let owner = owner(&arguments.data_dir)?;
-    let known = match &owner {
-        Owner::Node { cluster: name, node } => Some(known(service, arguments, name, *node)?),
-        Owner::Given(_) | Owner::Nobody => None,
+    let known = match (&owner, arguments.id) {
+        (Owner::Node { node, .. } | Owner::Given(Given { node, .. }), Some(id)) if *node != id => {
+            return Err(CliError::Usage(format!(
+                "the data directory {} belongs to {node}, and --id says {id}; leave --id out, or choose an empty directory",
+                arguments.data_dir.display()
+            )));
+        }
+        (Owner::Node { cluster: name, node }, _) => Some(known(service, arguments, name, *node)?),
+        (Owner::Nobody, Some(id)) => Some(lost(service, arguments, id)?),
+        (Owner::Given(_), _) | (Owner::Nobody, None) => None,
     };
     if let (Owner::Given(given), Some(origin)) = (&owner, &service.origin)
         && given.origin != *origin
@@ -282,6 +295,9 @@ async fn named(arguments: &ServeArguments, service: &mut Service) -> Result<Name
     }
     if known.is_none() {
         arguments.addresses.named_for(&service.place.address)?;
+    }
+    if matches!(owner, Owner::Nobody) && known.is_none() {
+        refuse_lost(service, arguments)?;
     }
     let addresses = arguments.addresses.settle(known, &others)?;
     probe(&addresses)?;
@@ -316,6 +332,37 @@ fn open(data_dir: &Path) -> Result<Directory, CliError> {
 
 fn refused(data_dir: &Path, error: &dyn std::fmt::Display) -> CliError {
     CliError::Other(format!("{error} (the data directory is {})", data_dir.display()))
+}
+
+/// The member whose disk is lost, and whose place an empty directory takes.
+fn lost<'a>(service: &'a Service, arguments: &ServeArguments, id: NodeId) -> Result<&'a Node, CliError> {
+    let cluster = service.cluster.as_ref();
+    let name = cluster.map(|cluster| cluster.name.clone()).unwrap_or_default();
+    match cluster.is_some_and(|cluster| cluster.node(id).is_some()) {
+        true => known(service, arguments, &name, id),
+        false => Err(CliError::Usage(format!(
+            "the cluster of {} has no member {id}, so no disk of it is lost; leave --id out, and the node takes an id by itself",
+            service.place.address
+        ))),
+    }
+}
+
+/// Refuses an empty directory at the address of a member, which is what a lost disk looks like, and offers the two ways.
+fn refuse_lost(service: &Service, arguments: &ServeArguments) -> Result<(), CliError> {
+    let asked = arguments.addresses.asked();
+    let members = service.cluster.iter().flat_map(|cluster| &cluster.nodes);
+    let Some(member) = members.into_iter().find(|member| asked == Some(member.native.as_str())) else {
+        return Ok(());
+    };
+    let (program, id, native) = (program(), member.id, &member.native);
+    Err(CliError::Other(format!(
+        "{id} already has the address {native}, and {} is empty. If the disk of {id} is lost, add --id {}: the node takes \
+         its place again and fetches its records. If this is another node, choose another address with --listen, and make \
+         it a member with `{program} node add`; it can take the places of {id} with `{program} node replace {} NEW`",
+        arguments.data_dir.display(),
+        id.0,
+        id.0
+    )))
 }
 
 /// The entry of the node whose directory this is.

@@ -368,6 +368,24 @@ fn changes_and_deletes_make_the_child_that_all_records_make() {
     let by_changes = shop.built(&[&puts], "changes", &more);
     assert_eq!(by_changes["manifest"], all["manifest"]);
     assert_eq!(shop.chunks("changes"), shop.chunks("all"));
+    // A list of keys is enough, in every format.
+    let (header, json) =
+        (shop.write("puts.csv", "k,v\nword0000200,2\n"), "{\"k\": \"word0000200\", \"v\": \"2\"}\n");
+    let lines = shop.write("puts.jsonl", json);
+    for (puts, gone, columns) in [
+        (&puts, shop.write("list.tsv", "word0000100\n"), ["1", "2"]),
+        (&header, shop.write("list.csv", "k\nword0000100\n"), ["k", "v"]),
+        (&header, shop.write("list-1.csv", "k\nword0000100\n"), ["1", "v"]),
+        (&lines, shop.write("list.jsonl", "{\"k\": \"word0000100\"}\n"), ["k", "v"]),
+    ] {
+        let to = shop.path(&gone.rsplit('/').next().unwrap().replace('.', "-"));
+        let words =
+            ["artifact", "build", puts, "--changes", "--deletes", &gone, "--key", columns[0], "--value"];
+        let more = [columns[1], "-s", "words", "--to", &to, "--number", "2", "--parent", &upon];
+        tontine(&[&words[..], &more].concat()).exits(0);
+        let diff = tontine(&["artifact", "diff", &upon, &to, "--json"]).exits(1).json();
+        assert_eq!((&diff["removed"], &diff["changed"]), (&1.into(), &1.into()), "{diff}");
+    }
     let both = shop.write("both.tsv", "another word\t\n");
     let refused = shop.build(&[&puts], "out", &["--parent", &upon, "--changes", "--deletes", &both]);
     assert_eq!(refused.code, 2);
@@ -378,6 +396,25 @@ fn changes_and_deletes_make_the_child_that_all_records_make() {
     );
     let refused = shop.build(&[&puts], "out", &["--changes"]);
     assert!(refused.code == 2 && refused.stderr.contains("--parent"), "{}", refused.stderr);
+}
+
+#[test]
+fn files_that_do_not_say_what_is_meant_are_refused() {
+    let shop = Workshop::new();
+    let wide: Vec<u8> = "\u{feff}k1\tv1\r\n".encode_utf16().flat_map(u16::to_le_bytes).collect();
+    std::fs::write(shop.path("wide.tsv"), wide).unwrap();
+    let quote = shop.write("quote.csv", "1,\"receipt\n2,\"card\"\n");
+    for (input, reason) in [
+        (&shop.path("wide.tsv"), "wide.tsv is in UTF-16, and UTF-8 is needed"),
+        (&quote, "quote.csv: line 2: text follows the closing quote of a column"),
+    ] {
+        let refused = shop.build(&[input], "out", &[]);
+        assert!(refused.code == 2 && refused.stderr.contains(reason), "{}", refused.stderr);
+    }
+    let words =
+        ["artifact", "build", &shop.write("id.csv", "id,v,id\n1,2,3\n"), "--key", "id", "--value", "v"];
+    let refused = tontine(&[&words[..], &["-s", "words", "--to", &shop.path("out")]].concat());
+    refused.fails_with("the header names 2 columns \"id\", numbers 1 and 3");
 }
 
 #[test]

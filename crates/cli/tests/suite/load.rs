@@ -70,7 +70,8 @@ fn of_a_key_that_comes_again_and_again_the_last_value_stands() {
 fn a_last_value_that_has_expired_does_not_leave_an_earlier_one_to_live_for_ever() {
     let cluster = Cluster::with(1, &[]);
     // Two exports, one after the other: what had no end at first got one, which is over.
-    let file = cluster.write("both.tsv", "a\t1\t\nb\t1\t\na\t2\t1000\nc\t2\t1000\nb\t2\t\n");
+    let file =
+        cluster.write("both.tsv", "a\t1\t\nb\t1\t\na\t2\t1700000000000\nc\t2\t1700000000000\nb\t2\t\n");
     cluster.run(&["put", "c", "0"]).exits(0);
     for batch in ["1", "2", "500"] {
         let columns = ["--key", "1", "--value", "2", "--expires", "3", "--batch", batch];

@@ -35,6 +35,7 @@ mod sources;
 mod store_creation;
 mod traffic;
 mod typed;
+mod unwritten;
 mod upgrade;
 mod vocabulary;
 mod voldemort;

@@ -21,6 +21,7 @@ use std::time::Instant;
 use crate::cluster::{Cluster, PATIENCE, tontine};
 use crate::observe::until;
 use crate::resp::{Redis, Reply};
+pub(crate) use crate::traffic::Stops;
 
 /// Keys of the table. With the values they are more than one message of a multi-get.
 pub(crate) const KEYS: u64 = 2_500;
@@ -84,15 +85,6 @@ pub(crate) fn read_on(address: &str, keys: u64, stop: &AtomicBool, answers: &Ato
     }
 }
 
-/// Says stop when it goes, also by a panic.
-pub(crate) struct Stops<'a>(pub(crate) &'a AtomicBool);
-
-impl Drop for Stops<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
 /// Waits until the readers have had so many more answers.
 pub(crate) fn more_answers(answers: &AtomicU64, count: u64) {
     let (from, begun) = (answers.load(Ordering::Relaxed), Instant::now());
@@ -130,6 +122,7 @@ fn a_table_goes_live_and_back_under_reads_without_a_failed_or_mixed_request() {
     cluster.run(&["put", "word1", "x", "-s", "words"]).fails_with("read-only");
     let (stop, answers) = (AtomicBool::new(false), AtomicU64::new(0));
     let seen: Vec<Vec<u64>> = std::thread::scope(|scope| {
+        let _stops = Stops(&stop);
         let readers: Vec<_> = [(1, KEYS), (2, 300), (3, 40)]
             .map(|(node, keys)| {
                 let (address, stop, answers) = (cluster.resp(node), &stop, &answers);

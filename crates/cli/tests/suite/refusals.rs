@@ -274,6 +274,19 @@ fn a_cluster_that_cannot_be_is_refused_before_anything_is_made() {
     }
 }
 
+/// Each machine made a directory of that name, and had a cluster of its own.
+#[test]
+fn servers_of_an_ensemble_without_their_scheme_make_no_directory() {
+    let folder = tempfile::tempdir().unwrap();
+    for words in [&["cluster", "create", "--name", "shop", "--nodes", "1"][..], &["headmaster"], &["serve"]] {
+        let mut command = crate::cluster::command(words);
+        command.args(["--coordination", "zk1:2181,zk2:2181/shop"]).current_dir(folder.path());
+        let answer = Answer::of(command.output().unwrap());
+        answer.fails_with("write zookeeper://zk1:2181,zk2:2181/shop, or dir:PATH for a directory");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "{words:?}");
+    }
+}
+
 #[test]
 fn an_unknown_store_is_named_with_the_known_ones() {
     let cluster = Cluster::start();

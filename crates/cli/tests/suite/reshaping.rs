@@ -12,7 +12,7 @@ use serde_json::Value as Json;
 use crate::cluster::{Cluster, TONTINE};
 use crate::observe::{addresses, connect, kill_headmaster, put, until};
 use crate::resp::{Redis, Reply};
-use crate::traffic::Traffic;
+use crate::traffic::{Stops, Traffic};
 
 /// Records beside those of the clients.
 const RECORDS: u32 = 2_000;
@@ -136,6 +136,7 @@ fn partitions_are_cut_joined_and_doubled_under_load_while_nodes_come_and_go_and_
     traffic.await_more(200);
     let connect = cluster.connect();
     std::thread::scope(|threads| {
+        let _stops = Stops(&stop);
         let walks = threads.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
                 check_walks(&connect);

@@ -9,6 +9,7 @@ use serde_json::Value as Json;
 use tempfile::TempDir;
 
 use crate::cluster::{Answer, Cluster, Process, command, free_port_base, tontine};
+use crate::observe::until;
 
 /// A place with documents, directories of nodes, and ports of its own.
 pub(crate) struct Place {
@@ -172,6 +173,44 @@ fn nodes_take_ids_wait_to_be_named_and_come_back_as_themselves_elsewhere() {
     // An id whose taker ended before it could keep it is never given again.
     let ids = place.document("/config/ids").unwrap();
     assert_eq!((&ids["last"], &ids["named"]), (&Json::from(4), &Json::from(0)));
+    for node in &mut nodes {
+        assert_eq!(node.stop(Signal::TERM), Some(0), "{}", node.stderr());
+    }
+}
+
+/// The same command was refused with *n3 already has the address*, `doctor` said to run that very command, and nothing said
+/// that a lost disk needs the old id.
+#[test]
+fn a_lost_disk_is_told_the_two_ways_and_the_node_takes_its_place_again() {
+    let place = Place::new();
+    let mut nodes = place.cluster(3);
+    let connect = ["--connect", &place.native(1)];
+    let run = |words: &[&str]| tontine(&[words, &connect].concat());
+    run(&["put", "a", "1", "-w", "3"]).exits(0);
+    nodes.pop().unwrap().stop(Signal::KILL);
+    std::fs::remove_dir_all(place.folder.path().join("d3")).unwrap();
+    let refused = place.refused("d3", &["--listen", &place.native(3)]);
+    refused.fails_with("If the disk of n3 is lost, add --id 3:");
+    refused.fails_with("node replace 3 NEW");
+    place.refused("d9", &["--id", "9"]).fails_with("has no member n9, so no disk of it is lost");
+    assert!(!exists(place.folder.path(), "d3") && !exists(place.folder.path(), "d9"));
+    let advice = run(&["doctor"]).exits(1).text();
+    assert!(advice.contains(" serve --id 3`") && advice.contains(" node replace 3 NEW"), "{advice}");
+    let fourth = place.start_at("d4", 4, &[]);
+    Place::await_said(&fourth, "n4 is registered and waits");
+    let advice = run(&["doctor"]).exits(1).text();
+    assert!(advice.contains("n4 at ") && advice.contains(" node replace 3 4`: "), "{advice}");
+    drop(fourth);
+
+    for further in [&["--id=n3"][..], &["--id=3"], &[]] {
+        let mut third = place.start_at("d3", 3, further);
+        third.await_line("node 3  ");
+        until("nothing is missing", || run(&["doctor"]), |said| said.code == 0);
+        let got = tontine(&["get", "a", "-r", "3", "--connect", &place.native(3)]);
+        assert_eq!(got.exits(0).text(), "1\n");
+        assert_eq!(third.stop(Signal::TERM), Some(0), "{}", third.stderr());
+    }
+    place.refused("d3", &["--id=2"]).fails_with("belongs to n3, and --id says n2");
     for node in &mut nodes {
         assert_eq!(node.stop(Signal::TERM), Some(0), "{}", node.stderr());
     }

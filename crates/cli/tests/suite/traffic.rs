@@ -1,6 +1,7 @@
 //! Clients that work without a pause while nodes come and go, and remember what they were told.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
@@ -19,11 +20,27 @@ const KEYS: usize = 50;
 /// Of so many writes one is a delete.
 const DELETE_EVERY: usize = 9;
 
-/// Clients that put, delete and get, in a thread of their own.
+/// Says stop when it goes, also by a panic: threads that went on behind a failure would keep a test from its end.
+pub(crate) struct Stops<'a>(pub(crate) &'a AtomicBool);
+
+impl Drop for Stops<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Clients that put, delete and get, in a thread of their own. They stop when this goes.
 pub(crate) struct Traffic {
     stop: Arc<AtomicBool>,
     done: Arc<AtomicUsize>,
-    thread: JoinHandle<Heard>,
+    /// None only when it was ended.
+    thread: Option<JoinHandle<Heard>>,
+}
+
+impl Drop for Traffic {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
 }
 
 /// What the clients heard.
@@ -83,7 +100,7 @@ impl Traffic {
                 heard
             })
         });
-        Traffic { stop, done, thread }
+        Traffic { stop, done, thread: Some(thread) }
     }
 
     /// Waits until so many further requests were answered.
@@ -97,9 +114,10 @@ impl Traffic {
     }
 
     /// Ends the clients.
-    pub(crate) fn end(self) -> Heard {
-        self.stop.store(true, Ordering::Relaxed);
-        self.thread.join().unwrap()
+    pub(crate) fn end(mut self) -> Heard {
+        let thread = self.thread.take().unwrap();
+        drop(self);
+        thread.join().unwrap()
     }
 }
 
@@ -179,5 +197,24 @@ impl Heard {
                 left.check(key, found.value().map(|value| String::from_utf8_lossy(&value).into_owned()));
             }
         });
+    }
+}
+
+/// A step of the check hung for 15 minutes because one assertion failed: readers went on until a flag was set, and the
+/// scope waited for them.
+#[test]
+fn no_thread_of_a_test_goes_on_behind_a_failure() {
+    let mut waiting = vec![Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()];
+    while let Some(path) = waiting.pop() {
+        if path.is_dir() {
+            waiting.extend(std::fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+        } else if path.extension().is_some_and(|extension| extension == "rs")
+            && path.iter().any(|part| part == "tests")
+        {
+            let text = std::fs::read_to_string(&path).unwrap();
+            let scopes = text.split("thread::scope(").skip(1);
+            let unguarded = scopes.filter(|scope| scope.contains("Ordering::") && !scope.contains("Stops("));
+            assert_eq!(unguarded.count(), 0, "{}: a scope with a flag and without `Stops`", path.display());
+        }
     }
 }

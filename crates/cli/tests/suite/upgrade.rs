@@ -17,7 +17,7 @@ use serde_json::Value as Json;
 use tempfile::TempDir;
 
 use crate::cluster::{PATIENCE, Process, TONTINE, free_port_base, tontine};
-use crate::traffic::Traffic;
+use crate::traffic::{Stops, Traffic};
 
 /// The last commit of the first version.
 const FIRST: &str = "032f5ad6e3879faa5500f764375a87c2e367b5c7";
@@ -196,6 +196,7 @@ fn a_cluster_rolls_from_the_first_version_to_this_one_and_back_without_a_failed_
         std::thread::spawn(move || commands_of_the_first(&first, &connect, &stop))
     };
 
+    let _stops = Stops(&stop);
     rolling.roll(&[1, 2], this, &traffic);
     // Half way, and back from there.
     rolling.roll(&[2, 1], &first, &traffic);

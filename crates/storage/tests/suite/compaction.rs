@@ -13,7 +13,7 @@ use storage::{
     Durability, EnginePorts, LogEngine, LogOptions, RepairableEngine, StorageEngine, StorageError,
 };
 
-use crate::setup::{DIRECTORY, block_on, get, small, write};
+use crate::setup::{DIRECTORY, Stops, block_on, get, small, write};
 use crate::watched::{Call, WatchedDisk};
 use crate::world::World;
 
@@ -281,6 +281,7 @@ fn readers_and_writers_go_on_while_segments_are_rewritten() {
     };
     let mut expected = BTreeMap::new();
     std::thread::scope(|scope| {
+        let _stops = Stops(&done);
         let writers = [0, 1].map(|half| scope.spawn(move || write_half(half)));
         scope.spawn(|| {
             let mut rounds = BTreeMap::new();

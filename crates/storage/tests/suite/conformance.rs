@@ -8,7 +8,7 @@ use bytes::Bytes;
 use model::{PartitionId, Token};
 use storage::{Change, Met, ScanLimit, StorageEngine, StorageError};
 
-use crate::setup::{Setup, WHOLE, get, scan_all, write};
+use crate::setup::{Setup, Stops, WHOLE, get, scan_all, write};
 
 fn on_each(case: impl Fn(&Setup)) {
     for setup in Setup::all() {
@@ -153,6 +153,7 @@ fn updates_of_one_key_by_many_threads_follow_each_other() {
         };
         let done = AtomicBool::new(false);
         std::thread::scope(|scope| {
+            let _stops = Stops(&done);
             let writers: Vec<_> = (0..4)
                 .map(|_| {
                     scope.spawn(|| (0..300).for_each(|n| increment(&*engine, [b"a", b"b", b"c"][n % 3])))

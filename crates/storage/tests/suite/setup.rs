@@ -1,6 +1,7 @@
 //! Every engine on every disk it can stand on.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use model::{PartitionId, Token};
@@ -143,3 +144,12 @@ pub(crate) fn scan_all(
 }
 
 pub(crate) const WHOLE: ScanLimit = ScanLimit { records_max: usize::MAX, bytes_max: usize::MAX };
+
+/// Says stop when it goes, also by a panic: threads that went on behind a failure would keep a test from its end.
+pub(crate) struct Stops<'a>(pub(crate) &'a AtomicBool);
+
+impl Drop for Stops<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}

@@ -76,6 +76,7 @@ fn a_child_goes_live_and_back_under_reads_and_nodes_fetch_its_deltas_alone() {
     let before = [1, 2, 3].map(came);
     let (stop, answers) = (AtomicBool::new(false), AtomicU64::new(0));
     let seen: Vec<Vec<u64>> = std::thread::scope(|scope| {
+        let _stops = super::Stops(&stop);
         let readers: Vec<_> = [1, 2, 3]
             .map(|node| {
                 let (address, stop, answers) = (cluster.resp(node), &stop, &answers);

@@ -1,0 +1,193 @@
+//! What the doctor says of nodes that do not run, and of those that wait to join.
+
+use std::path::PathBuf;
+
+use coordination::zookeeper::SCHEME;
+use model::Node;
+use serde_json::Value as Json;
+
+use super::finding::{Code, Finding};
+use super::passwords::requires_password;
+use crate::holder::{Launch, Process};
+use crate::output::program;
+use crate::status::NodeStatus;
+
+/// What to do about a node of which it is known how it was started.
+fn again(launch: &Launch) -> String {
+    let password =
+        if launch.needs_password { ", with TONTINE_PASSWORD set to the cluster's password" } else { "" };
+    let start = format!(
+        "restart it in the folder {}{password} and read its output:\n        {}",
+        launch.directory,
+        crate::holder::with_password(&launch.command, launch.needs_password)
+    );
+    let id = launch.process_id;
+    match launch.process() {
+        Some(Process::Ended) => start,
+        Some(Process::Stopped) => format!(
+            "its process {id} is suspended and still locks its data directory: resume it with `kill -CONT {id}`, or kill it \
+             with `kill -KILL {id}` and {start}"
+        ),
+        Some(Process::Runs) => format!(
+            "its process {id} still runs and locks its data directory: it may be starting, stopping, hanging or short of CPU or \
+             memory; if this persists, kill it with `kill -KILL {id}` and {start}"
+        ),
+        None => format!("{START_UNLESS_IT_RUNS}{start}"),
+    }
+}
+
+/// Where nobody can tell whether the process of a node that does not answer has ended.
+const START_UNLESS_IT_RUNS: &str = "check whether its process still runs; if it does, it hangs or is unreachable and locks its data directory, so kill it \
+     first (kill -KILL); then ";
+
+/// How to start a node of a cluster that may be on many machines; `None` where all run on this one.
+fn elsewhere<'a>(dead: &Node, mut places: impl Iterator<Item = &'a Json>) -> Option<String> {
+    let address = places.find_map(|place| {
+        place["coordination_directory"].as_str().filter(|address| address.starts_with(SCHEME))
+    })?;
+    let host = dead.native.rsplit_once(':').map_or(&*dead.native, |(host, _)| host);
+    Some(format!(
+        "on its machine, {host}, {START_UNLESS_IT_RUNS}start it as it was started, with its own data directory, its \
+         credentials and its options, and read its output:\n        tontine serve --coordination={} --data-dir=DIR{}",
+        crate::holder::shell(&[address.to_owned()]),
+        if crate::serve::is_local(&dead.native) { "" } else { " --insecure" }
+    ))
+}
+
+/// What to do about a node that does not answer: start it again, or replace it.
+pub(super) fn start_again(dead: &Node, nodes: &[NodeStatus], waits: &[Node]) -> String {
+    let (program, id) = (program(), dead.id.0);
+    if dead.gone {
+        return format!(
+            "wait: it leaves when others have its data. If it is not dead, abort the plan and run `{program} node recommission \
+             {id}`. To see how far it is: {program} plan history"
+        );
+    }
+    format!("{}{}", start(dead, nodes), otherwise(dead, waits))
+}
+
+/// The way on where the disk or the machine of a node is lost for good.
+fn otherwise(dead: &Node, waits: &[Node]) -> String {
+    let (program, id) = (program(), dead.id.0);
+    let replace = match waits.first() {
+        Some(new) => {
+            let new = new.id.0;
+            format!(
+                "let n{new}, which waits, take its places: {program} node add {new}; {program} node replace {id} {new}"
+            )
+        }
+        None => format!(
+            "start another one with `{program} serve`, make it a member with `{program} node add NEW`, and let it take the places \
+             of n{id}: {program} node replace {id} NEW"
+        ),
+    };
+    format!(
+        "\n      if its disk is lost: start it with an empty directory, `{program} serve --id {id}`\n      if its machine is \
+         lost: {replace}"
+    )
+}
+
+/// A node that is registered, and that nobody has made a member.
+pub(super) fn waits_to_join(new: &Node, nodes: &[NodeStatus]) -> Finding {
+    let (program, id) = (program(), new.id.0);
+    let dead = nodes.iter().find(|status| status.answer.is_err() && !status.node.gone);
+    let places = match dead {
+        Some(dead) => format!(
+            "; if n{dead} is lost for good, it can then take its places with `{program} node replace {dead} {id}`",
+            dead = dead.node.id.0
+        ),
+        None => String::new(),
+    };
+    Finding {
+        code: Code::NodeWaits,
+        node: Some(id.into()),
+        store: None,
+        what: format!("n{id} at {} is registered and waits to become a member", new.native),
+        next: format!("if you want it{places}: {program} node add {id}"),
+    }
+}
+
+/// How to start a node again: as it was started, or as its neighbours' directories suggest.
+fn start(dead: &Node, nodes: &[NodeStatus]) -> String {
+    let places = nodes.iter().filter_map(|status| Some(&status.answer.as_ref().ok()?["place"]));
+    if let Some(text) = elsewhere(dead, places.clone()) {
+        return text;
+    }
+    let text =
+        |place: &Json, field: &str| place[field].as_str().filter(|text| !text.is_empty()).map(PathBuf::from);
+    let mut guess = None;
+    for place in places {
+        let Some(coordination) = text(place, "coordination_directory") else { continue };
+        if let Some(launch) = crate::holder::noted_launch(&coordination, dead.id) {
+            return again(&launch);
+        }
+        let data = text(place, "data_directory")
+            .and_then(|data| Some(data.parent()?.join(format!("node-{}", dead.id.0))));
+        guess = guess.or_else(|| Some((data?, coordination)));
+    }
+    let dev = guess.as_ref().and_then(|(data, _)| crate::holder::dev_process(data.parent()?));
+    if let Some(process) = dev {
+        // Other nodes of it answer: ending it would end them as well.
+        return format!(
+            "wait: it is starting as part of `tontine dev`, process {process}; if this persists, stop that process (Ctrl-C) and \
+             start it again"
+        );
+    }
+    match guess {
+        Some((data, coordination)) if data.is_dir() => {
+            let words = [
+                program(),
+                "serve".to_owned(),
+                format!("--data-dir={}", data.display()),
+                format!("--coordination=dir:{}", coordination.display()),
+            ];
+            let needs_password = nodes.iter().any(|status| requires_password(status) == Some(true));
+            format!(
+                "{START_UNLESS_IT_RUNS}restart it and read its output:\n        {}",
+                crate::holder::with_password(&crate::holder::shell(&words), needs_password)
+            )
+        }
+        _ => format!(
+            "on its machine, {START_UNLESS_IT_RUNS}restart it and read its output:\n        tontine serve --data-dir=DIR \
+             --coordination=dir:PATH"
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use model::{NodeId, Zone};
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_node_of_many_machines_is_started_on_its_own_or_its_place_is_taken() {
+        let place = json!({ "coordination_directory": "zookeeper://zk1:2181/shop", "data_directory": "/var/lib/tontine" });
+        let status = |id: u32| {
+            let node = Node::new(NodeId(id), Zone("a".to_owned()), format!("10.0.0.{id}:7401"), None);
+            NodeStatus { node, answer: Ok(json!({ "place": place })), ahead_ms: None }
+        };
+        let nodes = [1, 2, 3].map(status);
+        let advice = start(&nodes[1].node, &nodes);
+        assert!(advice.starts_with("on its machine, 10.0.0.2, check whether"), "{advice}");
+        assert!(
+            advice.ends_with(
+                "tontine serve --coordination=zookeeper://zk1:2181/shop --data-dir=DIR --insecure"
+            ),
+            "{advice}"
+        );
+        let advice = start_again(&nodes[1].node, &nodes, &[]);
+        let lost =
+            ["if its disk is lost: start it with an empty directory", " serve --id 2`", "node replace 2 NEW"];
+        assert!(lost.iter().all(|words| advice.contains(words)), "{advice}");
+        let new = Node::new(NodeId(9), Zone("a".to_owned()), "10.0.0.9:7401".to_owned(), None);
+        let advice = start_again(&nodes[1].node, &nodes, std::slice::from_ref(&new));
+        assert!(advice.ends_with(" node replace 2 9"), "{advice}");
+        let found = waits_to_join(&new, &nodes);
+        assert!(!found.is_bad() && found.next.ends_with(" node add 9"), "{}", found.next);
+        assert!(!found.next.contains("replace"), "nobody is dead: {}", found.next);
+        let gone = Node { gone: true, ..nodes[1].node.clone() };
+        assert!(start_again(&gone, &nodes, &[]).starts_with("wait: it leaves when others have its data"));
+    }
+}
