@@ -259,7 +259,8 @@ mod tests {
 
     #[test]
     fn a_value_that_has_expired_takes_the_place_of_an_earlier_one_of_its_key() {
-        let text = "a\t1\t\t\nb\t1\t\t\nb\t2\t\t1700000000000\nc\t1\t\t1700000000000\na\t2\t\t1700000000000\n";
+        let text =
+            "a\t1\t\t\nb\t1\t\t\nb\t2\t\t1700000000000\nc\t1\t\t1700000000000\na\t2\t\t1700000000000\n";
         let all: Vec<Batch> = batches(text, 3, false).into_iter().map(Result::unwrap).collect();
         let gone = Some(WallMillis(1_700_000_000_000));
         assert_eq!(all[0].entries, [("a".into(), "1".into(), None), ("b".into(), "2".into(), gone)]);
