@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use model::NodeId;
+use model::{Cluster, NodeId};
 use serde_json::{Value as Json, json};
 
 use crate::failure::CliError;
@@ -46,6 +46,35 @@ pub(crate) async fn doctor(shared: Shared) -> Result<ExitCode, CliError> {
     let mut findings: Vec<Finding> = documents::unread(&look).into_iter().collect();
     let seen = look.seen();
     let cluster = client.cluster();
+    findings.extend(wrong_numbers(&cluster));
+    let waits = seen.as_ref().map(|seen| &seen.waiting[..]).unwrap_or_default();
+    let spare = Spare::find(&cluster, &nodes, waits);
+    findings.extend(waits.iter().map(|node| starting::waits_to_join(node, &nodes)));
+    for status in &nodes {
+        examine(status, &nodes, spare, &mut findings);
+        let before = first.iter().find(|before| before.node.id == status.node.id).and_then(goes_by);
+        findings.extend(left_behind(status, before, cluster.generation.0));
+    }
+    findings.extend(seen.as_ref().and_then(|seen| documents::older(&nodes, seen.generation)));
+    findings.extend(wrong_clocks(&nodes));
+    findings.extend(open_to_everybody(&nodes));
+    findings.extend(stopped_repair(&nodes));
+    findings.extend(hints::waiting(&nodes, &hints::heard(&client, &nodes).await));
+    findings.extend(waiting_tombstones(&nodes));
+    findings.extend(artifacts::found(&cluster, &nodes, seen.as_ref()));
+    findings.extend(moves::found(&client, seen.as_ref()).await);
+    let healthy = !findings.iter().any(Finding::is_bad);
+    let document = json!({
+        "healthy": healthy,
+        "findings": findings.iter().map(Finding::json).collect::<Vec<_>>(),
+    });
+    print(shared.format(), &document, || describe(&findings, nodes.len()));
+    Ok(if healthy { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}
+
+/// Stores whose numbers do not fit each other, or the cluster.
+fn wrong_numbers(cluster: &Cluster) -> Vec<Finding> {
+    let mut findings = Vec::new();
     for store in &cluster.stores {
         let numbers = store.consistency;
         if !numbers.quorums_intersect() {
@@ -84,29 +113,7 @@ pub(crate) async fn doctor(shared: Shared) -> Result<ExitCode, CliError> {
             });
         }
     }
-    let waits = seen.as_ref().map(|seen| &seen.waiting[..]).unwrap_or_default();
-    let spare = Spare::find(&cluster, &nodes, waits);
-    findings.extend(waits.iter().map(|node| starting::waits_to_join(node, &nodes)));
-    for status in &nodes {
-        examine(status, &nodes, spare, &mut findings);
-        let before = first.iter().find(|before| before.node.id == status.node.id).and_then(goes_by);
-        findings.extend(left_behind(status, before, cluster.generation.0));
-    }
-    findings.extend(seen.as_ref().and_then(|seen| documents::older(&nodes, seen.generation)));
-    findings.extend(wrong_clocks(&nodes));
-    findings.extend(open_to_everybody(&nodes));
-    findings.extend(stopped_repair(&nodes));
-    findings.extend(hints::waiting(&nodes, &hints::heard(&client, &nodes).await));
-    findings.extend(waiting_tombstones(&nodes));
-    findings.extend(artifacts::found(&cluster, &nodes, seen.as_ref()));
-    findings.extend(moves::found(&client, seen.as_ref()).await);
-    let healthy = !findings.iter().any(Finding::is_bad);
-    let document = json!({
-        "healthy": healthy,
-        "findings": findings.iter().map(Finding::json).collect::<Vec<_>>(),
-    });
-    print(shared.format(), &document, || describe(&findings, nodes.len()));
-    Ok(if healthy { ExitCode::SUCCESS } else { ExitCode::from(1) })
+    findings
 }
 
 /// The generation that a node goes by.
