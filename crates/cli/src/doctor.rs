@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use model::{Node, NodeId};
+use model::NodeId;
 use serde_json::{Value as Json, json};
 
 use crate::failure::CliError;
@@ -24,7 +24,7 @@ mod starting;
 use disks::{Refuses, refuses};
 use finding::{Code, Finding};
 use passwords::open_to_everybody;
-use starting::start_again;
+use starting::{Spare, start_again};
 
 /// Pause before nodes are asked again that do not go by the same document.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
@@ -49,9 +49,10 @@ pub(crate) async fn doctor(shared: Shared) -> Result<ExitCode, CliError> {
     let cluster = client.cluster();
     findings.extend(cluster.stores.iter().flat_map(|store| replicas::numbers(&cluster, store)));
     let waits = seen.as_ref().map(|seen| &seen.waiting[..]).unwrap_or_default();
+    let spare = Spare::find(&cluster, &nodes, waits);
     findings.extend(waits.iter().map(|node| starting::waits_to_join(node, &nodes)));
     for status in &nodes {
-        examine(status, &nodes, waits, &mut findings);
+        examine(status, &nodes, spare, &mut findings);
         let before = first.iter().find(|before| before.node.id == status.node.id).and_then(goes_by);
         findings.extend(left_behind(status, before, cluster.generation.0));
     }
@@ -248,7 +249,7 @@ fn waiting_tombstones(nodes: &[NodeStatus]) -> Option<Finding> {
     })
 }
 
-fn examine(status: &NodeStatus, nodes: &[NodeStatus], waits: &[Node], findings: &mut Vec<Finding>) {
+fn examine(status: &NodeStatus, nodes: &[NodeStatus], spare: Option<Spare>, findings: &mut Vec<Finding>) {
     let id = status.node.id;
     let answer = match &status.answer {
         Ok(answer) => answer,
@@ -264,7 +265,7 @@ fn examine(status: &NodeStatus, nodes: &[NodeStatus], waits: &[Node], findings: 
                     ),
                     false => format!("{id} at {} does not answer: {error}", status.node.native),
                 },
-                next: start_again(&status.node, nodes, waits),
+                next: start_again(&status.node, nodes, spare),
             });
             return;
         }
@@ -281,7 +282,7 @@ fn examine(status: &NodeStatus, nodes: &[NodeStatus], waits: &[Node], findings: 
 
 #[cfg(test)]
 mod tests {
-    use model::Zone;
+    use model::{Node, Zone};
 
     use super::*;
 

@@ -207,6 +207,10 @@ impl CliError {
             ClientError::Unreachable { .. } => {
                 Some("To see which nodes are down and how to start them, run `tontine doctor`.")
             }
+            ClientError::Failed { code: ErrorCode::InsufficientReplicas, .. } => Some(
+                "Find the nodes that are down with `tontine doctor`, and start or replace them. Until then, `tontine get -r 1` \
+                 asks a single replica, whose value may be old.",
+            ),
             error => code_of(error).map(ErrorCode::remedy),
         }
     }

@@ -27,20 +27,20 @@ use crate::stop_signals::StopSignals;
 pub enum NodeVerb {
     /// Show which nodes are alive, as the nodes see each other.
     List(NodeListArguments),
-    /// Make a node that waits a member. It holds no data until a plan gives it some.
+    /// Make a waiting node a member. It holds no data until a plan gives it some.
     Add(MemberArguments),
-    /// Move all data from a node to others, and take it out of the cluster when it holds nothing.
+    /// Move all data off a node, and remove it from the cluster when it holds nothing.
     #[command(alias = "decommission")]
     Drain(DrainArguments),
-    /// Let a node take the places of one that is dead for good. Refused while anybody hears of that one.
+    /// Replace a dead node. Refused while any node still hears from it.
     Replace(ReplaceArguments),
-    /// Keep a node as a member to which plans to come give no data.
+    /// Keep a node as a spare: later plans give it no data.
     Standby(MemberArguments),
-    /// Take a node that holds nothing out of the cluster.
+    /// Remove a node that holds nothing from the cluster.
     Remove(MemberArguments),
-    /// Change how much of the data a node shall carry, compared with others. Plans to come go by it.
+    /// Set a node's share of the data; later plans use it.
     Weight(WeightArguments),
-    /// Let a node that was to leave take its share of the data again.
+    /// Cancel a drain: later plans give the node its share of the data again.
     Recommission(MemberArguments),
 }
 
@@ -149,7 +149,7 @@ async fn ordered(shared: Shared, verb: NodeVerb) -> Result<ExitCode, CliError> {
 Example: restart node 2 of a cluster that `tontine dev` created
   tontine node --id 2 --data-dir tontine-data/node-2 --coordination tontine-data/coordination")]
 pub struct NodeArguments {
-    /// What to do with nodes, unless one shall run.
+    /// What to do with nodes; without it, a node runs.
     #[command(subcommand)]
     pub verb: Option<NodeVerb>,
     /// Id of the node in the cluster: a number from 1.

@@ -121,7 +121,7 @@ impl RunningNode {
         log_start(spec, me, &addresses);
         if !is_loopback {
             say!(
-                "warning: everybody who reaches {} can read and change all data of {}, because nothing is authenticated or \
+                "warning: anyone who can reach {} can read and change all data of {}, because nothing is authenticated or \
                  encrypted; keep this network closed to others",
                 addresses.native,
                 spec.id

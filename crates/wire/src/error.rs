@@ -87,13 +87,13 @@ error_codes! {
         "The key's record, with all its concurrent versions, is longer than the node's storage can hold."
         "Store a smaller value, split over several keys; if the key has siblings, get, merge and put them first.";
     StoreRefused = 106 "store-refused" Failed false
-        "The cluster cannot have such a store."
+        "The store's definition is not allowed in this cluster."
         "Read the reason; `tontine store list` shows the stores that there are.";
     ReadOnly = 107 "read-only" Failed false
         "The store is read-only: it takes no writes."
         "Build an artifact and put it live with `tontine artifact push`.";
     ArtifactRefused = 108 "artifact-refused" Failed false
-        "The store's artifacts cannot be changed so."
+        "This change to the store's artifacts is not allowed."
         "Read the reason; `tontine artifact list` shows the artifacts that there are.";
     TooManySiblings = 200 "too-many-siblings" Failed false
         "The key already has as many concurrent versions as the store allows."
@@ -132,7 +132,7 @@ error_codes! {
         "The node's cluster document is older than the request's, and it could not get the newer one in time."
         "Retry: other replicas answer; if it recurs, see with `tontine node list` whether the node reaches the others.";
     NotReplica = 309 "not-replica" Failed true
-        "The node was asked as one that holds the key, or that stands in for one, and is not."
+        "The node is neither a replica nor a fallback of the key."
         "Retry with the newest cluster document; if it recurs, report this bug with the document's generation.";
     NotStaged = 310 "not-staged" Failed true
         "Too few replicas hold the artifact yet, so it is not served."

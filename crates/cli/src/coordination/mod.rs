@@ -34,8 +34,7 @@ pub struct CoordinationArguments {
     /// A directory has no users; a node keeps them for the time when the documents move to ZooKeeper.
     #[arg(long, env = "TONTINE_COORDINATION_CREDENTIALS", value_name = "FILE")]
     pub coordination_credentials: Option<PathBuf>,
-    /// How long ZooKeeper keeps a session that it does not hear, 1s to 10min: a node that was killed counts as active
-    /// so long.
+    /// How long ZooKeeper keeps a silent session, 1s to 10min; a killed node counts as active until then.
     #[arg(
         long,
         default_value = "10s",

@@ -79,11 +79,10 @@ fn of_artifact(
     let cannot = format!("{id} cannot fetch artifact {number} of store {name}");
     let newer = store.served().filter(|served| served.number > number);
     if let (Some(served), true) = (newer, entry["state"] == "failed") {
-        return finding(
-            Code::ArtifactOvertaken,
-            format!("{cannot}: {error}. Nothing depends on it: the store serves artifact {}", served.number),
-            format!("forget it, and its files are removed: tontine artifact abort {name} {number}"),
-        );
+        let what =
+            format!("{cannot}: {error}. Nothing depends on it: the store serves artifact {}", served.number);
+        let next = format!("forget it, and its files are removed: tontine artifact abort {name} {number}");
+        return finding(Code::ArtifactOvertaken, what, next);
     }
     if entry["state"] == "failed" {
         return match entry["trouble"].as_str() {

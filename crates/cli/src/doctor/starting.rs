@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use coordination::zookeeper::SCHEME;
-use model::Node;
+use model::{Cluster, Node, NodeId};
 use serde_json::Value as Json;
 
 use super::finding::{Code, Finding};
@@ -54,8 +54,28 @@ fn elsewhere<'a>(dead: &Node, mut places: impl Iterator<Item = &'a Json>) -> Opt
     ))
 }
 
+/// A node that can take the places of one that is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Spare {
+    /// It is registered, and has to become a member first.
+    Waits(NodeId),
+    /// A member that holds no partition.
+    Member(NodeId),
+}
+
+impl Spare {
+    /// The first one, of nodes that wait and of members.
+    pub(super) fn find(cluster: &Cluster, nodes: &[NodeStatus], waits: &[Node]) -> Option<Spare> {
+        let holds =
+            |id: &NodeId| cluster.ring.partitions().iter().any(|partition| partition.nodes.contains(id));
+        let up = nodes.iter().filter(|status| status.answer.is_ok()).map(|status| status.node.id);
+        let member = up.filter(|id| !holds(id)).map(Spare::Member).next();
+        member.or_else(|| waits.first().map(|node| Spare::Waits(node.id)))
+    }
+}
+
 /// What to do about a node that does not answer: start it again, or replace it.
-pub(super) fn start_again(dead: &Node, nodes: &[NodeStatus], waits: &[Node]) -> String {
+pub(super) fn start_again(dead: &Node, nodes: &[NodeStatus], spare: Option<Spare>) -> String {
     let (program, id) = (program(), dead.id.0);
     if dead.gone {
         return format!(
@@ -63,15 +83,27 @@ pub(super) fn start_again(dead: &Node, nodes: &[NodeStatus], waits: &[Node]) -> 
              {id}`. To see how far it is: {program} plan history"
         );
     }
-    format!("{}{}", start(dead, nodes), otherwise(dead, waits))
+    format!("{}{}", start(dead, nodes), otherwise(dead, nodes, spare))
 }
 
 /// The way on where the disk or the machine of a node is lost for good.
-fn otherwise(dead: &Node, waits: &[Node]) -> String {
+fn otherwise(dead: &Node, nodes: &[NodeStatus], spare: Option<Spare>) -> String {
     let (program, id) = (program(), dead.id.0);
-    let replace = match waits.first() {
-        Some(new) => {
-            let new = new.id.0;
+    let mut told = nodes.iter().filter_map(|status| status.answer.as_ref().ok());
+    let service = told.find_map(|answer| {
+        let address =
+            answer["place"]["coordination_directory"].as_str().filter(|address| !address.is_empty())?;
+        let is_directory = !address.starts_with(SCHEME);
+        Some(crate::holder::shell(&[format!("{}{address}", if is_directory { "dir:" } else { "" })]))
+    });
+    let service = service.unwrap_or_else(|| "ADDRESS".to_owned());
+    let replace = match spare {
+        Some(Spare::Member(new)) => {
+            let new = new.0;
+            format!("let n{new}, which holds no data, take its places: {program} node replace {id} {new}")
+        }
+        Some(Spare::Waits(new)) => {
+            let new = new.0;
             format!(
                 "let n{new}, which waits, take its places: {program} node add {new}; {program} node replace {id} {new}"
             )
@@ -82,7 +114,8 @@ fn otherwise(dead: &Node, waits: &[Node]) -> String {
         ),
     };
     format!(
-        "\n      if its disk is lost: start it with an empty directory, `{program} serve --id {id}`\n      if its machine is \
+        "\n      if its disk is lost: start it as before with an empty directory and its id: {program} serve --id {id} \
+         --coordination={service} --data-dir=DIR\n      if its machine is \
          lost: {replace}"
     )
 }
@@ -156,7 +189,7 @@ fn start(dead: &Node, nodes: &[NodeStatus]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use model::{NodeId, Zone};
+    use model::Zone;
     use serde_json::json;
 
     use super::*;
@@ -177,17 +210,18 @@ mod tests {
             ),
             "{advice}"
         );
-        let advice = start_again(&nodes[1].node, &nodes, &[]);
-        let lost =
-            ["if its disk is lost: start it with an empty directory", " serve --id 2`", "node replace 2 NEW"];
+        let advice = start_again(&nodes[1].node, &nodes, None);
+        let lost = [" serve --id 2 --coordination=zookeeper://zk1:2181/shop ", "node replace 2 NEW"];
         assert!(lost.iter().all(|words| advice.contains(words)), "{advice}");
+        let advice = start_again(&nodes[1].node, &nodes, Some(Spare::Member(NodeId(8))));
+        assert!(advice.ends_with(" node replace 2 8"), "{advice}");
         let new = Node::new(NodeId(9), Zone("a".to_owned()), "10.0.0.9:7401".to_owned(), None);
-        let advice = start_again(&nodes[1].node, &nodes, std::slice::from_ref(&new));
+        let advice = start_again(&nodes[1].node, &nodes, Some(Spare::Waits(new.id)));
         assert!(advice.ends_with(" node replace 2 9"), "{advice}");
         let found = waits_to_join(&new, &nodes);
         assert!(!found.is_bad() && found.next.ends_with(" node add 9"), "{}", found.next);
         assert!(!found.next.contains("replace"), "nobody is dead: {}", found.next);
         let gone = Node { gone: true, ..nodes[1].node.clone() };
-        assert!(start_again(&gone, &nodes, &[]).starts_with("wait: it leaves when others have its data"));
+        assert!(start_again(&gone, &nodes, None).starts_with("wait: it leaves when others have its data"));
     }
 }

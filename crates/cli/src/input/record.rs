@@ -67,7 +67,7 @@ pub(crate) enum ReadError {
     QuoteNeverCloses { line: u64 },
     /// Something follows a closing quote, so a quote is missing or not doubled, here or in a line before.
     #[error(
-        "line {at}: text follows the closing quote of a column, in the record that begins after line {line}. A quote is \
+        "line {at}: text follows the closing quote of a column, in the record that begins at line {line}. A quote is \
          missing or not doubled, so the records cannot be told apart. Write a quote within a quoted column twice (\"\")"
     )]
     StrayQuote { line: u64, at: u64 },

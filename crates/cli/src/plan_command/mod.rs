@@ -23,20 +23,20 @@ use crate::shared::Shared;
 /// What can be done with plans.
 #[derive(Clone, Debug, clap::Subcommand)]
 pub enum PlanCommand {
-    /// Compute what shall move or be cut, and keep it as a plan; nothing changes before it is applied.
+    /// Compute a plan and save it; nothing changes before it is applied.
     #[command(subcommand)]
     Create(CreateCommand),
     /// Show a plan: what moves, shares before and after, what blocks it, how far it is.
     Show(ShowArguments),
     /// Show each move of a plan, the partition's list before and after, and what is cut or joined.
     Diff(ShowArguments),
-    /// Carry a plan out, and wait for its end. It goes on if this command is stopped.
+    /// Carry out a plan and wait for its end. The plan goes on if this command is stopped.
     Apply(ApplyArguments),
-    /// End a plan: what has not settled goes back to where it was.
+    /// Abort a plan: partitions whose move is not finished go back.
     Abort(ApplyArguments),
-    /// Let no partition of a plan take a step. Copies under way are finished.
+    /// Pause a plan: no partition takes a further step. Copies under way are finished.
     Pause(NumberArguments),
-    /// Let the partitions of a paused plan take steps again.
+    /// Resume a paused plan.
     Resume(NumberArguments),
     /// List the plans: the last hundred are kept.
     #[command(alias = "list")]
@@ -46,9 +46,9 @@ pub enum PlanCommand {
 /// For what a plan is.
 #[derive(Clone, Debug, clap::Subcommand)]
 pub enum CreateCommand {
-    /// Each node gets its share of the partitions, by weight.
+    /// Give each node its share of the partitions, by weight.
     Spread(CreateArguments),
-    /// Nodes give away all that they hold.
+    /// Move all data off these nodes.
     Drain {
         /// Which nodes, such as 4 or n4.
         #[arg(required = true, value_parser = parse_node, value_name = "NODE")]
@@ -57,34 +57,34 @@ pub enum CreateCommand {
         #[command(flatten)]
         create: CreateArguments,
     },
-    /// A node takes all places of another one.
+    /// Move all data of one node to another.
     Replace {
-        /// The node that gives up its places.
+        /// The node that loses the data.
         #[arg(value_parser = parse_node, value_name = "NODE")]
         node: NodeId,
-        /// The node that takes them.
+        /// The node that receives it.
         #[arg(long, value_parser = parse_node, value_name = "NODE")]
         by: NodeId,
         /// How.
         #[command(flatten)]
         create: CreateArguments,
     },
-    /// A node takes the place of another one in some partitions.
+    /// Move some partitions from one node to another.
     Move {
         /// Which partitions, such as 12 or p12.
         #[arg(required = true, value_parser = parse_partition, value_name = "PARTITION")]
         partitions: Vec<PartitionId>,
-        /// The node that gives up its places.
+        /// The node that loses the data.
         #[arg(long, value_parser = parse_node, value_name = "NODE")]
         from: NodeId,
-        /// The node that takes them.
+        /// The node that receives it.
         #[arg(long, value_parser = parse_node, value_name = "NODE")]
         to: NodeId,
         /// How.
         #[command(flatten)]
         create: CreateArguments,
     },
-    /// A partition is cut in two. No data moves: both parts stay on the same nodes.
+    /// Cut a partition in two. No data moves: both parts stay on the same nodes.
     Split {
         /// Which partition, such as 12 or p12.
         #[arg(value_parser = parse_partition, value_name = "PARTITION")]
@@ -97,7 +97,7 @@ pub enum CreateCommand {
         #[command(flatten)]
         create: CreateArguments,
     },
-    /// Two neighbours become one partition. If they lie on different nodes, the narrower one moves first.
+    /// Merge two neighbouring partitions. If they lie on different nodes, the narrower one moves first.
     Merge {
         /// One of them, such as 12 or p12.
         #[arg(value_parser = parse_partition, value_name = "PARTITION")]
@@ -109,14 +109,14 @@ pub enum CreateCommand {
         #[command(flatten)]
         create: CreateArguments,
     },
-    /// Every partition is cut in the middle. No data moves.
+    /// Cut every partition in the middle. No data moves.
     Double(CreateArguments),
-    /// A store gets other numbers of replicas, and of those that must answer.
+    /// Change a store's N, R and W.
     Numbers {
         /// Which store.
         #[arg(id = "changed-store", value_name = "STORE")]
         store: String,
-        /// N, R and W to come, for example `3,2,2`.
+        /// The new N, R and W, for example `3,2,2`.
         #[arg(long, value_parser = parse_consistency, value_name = "N,R,W")]
         consistency: Consistency,
         /// Accept that a get may miss an acknowledged write, because R + W is not above N any more.
@@ -131,7 +131,7 @@ pub enum CreateCommand {
 /// How a plan is created.
 #[derive(Clone, Debug, clap::Args)]
 pub struct CreateArguments {
-    /// Show the plan, and keep nothing.
+    /// Show the plan without saving it.
     #[arg(long)]
     pub dry_run: bool,
     /// Accept that replicas lie in fewer zones than they do now.

@@ -195,7 +195,10 @@ fn a_lost_disk_is_told_the_two_ways_and_the_node_takes_its_place_again() {
     place.refused("d9", &["--id", "9"]).fails_with("has no member n9, so no disk of it is lost");
     assert!(!exists(place.folder.path(), "d3") && !exists(place.folder.path(), "d9"));
     let advice = run(&["doctor"]).exits(1).text();
-    assert!(advice.contains(" serve --id 3`") && advice.contains(" node replace 3 NEW"), "{advice}");
+    assert!(
+        advice.contains(" serve --id 3 --coordination=dir:") && advice.contains(" node replace 3 NEW"),
+        "{advice}"
+    );
     let fourth = place.start_at("d4", 4, &[]);
     Place::await_said(&fourth, "n4 is registered and waits");
     let advice = run(&["doctor"]).exits(1).text();

@@ -36,7 +36,7 @@ pub struct Candidacy {
 #[non_exhaustive]
 pub enum ElectionError {
     /// Its document was deleted while its session lives.
-    #[error("document {path} of this headmaster was deleted: it stands for the office no more")]
+    #[error("document {path} of this headmaster was deleted: it is no longer a candidate")]
     Removed {
         /// The document.
         path: DocumentPath,

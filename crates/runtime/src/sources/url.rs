@@ -58,7 +58,7 @@ impl SourceUrl {
             "s3" => Scheme::S3,
             "hdfs" => Scheme::Hdfs,
             _ => {
-                return Err(format!("{scheme:?} is no kind of source; file, http, https, s3 and hdfs are"));
+                return Err(format!("unsupported scheme {scheme:?}; use file, http, https, s3 or hdfs"));
             }
         };
         let (authority, path) = match rest.find('/') {
@@ -150,7 +150,7 @@ mod tests {
     fn a_refused_url_says_why_and_repeats_no_secret() {
         for (url, what) in [
             ("words", "is no source"),
-            ("ftp://host/words", "no kind of source"),
+            ("ftp://host/words", "unsupported scheme"),
             ("file://words", "begins with file:///"),
             ("s3:///words", "names no bucket"),
             ("http:///words", "names no host"),
