@@ -73,15 +73,9 @@ impl StoreHandle {
             }
         }
         let now = inner.ports.clock.wall();
-        let found = |Got { set, replicas_answered, sloppy }| Found {
-            set,
-            now,
-            replicas_answered,
-            sloppy,
-            merged: false,
-        };
         let answers = answers.into_iter().map(|answer| answer.expect("every key was asked for"));
-        Ok(answers.map(|answer| answer.map(found).map_err(ClientError::from)).collect())
+        let found = |answer: Result<Got, Failure>| answer.and_then(|got| Found::of(got, now));
+        Ok(answers.map(|answer| found(answer).map_err(ClientError::from)).collect())
     }
 
     /// Writes many keys, each replacing what its coordinator knows. Each has its own result, in order: done with

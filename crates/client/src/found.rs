@@ -2,6 +2,8 @@
 
 use bytes::Bytes;
 use model::{Context, Version, VersionSet, WallMillis};
+use wire::error::ErrorCode;
+use wire::messages::{Failure, Got};
 
 /// The state of a key as its read quorum knows it.
 #[derive(Clone, Debug, PartialEq)]
@@ -14,6 +16,19 @@ pub struct Found {
 }
 
 impl Found {
+    /// What a get has answered, looked at now.
+    ///
+    /// # Errors
+    /// When no value is left of it, and too few replicas have answered to say that there is none.
+    pub(crate) fn of(got: Got, now: WallMillis) -> Result<Found, Failure> {
+        let Got { set, replicas_answered, sloppy } = got;
+        if sloppy && set.live(now).next().is_none() {
+            let detail = "too few replicas can answer, and the value that was found has just expired";
+            return Err(Failure::new(ErrorCode::InsufficientReplicas, detail));
+        }
+        Ok(Found { set, now, replicas_answered, sloppy, merged: false })
+    }
+
     /// The value that last-write-wins shows; `None` when the key was never written, was deleted, or has expired.
     pub fn value(&self) -> Option<Bytes> {
         self.set.winner().and_then(|winner| winner.live(self.now)).cloned()

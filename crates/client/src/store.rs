@@ -209,15 +209,7 @@ impl StoreHandle {
             let scope = self.scope_for(options)?;
             let options = &self.until(end, options);
             match inner.coordinator.get(&scope, key.bytes().clone(), options).await {
-                Ok(got) => {
-                    return Ok(Found {
-                        set: got.set,
-                        now: inner.ports.clock.wall(),
-                        replicas_answered: got.replicas_answered,
-                        sloppy: got.sloppy,
-                        merged: false,
-                    });
-                }
+                Ok(got) => return Found::of(got, inner.ports.clock.wall()).map_err(ClientError::from),
                 Err(failure)
                     if failure.code.is_retryable()
                         && attempt < inner.options.retries

@@ -1,7 +1,7 @@
 //! What the doctor finds of read-only stores: sources that give nothing, disks without room, damage, nodes that lag.
 
 use model::readonly::Standing;
-use model::{Cluster, ListedArtifact, ReadOnlyStore};
+use model::{ArtifactNumber, Cluster, ListedArtifact, ReadOnlyStore};
 use serde_json::Value as Json;
 
 use super::finding::{Code, Finding};
@@ -65,6 +65,11 @@ fn unserved(cluster: &Cluster, nodes: &[NodeStatus], seen: Option<&Seen>) -> Vec
     waiting.map(finding).collect()
 }
 
+/// The number of a newer artifact that the store serves.
+fn newer(store: &ReadOnlyStore, listed: &ListedArtifact) -> Option<ArtifactNumber> {
+    store.served().map(|served| served.number).filter(|&served| served > listed.number)
+}
+
 fn of_artifact(
     status: &NodeStatus,
     (store, listed): (&ReadOnlyStore, &ListedArtifact),
@@ -77,10 +82,8 @@ fn of_artifact(
     let url = shell(std::slice::from_ref(&listed.source));
     let error = entry["error"].as_str().unwrap_or("no reason is known");
     let cannot = format!("{id} cannot fetch artifact {number} of store {name}");
-    let newer = store.served().filter(|served| served.number > number);
-    if let (Some(served), true) = (newer, entry["state"] == "failed") {
-        let what =
-            format!("{cannot}: {error}. Nothing depends on it: the store serves artifact {}", served.number);
+    if let (Some(served), true) = (newer(store, listed), entry["state"] == "failed") {
+        let what = format!("{cannot}: {error}. Nothing depends on it: the store serves artifact {served}");
         let next = format!("forget it, and its files are removed: tontine artifact abort {name} {number}");
         return finding(Code::ArtifactOvertaken, what, next);
     }

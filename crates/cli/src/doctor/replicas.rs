@@ -3,8 +3,8 @@
 
 use std::collections::BTreeSet;
 
-use model::{Cluster, NodeId, Store};
-use protocol::quorum::absence_can_be_told;
+use model::{Cluster, NodeId, Reads, Store};
+use protocol::quorum::{absence_can_be_told, answers_required};
 
 use super::finding::{Code, Finding};
 use crate::output::{count, program};
@@ -54,13 +54,16 @@ pub(super) fn numbers(cluster: &Cluster, store: &Store) -> Vec<Finding> {
 
 /// Each store with partitions of which fewer than R replicas answer.
 pub(super) fn too_few(cluster: &Cluster, nodes: &[NodeStatus]) -> Vec<Finding> {
-    let up: BTreeSet<NodeId> =
-        nodes.iter().filter(|status| status.answer.is_ok()).map(|status| status.node.id).collect();
+    // A node that refills what it has lost cannot say what is absent, either.
+    let is_whole = |status: &&NodeStatus| {
+        status.answer.as_ref().is_ok_and(|answer| crate::repair::refilling(&answer["refill"]).is_none())
+    };
+    let up: BTreeSet<NodeId> = nodes.iter().filter(is_whole).map(|status| status.node.id).collect();
     cluster.stores.iter().filter_map(|store| too_few_of(cluster, store, &up)).collect()
 }
 
 fn too_few_of(cluster: &Cluster, store: &Store, up: &BTreeSet<NodeId>) -> Option<Finding> {
-    let required = store.numbers_read().reads_required;
+    let required = answers_required(store);
     let mut missing = BTreeSet::new();
     let partitions = cluster.ring.partitions();
     let short = partitions.iter().filter(|partition| {
@@ -76,18 +79,26 @@ fn too_few_of(cluster: &Cluster, store: &Store, up: &BTreeSet<NodeId>) -> Option
     (short > 0 && !missing.is_empty()).then(|| {
         let names = missing.iter().map(NodeId::to_string).collect::<Vec<_>>().join(", ");
         let (program, name) = (program(), &store.name);
+        let gives_values = store.sloppy && store.reads == Reads::Fast;
+        let means = match gives_values {
+            true => "gets there find values, but a key that is absent is *unavailable*, and so are conditions",
+            false => "gets and conditions there are *unavailable*",
+        };
+        let fewer = match store.reads {
+            Reads::Fast => format!("; until then a get of fewer replicas is `{program} get -r 1 KEY`"),
+            Reads::Monotonic => String::new(),
+        };
         Finding {
             code: Code::ReplicasMissing,
             node: None,
             store: Some(name.to_string()),
             what: format!(
-                "{short} of {} of store {name} have fewer than {required} replicas up (R = {required}): gets there find \
-                 values, but a key that is absent is answered *unavailable*, and so are conditions",
+                "{short} of {} of store {name} have fewer than the {required} whole replicas up that a get needs: {means}",
                 count(partitions.len() as u64, "partition")
             ),
             next: format!(
-                "start {names} again, or replace a node that is gone for good with `{program} node replace`; until then a get \
-                 of fewer replicas is `{program} get -r 1 KEY`"
+                "start {names} again, or wait where one is refilling; replace a node that is gone for good with `{program} node \
+                 replace`{fewer}"
             ),
         }
     })

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use client::{ClientError, ScanAfter, ScanPage, StoreHandle};
 use futures_util::future::join_all;
 use model::{Cluster, Generation, NodeId, PartitionId, PreferenceList, Resolver, Store, Token, VersionSet};
-use protocol::quorum::Readers;
+use protocol::quorum::{Readers, TooFew};
 use tokio::time::Instant;
 use wire::ErrorCode;
 
@@ -58,6 +58,8 @@ pub(super) struct Walk {
     /// The partition that is read, as it is held since the readers were chosen.
     place: Option<Place>,
     readers: Readers,
+    /// That the place where the walk is has fewer replicas than a get needs.
+    few: Option<TooFew>,
     cursors: Vec<Cursor>,
 }
 
@@ -106,6 +108,7 @@ impl Walk {
         let partition = partition.ring.partition(from);
         Walk {
             readers: Readers::of(definition, &PreferenceList::of(definition, partition)),
+            few: None,
             store,
             definition: definition.clone(),
             last,
@@ -153,7 +156,7 @@ impl Walk {
         self.readers.begin();
         self.accepts_damaged = false;
         loop {
-            let Err((node, error)) = self.fill().await else { return Ok(()) };
+            let Err((node, error)) = self.fill().await else { return self.check_enough() };
             if self.place != Some(Place::of(&self.store.cluster(), &self.definition, self.from)) {
                 // Other nodes are to be asked. Each time takes a newer document.
                 continue;
@@ -187,7 +190,7 @@ impl Walk {
             }
             _ => "to see which nodes are down, run `tontine doctor`",
         };
-        let few = match self.readers.chosen().len() {
+        let few = match self.readers.chosen().map_or(0, <[_]>::len) {
             1 => "no replica answers".to_owned(),
             required => format!("fewer than {required} replicas answer"),
         };
@@ -215,8 +218,23 @@ impl Walk {
                 let (page, next) = (VecDeque::new(), next.clone());
                 Cursor { node, page, next, exhausted: false }
             };
-            self.cursors = self.readers.chosen().iter().map(fresh).collect();
+            let chosen = self.readers.chosen().map(|chosen| chosen.iter().map(fresh).collect());
+            self.few = chosen.as_ref().err().copied();
+            self.cursors = chosen.unwrap_or_default();
         }
+    }
+
+    /// Refuses where there are fewer replicas than a get needs: what none of them holds may be there.
+    fn check_enough(&self) -> Result<(), CliError> {
+        let Some(TooFew { required, left }) = self.few else { return Ok(()) };
+        let partition = self.store.cluster().ring.partition(self.from).id;
+        let has = count(left as u64, "replica");
+        Err(CliError::Other(format!(
+            "partition {partition} has {has}, and a get needs {required}; add nodes, or ask for fewer with `{} store set {} \
+             --consistency N,R,W`",
+            crate::output::program(),
+            self.definition.name
+        )))
     }
 
     async fn fill(&mut self) -> Result<(), (NodeId, ClientError)> {

@@ -9,12 +9,13 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::future::join;
 use futures_util::{StreamExt, stream};
-use model::{Resolver, Store, VersionSet, WallMillis};
+use model::{Moment, Resolver, Store, VersionSet, WallMillis};
 use wire::error::ErrorCode;
 use wire::messages::{Condition, Failure, RequestOptions, Written};
 
-use super::multi::MultiWritten;
+use super::multi::{MultiWritten, check_count};
 use super::{Entry, Front};
 use crate::stores::{WriteOrder, check_condition};
 
@@ -64,25 +65,10 @@ impl Front {
         options: &RequestOptions,
         entry: Entry,
     ) -> Result<Written, Failure> {
-        if order.condition == Condition::None || entry != Entry::Client {
-            return self.write(store, key, order, options, entry).await;
+        match is_judged(&order, entry) {
+            true => self.write(store, key, order, options, entry).await,
+            false => self.judge_and_write(store, key, order, options, self.clock().now()).await,
         }
-        let began = self.clock().now();
-        for attempt in 0..ATTEMPTS_MAX {
-            let judging = self.judging(attempt).await;
-            let left = self.coordinator.what_is_left(options, began);
-            // The other half is left for the write, and for the answer to arrive in time.
-            let judging = RequestOptions { deadline_ms: left.deadline_ms.div_ceil(2), ..judging };
-            let got = self.get(store, key.clone(), &judging).await?;
-            let (_, local) = self.current(store)?;
-            let judged = judged(local.definition(), &got.set, order.clone(), self.now())?;
-            let left = self.coordinator.what_is_left(options, began);
-            match self.write(store, key.clone(), judged, &left, Entry::Exclusive).await {
-                Err(failure) if lost_a_race(&failure) => {}
-                answer => return answer,
-            }
-        }
-        Err(contended())
     }
 
     /// Writes many keys, each to its quorum and if its condition holds. A key that is named twice is written twice, in any
@@ -97,25 +83,65 @@ impl Front {
         options: &RequestOptions,
         entry: Entry,
     ) -> Result<MultiWritten, Failure> {
-        let is_plain = |(_, order): &(Bytes, WriteOrder)| order.condition == Condition::None;
-        if entry != Entry::Client || entries.iter().all(is_plain) {
+        if entries.iter().all(|(_, order)| is_judged(order, entry)) {
             return self.multi_write(store, entries, options, entry).await;
         }
+        check_count(entries.len())?;
+        let began = self.clock().now();
         let mut answers: Vec<Option<Result<Written, Failure>>> = entries.iter().map(|_| None).collect();
         let (plain, judged): (Vec<_>, Vec<_>) =
-            entries.into_iter().enumerate().partition(|(_, entry)| is_plain(entry));
+            entries.into_iter().enumerate().partition(|(_, (_, order))| is_judged(order, entry));
         let (positions, plain): (Vec<usize>, Vec<_>) = plain.into_iter().unzip();
-        let written = self.multi_write(store, plain, options, entry).await?;
-        positions.into_iter().zip(written).for_each(|(position, answer)| answers[position] = Some(answer));
         let judged = judged.into_iter().map(|(position, (key, order))| async move {
-            (position, self.write_if(store, key, order, options, entry).await)
+            (position, self.judge_and_write(store, key, order, options, began).await)
         });
-        let mut judged = Box::pin(stream::iter(judged).buffer_unordered(JUDGED_TOGETHER));
-        while let Some((position, answer)) = judged.next().await {
+        let judged = stream::iter(judged).buffer_unordered(JUDGED_TOGETHER).collect::<Vec<_>>();
+        let (written, judged) = join(self.multi_write(store, plain, options, entry), Box::pin(judged)).await;
+        for (position, answer) in positions.into_iter().zip(written?).chain(judged) {
             answers[position] = Some(answer);
         }
         Ok(answers.into_iter().map(|answer| answer.expect("each key was written or refused")).collect())
     }
+
+    /// Reads, judges and writes one key, of a request that began at `began`.
+    async fn judge_and_write(
+        &self,
+        store: &str,
+        key: Bytes,
+        order: WriteOrder,
+        options: &RequestOptions,
+        began: Moment,
+    ) -> Result<Written, Failure> {
+        for attempt in 0..ATTEMPTS_MAX {
+            let (_, local) = self.current(store)?;
+            let judging = self.judging(attempt).await;
+            let left = self.left(options, began)?;
+            // The other half is left for the write, and for the answer to arrive in time.
+            let judging = RequestOptions { deadline_ms: left.deadline_ms.div_ceil(2), ..judging };
+            let got = self.get(store, key.clone(), &judging).await?;
+            let judged = judged(local.definition(), &got.set, order.clone(), self.now())?;
+            let left = self.left(options, began)?;
+            match self.write(store, key.clone(), judged, &left, Entry::Exclusive).await {
+                Err(failure) if lost_a_race(&failure) => {}
+                answer => return answer,
+            }
+        }
+        Err(contended())
+    }
+
+    /// The options with what is left of the request's time.
+    fn left(&self, options: &RequestOptions, began: Moment) -> Result<RequestOptions, Failure> {
+        if self.clock().now() < began.after(self.coordinator.span(options)) {
+            return Ok(self.coordinator.what_is_left(options, began));
+        }
+        let detail = "the time of the request was over before its condition was judged: nothing was written";
+        Err(Failure::new(ErrorCode::InsufficientReplicas, detail))
+    }
+}
+
+/// Whether nothing is left to judge: there is no condition, or the node that passed the write on has judged it.
+fn is_judged(order: &WriteOrder, entry: Entry) -> bool {
+    order.condition == Condition::None || entry != Entry::Client
 }
 
 /// The order as a replica stamps it whose condition holds for what R replicas hold: as long as there is nothing that they
@@ -129,10 +155,8 @@ fn judged(
     check_condition(definition, set, &order, now)?;
     Ok(match (order.condition, &order.context) {
         (Condition::IfCurrent | Condition::Touch, Some(_)) => order,
-        // What the writer has not seen stays beside it.
-        (Condition::IfPresent, Some(_)) if definition.resolver == Resolver::Siblings => {
-            WriteOrder { condition: Condition::None, ..order }
-        }
+        // What the writer has not seen stays beside it. The stamper judges once more: what it lacks it is brought.
+        (Condition::IfPresent, Some(_)) if definition.resolver == Resolver::Siblings => order,
         (condition, own) => {
             let mut context = set.context();
             own.iter().for_each(|own| context.join(own));

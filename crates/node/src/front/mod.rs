@@ -39,6 +39,9 @@ use crate::view::{Admitted, View};
 /// How long a request waits for this node to go by a document that another node has handed over.
 pub(crate) const ADOPT_PATIENCE: Duration = Duration::from_secs(1);
 
+/// What is left at most of a get's time for its answer to arrive.
+const ANSWER_MARGIN_MAX: Duration = Duration::from_millis(100);
+
 /// Takes in a newer cluster document that a peer handed over.
 pub type Adopt = Arc<dyn Fn(Cluster) + Send + Sync>;
 
@@ -183,11 +186,22 @@ impl Front {
             return self.coordinator.get(&scope, key, options).await;
         }
         let (view, local) = self.current(store)?;
+        let options = &self.shortly_before(options);
         let answer = self.coordinator.get(&self.scope(&view, &local), key, options).await;
         local.gets().count(&answer);
         let got = answer?;
         local.see(got.set.timestamp_max());
         Ok(got)
+    }
+
+    /// The options of a get whose answer still has a way to go: *unavailable* must arrive before its caller gives up.
+    fn shortly_before(&self, options: &RequestOptions) -> RequestOptions {
+        let span = self.coordinator.span(options);
+        let left = span.saturating_sub((span / 20).min(ANSWER_MARGIN_MAX));
+        RequestOptions {
+            deadline_ms: u32::try_from(left.as_millis()).unwrap_or(u32::MAX).max(1),
+            ..options.clone()
+        }
     }
 
     /// Counts the keys of a store that this node holds, and those of them that expire. Of a read-only store each node that

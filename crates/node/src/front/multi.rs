@@ -59,6 +59,7 @@ impl Front {
                 (self.scope(&view, &local), Some(local))
             }
         };
+        let options = &self.shortly_before(options);
         let mut bytes_left = MULTI_ANSWER_BYTES_MAX;
         let deliver = &mut |position, answer: Result<Got, Failure>| {
             if let Some(local) = &local {
@@ -189,7 +190,7 @@ fn answer_too_long() -> Failure {
     )
 }
 
-fn check_count(count: usize) -> Result<(), Failure> {
+pub(super) fn check_count(count: usize) -> Result<(), Failure> {
     if count <= MULTI_KEYS_MAX {
         return Ok(());
     }

@@ -177,7 +177,7 @@ metrics! {
     counter "tontine_store_gets_sloppy_total" ["store"] "gets"
         "Gets, driven by this node, that gave a value although fewer than R replicas had answered.";
     counter "tontine_store_gets_unavailable_total" ["store"] "gets"
-        "Gets, driven by this node, that failed because too few replicas answered.";
+        "Gets, driven by this node for clients and for what commands decide by, that failed, mostly because too few replicas answered.";
     gauge "tontine_store_live_bytes" ["store"] "bytes"
         "Bytes of the store's current records on this node.";
     gauge "tontine_store_memory_bytes" ["store"] "bytes"

@@ -6,7 +6,7 @@ use wire::messages::Condition;
 
 use super::super::arguments::{Expiry, Lifetime, integer};
 use super::super::reply::Reply;
-use super::strings::{get, overwrite, read, read_then_write, shown, tombstone};
+use super::strings::{get, overwrite, read, read_then_write, seen, tombstone};
 use super::{Call, Kind};
 use crate::stores::WriteOrder;
 
@@ -122,7 +122,7 @@ pub(super) async fn getex(call: &Call<'_>) -> Result<Reply, Reply> {
 pub(super) async fn ttl(call: &Call<'_>) -> Result<Reply, Reply> {
     let got = read(call, call.bytes(1)).await?;
     let now = call.front.now();
-    let Some((version, _)) = shown(&got, now) else { return Ok(Reply::Integer(-2)) };
+    let Some((version, _)) = seen(&got, now)? else { return Ok(Reply::Integer(-2)) };
     let Some(expires) = version.expires else { return Ok(Reply::Integer(-1)) };
     let millis = |millis: u64| i64::try_from(millis).unwrap_or(i64::MAX);
     let left = millis(expires.0.saturating_sub(now.0));

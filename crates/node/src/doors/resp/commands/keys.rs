@@ -9,7 +9,7 @@ use wire::messages::{Failure, Got, RequestOptions};
 
 use super::super::reply::Reply;
 use super::Call;
-use super::strings::{all_known, least_certain, shown, tombstone};
+use super::strings::{all_known, least_certain, seen, shown, tombstone};
 use crate::front::{Entry, Front, lost_a_race};
 use crate::stores::WriteOrder;
 
@@ -110,10 +110,10 @@ pub(in super::super) async fn delete_each(
 /// key that could not be read, what its stamper knows.
 fn deletion(front: &Front, read: Result<Got, Failure>) -> Option<WriteOrder> {
     match read {
-        Ok(got) => {
-            shown(&got, front.now())?;
-            Some(WriteOrder { context: Some(got.set.context()), ..tombstone() })
-        }
+        Ok(got) => match shown(&got, front.now()) {
+            Ok(None) => None,
+            _ => Some(WriteOrder { context: Some(got.set.context()), ..tombstone() }),
+        },
         Err(_) => Some(tombstone()),
     }
 }
@@ -154,7 +154,10 @@ async fn find(call: &Call<'_>, keys: Vec<Bytes>) -> Result<Found, Reply> {
         return Err(Reply::failure(failure));
     }
     let found = all_known(read.into_iter().map(|(_, result)| result).collect())?;
-    let live = found.iter().filter(|got| shown(got, now).is_some()).count();
+    let mut live = 0;
+    for got in &found {
+        live += usize::from(seen(got, now)?.is_some());
+    }
     Ok(Found { live, unread: too_long.into_iter().map(|(key, _)| key).collect() })
 }
 

@@ -2,7 +2,7 @@
 
 use super::super::reply::Reply;
 use super::Call;
-use super::strings::{read, shown};
+use super::strings::{read, seen};
 
 /// Longest value that Redis keeps in one piece with its header.
 const EMBEDDED_BYTES_MAX: usize = 44;
@@ -10,7 +10,7 @@ const EMBEDDED_BYTES_MAX: usize = 44;
 /// Every value is a string.
 pub(super) async fn type_of(call: &Call<'_>) -> Result<Reply, Reply> {
     let got = read(call, call.bytes(1)).await?;
-    let there = shown(&got, call.front.now()).is_some();
+    let there = seen(&got, call.front.now())?.is_some();
     Ok(Reply::Simple(if there { "string" } else { "none" }))
 }
 
@@ -19,7 +19,7 @@ pub(super) async fn object(call: &Call<'_>) -> Result<Reply, Reply> {
     match (sub.as_slice(), call.command.len()) {
         (b"encoding", 3) => {
             let got = read(call, call.bytes(2)).await?;
-            let value = shown(&got, call.front.now());
+            let value = seen(&got, call.front.now())?;
             Ok(value.map_or(Reply::Null, |(_, value)| Reply::text(encoding(value))))
         }
         (b"encoding", _) => Err(Reply::arity("object|encoding")),

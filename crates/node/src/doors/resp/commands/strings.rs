@@ -26,15 +26,31 @@ async fn read_with(call: &Call<'_>, key: Bytes, options: &RequestOptions) -> Res
 }
 
 /// The version that a plain client sees, if it sees any.
-pub(in super::super) fn shown(got: &Got, now: WallMillis) -> Option<(&Version, &Bytes)> {
-    let winner = got.set.winner()?;
-    Some((winner, winner.live(now)?))
+///
+/// # Errors
+/// When it sees none, and too few replicas have answered to say so: what was found has expired meanwhile, or stands
+/// beside a later deletion.
+pub(in super::super) fn shown(got: &Got, now: WallMillis) -> Result<Option<(&Version, &Bytes)>, Failure> {
+    let live = got.set.winner().and_then(|winner| Some((winner, winner.live(now)?)));
+    if live.is_none() && got.sloppy {
+        let detail = "too few replicas can answer, and what was found is no value any more";
+        return Err(Failure::new(ErrorCode::InsufficientReplicas, detail));
+    }
+    Ok(live)
+}
+
+/// The same for a command that answers with it.
+pub(super) fn seen(got: &Got, now: WallMillis) -> Result<Option<(&Version, &Bytes)>, Reply> {
+    shown(got, now).map_err(|failure| Reply::failure(&failure))
 }
 
 /// What GET answers.
 pub(in super::super) fn value_shown(answer: &Result<Got, Failure>, now: WallMillis) -> Reply {
     match answer {
-        Ok(got) => shown(got, now).map_or(Reply::Null, |(_, value)| Reply::Bulk(value.clone())),
+        Ok(got) => match shown(got, now) {
+            Ok(found) => found.map_or(Reply::Null, |(_, value)| Reply::Bulk(value.clone())),
+            Err(failure) => Reply::failure(&failure),
+        },
         Err(failure) => Reply::failure(failure),
     }
 }
@@ -46,7 +62,7 @@ pub(super) async fn get(call: &Call<'_>) -> Result<Reply, Reply> {
 
 pub(super) async fn strlen(call: &Call<'_>) -> Result<Reply, Reply> {
     let got = read(call, call.bytes(1)).await?;
-    Ok(Reply::Integer(shown(&got, call.front.now()).map_or(0, |(_, value)| value.len() as i64)))
+    Ok(Reply::Integer(seen(&got, call.front.now())?.map_or(0, |(_, value)| value.len() as i64)))
 }
 
 /// A put that replaces what its coordinator knows.
@@ -112,7 +128,7 @@ async fn set_if(call: &Call<'_>, key: Bytes, value: Bytes, options: SetOptions) 
     let expires = options.expiry.map(|expiry| expiry.strictly_later(now, "set")).transpose()?;
     for attempt in 0..ATTEMPTS_MAX {
         let got = read_with(call, key.clone(), &call.front.judging(attempt).await).await?;
-        let old = shown(&got, call.front.now());
+        let old = seen(&got, call.front.now())?;
         let expires = if options.keep_ttl { old.and_then(|(version, _)| version.expires) } else { expires };
         let old = old.map(|(_, value)| value.clone());
         let wanted = match options.when {
@@ -158,7 +174,7 @@ pub(super) async fn getdel(call: &Call<'_>) -> Result<Reply, Reply> {
 pub(super) async fn getrange(call: &Call<'_>) -> Result<Reply, Reply> {
     let (start, end) = (integer(&call.bytes(2))?, integer(&call.bytes(3))?);
     let got = read(call, call.bytes(1)).await?;
-    let value = shown(&got, call.front.now()).map(|(_, value)| value.clone()).unwrap_or_default();
+    let value = seen(&got, call.front.now())?.map(|(_, value)| value.clone()).unwrap_or_default();
     Ok(Reply::Bulk(range(&value, start, end)))
 }
 
@@ -189,8 +205,8 @@ pub(super) async fn mget(call: &Call<'_>) -> Result<Reply, Reply> {
     let results = call.front.multi_get(call.store, keys, &RequestOptions::default()).await;
     let now = call.front.now();
     let found = all_known(results.map_err(|failure| Reply::failure(&failure))?)?;
-    let value = |got: &Got| shown(got, now).map_or(Reply::Null, |(_, value)| Reply::Bulk(value.clone()));
-    Ok(Reply::Array(found.iter().map(value).collect()))
+    let value = |got: &Got| Ok(seen(got, now)?.map_or(Reply::Null, |(_, value)| Reply::Bulk(value.clone())));
+    Ok(Reply::Array(found.iter().map(value).collect::<Result<_, Reply>>()?))
 }
 
 /// What was read of many keys.
@@ -256,7 +272,7 @@ pub(super) async fn read_then_write(
 ) -> Result<Reply, Reply> {
     for attempt in 0..ATTEMPTS_MAX {
         let got = read_with(call, key.clone(), &call.front.judging(attempt).await).await?;
-        let (mut order, reply) = decide(shown(&got, call.front.now()))?;
+        let (mut order, reply) = decide(seen(&got, call.front.now())?)?;
         order.context = Some(got.set.context());
         if order.condition == Condition::None {
             order.condition = Condition::IfCurrent;
