@@ -44,6 +44,9 @@ impl Clock for Patient {
     }
 }
 
+/// A document, the session that stores it, and who lacks artifacts from then on.
+type Overtaking = (Arc<MemorySession>, Cluster, BTreeSet<NodeId>);
+
 /// What the played nodes do.
 #[derive(Default)]
 pub(crate) struct Nodes {
@@ -58,7 +61,7 @@ pub(crate) struct Nodes {
     /// These nodes hold none of the listed artifacts; the others hold all.
     pub(crate) lacking: Mutex<BTreeSet<NodeId>>,
     /// A document that another hand stores once nodes have said what they hold of artifacts; these lack them from then on.
-    pub(crate) overtaking: Mutex<Option<(Arc<MemorySession>, Cluster, BTreeSet<NodeId>)>>,
+    pub(crate) overtaking: Mutex<Option<Overtaking>>,
 }
 
 /// Bytes and records of each partition at each node.
