@@ -16,7 +16,7 @@ use runtime::{BoxFuture, Clock};
 
 use super::played::{PARTITIONS, World, publish, settle, turn};
 
-fn spread() -> Order {
+pub(super) fn spread() -> Order {
     Order::Create { wish: Wish::Spread, consent: Consent::default() }
 }
 
@@ -26,7 +26,7 @@ fn places(cluster: &Cluster, id: u32) -> usize {
 }
 
 /// Three nodes, a fourth that has joined, and a plan that gives it its share.
-async fn four() -> (World, Office) {
+pub(super) async fn four() -> (World, Office) {
     let world = World::of(3).await;
     world.register(4).await;
     let mut office = world.office();
@@ -417,7 +417,7 @@ async fn an_order_wakes_a_headmaster_that_holds_the_office_and_the_end_of_its_se
 }
 
 /// A clock that never comes to any moment.
-struct Still;
+pub(super) struct Still;
 
 impl Clock for Still {
     fn now(&self) -> Moment {

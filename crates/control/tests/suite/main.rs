@@ -4,6 +4,7 @@
 
 mod election;
 mod headmaster;
+mod orders;
 mod played;
 mod push;
 mod renumbering;

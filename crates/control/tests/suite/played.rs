@@ -44,6 +44,9 @@ impl Clock for Patient {
     }
 }
 
+/// A document, the session that stores it, and who lacks artifacts from then on.
+type Overtaking = (Arc<MemorySession>, Cluster, BTreeSet<NodeId>);
+
 /// What the played nodes do.
 #[derive(Default)]
 pub(crate) struct Nodes {
@@ -57,6 +60,8 @@ pub(crate) struct Nodes {
     pub(crate) hints: Mutex<BTreeMap<NodeId, u64>>,
     /// These nodes hold none of the listed artifacts; the others hold all.
     pub(crate) lacking: Mutex<BTreeSet<NodeId>>,
+    /// A document that another hand stores once nodes have said what they hold of artifacts; these lack them from then on.
+    pub(crate) overtaking: Mutex<Option<Overtaking>>,
 }
 
 /// Bytes and records of each partition at each node.
@@ -130,7 +135,14 @@ impl Reports for Nodes {
             (store.name.clone(), said.collect())
         });
         let reports = each.collect();
-        Box::pin(async move { reports })
+        let overtaking = self.overtaking.lock().unwrap().take();
+        Box::pin(async move {
+            if let Some((session, document, lacking)) = overtaking {
+                documents::publish_cluster(&*session, &document).await.unwrap();
+                *self.lacking.lock().unwrap() = lacking;
+            }
+            reports
+        })
     }
 
     fn signs<'a>(&'a self, _: &'a Cluster, node: NodeId, witnesses: &'a [NodeId]) -> BoxFuture<'a, Signs> {

@@ -63,6 +63,21 @@ async fn a_push_with_a_number_of_replicas_does_not_wait_for_the_others() {
 }
 
 #[tokio::test]
+async fn a_swap_that_was_overtaken_is_judged_anew_before_it_is_published_again() {
+    let (world, mut office) = three().await;
+    wish(&world, FIRST, &Push::default()).await;
+    let mut other = world.cluster().await;
+    other.generation.0 += 1;
+    *world.nodes.overtaking.lock().unwrap() = Some((world.session.clone(), other, [NodeId(3)].into()));
+    settle(&mut office).await;
+    assert!(world.nodes.overtaking.lock().unwrap().is_none());
+    assert_eq!(store(&world).await.served(), None, "n3 lacks it by the document that is there now");
+    world.nodes.lacking.lock().unwrap().clear();
+    settle(&mut office).await;
+    assert_eq!(store(&world).await.served().unwrap().number, FIRST);
+}
+
+#[tokio::test]
 async fn a_push_whose_time_is_over_is_forgotten_and_what_was_served_stays_served() {
     let (world, mut office) = three().await;
     wish(&world, FIRST, &Push::default()).await;

@@ -1,6 +1,7 @@
 //! The service within one process, for simulation and tests: one tree, any number of sessions.
 //!
-//! Deterministic: every operation takes effect when its future is first polled, and events reach watchers before
+//! Deterministic: every operation takes effect when its future is first polled (or at the second time, where it is told to
+//! yield), and events reach watchers before
 //! the operation that caused them returns. Nothing is durable.
 //!
 //! For simulation it can do what a real ensemble does: be away, be behind, end a session at any call, and leave a
@@ -9,12 +10,14 @@
 mod faults;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::future::poll_fn;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;
 
 use self::faults::{Dice, Fate};
@@ -40,6 +43,8 @@ struct Shared {
     available: bool,
     observer: Option<Observer>,
     dice: Dice,
+    /// Whether each call lets others go first.
+    yields: bool,
     sessions: BTreeMap<SessionId, Session>,
     /// What new sessions find, where they may be behind.
     lagging: Option<Lagging>,
@@ -97,6 +102,7 @@ impl MemoryService {
             available: true,
             observer: None,
             dice: Dice::default(),
+            yields: false,
             sessions: BTreeMap::new(),
             lagging: None,
         };
@@ -140,6 +146,12 @@ impl MemoryService {
     /// meantime kills it.
     pub fn set_available(&self, available: bool) {
         self.shared.lock().available = available;
+    }
+
+    /// Lets each call wait for one turn of whoever runs it before it takes effect, from now on, or no more. Then others come
+    /// between two calls of one caller, as they do where calls travel.
+    pub fn set_yielding(&self, yields: bool) {
+        self.shared.lock().yields = yields;
     }
 
     /// How often calls have gone wrong so far.
@@ -265,6 +277,22 @@ pub struct MemorySession {
     ended: watch::Receiver<bool>,
 }
 
+impl MemorySession {
+    /// The service, when others have had their turn.
+    async fn turn(&self) -> MutexGuard<'_, Shared> {
+        let mut waits = self.shared.lock().yields;
+        let others = poll_fn(|context| match std::mem::take(&mut waits) {
+            true => {
+                context.waker().wake_by_ref();
+                Poll::Pending
+            }
+            false => Poll::Ready(()),
+        });
+        others.await;
+        self.shared.lock()
+    }
+}
+
 impl Drop for MemorySession {
     fn drop(&mut self) {
         self.shared.lock().end(self.id);
@@ -295,14 +323,14 @@ impl CoordinationService for MemorySession {
         mode: CreateMode,
     ) -> Result<DocumentPath, CoordinationError> {
         let write = Write::Create { path: path.clone(), data, mode };
-        let Change::Created { path, .. } = self.shared.lock().write(self.id, write)? else {
+        let Change::Created { path, .. } = self.turn().await.write(self.id, write)? else {
             unreachable!("creations are planned as such")
         };
         Ok(path)
     }
 
     async fn get(&self, path: &DocumentPath) -> Result<Document, CoordinationError> {
-        self.shared.lock().read(self.id)?.seen.get(path)
+        self.turn().await.read(self.id)?.seen.get(path)
     }
 
     async fn set(
@@ -311,24 +339,24 @@ impl CoordinationService for MemorySession {
         data: Bytes,
         expected: Expected,
     ) -> Result<Stat, CoordinationError> {
-        let mut shared = self.shared.lock();
+        let mut shared = self.turn().await;
         shared.write(self.id, Write::Set { path: path.clone(), data, expected })?;
         Ok(shared.tree.stat(path).expect("it was just set"))
     }
 
     async fn delete(&self, path: &DocumentPath, expected: Expected) -> Result<(), CoordinationError> {
-        self.shared.lock().write(self.id, Write::Delete { path: path.clone(), expected }).map(drop)
+        self.turn().await.write(self.id, Write::Delete { path: path.clone(), expected }).map(drop)
     }
 
     async fn children(&self, path: &DocumentPath) -> Result<Vec<String>, CoordinationError> {
-        self.shared.lock().read(self.id)?.seen.children(path)
+        self.turn().await.read(self.id)?.seen.children(path)
     }
 
     async fn get_and_watch(
         &self,
         path: &DocumentPath,
     ) -> Result<(Option<Document>, Watch), CoordinationError> {
-        let mut shared = self.shared.lock();
+        let mut shared = self.turn().await;
         let session = shared.read(self.id)?;
         let answer = (session.seen.get(path).ok(), session.watches.watch_document(path));
         // What the session did not see yet is news now.
@@ -340,7 +368,7 @@ impl CoordinationService for MemorySession {
         &self,
         path: &DocumentPath,
     ) -> Result<(Vec<String>, Watch), CoordinationError> {
-        let mut shared = self.shared.lock();
+        let mut shared = self.turn().await;
         let session = shared.read(self.id)?;
         let answer = (session.seen.children(path)?, session.watches.watch_list(path));
         session.catch_up(session.unseen.len());

@@ -21,7 +21,8 @@ fn cluster(nodes: &[u32]) -> Cluster {
     Cluster::new("test", nodes, Ring::equal_slices(8, &members), Vec::new())
 }
 
-/// Takers whose sessions end and whose writes stay unanswered give up and begin anew, as processes do that are killed.
+/// Takers whose sessions end and whose writes stay unanswered give up and begin anew, as processes do that are killed. Others
+/// come between the calls of one.
 #[tokio::test]
 async fn no_id_is_ever_given_twice_whatever_becomes_of_the_takers() {
     let mut lost = 0;
@@ -33,13 +34,13 @@ async fn no_id_is_ever_given_twice_whatever_becomes_of_the_takers() {
         let faults =
             MemoryFaults { seed, lost_per_mille, indeterminate_per_mille, behind_max, behind_at_first };
         service.set_faults(faults);
+        service.set_yielding(true);
         let takers = (0..8).map(|taker| {
             let service = service.clone();
             async move {
                 let (mut kept, mut session) = (Vec::new(), service.open());
                 for _ in 0..20 {
-                    // Others take ids before it goes on, and its session may not have seen that.
-                    tokio::task::yield_now().await;
+                    // Others take ids meanwhile, and its session may not have seen that.
                     match take_id(&session, taker).await {
                         Ok((id, _)) => kept.push(id),
                         // It may have been given an id, which is lost then.
@@ -53,6 +54,7 @@ async fn no_id_is_ever_given_twice_whatever_becomes_of_the_takers() {
         let distinct: BTreeSet<NodeId> = kept.iter().copied().collect();
         assert_eq!(distinct.len(), kept.len(), "seed {seed}: {kept:?}");
         service.set_faults(MemoryFaults::default());
+        service.set_yielding(false);
         let ids = read_ids(&service.open()).await.unwrap().unwrap();
         assert!(distinct.iter().all(|id| id.0 <= ids.last), "seed {seed}");
         lost += ids.last as usize - distinct.len();

@@ -288,3 +288,27 @@ fn gains(open: &Open, files: &[Option<FileIdentity>], wanted: &[bool]) -> bool {
     let replaced = each().any(|((was, _), (now, _))| was.is_some() && now.is_some() && was != now);
     replaced && each().all(|((_, open), (now, wanted))| !(*open && *wanted) || now.is_some())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::driven::keeping::{Built, Keeper, empty};
+
+    /// By another document the node may own other slices, of which nobody has looked whether they are here.
+    #[test]
+    fn whole_is_said_of_the_document_that_was_looked_at() {
+        let built = Built::new("words", 1);
+        let stores = || vec![built.served(&empty("words"))];
+        let mut keeper = Keeper::whole(stores(), &[&built]);
+        let (stage, artifacts) = (keeper.home.stage.clone(), keeper.artifacts().clone());
+        let view = artifacts.view.get();
+        keeper.adopt(stores());
+        keeper.until_whole();
+        let (store, listed) = listed(&view).remove(0);
+        let examined = stage.run(artifacts.examine(&view, &store, &listed, true));
+        assert!(matches!(examined, Ok(true)));
+        assert_eq!(keeper.told_of(&built)["whole_under"], view.cluster().generation.0);
+        let open = store.held().open(listed.number, listed.manifest).unwrap();
+        assert_eq!(open.whole_under(), view.cluster().generation);
+    }
+}

@@ -556,4 +556,20 @@ mod tests {
         assert!(hints.remove(&hint).unwrap() && !hints.holds(&hint));
         assert_eq!((hints.bytes_max(), hints.refused(), hints.damaged()), (5, 0, 0));
     }
+
+    #[test]
+    fn a_hint_is_read_for_its_own_target_only() {
+        let mut hints = hints();
+        hints.bytes_max = HINT_BYTES_MAX;
+        let one = Consistency { replicas: 1, reads_required: 1, writes_required: 1 };
+        let carts = Store::new(StoreName::new("carts").unwrap(), one).unwrap();
+        let contents = [crate::node::driven::home::old(), crate::node::driven::home::deleted()];
+        let targets = [TARGET, NodeId(4)];
+        for (target, content) in targets.into_iter().zip(&contents) {
+            hints.park(target, &carts, b"key", content).unwrap();
+        }
+        let read = |targets: &[NodeId]| hints.get(targets, &carts.name, carts.resolver, b"key").unwrap();
+        assert_eq!(targets.map(|target| read(&[target])), contents);
+        assert!(read(&[NodeId(5)]).is_empty() && read(&[]).is_empty());
+    }
 }

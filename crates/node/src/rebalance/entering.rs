@@ -152,3 +152,40 @@ pub(crate) fn begun(node: NodeId, before: Option<&Cluster>, after: &Cluster) -> 
     }
     begun
 }
+
+#[cfg(test)]
+mod tests {
+    use protocol::rebalance::steps;
+
+    use super::*;
+    use crate::node::driven::home::{Home, cluster};
+
+    #[test]
+    fn a_partition_counts_as_merged_only_when_every_bucket_is() {
+        let mut before = cluster();
+        before.buckets = Some(8);
+        before.stores[0].consistency.replicas = 2;
+        let home = Home::of(&before);
+        let (node, own) = (home.start(), NodeId(1));
+        let is_other = |p: &&model::Partition| !p.nodes[..2].contains(&own);
+        let Some((id, nodes)) = before.ring.partitions().iter().find(is_other).map(|p| (p.id, &p.nodes))
+        else {
+            panic!("the node is a replica of all");
+        };
+        let moving = steps::begin(&before, &[(id, vec![nodes[0], own, nodes[1]])]).unwrap();
+        let generation = moving.generation;
+        home.adopt(&node, moving);
+        let view = node.replica().view().get();
+        let mut entering = Entering::default();
+        entering.follow(&view, (own, 1));
+        let buckets: Vec<PartitionId> = entering.0.keys().copied().collect();
+        assert_eq!(buckets.len(), 4);
+        for (position, bucket) in buckets.iter().enumerate() {
+            let told = entering.told(&view, |_| true);
+            assert!(told.iter().all(|one| one.merged.is_empty()), "{position} of 4 buckets: {told:?}");
+            let store = &view.stores()[0].definition().name;
+            entering.merged(store, *bucket, (nodes[1], generation));
+        }
+        assert!(!entering.told(&view, |_| true)[0].merged.is_empty());
+    }
+}

@@ -30,6 +30,7 @@ fn each_rule_names_a_driver_and_a_test_that_exist() {
         "delivering",
         "fencing",
         "moving",
+        "outdated",
         "reading",
         "refilling",
     ];

@@ -78,7 +78,9 @@ async fn a_node_that_starts_while_the_service_is_away_is_remembered_under_its_in
     cluster.service.set_available(true);
     let told = || async { documents::read_member(&observer, NodeId(1)).await.unwrap().unwrap().incarnation };
     assert_ne!(told().await, incarnation, "nothing has told it so far");
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(60);
     while told().await != incarnation {
+        assert!(tokio::time::Instant::now() < deadline, "{} is remembered, not {incarnation}", told().await);
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }

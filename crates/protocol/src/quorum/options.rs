@@ -227,5 +227,7 @@ mod tests {
         assert!(own_record_suffices(own, &fast, &settled) && own_record_suffices(own, &fast, &moves));
         assert!(own_record_suffices(own, &monotonic, &settled));
         assert!(!own_record_suffices(own, &monotonic, &moves), "the new replica must hold it, too");
+        assert!(own_write_suffices(own, &fast, &settled));
+        assert!(!own_write_suffices(own, &fast, &moves), "who is to come takes writes, too");
     }
 }

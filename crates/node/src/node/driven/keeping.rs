@@ -27,6 +27,7 @@ use wire::messages::{
 
 use super::home::cluster;
 use super::{Answer, Home};
+use crate::artifacts::Artifacts;
 use crate::front::{ADOPT_PATIENCE, Adopt, AtHand, Position, StretchLimit};
 use crate::node::{Node, NodeConfig};
 use crate::transport::WorkerTransport;
@@ -57,14 +58,14 @@ impl Sources for Shelf {
 
 /// What was built.
 #[derive(Clone)]
-pub(super) struct Built {
+pub(crate) struct Built {
     pub(super) disk: SimulatedDisk,
     pub(super) manifest: Manifest,
 }
 
 impl Built {
     /// Of a store and a number; keys of the first chunk alone have values that name the number.
-    pub(super) fn new(store: &str, number: u64) -> Built {
+    pub(crate) fn new(store: &str, number: u64) -> Built {
         let mut records = Records::default();
         let keys: Vec<Bytes> = (0..KEYS).map(|key| Bytes::from(format!("word{key}"))).collect();
         let value = |token: Token| if token.0 < 1 << 62 { format!("{number}") } else { "all".to_owned() };
@@ -108,22 +109,22 @@ impl Built {
         keys.find(|key| slice.contains(Token::of(key))).unwrap()
     }
 
-    fn staged(&self, store: &ReadOnlyStore) -> ReadOnlyStore {
+    pub(super) fn staged(&self, store: &ReadOnlyStore) -> ReadOnlyStore {
         store.stage(self.number(), self.digest(), &self.url()).unwrap()
     }
 
-    pub(super) fn served(&self, store: &ReadOnlyStore) -> ReadOnlyStore {
+    pub(crate) fn served(&self, store: &ReadOnlyStore) -> ReadOnlyStore {
         self.staged(store).swap(self.number()).unwrap()
     }
 }
 
-pub(super) fn empty(store: &str) -> ReadOnlyStore {
+pub(crate) fn empty(store: &str) -> ReadOnlyStore {
     ReadOnlyStore::new(StoreName::new(store).unwrap(), 3)
 }
 
 /// One node, and what it goes by.
-pub(super) struct Keeper {
-    pub(super) home: Home,
+pub(crate) struct Keeper {
+    pub(crate) home: Home,
     pub(super) node: Arc<Node>,
     shelf: Arc<Shelf>,
     document: Cluster,
@@ -157,7 +158,7 @@ impl Keeper {
     }
 
     /// The same, when the node holds all that is listed.
-    pub(super) fn whole(stores: Vec<ReadOnlyStore>, sources: &[&Built]) -> Keeper {
+    pub(crate) fn whole(stores: Vec<ReadOnlyStore>, sources: &[&Built]) -> Keeper {
         let keeper = Keeper::new(stores, sources);
         keeper.until_whole();
         keeper
@@ -172,22 +173,26 @@ impl Keeper {
     }
 
     /// Has the node go by other stores.
-    pub(super) fn adopt(&mut self, stores: Vec<ReadOnlyStore>) {
+    pub(crate) fn adopt(&mut self, stores: Vec<ReadOnlyStore>) {
         let generation = Generation(self.document.generation.0 + 1);
         self.document = Cluster { generation, read_only: stores, ..self.document.clone() };
         self.home.adopt(&self.node, self.document.clone());
+    }
+
+    pub(crate) fn artifacts(&self) -> &Arc<Artifacts> {
+        &self.node.artifacts
     }
 
     pub(super) fn pass(&self, time: Duration) {
         self.home.stage.pass(time);
     }
 
-    pub(super) fn told(&self) -> Json {
+    pub(crate) fn told(&self) -> Json {
         self.node.artifacts.told()
     }
 
     /// What the node says of an artifact.
-    pub(super) fn told_of(&self, built: &Built) -> Json {
+    pub(crate) fn told_of(&self, built: &Built) -> Json {
         let told = self.told();
         let is_it = |told: &&Json| {
             told["store"] == built.manifest.store.as_str() && told["number"] == built.manifest.number
@@ -208,7 +213,7 @@ impl Keeper {
             })
     }
 
-    pub(super) fn until_whole(&self) {
+    pub(crate) fn until_whole(&self) {
         let all_staged = || {
             let told = self.told();
             let artifacts = told["artifacts"].as_array().unwrap().clone();
