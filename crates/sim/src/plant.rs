@@ -130,11 +130,13 @@ pub enum Plant {
     DigestsUncompared,
     /// Nodes that read no file of an artifact that no request reads.
     ArtifactsUnscrubbed,
+    /// A client that says of all answers that a fallback stood in.
+    AllCalledSloppy,
 }
 
 impl Plant {
     /// All of them.
-    pub const ALL: [Plant; 62] = [
+    pub const ALL: [Plant; 63] = [
         Plant::LyingDisk,
         Plant::ForgetfulEngine,
         Plant::StaleEngine,
@@ -197,6 +199,7 @@ impl Plant {
         Plant::StagedClaimed,
         Plant::DigestsUncompared,
         Plant::ArtifactsUnscrubbed,
+        Plant::AllCalledSloppy,
     ];
 
     /// What it breaks: the invariant whose judge must convict it, the layer at whose seam it lives, and the promise.
@@ -266,6 +269,9 @@ impl Plant {
             Plant::NumbersAtOnce => (1, "document", "who answers for a store has all that was acknowledged"),
             Plant::VersionsIgnored => {
                 (6, "coordination", "a document is replaced only by a writer that has read it")
+            }
+            Plant::AllCalledSloppy => {
+                (7, "client", "an answer says that a fallback stood in only where one had to")
             }
             Plant::PastHidden => (5, "coordination", "a node's past is what its newest start left"),
             _ => self.facts_of_artifacts(),

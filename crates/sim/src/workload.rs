@@ -279,8 +279,13 @@ impl Worker {
 
     /// What a get's answer says, and the context for the next write.
     fn got(&self, id: OperationId, found: &Found) -> (Outcome, Option<Context>) {
-        self.recorder.show(id, found.values().cloned().collect(), !found.is_sloppy());
+        self.recorder.show(id, found.values().cloned().collect(), self.is_called_sloppy(found.is_sloppy()));
         (Outcome::Got(found.set().clone()), Some(found.context()))
+    }
+
+    /// What the history says that an answer says of fallbacks; a planted bug says it of all.
+    fn is_called_sloppy(&self, sloppy: bool) -> bool {
+        sloppy || self.world.setup.plant == Some(Plant::AllCalledSloppy)
     }
 
     /// What the next request asks for, in place of what its store says.
@@ -340,10 +345,13 @@ impl Worker {
             store,
             key: key.clone(),
             required: if action == Action::Get { setup.reads } else { setup.writes },
+            // Its node drives a write.
+            driver: (action == Action::Get).then_some(Host(100 + self.number)),
             action,
             basis,
             condition: Condition::None,
             strict: !setup.sloppy,
+            sloppy: None,
             walked: false,
             expires: ttl.map(|ttl| now.after(ttl)),
             shown_until: ttl.map(|ttl| now.after(ttl)),

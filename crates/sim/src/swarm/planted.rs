@@ -143,6 +143,10 @@ impl Setup {
                 self.without = vec![SafetyNet::AntiEntropy, SafetyNet::ReadRepair];
                 (vec![Fault::Crowd, Fault::Kill], 20)
             }
+            Plant::AllCalledSloppy => {
+                (self.nodes, self.sloppy) = (5, true);
+                (Vec::new(), 0)
+            }
             Plant::ConditionsIgnored => {
                 self.conditional = 500;
                 (Vec::new(), 0)
