@@ -10,7 +10,7 @@ use serde_json::{Value as Json, json};
 
 use crate::failure::CliError;
 use crate::holder::{Launch, Process};
-use crate::output::{count, print, program, size};
+use crate::output::{count, print, size};
 use crate::shared::Shared;
 use crate::status::{NodeStatus, ask_all, is_up, tombstones};
 
@@ -21,6 +21,7 @@ mod finding;
 mod hints;
 mod moves;
 mod passwords;
+mod replicas;
 
 use disks::{Refuses, refuses};
 use finding::{Code, Finding};
@@ -47,45 +48,14 @@ pub(crate) async fn doctor(shared: Shared) -> Result<ExitCode, CliError> {
     let mut findings: Vec<Finding> = documents::unread(&look).into_iter().collect();
     let seen = look.seen();
     let cluster = client.cluster();
-    for store in &cluster.stores {
-        let numbers = store.consistency;
-        if !numbers.quorums_intersect() {
-            findings.push(Finding {
-                code: Code::QuorumsDoNotIntersect,
-                node: None,
-                store: Some(store.name.to_string()),
-                what: format!(
-                    "store {} allows stale reads: R + W is not above N, so a get may miss an acknowledged put",
-                    store.name
-                ),
-                next: format!(
-                    "raise R or W if clients must read their own writes, with `{} store set {} --consistency N,R,W`",
-                    program(),
-                    store.name
-                ),
-            });
-        }
-        if usize::from(numbers.replicas) > cluster.nodes.len() {
-            findings.push(Finding {
-                code: Code::TooFewNodes,
-                node: None,
-                store: Some(store.name.to_string()),
-                what: format!(
-                    "store {} requires {} of each key, and the cluster has only {}",
-                    store.name,
-                    count(numbers.replicas.into(), "replica"),
-                    count(cluster.nodes.len() as u64, "node")
-                ),
-                next: "add nodes".to_owned(),
-            });
-        }
-    }
+    findings.extend(cluster.stores.iter().flat_map(|store| replicas::numbers(&cluster, store)));
     for status in &nodes {
         examine(status, &nodes, &mut findings);
         let before = first.iter().find(|before| before.node.id == status.node.id).and_then(goes_by);
         findings.extend(left_behind(status, before, cluster.generation.0));
     }
     findings.extend(seen.as_ref().and_then(|seen| documents::older(&nodes, seen.generation)));
+    findings.extend(replicas::too_few(&cluster, &nodes));
     findings.extend(wrong_clocks(&nodes));
     findings.extend(open_to_everybody(&nodes));
     findings.extend(stopped_repair(&nodes));

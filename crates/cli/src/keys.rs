@@ -38,10 +38,10 @@ pub struct PutArguments {
     /// How long the value lives, at least 1ms; by default it never expires.
     #[arg(long, value_name = "DURATION", value_parser = time_to_live, allow_hyphen_values = true)]
     pub ttl: Option<Duration>,
-    /// Write only if the node that takes the put knows no value of the key; otherwise exit with 1.
+    /// Write only if the store's R replicas hold no value of the key; otherwise exit with 1.
     #[arg(long, conflicts_with = "if_present")]
     pub if_absent: bool,
-    /// Write only if the node that takes the put knows a value of the key; otherwise exit with 1.
+    /// Write only if the store's R replicas hold a value of the key; otherwise exit with 1.
     #[arg(long)]
     pub if_present: bool,
     /// How many replicas must acknowledge the put, from 1 to the store's N; the store's W by default.
@@ -240,7 +240,11 @@ async fn read(
 ) -> Result<Found, CliError> {
     let options = RequestOptions { required: arguments.reads, ..RequestOptions::default() };
     let store = of_artifact(open_for(shared, "-r", arguments.reads).await?, artifact)?;
-    Ok(store.get_with(arguments.key.clone(), &options).await?)
+    let found = store.get_with(arguments.key.clone(), &options).await?;
+    if found.is_sloppy() && shared.format() == Format::Text {
+        say!("note: too few replicas of the key answered, so this value may be older than its last write");
+    }
+    Ok(found)
 }
 
 /// `tontine get`.

@@ -62,6 +62,7 @@ fn options(required: u8) -> QuorumOptions {
         spared: Default::default(),
         hedge_after: Duration::from_millis(10),
         deadline: Moment { nanos: u64::MAX / 2 },
+        wall: Default::default(),
         generation: GENERATION,
         since: GENERATION,
     }

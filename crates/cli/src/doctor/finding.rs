@@ -55,6 +55,8 @@ codes! {
         "The store requires more replicas than the cluster has nodes.";
     NodeDown "node-down" Bad
         "The node does not answer.";
+    ReplicasMissing "replicas-missing" Bad
+        "Partitions of the store have fewer than R replicas up: whether a key is absent there is unavailable.";
     ClockOff "clock-off" Bad
         "The node's clock differs by more than a minute from those of most nodes.";
     PasswordMissing "password-missing" Bad

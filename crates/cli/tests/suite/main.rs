@@ -5,6 +5,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that panics has failed, as it should")]
 
+mod absence;
 mod artifact;
 mod cluster;
 mod detection;

@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::time::Duration;
 
 use crate::cluster::PATIENCE;
 
@@ -41,6 +42,14 @@ impl Redis {
             request.extend_from_slice(b"\r\n");
         }
         self.stream.get_mut().write_all(&request).unwrap();
+    }
+
+    /// Reads a reply if one begins within so long.
+    pub(crate) fn reply_within(&mut self, patience: Duration) -> Option<Reply> {
+        self.stream.get_ref().set_read_timeout(Some(patience)).unwrap();
+        let began = self.stream.fill_buf().is_ok();
+        self.stream.get_ref().set_read_timeout(Some(PATIENCE)).unwrap();
+        began.then(|| self.reply())
     }
 
     /// Reads a reply.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use model::{Epoch, Moment, NodeId, VersionSet};
+use model::{Epoch, Moment, NodeId, Resolver, VersionSet, WallMillis};
 use protocol::quorum::{
     Candidates, Get, GetAction, GetActions, GetEvent, GetFailure, GetOutcome, ReplicaError,
 };
@@ -44,9 +44,7 @@ impl Coordinator {
         let deadline = self.deadline(options);
         let start = |scope: Scope, _| self.start_get(scope, key.clone(), options, deadline);
         let outcome = self.drive_one(scope, false, start, |job| job.end.take()).await?;
-        let mut got = outcome_to_answer(outcome)?;
-        got.set.resolve(scope.definition.resolver);
-        Ok(got)
+        outcome_to_answer(outcome, scope.definition.resolver, self.ports.clock.wall())
     }
 
     fn start_get(
@@ -165,9 +163,23 @@ pub(super) fn is_not_held(outcome: &GetOutcome) -> bool {
 }
 
 /// What the caller hears about a get.
-pub(super) fn outcome_to_answer(outcome: GetOutcome) -> Result<Got, Failure> {
+pub(super) fn outcome_to_answer(
+    outcome: GetOutcome,
+    resolver: Resolver,
+    now: WallMillis,
+) -> Result<Got, Failure> {
     match outcome {
-        GetOutcome::Done { set, answered, sloppy } => Ok(Got { replicas_answered: answered, sloppy, set }),
+        // The value has expired since the machine has looked at it; whether it is absent too few replicas have said.
+        GetOutcome::Done { set, sloppy: true, .. }
+            if set.winner().is_none_or(|winner| winner.live(now).is_none()) =>
+        {
+            let detail = "too few replicas can answer, and the value that was found has just expired";
+            Err(Failure::new(ErrorCode::InsufficientReplicas, detail))
+        }
+        GetOutcome::Done { mut set, answered, sloppy } => {
+            set.resolve(resolver);
+            Ok(Got { replicas_answered: answered, sloppy, set })
+        }
         GetOutcome::Failed { reason, errors } => {
             let what = match reason {
                 // Given up as soon as it is certain: how many had answered by then is chance.

@@ -202,6 +202,11 @@ impl Coordinator {
         }
     }
 
+    /// How long a node may take before another one is brought in beside it.
+    pub fn hedge_after(&self) -> Duration {
+        self.options.hedge_after
+    }
+
     /// When a request that starts now must be answered.
     pub fn deadline(&self, options: &RequestOptions) -> Moment {
         self.ports.clock.now().after(self.span(options))
@@ -265,6 +270,7 @@ impl Coordinator {
             spared,
             hedge_after: self.options.hedge_after,
             deadline,
+            wall: self.ports.clock.wall(),
             generation: scope.cluster.generation,
             since,
         }

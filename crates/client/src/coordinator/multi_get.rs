@@ -83,11 +83,10 @@ impl Coordinator {
         };
         let resolver = scope.definition.resolver;
         let answer = |position, outcome: Result<GetOutcome, Failure>| {
-            let got = outcome.and_then(outcome_to_answer).map(|mut got| {
-                got.set.resolve(resolver);
-                got
-            });
-            deliver(position, got);
+            deliver(
+                position,
+                outcome.and_then(|outcome| outcome_to_answer(outcome, resolver, self.ports.clock.wall())),
+            );
         };
         let take_ends = |job: &mut MultiGetJob| std::mem::take(&mut job.ends);
         match scope.is_read_only() {

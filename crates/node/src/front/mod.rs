@@ -2,15 +2,18 @@
 //!
 //! Gets are driven from here. A put or delete is stamped by a replica of its key (D1): by this node if it is one,
 //! otherwise by the first replica that can be reached, to which the request is passed on. When no replica can be
-//! reached, a store with sloppy quorums still takes the write: this node stamps it as a fallback and parks it.
+//! reached, a store with sloppy quorums still takes a write without a condition: this node stamps it as a fallback and
+//! parks it.
 //!
 //! **Architecture Invariant:** a write is passed on to a second node only when the first has certainly not carried
 //! it out; otherwise the caller hears that the outcome is unknown.
 
+mod conditional;
 mod multi;
 mod stamp;
 mod walk;
 
+pub use conditional::{ATTEMPTS_MAX, contended, lost_a_race};
 pub use multi::MULTI_ANSWER_BYTES_MAX;
 pub use protocol::quorum::Entry;
 pub use walk::{Met, Position, Stretch, StretchLimit};
@@ -180,7 +183,9 @@ impl Front {
             return self.coordinator.get(&scope, key, options).await;
         }
         let (view, local) = self.current(store)?;
-        let got = self.coordinator.get(&self.scope(&view, &local), key, options).await?;
+        let answer = self.coordinator.get(&self.scope(&view, &local), key, options).await;
+        local.gets().count(&answer);
+        let got = answer?;
         local.see(got.set.timestamp_max());
         Ok(got)
     }

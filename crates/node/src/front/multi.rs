@@ -61,6 +61,9 @@ impl Front {
         };
         let mut bytes_left = MULTI_ANSWER_BYTES_MAX;
         let deliver = &mut |position, answer: Result<Got, Failure>| {
+            if let Some(local) = &local {
+                local.gets().count(&answer);
+            }
             let bytes = answer.as_ref().map_or(0, |got| {
                 if let Some(local) = &local {
                     local.see(got.set.timestamp_max());

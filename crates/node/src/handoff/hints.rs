@@ -20,7 +20,7 @@ use model::{Epoch, NodeId, PartitionId, Resolver, Store, StoreName, Token, Versi
 use parking_lot::RwLock;
 use storage::{Change, Commit, Durable, Met, ScanCursor, ScanLimit, StorageEngine, StorageError};
 use wire::error::ErrorCode;
-use wire::messages::Failure;
+use wire::messages::{Condition, Failure};
 
 use crate::antientropy::compare::Scrubbed;
 use crate::stores::Stamper;
@@ -132,6 +132,10 @@ impl Hints {
         key: &[u8],
         order: WriteOrder,
     ) -> Result<Stamped, Failure> {
+        if order.condition != Condition::None {
+            let detail = "no replica of the key can be reached, and a fallback judges no condition";
+            return Err(Failure::new(ErrorCode::InsufficientReplicas, detail));
+        }
         self.check_room()?;
         check_size(store, &order.value)?;
         self.stamper.check_context(order.context.as_ref())?;

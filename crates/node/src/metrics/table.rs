@@ -174,6 +174,10 @@ metrics! {
         "Leaves of hash trees that did not match their records and were recomputed.";
     gauge "tontine_store_disk_bytes" ["store"] "bytes"
         "Bytes that the store's files take on the disk, including what compaction has yet to free.";
+    counter "tontine_store_gets_sloppy_total" ["store"] "gets"
+        "Gets, driven by this node, that gave a value although fewer than R replicas had answered.";
+    counter "tontine_store_gets_unavailable_total" ["store"] "gets"
+        "Gets, driven by this node, that failed because too few replicas answered.";
     gauge "tontine_store_live_bytes" ["store"] "bytes"
         "Bytes of the store's current records on this node.";
     gauge "tontine_store_memory_bytes" ["store"] "bytes"

@@ -9,12 +9,14 @@ use storage::EngineStats;
 
 use super::Node;
 use crate::metrics::Counter;
+use crate::stores::GetNumbers;
 
 impl Node {
     /// Shows what the node's parts count anyway.
     pub(super) fn watch_numbers(self: &Arc<Self>) {
         self.watch_collection();
         self.watch_room();
+        self.watch_gets();
         let watch = |name, read: fn(&Node) -> u64| {
             let weak = Arc::downgrade(self);
             self.metrics.watch(name, &[], move || weak.upgrade().map_or(0.0, |node| read(&node) as f64));
@@ -42,6 +44,24 @@ impl Node {
         });
         watch("tontine_node_events_total", |node| node.events.recorded());
         watch("tontine_node_requests_total", Node::requests);
+    }
+
+    /// How gets ended that it drove, by store.
+    fn watch_gets(self: &Arc<Self>) {
+        let each = |name, read: fn(&GetNumbers) -> u64| {
+            let weak = Arc::downgrade(self);
+            self.metrics.watch_each(name, move || {
+                let Some(node) = weak.upgrade() else { return Vec::new() };
+                let view = node.replica.view().get();
+                let counted = view
+                    .stores()
+                    .iter()
+                    .map(|store| (store.definition().name.to_string(), read(store.gets()) as f64));
+                counted.collect()
+            });
+        };
+        each("tontine_store_gets_sloppy_total", GetNumbers::sloppy);
+        each("tontine_store_gets_unavailable_total", GetNumbers::unavailable);
     }
 
     /// What its stores and its disk hold, and what the disk can still take.

@@ -11,6 +11,7 @@
 mod expiring;
 mod expiry;
 mod forgetting;
+mod gets;
 mod overwrite;
 mod read_only;
 mod record;
@@ -21,6 +22,7 @@ mod tombstones;
 mod write_order;
 
 pub use expiring::EXPIRY_MARGIN;
+pub(crate) use gets::GetNumbers;
 pub(crate) use read_only::FileIdentity;
 pub use read_only::{Held, Open, ReadOnly};
 pub(crate) use record::{decode, encode, refuse};

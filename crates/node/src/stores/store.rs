@@ -15,6 +15,7 @@ use wire::messages::{Condition, Failure, Merged, StoreRef};
 use wire::versions::Single;
 
 use super::expiring::{EXPIRY_MARGIN, Expiring};
+use super::gets::GetNumbers;
 use super::record::{corrupt, decode, encode, refuse};
 use super::stamper::Stamper;
 use super::tombstones::Tombstones;
@@ -29,6 +30,7 @@ pub struct LocalStore {
     pub(super) stamper: Arc<Stamper>,
     pub(super) tombstones: Arc<Tombstones>,
     pub(super) expiring: Arc<Expiring>,
+    gets: Arc<GetNumbers>,
     trees: Arc<Trees>,
     /// Trees of a clean stop, until the ring says which partitions there are.
     remembered: Arc<Mutex<BTreeMap<PartitionId, Tree>>>,
@@ -55,7 +57,7 @@ impl LocalStore {
     /// Puts a store in front of an engine.
     pub fn new(definition: Store, engine: Arc<dyn StorageEngine>, stamper: Arc<Stamper>) -> Self {
         let reference = StoreRef::from(&definition.name);
-        let (trees, remembered) = (Arc::default(), Arc::default());
+        let (gets, trees, remembered) = (Arc::default(), Arc::default(), Arc::default());
         let (tombstones, expiring) = (Arc::default(), Arc::new(Expiring::new(EXPIRY_MARGIN)));
         LocalStore {
             definition: Arc::new(definition),
@@ -64,6 +66,7 @@ impl LocalStore {
             stamper,
             tombstones,
             expiring,
+            gets,
             trees,
             remembered,
         }
@@ -90,9 +93,15 @@ impl LocalStore {
             stamper: self.stamper.clone(),
             tombstones: self.tombstones.clone(),
             expiring: self.expiring.clone(),
+            gets: self.gets.clone(),
             trees: self.trees.clone(),
             remembered: self.remembered.clone(),
         }
+    }
+
+    /// How gets ended that were driven here.
+    pub(crate) fn gets(&self) -> &GetNumbers {
+        &self.gets
     }
 
     pub(crate) fn shared_trees(&self) -> &Trees {

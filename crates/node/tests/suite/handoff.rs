@@ -44,7 +44,7 @@ fn park(holder: &Node, target: NodeId, key: &str, value: &str) {
 }
 
 /// Merges a write that `stamp` stamped into the records of these nodes, and of no other.
-fn merge_at(nodes: &[std::sync::Arc<Node>], key: &str, value: &str, stamp: u32) {
+pub(crate) fn merge_at(nodes: &[std::sync::Arc<Node>], key: &str, value: &str, stamp: u32) {
     let key = key.as_bytes();
     let scratch = crate::support::store(stamp, model::Resolver::LastWriteWins);
     let stamped = scratch.stamp(crate::support::place(key), key, order(value, None)).unwrap();
@@ -56,14 +56,14 @@ fn merge_at(nodes: &[std::sync::Arc<Node>], key: &str, value: &str, stamp: u32) 
 }
 
 /// What a node's own record of a key shows.
-fn shown(node: &Node, key: &str) -> Vec<String> {
+pub(crate) fn shown(node: &Node, key: &str) -> Vec<String> {
     let view = node.replica().view().get();
     let local = view.store("default").unwrap();
     let KeyPlace { partition, token } = view.route(local, key.as_bytes()).place;
     values(&local.get(KeyPlace { partition, token }, key.as_bytes()).unwrap())
 }
 
-fn replicas(node: &Node, key: &str) -> Vec<NodeId> {
+pub(crate) fn replicas(node: &Node, key: &str) -> Vec<NodeId> {
     let view = node.replica().view().get();
     let local = view.store("default").unwrap();
     view.route(local, key.as_bytes()).preference.replicas().to_vec()

@@ -4,10 +4,12 @@ use std::sync::Arc;
 
 use model::{NodeId, Resolver, StoreName};
 use node::handoff::Hints;
+use node::stores::WriteOrder;
 use runtime::Ports;
 use runtime::disk::simulated::SimulatedDisk;
 use storage::{Durability, EnginePorts, LogEngine, LogOptions, MemoryEngine, ScanLimit};
 use wire::ErrorCode;
+use wire::messages::Condition;
 
 use crate::support::{definition, order, place, stamper, store, values};
 
@@ -137,4 +139,15 @@ async fn a_damaged_hint_is_forgotten_and_does_not_hold_up_the_others() {
     found.dedup();
     assert_eq!(found.len(), 19, "{found:?}");
     assert_eq!((hints.count(TARGET), hints.damaged()), (19, 1), "it is forgotten, and counted");
+}
+
+/// It knows hints, and not the key: *absent* is all that it could say.
+#[test]
+fn a_fallback_judges_no_condition() {
+    let (hints, carts) = (hints(u64::MAX), definition(Resolver::LastWriteWins));
+    hints.stamp(TARGET, &carts, KEY, order("v", None)).unwrap();
+    for condition in [Condition::IfAbsent, Condition::IfPresent, Condition::IfCurrent, Condition::Touch] {
+        let refused = hints.stamp(TARGET, &carts, KEY, WriteOrder { condition, ..order("w", None) });
+        assert_eq!(refused.unwrap_err().code, ErrorCode::InsufficientReplicas, "{condition:?}");
+    }
 }

@@ -6,6 +6,7 @@ mod client_library;
 mod cluster;
 mod cold;
 mod collection;
+mod conditions;
 mod damage;
 mod door;
 mod drivers;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use model::store::{Consistency, NumbersToCome};
 use model::{
     Coming, Generation, Moment, NodeId, Partition, PartitionId, PreferenceList, Step, Store, StoreName,
-    Unknown,
+    Unknown, WallMillis,
 };
 
 use super::QuorumOptions;
@@ -14,6 +14,8 @@ use super::QuorumOptions;
 pub(super) const HEDGE_AFTER: u64 = 10;
 /// Leaves room for two waves of stand-ins, at 10 and at 30.
 pub(super) const DEADLINE: u64 = 40;
+/// The wall clock at the start of every explored request.
+pub(super) const WALL: WallMillis = WallMillis(1000);
 /// Generation of every explored request.
 pub(super) const GENERATION: Generation = Generation(7);
 
@@ -85,6 +87,7 @@ pub(super) fn options(required: u8, preferred: u8, sloppy: bool) -> QuorumOption
         spared: Default::default(),
         hedge_after: Duration::from_nanos(HEDGE_AFTER),
         deadline: at(DEADLINE),
+        wall: WALL,
         generation: GENERATION,
         since: GENERATION,
     }

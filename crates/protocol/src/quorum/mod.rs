@@ -54,7 +54,9 @@ pub use machine::Machine;
 pub use multi::KeyIndex;
 pub use multi_get::{MultiGet, MultiGetAction, MultiGetEvent};
 pub use multi_write::{MultiWrite, MultiWriteAction, MultiWriteEvent};
-pub use options::{Candidates, FALLBACKS_MAX, QuorumOptions, own_record_suffices, own_write_suffices};
+pub use options::{
+    Candidates, FALLBACKS_MAX, QuorumOptions, absence_can_be_told, own_record_suffices, own_write_suffices,
+};
 pub use probe::{Probe, ProbeAction, ProbeEvent, Reach, can_be_driven};
 pub use replica_error::{Errors, ReplicaError};
 pub use stamp::{

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use model::routing::{is_joint, replicas, writers};
-use model::{Generation, Moment, NodeId, Partition, PreferenceList, Reads, Store};
+use model::{Generation, Moment, NodeId, Partition, PreferenceList, Reads, Store, WallMillis};
 use smallvec::SmallVec;
 
 use super::counts::{Spared, Tallies, answers_required};
@@ -12,6 +12,9 @@ use super::counts::{Spared, Tallies, answers_required};
 /// and a cluster that is merely slow is not flooded with stand-ins. Suspected fallbacks do not use up the limit
 /// while others are left.
 pub const FALLBACKS_MAX: usize = 5;
+
+/// So many times `hedge_after` a get waits for a replica before it asks a fallback in its place.
+const REPLICA_PATIENCE: u32 = 10;
 
 /// Most doublings of the patience with stand-ins: beyond, the deadline comes first in any case.
 const DOUBLINGS_MAX: u32 = 16;
@@ -23,7 +26,8 @@ pub struct QuorumOptions {
     pub required: u8,
     /// Answers that it hopes for until `hedge_after`; taken as `required` when below it, as N when above.
     pub preferred: u8,
-    /// Whether fallbacks count in place of replicas.
+    /// Whether fallbacks stand in for replicas. For a write they acknowledge in their place. A get believes them what
+    /// they hold, and never that a key is absent.
     pub sloppy: bool,
     /// Replicas that must hold what a get answers before it answers, so that no later get misses it; such a get asks
     /// no fallbacks. 0: replicas are repaired after the answer. Writes take no notice.
@@ -35,6 +39,9 @@ pub struct QuorumOptions {
     pub hedge_after: Duration,
     /// When the request is answered with what there is, and stragglers are given up.
     pub deadline: Moment,
+    /// The wall clock when the request starts. By it, and by the time since, a get tells whether a value has expired.
+    /// Writes take no notice.
+    pub wall: WallMillis,
     /// Generation of the ring that the candidates come from.
     pub generation: Generation,
     /// From which generation on the candidates are the key's. An answer counts when its node went by that one or a later
@@ -51,6 +58,12 @@ impl QuorumOptions {
     /// How long a node asked at `now` may take, after `waves` waves of stand-ins.
     pub(super) fn late_at(&self, now: Moment, waves: u32) -> Moment {
         now.after(self.hedge_after.saturating_mul(1 << waves.min(DOUBLINGS_MAX)))
+    }
+
+    /// How long a replica is waited for before a get turns to a fallback in its place: a replica that is only slow must
+    /// not be replaced by a node that knows less. Failed and suspected replicas are replaced at once.
+    pub(super) fn patience_with_replicas(&self) -> Duration {
+        self.hedge_after.saturating_mul(REPLICA_PATIENCE)
     }
 
     /// The options with `required` and `preferred` brought into their bounds for the replicas, of which the smaller
@@ -138,6 +151,17 @@ pub fn own_record_suffices(own: NodeId, definition: &Store, partition: &Partitio
     // What a monotonic get shows must be held by replicas of both sets.
     let held = definition.reads == Reads::Monotonic && is_joint(definition, partition);
     answers_required(definition) <= 1 && !held && replicas(definition, partition).contains(&own)
+}
+
+/// Whether so many of the replicas are there, as gets of the store's keys in this partition need to say that one is
+/// absent.
+pub fn absence_can_be_told(
+    definition: &Store,
+    partition: &Partition,
+    is_there: impl Fn(NodeId) -> bool,
+) -> bool {
+    let there = replicas(definition, partition).iter().filter(|&&node| is_there(node)).count();
+    there >= usize::from(answers_required(definition))
 }
 
 /// Whether the own node's acknowledgement alone completes a write to the store's keys in this partition: nobody else

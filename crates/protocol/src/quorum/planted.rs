@@ -37,6 +37,18 @@ pub(super) enum Bug {
     DropsLateAck,
     /// A sloppy outcome is told as a strict one.
     HidesSloppiness,
+    /// A fallback that holds nothing counts for *absent*.
+    FallbackDenies,
+    /// A tombstone is given like a value when too few replicas have answered.
+    TombstoneIsFound,
+    /// A value that has expired is given like a live one when too few replicas have answered.
+    ExpiredIsFound,
+    /// A fallback is asked in the place of a replica that is merely late.
+    ReplacesSlowReplicas,
+    /// No fallback is asked for what it holds.
+    StandsInForNobody,
+    /// A get that has found nothing does not wait for its replicas.
+    GivesUpOnReplicas,
     /// Earlier answers are not compared with what came later.
     RepairForgetsEarlier,
     /// Fallbacks are repaired like replicas.

@@ -67,14 +67,15 @@ pub struct TooFew {
 }
 
 impl Walk {
-    /// Behind `after`, over these replicas, the preferred ones first; each page needs `required` of them.
+    /// Behind `after`, over these replicas, the preferred ones first; each page needs `required` of them. Where there are
+    /// fewer, the walk refuses as a get does.
     pub fn new(
         mut replicas: Vec<NodeId>,
         required: u8,
         resolver: Resolver,
         after: Option<WalkPosition>,
     ) -> Self {
-        let required = usize::from(required).clamp(1, replicas.len().max(1));
+        let required = usize::from(required).max(1);
         replicas.reverse();
         Walk { waiting: replicas, readers: Vec::new(), required, resolver, after }
     }
@@ -253,6 +254,11 @@ mod tests {
         let held = vec![Vec::new(), Vec::new(), Vec::new()];
         assert_eq!(walk(&held, 2, 1, &[1]), Ok(Vec::new()));
         assert_eq!(walk(&held, 2, 1, &[1, 2]), Err(TooFew { required: 2, left: 1 }));
+    }
+
+    #[test]
+    fn a_walk_over_fewer_replicas_than_a_get_needs_answers_nothing() {
+        assert_eq!(walk(&vec![Vec::new()], 2, 1, &[]), Err(TooFew { required: 2, left: 1 }));
     }
 
     #[test]

@@ -51,6 +51,7 @@ fn options(required: u8) -> QuorumOptions {
         spared: Default::default(),
         hedge_after: Duration::from_millis(10),
         deadline: Moment { nanos: 1_000_000_000 },
+        wall: Default::default(),
         generation: GENERATION,
         since: GENERATION,
     }

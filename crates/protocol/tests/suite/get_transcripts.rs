@@ -90,12 +90,12 @@ fn a_get_turns_to_the_next_replica_when_one_fails_and_to_fallbacks_after_them() 
                 fetch n2
             n1 fails unreachable  (until 10)
                 fetch n3
-            n2 fails lost  (until 10)
+            n2 fails lost  (until 100)
                 fetch n4
-            n3 answers -  (until 10)
-            n4 answers a:1  (end)
+                fetch n5
+            n3 answers -  (until 100)
+            n4 answers a:1  (until 100)
                 answer a:1 from 2, sloppy
-                repair n3 with a:1
         "#]],
     );
 }
@@ -105,19 +105,17 @@ fn a_get_hedges_late_nodes_with_growing_patience() {
     check(
         "get\n@99\nn5 answers a:1\nn2 answers a:1\nn1 answers -",
         expect![[r#"
-        get  (until 10)
-            fetch n1
-            fetch n2
-        @10  (until 30)
-            fetch n3
-            fetch n4
-        @30  (until 100)
-            fetch n5
-        n5 answers a:1  (until 100)
-        n2 answers a:1  (until 100)
-            answer a:1 from 2, sloppy
-        n1 answers -  (until 100)
-    "#]],
+            get  (until 10)
+                fetch n1
+                fetch n2
+            @10  (until 30)
+                fetch n3
+            @30  (until 100)
+            n5 answers a:1  (until 100)
+            n2 answers a:1  (until 100)
+            n1 answers -  (until 100)
+                answer a:1 from 2
+        "#]],
     );
 }
 
@@ -126,16 +124,17 @@ fn a_get_does_not_count_on_suspected_nodes() {
     check(
         "get suspected=n1,n2\nn3 answers a:1\nn1 answers -\nn4 answers -",
         expect![[r#"
-        get suspected=n1,n2  (until 10)
-            fetch n3
-            fetch n1
-            fetch n2
-            fetch n4
-        n3 answers a:1  (until 10)
-        n1 answers -  (until 100)
-            answer a:1 from 2
-        n4 answers -  (until 100)
-    "#]],
+            get suspected=n1,n2  (until 100)
+                fetch n3
+                fetch n1
+                fetch n2
+                fetch n4
+                fetch n5
+            n3 answers a:1  (until 100)
+            n1 answers -  (until 100)
+                answer a:1 from 2
+            n4 answers -  (until 100)
+        "#]],
     );
 }
 
@@ -367,8 +366,7 @@ fn a_get_turns_to_no_more_than_it_must_have_once_it_has_lost_patience() {
                 fetch n2
                 fetch n3
             n1 answers a:1  (until 10)
-            @10  (until 30)
-                fetch n4
+            @10  (until 100)
         "#]],
     );
 }
@@ -469,6 +467,107 @@ fn a_monotonic_get_writes_back_to_a_replica_that_was_not_asked_before_one_that_i
             n1 answers a:1  (until 10)
             @10  (until 20)
                 write back to n2 in round 0: a:1
+        "#]],
+    );
+}
+
+#[test]
+fn a_get_that_has_found_nothing_waits_for_its_replicas_and_believes_no_fallback() {
+    // Three replicas stood still for a second: two empty fallbacks said *not found*, and the value was overwritten.
+    check(
+        "get suspected=n1,n2,n3\nn4 answers -\nn5 answers -\n@99\nn2 answers a:1\nn1 answers a:1",
+        expect![[r#"
+            get suspected=n1,n2,n3  (until 100)
+                fetch n1
+                fetch n2
+                fetch n3
+                fetch n4
+                fetch n5
+            n4 answers -  (until 100)
+            n5 answers -  (until 100)
+            n2 answers a:1  (until 100)
+                answer a:1 from 3, sloppy
+            n1 answers a:1  (until 100)
+        "#]],
+    );
+    // Nobody comes: the answer is not *not found*.
+    check(
+        "get suspected=n1,n2,n3\nn4 answers -\nn5 answers -\n@100",
+        expect![[r#"
+        get suspected=n1,n2,n3  (until 100)
+            fetch n1
+            fetch n2
+            fetch n3
+            fetch n4
+            fetch n5
+        n4 answers -  (until 100)
+        n5 answers -  (until 100)
+        @100  (end)
+            fail DeadlinePassed { answered: 0, required: 2 }
+    "#]],
+    );
+}
+
+#[test]
+fn a_get_that_has_found_nothing_fails_at_once_when_nobody_else_can_answer() {
+    check(
+        "get\nn1 fails unreachable\nn2 fails unreachable\nn3 answers -\nn4 answers -\nn5 answers -",
+        expect![[r#"
+            get  (until 10)
+                fetch n1
+                fetch n2
+            n1 fails unreachable  (until 10)
+                fetch n3
+            n2 fails unreachable  (until 100)
+                fetch n4
+                fetch n5
+            n3 answers -  (until 100)
+            n4 answers -  (until 100)
+            n5 answers -  (end)
+                fail InsufficientReplicas { answered: 1, required: 2 } n1: unreachable. n2: unreachable.
+        "#]],
+    );
+}
+
+#[test]
+fn a_deletion_that_too_few_replicas_know_is_nothing_found() {
+    check(
+        "get\nn1 fails unreachable\nn2 fails unreachable\nn4 answers a:1\nn3 answers a:1>x:1\nn5 answers -",
+        expect![[r#"
+            get  (until 10)
+                fetch n1
+                fetch n2
+            n1 fails unreachable  (until 10)
+                fetch n3
+            n2 fails unreachable  (until 100)
+                fetch n4
+                fetch n5
+            n4 answers a:1  (until 100)
+            n3 answers a:1>x:1  (until 100)
+            n5 answers -  (end)
+                fail InsufficientReplicas { answered: 1, required: 2 } n1: unreachable. n2: unreachable.
+        "#]],
+    );
+}
+
+#[test]
+fn a_value_that_was_found_is_given_once_enough_nodes_were_heard() {
+    check(
+        "get\nn1 fails unreachable\nn2 fails unreachable\nn3 answers a:1\nn4 answers -\nn5 answers a:2",
+        expect![[r#"
+            get  (until 10)
+                fetch n1
+                fetch n2
+            n1 fails unreachable  (until 10)
+                fetch n3
+            n2 fails unreachable  (until 100)
+                fetch n4
+                fetch n5
+            n3 answers a:1  (until 100)
+            n4 answers -  (until 100)
+                answer a:1 from 2, sloppy
+            n5 answers a:2  (end)
+                repair n3 with a:2
         "#]],
     );
 }

@@ -33,6 +33,7 @@ fn options(sloppy: bool) -> QuorumOptions {
         spared: Default::default(),
         hedge_after: Duration::from_nanos(10),
         deadline: Moment { nanos: 100 },
+        wall: Default::default(),
         generation: GENERATION,
         since: GENERATION,
     }

@@ -64,9 +64,11 @@ pub(crate) fn set(word: &str) -> VersionSet {
     set
 }
 
+/// What an actor writes: a value, or, from `x` on, a deletion.
 fn stamp(actor: u8) -> Stamp {
+    let value = if actor < b'x' { Value::Present("v".into()) } else { Value::Tombstone };
     let actor = Actor { node: NodeId(u32::from(actor - b'a') + 1), incarnation: 1, birth: 1 };
-    Stamp { actor, timestamp: Timestamp(u64::from(actor.node.0)), expires: None, value: Value::Tombstone }
+    Stamp { actor, timestamp: Timestamp(u64::from(actor.node.0)), expires: None, value }
 }
 
 fn show(set: &VersionSet) -> String {
@@ -114,6 +116,7 @@ impl Setup {
             spared: Default::default(),
             hedge_after: Duration::from_nanos(10),
             deadline: Moment { nanos: 100 },
+            wall: Default::default(),
             generation: GENERATION,
             since: GENERATION,
         };

@@ -417,6 +417,7 @@ fn what_needs_nobody_else_is_what_a_machine_would_ask_nobody_else_for() {
         spared: Default::default(),
         hedge_after: Duration::from_millis(10),
         deadline: Moment { nanos: u64::MAX },
+        wall: Default::default(),
         generation: GENERATION,
         since: GENERATION,
     };

@@ -496,13 +496,13 @@ async fn coordinate(front: &Front, request: Request, entry: Entry) -> Result<Res
             check_key(&put.key)?;
             let Put { store, options, key, context, expires, condition, value, .. } = put;
             let order = WriteOrder { context, condition, expires, value: Value::Present(value) };
-            Ok(Response::Written(front.write(&store, key, order, &options, entry).await?))
+            Ok(Response::Written(front.write_if(&store, key, order, &options, entry).await?))
         }
         Request::Delete(delete) => {
             check_key(&delete.key)?;
             let Delete { store, options, key, context, condition, .. } = delete;
             let order = WriteOrder { context, condition, expires: None, value: Value::Tombstone };
-            Ok(Response::Written(front.write(&store, key, order, &options, entry).await?))
+            Ok(Response::Written(front.write_if(&store, key, order, &options, entry).await?))
         }
         Request::MultiGet(get) => {
             get.keys.iter().try_for_each(check_key)?;
@@ -516,7 +516,7 @@ async fn coordinate(front: &Front, request: Request, entry: Entry) -> Result<Res
                 let (context, condition, expires) = (entry.context, entry.condition, entry.expires);
                 (entry.key, WriteOrder { context, condition, expires, value: Value::Present(entry.value) })
             });
-            let results = front.multi_write(&put.store, orders.collect(), &put.options, entry).await?;
+            let results = front.multi_write_if(&put.store, orders.collect(), &put.options, entry).await?;
             Ok(Response::MultiWritten(MultiWritten { results }))
         }
         Request::MultiDelete(delete) => {
@@ -524,7 +524,8 @@ async fn coordinate(front: &Front, request: Request, entry: Entry) -> Result<Res
             let orders = delete.entries.into_iter().map(|DeleteEntry { key, context, condition }| {
                 (key, WriteOrder { context, condition, expires: None, value: Value::Tombstone })
             });
-            let results = front.multi_write(&delete.store, orders.collect(), &delete.options, entry).await?;
+            let results =
+                front.multi_write_if(&delete.store, orders.collect(), &delete.options, entry).await?;
             Ok(Response::MultiWritten(MultiWritten { results }))
         }
         other => Err(Failure::new(ErrorCode::UnknownRequest, format!("{} is not coordinated", other.name()))),

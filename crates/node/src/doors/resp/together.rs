@@ -7,7 +7,6 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use futures_util::future::join_all;
 use model::Key;
 use model::limits::MULTI_KEYS_MAX;
 use parking_lot::Mutex;
@@ -15,9 +14,10 @@ use protocol::admission::Permit;
 use protocol::pipeline::COMMANDS_MAX;
 use runtime::BoxFuture;
 use wire::error::ErrorCode;
-use wire::messages::{Condition, Failure, Got, RequestOptions};
+use wire::messages::{Failure, Got, RequestOptions};
 use wire::resp::Command;
 
+use super::commands::keys::delete_each;
 use super::commands::{self, Kind, strings};
 use super::reply::Reply;
 use crate::front::{Entry, Front};
@@ -194,48 +194,17 @@ async fn put(place: Means, puts: Vec<(Turn, (Command, WriteOrder))>) {
     }
 }
 
-/// Reads all keys at once and deletes at once those that exist. What somebody has changed in between, or what did not
-/// fit the answer, is deleted for itself.
+/// Deletes all keys at once.
 async fn delete(place: Means, deletes: Vec<(Turn, Command)>) {
     let Means { front, store, answers } = &place;
     let keys: Vec<Bytes> = deletes.iter().map(|(_, command)| key_of(command)).collect();
     let mut turns: Vec<Option<(Turn, Command)>> = deletes.into_iter().map(Some).collect();
-    let (mut live, mut entries, mut alone) = (Vec::new(), Vec::new(), Vec::new());
-    let deliver = &mut |position: usize, answer: Result<Got, Failure>| {
-        let (turn, command) = turns[position].take().expect("each key is delivered once");
-        match answer {
-            Ok(got) if strings::shown(&got, front.now()).is_none() => answers.give(turn, Reply::Integer(0)),
-            Ok(got) => {
-                let order = WriteOrder {
-                    context: Some(got.set.context()),
-                    condition: Condition::IfCurrent,
-                    ..strings::tombstone()
-                };
-                entries.push((key_of(&command), order));
-                live.push((turn, command));
-            }
-            answer if is_unread(&answer) => alone.push((turn, command)),
-            Err(failure) => answers.give(turn, Reply::failure(&failure)),
-        }
+    let deliver = &mut |position: usize, answer: Result<bool, Failure>| {
+        let (turn, _) = turns[position].take().expect("each key is delivered once");
+        let reply = |existed| Reply::Integer(i64::from(existed));
+        answers.give(turn, answer.map_or_else(|failure| Reply::failure(&failure), reply));
     };
-    let options = RequestOptions::default();
-    let whole = front.multi_get_each(store, keys, &options, deliver).await;
-    if let Err(failure) = whole {
-        return place.refuse_all(turns.into_iter().flatten(), &failure);
+    if let Err(failure) = delete_each(front, store, &keys, deliver).await {
+        place.refuse_all(turns.into_iter().flatten(), &failure);
     }
-    if !entries.is_empty() {
-        match front.multi_write(store, entries, &options, Entry::Exclusive).await {
-            Err(failure) => place.refuse_all(live, &failure),
-            Ok(results) => {
-                for ((turn, command), result) in live.into_iter().zip(results) {
-                    match result {
-                        Ok(_) => answers.give(turn, Reply::Integer(1)),
-                        Err(failure) if strings::lost_a_race(&failure) => alone.push((turn, command)),
-                        Err(failure) => answers.give(turn, Reply::failure(&failure)),
-                    }
-                }
-            }
-        }
-    }
-    join_all(alone.into_iter().map(|(turn, command)| place.run(turn, Kind::Del, command))).await;
 }

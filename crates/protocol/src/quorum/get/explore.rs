@@ -5,14 +5,22 @@
 //! planted bugs prove that it can see.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use super::*;
 use crate::quorum::Spared;
 use crate::quorum::fixtures::*;
 use crate::quorum::planted::{Bug, is_found};
+use observer::{Observer, WrittenBackTo};
 use plants::PlantedGet;
 use scopes::{joint_scopes, scopes, settling_scopes};
 
+/// Short, so that a fallback in the place of a silent replica can be late, too, before the deadline.
+const HEDGE_AFTER: u64 = 2;
+/// When a replica has been silent for so long that a fallback is asked in its place.
+const REPLACED_AFTER: u64 = 10 * HEDGE_AFTER;
+
+mod observer;
 mod plants;
 mod scopes;
 
@@ -50,27 +58,6 @@ enum End {
     Refreshed,
 }
 
-/// What an outsider knows.
-#[derive(Clone, Debug)]
-struct Observer {
-    now: Moment,
-    end: End,
-    /// By node: when it was asked, and what became of it.
-    asked: [Option<(Moment, Fate)>; 5],
-    repaired: Vec<NodeId>,
-    written_back: Vec<WrittenBackTo>,
-}
-
-/// One thing that was written back to a node.
-#[derive(Clone, Debug)]
-struct WrittenBackTo {
-    node: NodeId,
-    round: u8,
-    set: VersionSet,
-    sent: Moment,
-    fate: Fate,
-}
-
 #[derive(Clone)]
 struct World {
     get: PlantedGet,
@@ -105,224 +92,6 @@ impl Scope {
     }
 }
 
-impl Observer {
-    fn fate(&self, node: NodeId) -> Option<Fate> {
-        self.asked[position(node)].map(|(_, fate)| fate)
-    }
-
-    fn nodes(&self, fate: Fate) -> impl Iterator<Item = NodeId> {
-        NODES.into_iter().filter(move |&node| self.fate(node) == Some(fate))
-    }
-
-    fn answered(&self) -> usize {
-        self.nodes(Fate::Answered).count()
-    }
-
-    fn merged(&self, scope: &Scope) -> VersionSet {
-        let mut merged = VersionSet::default();
-        self.nodes(Fate::Answered).for_each(|node| merged.merge(&scope.sets[position(node)]));
-        merged
-    }
-
-    /// Whether the node is known to hold the set: by its answer, or by what it took.
-    fn holds(&self, node: NodeId, set: &VersionSet, scope: &Scope) -> bool {
-        let answered = self.fate(node) == Some(Fate::Answered) && scope.sets[position(node)].includes(set);
-        let took = |back: &&WrittenBackTo| back.node == node && back.fate == Fate::Answered;
-        answered || self.written_back.iter().filter(took).any(|back| back.set.includes(set))
-    }
-
-    fn holders(&self, set: &VersionSet, scope: &Scope) -> usize {
-        least(scope.replicas, scope.spared, |node| self.holds(node, set, scope))
-    }
-
-    /// What became of writing back this very set to the node.
-    fn back(&self, node: NodeId, set: &VersionSet) -> Option<&WrittenBackTo> {
-        self.written_back.iter().find(|back| back.node == node && back.set == *set)
-    }
-
-    fn unasked(&self, scope: &Scope) -> usize {
-        scope.candidates().iter().filter(|&&node| self.fate(node).is_none()).count()
-    }
-
-    fn see(&mut self, action: &GetAction, scope: &Scope) -> Result<(), String> {
-        match action {
-            GetAction::Fetch { node } => {
-                ensure(scope.candidates().contains(node), "asks whom it may not ask")?;
-                let replicas_first = scope.readers().iter().all(|&replica| self.fate(replica).is_some());
-                ensure(scope.is_reader(*node) || replicas_first, "a fallback is asked before a replica")?;
-                let first = self.asked.iter().all(Option::is_none);
-                let lags = |node: NodeId| scope.lagging.contains(&node);
-                let better = |&replica: &NodeId| {
-                    self.fate(replica).is_none() && !lags(replica) && !scope.suspected.contains(&replica)
-                };
-                ensure(
-                    !lags(*node) || !scope.readers().iter().any(better),
-                    "one that lags is asked before others",
-                )?;
-                let own = scope.own.filter(|&own| scope.is_reader(own) && !lags(own));
-                ensure(!first || own.is_none_or(|own| own == *node), "the own replica is not asked first")?;
-                let asked = self.asked[position(*node)].replace((self.now, Fate::Awaited));
-                ensure(asked.is_none(), "asked twice")
-            }
-            GetAction::Answer(outcome) => {
-                ensure(self.end == End::Open, "answered twice")?;
-                self.judge(outcome, scope)
-            }
-            GetAction::WriteBack { node, round, set } => {
-                ensure(self.end == End::Open, "writes back after the answer")?;
-                ensure(*set == self.merged(scope), "writes back something else than everything known")?;
-                ensure(scope.is_replica(*node), "writes back to a fallback")?;
-                ensure(!self.holds(*node, set, scope), "writes back to who holds it")?;
-                ensure(self.back(*node, set).is_none(), "writes back twice")?;
-                let (node, round, set, sent) = (*node, *round, set.clone(), self.now);
-                self.written_back.push(WrittenBackTo { node, round, set, sent, fate: Fate::Awaited });
-                Ok(())
-            }
-            GetAction::Repair { node, set } => {
-                ensure(self.end == End::Done, "repairs without an answer")?;
-                let first = scope.is_replica(*node) && !self.repaired.contains(node);
-                ensure(first, "repaired twice, or a fallback")?;
-                ensure(*set == self.merged(scope), "repaired with something else than everything known")?;
-                self.repaired.push(*node);
-                Ok(())
-            }
-            GetAction::Refresh { generation } => {
-                ensure(self.end == End::Open, "refreshed after the answer")?;
-                self.end = End::Refreshed;
-                ensure(*generation == Generation(GENERATION.0 + 1), "wrong generation")
-            }
-        }
-    }
-
-    fn judge(&mut self, outcome: &GetOutcome, scope: &Scope) -> Result<(), String> {
-        let (counted, required) = (self.answered(), usize::from(scope.required));
-        match outcome {
-            GetOutcome::Done { set, answered, sloppy } => {
-                self.end = End::Done;
-                ensure(counted >= required, "done with too few answers")?;
-                ensure(usize::from(*answered) == counted, "done with a wrong count")?;
-                let replicas = self.nodes(Fate::Answered).filter(|&node| scope.is_reader(node)).count();
-                ensure(*sloppy == (replicas < required), "done with a wrong sloppiness")?;
-                ensure(*set == self.merged(scope), "done with something else than what was answered")?;
-                ensure(self.holders(set, scope) >= usize::from(scope.held), "done with too few holders")
-            }
-            GetOutcome::Failed { reason, .. } => {
-                self.end = End::Failed;
-                let left = counted + self.nodes(Fate::Awaited).count() + self.unasked(scope);
-                match *reason {
-                    GetFailure::InsufficientReplicas { answered, .. } => ensure(
-                        left < required && usize::from(answered) == counted,
-                        "failed although enough are left",
-                    ),
-                    GetFailure::NotHeld { holders, .. } => {
-                        let merged = self.merged(scope);
-                        let may = |node: &NodeId| {
-                            let refused =
-                                self.back(*node, &merged).is_some_and(|back| back.fate == Fate::Failed);
-                            self.holds(*node, &merged, scope)
-                                || !refused
-                                || self.fate(*node) == Some(Fate::Awaited)
-                        };
-                        let possible = least(scope.replicas, scope.spared, |node| may(&node));
-                        ensure(
-                            counted >= required
-                                && usize::from(holders) == self.holders(&merged, scope)
-                                && holders < scope.held
-                                && (self.now >= at(DEADLINE) || possible < usize::from(scope.held)),
-                            "failed although enough may hold it",
-                        )
-                    }
-                    GetFailure::DeadlinePassed { answered, .. } => {
-                        let late = self.now >= at(DEADLINE) && left >= required && counted < required;
-                        ensure(late && usize::from(answered) == counted, "failed before the deadline")
-                    }
-                }
-            }
-        }
-    }
-
-    /// Judges a machine that has nothing to do at the moment.
-    fn judge_rest(&self, deadline: Option<Moment>, scope: &Scope) -> Result<(), String> {
-        if let Some(deadline) = deadline {
-            ensure(self.now < deadline && deadline <= at(DEADLINE), "wakes up at a wrong time")?;
-            if self.end == End::Open { self.judge_patience(scope) } else { Ok(()) }
-        } else {
-            ensure(self.end != End::Open, "ended without an answer")?;
-            if self.end == End::Done { self.judge_repairs(scope) } else { Ok(()) }
-        }
-    }
-
-    fn judge_repairs(&self, scope: &Scope) -> Result<(), String> {
-        let merged = self.merged(scope);
-        let lacks = |node: &NodeId| {
-            let lacks = scope.is_reader(*node) && !scope.sets[position(*node)].includes(&merged);
-            lacks && self.back(*node, &merged).is_none()
-        };
-        let mut lacking: BTreeSet<_> = self.nodes(Fate::Answered).filter(lacks).collect();
-        if !lacking.is_empty() {
-            let silent = NODES.into_iter().filter(|&node| scope.is_replica(node) && !scope.is_reader(node));
-            lacking.extend(silent.filter(|&node| self.back(node, &merged).is_none()));
-        }
-        ensure(lacking == self.repaired.iter().copied().collect(), "repaired the wrong replicas")?;
-        let waited = self.now >= at(DEADLINE) || self.nodes(Fate::Awaited).count() == 0;
-        ensure(waited, "repaired before everybody answered")
-    }
-
-    /// Judges a machine whose caller waits for replicas to hold what it will be answered.
-    fn judge_settling(&self, scope: &Scope) -> Result<(), String> {
-        let (merged, held) = (self.merged(scope), usize::from(scope.held));
-        let holders = self.holders(&merged, scope);
-        let earlier = self.written_back.iter().any(|back| back.set != merged);
-        ensure(holders < held || earlier, "enough hold it, and it waits")?;
-        let awaited: Vec<_> = self
-            .written_back
-            .iter()
-            .filter(|back| back.set == merged && back.fate == Fate::Awaited)
-            .collect();
-        let waits = !awaited.is_empty() || self.nodes(Fate::Awaited).count() > 0;
-        ensure(waits, "waits for nobody to hold it")?;
-        let open = |&&node: &&NodeId| !self.holds(node, &merged, scope) && self.back(node, &merged).is_none();
-        let fresh = |back: &WrittenBackTo| {
-            let patient = self.now.since(back.sent) < std::time::Duration::from_nanos(HEDGE_AFTER);
-            patient && !scope.suspected.contains(&back.node)
-        };
-        let judged = self.now <= at(HEDGE_AFTER);
-        scope.replicas.iter().zip(scope.spared).try_for_each(|(set, spared)| {
-            let held = held - usize::from(spared);
-            let expected = |&&node: &&NodeId| {
-                self.holds(node, &merged, scope)
-                    || awaited.iter().any(|back| back.node == node && fresh(back))
-            };
-            let complete =
-                set.iter().filter(expected).count() >= held || set.iter().filter(open).count() == 0;
-            ensure(!judged || complete, "a missing holder is not written to")
-        })
-    }
-
-    /// Judges a machine whose caller waits.
-    fn judge_patience(&self, scope: &Scope) -> Result<(), String> {
-        let (answered, required) = (self.answered(), usize::from(scope.required));
-        let hoped = usize::from(scope.held).min(scope.readers().len());
-        let target = usize::from(scope.preferred.max(scope.required)).max(hoped);
-        let patient = self.now < at(HEDGE_AFTER) && self.nodes(Fate::Awaited).count() > 0;
-        if scope.held > 0 && (answered >= target || (answered >= required && !patient)) {
-            return self.judge_settling(scope);
-        }
-        ensure(answered < target, "has what it hoped for and waits")?;
-        ensure(answered < required || self.now < at(HEDGE_AFTER), "has enough, no patience, and waits")?;
-        ensure(self.nodes(Fate::Awaited).count() > 0, "waits for nobody")?;
-        let trusted = |node: &NodeId| !scope.suspected.contains(node);
-        let fresh = |node: &NodeId| match self.asked[position(*node)] {
-            Some((asked, _)) => asked == self.now || self.now < at(HEDGE_AFTER),
-            None => false,
-        };
-        let expected = answered + self.nodes(Fate::Awaited).filter(trusted).filter(fresh).count();
-        let target = if self.now < at(HEDGE_AFTER) { target } else { required };
-        let judged = self.now <= at(HEDGE_AFTER) && self.unasked(scope) > 0;
-        ensure(!judged || expected >= target, "a missing answer is not asked for elsewhere")
-    }
-}
-
 impl World {
     fn start(scope: &Scope) -> Result<World, String> {
         let preference = preference_of(scope.replicas);
@@ -331,8 +100,9 @@ impl World {
         let [old, new] = scope.spared.map(|spared| scope.held - spared);
         let (held, spared) = Spared::of(old, new);
         assert_eq!(held, scope.held, "one set needs all");
-        let options =
-            QuorumOptions { held, spared, ..options(scope.required, scope.preferred, scope.sloppy) };
+        let hedge_after = Duration::from_nanos(HEDGE_AFTER);
+        let options = options(scope.required, scope.preferred, scope.sloppy);
+        let options = QuorumOptions { held, spared, hedge_after, ..options };
         let mut actions = GetActions::new();
         let get = PlantedGet::start(candidates, scope.own, options, at(0), &mut actions);
         let (repaired, written_back) = (Vec::new(), Vec::new());
@@ -571,6 +341,12 @@ fn a_planted_bug_in_a_get_is_found() {
         Bug::AnswersTwice,
         Bug::AnswersLate,
         Bug::HidesSloppiness,
+        Bug::FallbackDenies,
+        Bug::TombstoneIsFound,
+        Bug::ExpiredIsFound,
+        Bug::ReplacesSlowReplicas,
+        Bug::StandsInForNobody,
+        Bug::GivesUpOnReplicas,
         Bug::RepairForgetsEarlier,
         Bug::RepairsFallbacks,
         Bug::UnaskedCounts,

@@ -1,10 +1,15 @@
 //! The quorum of a get.
 //!
-//! The first wave goes to as many nodes as answers are hoped for: the own node if it is a replica, then replicas
-//! that nobody suspects, then the others. Whoever fails, is late or was suspected from the start is complemented by
-//! the next candidate; in a sloppy quorum fallbacks follow the replicas, because they may hold hints.
+//! The first wave goes to as many replicas as answers are hoped for: the own node if it is one, then those that nobody
+//! suspects, then the others. A replica that fails, is late or was suspected from the start is complemented by the next.
 //! Answers are merged as they come. A get that was answered still collects what it asked for, and then repairs
 //! the replicas that turned out to lack something.
+//!
+//! **Only replicas count towards R.** In a sloppy quorum fallbacks follow when all replicas were asked, one for each that
+//! failed, was suspected, or has been silent for long, because they may hold hints. A live value that was found is
+//! given once R nodes were heard, fallbacks included, and the answer says that it is sloppy. *Nothing found* is said
+//! only when R replicas have answered: a fallback that holds nothing has said nothing. So a get that has found nothing
+//! waits for its replicas, and fails if they do not come.
 //!
 //! **Why one bit per replica is enough for read repair.** The merged set only grows. Every set that was merged is
 //! included in it, so a replica lacks something exactly if its set was not *equal* to the merged one, and once the
@@ -22,7 +27,7 @@ mod explore;
 mod interface;
 mod settle;
 
-use model::{Generation, Moment, NodeId, Sets, VersionSet};
+use model::{Generation, Moment, NodeId, Sets, VersionSet, WallMillis};
 use smallvec::SmallVec;
 
 use settle::WrittenBack;
@@ -38,12 +43,15 @@ use super::replica_error::{Errors, ReplicaError};
 pub struct Get {
     /// In the order in which they are asked; replicas first. Those that only take writes come last and are never asked.
     members: SmallVec<[Member; 8]>,
-    /// Members before this position may be asked.
+    /// Members before this position are the replicas that answer gets.
+    readers: usize,
+    /// Members before this position may be asked: behind the replicas come the fallbacks.
     askable: usize,
     /// Members before this position have been asked, the others not.
     next: usize,
     options: QuorumOptions,
     phase: Phase,
+    began: Moment,
     /// The latest time that the machine was told; never goes back.
     now: Moment,
     /// Until when more than the required answers are waited for.
@@ -80,6 +88,8 @@ struct Member {
     written_back: WrittenBack,
     /// From then on its answer, or acknowledgement, is no longer counted on.
     late_at: Moment,
+    /// From then on a fallback may be asked in its place, unless it has answered.
+    replaced_at: Moment,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,11 +103,10 @@ enum Reply {
     },
 }
 
-/// Where the asked members stand.
+/// Where the asked members of one kind stand.
 #[derive(Clone, Copy, Debug, Default)]
 struct Tally {
     answered: usize,
-    replicas_answered: usize,
     awaited: usize,
     /// Of the awaited those that can be counted on.
     fresh: usize,
@@ -120,10 +129,12 @@ impl Get {
         let (members, askable) = members(candidates, own, options.sloppy && options.held == 0);
         let mut get = Get {
             members,
+            readers: candidates.preference.replicas().len(),
             askable,
             next: 0,
             options,
             phase: Phase::Collecting,
+            began: now,
             now,
             patience: options.late_at(now, 0),
             waves: 0,
@@ -171,14 +182,19 @@ impl Get {
             Phase::Settling => return Some(self.settling_deadline()),
             Phase::Collecting => self.options.deadline,
         };
-        if self.answered() >= self.options.required {
+        if self.tallies()[0].answered >= usize::from(self.options.required) {
             return Some(end.min(self.patience));
         }
         if self.next == self.askable {
             return Some(end);
         }
-        let fresh = self.members.iter().filter(|member| member.is_fresh(self.now));
-        Some(fresh.fold(end, |end, member| end.min(member.late_at)))
+        let late =
+            self.members.iter().filter(|member| member.is_fresh(self.now)).map(|member| member.late_at);
+        let replaced = self.members[..self.readers].iter().filter(|member| member.is_awaited());
+        let replaced = replaced.map(|member| member.replaced_at).filter(|&at| at > self.now);
+        // Before the last replica is asked nobody is asked in the place of one.
+        let replaced = replaced.filter(|_| self.next >= self.readers);
+        Some(late.chain(replaced).fold(end, Moment::min))
     }
 
     /// Whether the caller still waits.
@@ -234,15 +250,15 @@ impl Get {
 
     /// Brings the machine to rest: nothing is left that it could do now.
     fn settle(&mut self, actions: &mut GetActions) {
-        let mut tally = self.tally();
         if self.phase == Phase::Collecting {
-            self.ask(&mut tally, actions);
-            self.answer(tally, actions);
+            self.ask_replicas(actions);
+            self.ask_fallbacks(actions);
+            self.answer(actions);
         }
         if self.phase == Phase::Settling {
             self.write_back(actions);
         }
-        if self.phase == Phase::Repairing && (tally.awaited == 0 || self.now >= self.options.deadline) {
+        if self.phase == Phase::Repairing && (self.awaited() == 0 || self.now >= self.options.deadline) {
             self.repair(actions);
         }
         debug_assert!(
@@ -256,10 +272,8 @@ impl Get {
 
     /// What holds between its fields after every step.
     fn check(&self) {
-        assert!(
-            self.next <= self.askable && self.askable <= self.members.len(),
-            "members are asked in their order"
-        );
+        assert!(self.next <= self.askable, "members are asked in their order");
+        assert!(self.readers <= self.askable && self.askable <= self.members.len(), "readers come first");
         let (asked, unasked) = self.members.split_at(self.next);
         assert!(asked.iter().all(|member| member.reply != Reply::Unasked), "those before were asked");
         assert!(unasked.iter().all(|member| member.reply == Reply::Unasked), "those behind were not");
@@ -268,41 +282,70 @@ impl Get {
         assert!(written_back.all(|member| !member.fallback), "only replicas are written back to");
         let earlier = self.phase == Phase::Collecting && self.round > 0;
         assert!(!earlier, "rounds are counted only once something is written back");
-        let first_fallback = self.members.iter().position(|member| member.fallback);
-        let replicas_last = self.members[..self.askable].iter().rposition(|member| !member.fallback);
-        assert!(first_fallback.is_none_or(|first| replicas_last.is_none_or(|last| last < first)));
+        let place = |position| (self.readers..self.askable).contains(&position);
+        let in_place = |(position, member): (usize, &Member)| member.fallback == place(position);
+        assert!(
+            self.members.iter().enumerate().all(in_place),
+            "fallbacks come behind the replicas that answer"
+        );
     }
 
-    /// Asks as many further candidates as answers are missing that can be counted on.
-    fn ask(&mut self, tally: &mut Tally, actions: &mut GetActions) {
+    /// Whether nobody is asked any more: the deadline has come, or there are too few replicas from the start.
+    fn asks_nobody(&self) -> bool {
+        self.now >= self.options.deadline || self.readers < usize::from(self.options.required)
+    }
+
+    /// Asks as many further replicas as answers are missing that can be counted on.
+    fn ask_replicas(&mut self, actions: &mut GetActions) {
         let Get { options, now, .. } = *self;
-        let target = if now < self.patience { options.preferred } else { options.required };
-        let mut expected = tally.answered + tally.fresh;
-        let hopeless = self.askable < usize::from(options.required);
-        if expected >= usize::from(target) || now >= options.deadline || hopeless {
+        let target = usize::from(if now < self.patience { options.preferred } else { options.required });
+        let [Tally { answered, fresh, .. }, _] = self.tallies();
+        if !self.asks_nobody() {
+            self.ask_up_to(self.readers, target.saturating_sub(answered + fresh), actions);
+        }
+    }
+
+    /// When every replica was asked and R of them cannot be counted on: asks a fallback in the place of each replica
+    /// that failed, was suspected from the start, or has been silent for long.
+    fn ask_fallbacks(&mut self, actions: &mut GetActions) {
+        let [replicas, Tally { answered, fresh, .. }] = self.tallies();
+        let enough = replicas.answered + replicas.fresh >= usize::from(self.options.required);
+        if self.next < self.readers || enough || self.asks_nobody() {
             return;
         }
+        let replaced =
+            self.members[..self.readers].iter().filter(|member| member.is_replaced(self.now)).count();
+        self.ask_up_to(self.askable, replaced.saturating_sub(answered + fresh), actions);
+    }
+
+    /// Asks members before the position `end` until so many more can be counted on.
+    fn ask_up_to(&mut self, end: usize, mut missing: usize, actions: &mut GetActions) {
+        if missing == 0 || self.next >= end {
+            return;
+        }
+        let Get { options, now, .. } = *self;
         let late = self.members[..self.next].iter().any(|member| member.is_late(self.waved_at, now));
         let wave = self.waves + u32::from(late);
-        let late_at = options.late_at(now, wave);
-        while expected < usize::from(target) && self.next < self.askable {
+        let (late_at, replaced_at) =
+            (options.late_at(now, wave), now.after(options.patience_with_replicas()));
+        while missing > 0 && self.next < end {
             let member = &mut self.members[self.next];
             self.next += 1;
             (self.waves, self.waved_at) = (wave, now);
             member.reply = Reply::Awaited;
-            member.late_at = if member.suspected { now } else { late_at };
-            expected += usize::from(!member.suspected);
-            tally.awaited += 1;
+            (member.late_at, member.replaced_at) =
+                if member.suspected { (now, now) } else { (late_at, replaced_at) };
+            missing -= usize::from(!member.suspected);
             actions.push(GetAction::Fetch { node: member.node });
         }
     }
 
     /// Answers as soon as it is decided how.
-    fn answer(&mut self, tally: Tally, actions: &mut GetActions) {
+    fn answer(&mut self, actions: &mut GetActions) {
         let QuorumOptions { required, preferred, deadline, .. } = self.options;
-        let (answered, awaited) = (saturated(tally.answered), tally.awaited);
-        let unasked = self.askable - self.next;
-        let patient = self.now < self.patience && self.now < deadline && awaited > 0;
+        let [replicas, fallbacks] = self.tallies();
+        let answered = saturated(replicas.answered);
+        let patient = self.now < self.patience && self.now < deadline && replicas.awaited > 0;
         if answered >= preferred || (answered >= required && !patient) {
             if self.options.held > 0 {
                 self.phase = Phase::Settling;
@@ -311,7 +354,15 @@ impl Get {
             }
             return;
         }
-        let reason = if usize::from(answered) + awaited + unasked < usize::from(required) {
+        let (heard, enough) = (replicas.answered + fallbacks.answered, usize::from(required));
+        if answered < required && heard >= enough && self.has_found_a_value() {
+            return self.answer_done(actions);
+        }
+        let awaited = replicas.awaited + fallbacks.awaited;
+        // A node that was not asked by now is asked in the place of one that is awaited, or not at all.
+        let over = awaited == 0 && self.now < deadline;
+        let too_few = self.readers < enough || over || heard + awaited + (self.askable - self.next) < enough;
+        let reason = if too_few {
             GetFailure::InsufficientReplicas { answered, required }
         } else if self.now >= deadline {
             GetFailure::DeadlinePassed { answered, required }
@@ -322,16 +373,23 @@ impl Get {
         actions.push(GetAction::Answer(GetOutcome::Failed { reason, errors: self.errors() }));
     }
 
+    /// Whether what a plain client would see of the answers so far is a value, neither deleted nor expired. Where
+    /// siblings say different things this is the stricter reading.
+    fn has_found_a_value(&self) -> bool {
+        let wall =
+            WallMillis(self.options.wall.0.saturating_add(self.now.since(self.began).as_millis() as u64));
+        self.merged.winner().is_some_and(|winner| winner.live(wall).is_some())
+    }
+
     /// Answers with what is known.
     fn answer_done(&mut self, actions: &mut GetActions) {
         assert!(self.is_unanswered(), "a get is answered once");
-        let Tally { answered, replicas_answered, awaited, .. } = self.tally();
         self.phase = Phase::Repairing;
-        let sloppy = saturated(replicas_answered) < self.options.required;
+        let sloppy = self.tallies()[0].answered < usize::from(self.options.required);
         // Nobody compares with the merged set any more: it can go without a copy.
-        let last = awaited == 0 && self.stale().next().is_none();
+        let last = self.awaited() == 0 && self.stale().next().is_none();
         let set = if last { std::mem::take(&mut self.merged) } else { self.merged.clone() };
-        actions.push(GetAction::Answer(GetOutcome::Done { set, answered: saturated(answered), sloppy }));
+        actions.push(GetAction::Answer(GetOutcome::Done { set, answered: self.answered(), sloppy }));
     }
 
     /// Sends the merged set to every replica whose answer lacked part of it, and ends.
@@ -367,17 +425,20 @@ impl Get {
         saturated(self.members.iter().filter(|member| member.has_answered()).count())
     }
 
-    /// Counts once what a step needs to know.
-    fn tally(&self) -> Tally {
-        let mut tally = Tally::default();
+    fn awaited(&self) -> usize {
+        self.members[..self.next].iter().filter(|member| member.is_awaited()).count()
+    }
+
+    /// Where the replicas and the fallbacks stand that were asked.
+    fn tallies(&self) -> [Tally; 2] {
+        let mut tallies = [Tally::default(); 2];
         for member in &self.members[..self.next] {
-            let (answered, awaited) = (member.has_answered(), member.is_awaited());
-            tally.answered += usize::from(answered);
-            tally.replicas_answered += usize::from(answered && !member.fallback);
-            tally.awaited += usize::from(awaited);
+            let tally = &mut tallies[usize::from(member.fallback)];
+            tally.answered += usize::from(member.has_answered());
+            tally.awaited += usize::from(member.is_awaited());
             tally.fresh += usize::from(member.is_fresh(self.now));
         }
-        tally
+        tallies
     }
 
     fn errors(&self) -> Errors {
@@ -392,7 +453,8 @@ impl Get {
 impl Member {
     fn new(node: NodeId, sets: Sets, fallback: bool, suspected: bool) -> Self {
         let (reply, written_back) = (Reply::Unasked, WrittenBack::No);
-        Member { node, sets, fallback, suspected, reply, written_back, late_at: Moment::default() }
+        let (late_at, replaced_at) = (Moment::default(), Moment::default());
+        Member { node, sets, fallback, suspected, reply, written_back, late_at, replaced_at }
     }
 
     /// Whether the merged set was sent to it in this round.
@@ -412,6 +474,15 @@ impl Member {
     /// Whether its time ran out between then and now.
     fn is_late(&self, then: Moment, now: Moment) -> bool {
         self.is_awaited() && then < self.late_at && self.late_at <= now
+    }
+
+    /// Whether a fallback may be asked in its place at `now`.
+    fn is_replaced(&self, now: Moment) -> bool {
+        match self.reply {
+            Reply::Unasked | Reply::Answered { .. } => false,
+            Reply::Failed(_) => true,
+            Reply::Awaited => self.replaced_at <= now,
+        }
     }
 
     fn has_answered(&self) -> bool {

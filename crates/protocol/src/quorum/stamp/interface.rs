@@ -13,8 +13,8 @@ use crate::quorum::options::Candidates;
 pub enum Entry {
     /// A client, at any node or in its own library.
     Client,
-    /// A client that needs one coordinator for all writes of the key that depend on a condition: the first replica
-    /// that is up.
+    /// A client whose write depends on a condition. The first replica that is up judges all of these; a fallback, which
+    /// does not know the key, judges none.
     Exclusive,
     /// Another node passed it on; it goes no further.
     Passed,
@@ -41,7 +41,7 @@ pub enum StampEvent<'a> {
     Routed {
         /// Generation of the ring that the candidates come from.
         generation: Generation,
-        /// Whether the own node may stamp as a fallback when no replica takes the write.
+        /// Whether the own node may stamp as a fallback when no replica takes a write without a condition.
         sloppy: bool,
         /// The keys with their candidates.
         routes: &'a [(KeyIndex, Candidates<'a>)],

@@ -9,7 +9,7 @@
 //!     ▲        ▲    │    │  └──▶ refused for good, or in doubt ───────────▶ Answer
 //!     │        └────┘    │
 //!     │  certainly not   └─ certainly not written, the last candidate:
-//!     │  written               sloppy, at a node: StandIn, the own node stamps a hint
+//!     │  written               sloppy, no condition, at a node: StandIn, the own node stamps a hint
 //!     │                        attempts left:     pause ─┐
 //!     └── a newer ring, or after a pause ◀───────────────┘   otherwise ───▶ Answer
 //! ```
@@ -279,7 +279,7 @@ impl Stamp {
             wishes.asks.push((node, key));
             return self.enter(key, Stage::Asking(node));
         }
-        let may_stand_in = sloppy && self.options.own.is_some() && self.options.entry != Entry::Passed;
+        let may_stand_in = sloppy && self.options.own.is_some() && self.options.entry == Entry::Client;
         if let Some(target) = stamping.target.filter(|_| may_stand_in) {
             wishes.stand_ins.push((key, target));
             return self.enter(key, Stage::StandingIn);

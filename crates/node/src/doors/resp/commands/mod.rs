@@ -2,7 +2,7 @@
 
 mod configuration;
 mod expiry;
-mod keys;
+pub(super) mod keys;
 mod object;
 mod refused;
 pub(super) mod session;

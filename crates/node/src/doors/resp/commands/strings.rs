@@ -1,39 +1,20 @@
 //! GET, SET and their kin.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use bytes::Bytes;
 use model::{Value, Version, WallMillis};
+use wire::error::ErrorCode;
 use wire::error::Outcome;
+use wire::messages::Failure;
 use wire::messages::{Condition, Got, RequestOptions};
 use wire::resp::Command;
-use wire::{ErrorCode, messages::Failure};
 
 use super::super::arguments::{Expiry, SetOptions, When, integer};
 use super::super::reply::Reply;
 use super::{Call, Kind};
-use crate::front::Entry;
+use crate::front::{ATTEMPTS_MAX, Entry, contended, lost_a_race};
 use crate::stores::WriteOrder;
-
-/// Attempts of a command that reads, decides and writes, when another writer keeps coming in between.
-pub(super) const ATTEMPTS_MAX: usize = 16;
-
-/// First pause before such a command tries again; doubles up to the longest.
-const AGAIN_PAUSE_MIN: Duration = Duration::from_millis(1);
-const AGAIN_PAUSE_MAX: Duration = Duration::from_millis(50);
-
-/// How attempt `attempt` of such a command reads, after a pause if it is not the first. The replica that judged the one
-/// before may have refused it because it lacks what the others have, and reads avoid just such a one: asked as well, it
-/// is brought what it lacks.
-pub(super) async fn options_of(call: &Call<'_>, attempt: usize) -> RequestOptions {
-    if attempt == 0 {
-        return RequestOptions::default();
-    }
-    let doublings = u32::try_from(attempt - 1).unwrap_or(u32::MAX).min(16);
-    call.front.pause((AGAIN_PAUSE_MIN * (1 << doublings)).min(AGAIN_PAUSE_MAX)).await;
-    RequestOptions { preferred: Some(u8::MAX), ..RequestOptions::default() }
-}
 
 /// Reads a key's quorum.
 pub(super) async fn read(call: &Call<'_>, key: Bytes) -> Result<Got, Reply> {
@@ -130,7 +111,7 @@ async fn set_if(call: &Call<'_>, key: Bytes, value: Bytes, options: SetOptions) 
     let now = call.front.now();
     let expires = options.expiry.map(|expiry| expiry.strictly_later(now, "set")).transpose()?;
     for attempt in 0..ATTEMPTS_MAX {
-        let got = read_with(call, key.clone(), &options_of(call, attempt).await).await?;
+        let got = read_with(call, key.clone(), &call.front.judging(attempt).await).await?;
         let old = shown(&got, call.front.now());
         let expires = if options.keep_ttl { old.and_then(|(version, _)| version.expires) } else { expires };
         let old = old.map(|(_, value)| value.clone());
@@ -144,17 +125,14 @@ async fn set_if(call: &Call<'_>, key: Bytes, value: Bytes, options: SetOptions) 
         }
         let mut order = overwrite(value.clone(), expires);
         order.context = Some(got.set.context());
-        order.condition = match options.when {
-            When::Absent => Condition::IfAbsent,
-            _ => Condition::IfCurrent,
-        };
+        order.condition = Condition::IfCurrent;
         match write(call, key.clone(), order, Entry::Exclusive).await {
             Ok(()) => return Ok(Set { old, done: true }),
             Err(failure) if lost_a_race(&failure) => {}
             Err(failure) => return Err(Reply::failure(&failure)),
         }
     }
-    Err(contended())
+    Err(Reply::failure(&contended()))
 }
 
 pub(super) async fn setnx(call: &Call<'_>) -> Result<Reply, Reply> {
@@ -210,13 +188,28 @@ pub(super) async fn mget(call: &Call<'_>) -> Result<Reply, Reply> {
     let keys = call.rest(1);
     let results = call.front.multi_get(call.store, keys, &RequestOptions::default()).await;
     let now = call.front.now();
-    let mut replies = Vec::new();
-    for result in results.map_err(|failure| Reply::failure(&failure))? {
-        let got = result.map_err(|failure| Reply::failure(&failure))?;
-        let value = got.set.winner().and_then(|winner| winner.live(now)).cloned();
-        replies.push(value.map_or(Reply::Null, Reply::Bulk));
+    let found = all_known(results.map_err(|failure| Reply::failure(&failure))?)?;
+    let value = |got: &Got| shown(got, now).map_or(Reply::Null, |(_, value)| Reply::Bulk(value.clone()));
+    Ok(Reply::Array(found.iter().map(value).collect()))
+}
+
+/// What was read of many keys.
+///
+/// # Errors
+/// How many are unavailable, and why the first of them is; or why the answer has no room.
+pub(super) fn all_known(results: Vec<Result<Got, Failure>>) -> Result<Vec<Got>, Reply> {
+    let of = results.len();
+    let unavailable = |failure: &&Failure| failure.code != ErrorCode::FrameTooLong;
+    let failures: Vec<&Failure> = results.iter().filter_map(|result| result.as_ref().err()).collect();
+    let unknown = failures.iter().copied().filter(unavailable).count();
+    match (failures.iter().copied().find(unavailable), failures.first()) {
+        (Some(Failure { code, detail, .. }), _) if of > 1 => {
+            let detail = format!("{unknown} of {of} keys are unavailable; the first: {detail}");
+            Err(Reply::failure(&Failure::new(*code, detail)))
+        }
+        (Some(failure), _) | (None, Some(&failure)) => Err(Reply::failure(failure)),
+        (None, None) => Ok(results.into_iter().flatten().collect()),
     }
-    Ok(Reply::Array(replies))
 }
 
 pub(super) async fn mset(call: &Call<'_>) -> Result<Reply, Reply> {
@@ -254,18 +247,6 @@ pub(super) async fn write(
     call.front.write(call.store, key, order, &RequestOptions::default(), entry).await.map(|_| ())
 }
 
-/// Whether reading again and trying again is right: somebody wrote in between, and nothing was written here.
-pub(in super::super) fn lost_a_race(failure: &Failure) -> bool {
-    matches!(failure.code, ErrorCode::Obsolete | ErrorCode::ConditionFailed)
-}
-
-/// The answer when somebody always wrote in between.
-pub(super) fn contended() -> Reply {
-    Reply::Error(format!(
-        "OBSOLETE other clients changed the key during each of {ATTEMPTS_MAX} attempts; try again"
-    ))
-}
-
 /// Reads a key, lets `decide` see what a plain client sees, and writes what it returns with the context of the read;
 /// `Err` is an answer without a write.
 pub(super) async fn read_then_write(
@@ -274,7 +255,7 @@ pub(super) async fn read_then_write(
     decide: impl Fn(Option<(&Version, &Bytes)>) -> Result<(WriteOrder, Reply), Reply>,
 ) -> Result<Reply, Reply> {
     for attempt in 0..ATTEMPTS_MAX {
-        let got = read_with(call, key.clone(), &options_of(call, attempt).await).await?;
+        let got = read_with(call, key.clone(), &call.front.judging(attempt).await).await?;
         let (mut order, reply) = decide(shown(&got, call.front.now()))?;
         order.context = Some(got.set.context());
         if order.condition == Condition::None {
@@ -286,7 +267,7 @@ pub(super) async fn read_then_write(
             Err(failure) => return Err(Reply::failure(&failure)),
         }
     }
-    Err(contended())
+    Err(Reply::failure(&contended()))
 }
 
 #[cfg(test)]

@@ -35,7 +35,8 @@ impl PlantedGet {
         let options = QuorumOptions {
             required: options.required - u8::from(planted(Bug::OneAnswerTooFew)),
             held: options.held.saturating_sub(u8::from(planted(Bug::OneHolderTooFew))),
-            sloppy: options.sloppy || planted(Bug::StrictCountsHints),
+            sloppy: (options.sloppy || planted(Bug::StrictCountsHints)) && !planted(Bug::StandsInForNobody),
+            wall: if planted(Bug::ExpiredIsFound) { WallMillis(0) } else { options.wall },
             hedge_after,
             spared: if planted(Bug::SparesTheOtherSet) { options.spared.swapped() } else { options.spared },
             ..options
@@ -89,7 +90,30 @@ impl PlantedGet {
             let repair = |member: &Member| GetAction::Repair { node: member.node, set: set.clone() };
             actions.extend(self.get.members.iter().filter(stale).map(repair));
         }
+        self.answer_early(actions);
         self.distort(actions);
+    }
+
+    /// Answers with what was heard, though too few replicas are among those who said it.
+    fn answer_early(&mut self, actions: &mut GetActions) {
+        let get = &mut self.get;
+        if planted(Bug::ReplacesSlowReplicas) {
+            for member in &mut get.members {
+                member.replaced_at = member.late_at;
+            }
+        }
+        let QuorumOptions { required, held, .. } = get.options;
+        if get.phase != Phase::Collecting || held > 0 || get.answered() < required {
+            return;
+        }
+        if planted(Bug::FallbackDenies) || (planted(Bug::TombstoneIsFound) && get.merged.winner().is_some()) {
+            get.answer_done(actions);
+        } else if planted(Bug::GivesUpOnReplicas) {
+            let reason =
+                GetFailure::InsufficientReplicas { answered: get.tallies()[0].answered as u8, required };
+            get.phase = Phase::Finished;
+            actions.push(GetAction::Answer(GetOutcome::Failed { reason, errors: get.errors() }));
+        }
     }
 
     pub(super) fn deadline(&self) -> Option<Moment> {

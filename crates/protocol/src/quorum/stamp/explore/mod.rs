@@ -139,7 +139,7 @@ impl Scope {
     }
 
     fn may_stand_in(&self) -> bool {
-        self.sloppy && self.own.is_some() && self.entry != Entry::Passed
+        self.sloppy && self.own.is_some() && self.entry == Entry::Client
     }
 }
 

@@ -1,0 +1,154 @@
+//! Writes with a condition, and reads that a condition is judged by.
+//!
+//! R replicas say what the key holds, as for a strict get; the condition is judged by that. Then one replica stamps the
+//! write, unless it holds something that those answers do not cover: then all of it begins again.
+//!
+//! **Architecture Invariant:** no condition is judged by fewer replicas than a get asks, and none by a fallback. A
+//! fallback does not know the key, so *absent* is all that it could say.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::{StreamExt, stream};
+use model::{Resolver, Store, VersionSet, WallMillis};
+use wire::error::ErrorCode;
+use wire::messages::{Condition, Failure, RequestOptions, Written};
+
+use super::multi::MultiWritten;
+use super::{Entry, Front};
+use crate::stores::{WriteOrder, check_condition};
+
+/// Attempts of a request that reads, judges and writes, when another writer keeps coming in between.
+pub const ATTEMPTS_MAX: usize = 16;
+/// First pause before such a request tries again; doubles up to the longest.
+const AGAIN_PAUSE_MIN: Duration = Duration::from_millis(1);
+const AGAIN_PAUSE_MAX: Duration = Duration::from_millis(50);
+/// Conditions of one request that are judged at the same time.
+const JUDGED_TOGETHER: usize = 64;
+/// So many times as long as a late node is waited for, a read may take that nothing depends on but a count.
+const GLANCE_PATIENCE: u32 = 20;
+
+impl Front {
+    /// How attempt `attempt` of a request that reads, judges and writes reads, after a pause if it is not the first: from R
+    /// replicas. The replica that judged the attempt before may have refused it because it lacks what the others have, and
+    /// reads avoid just such a one: asked as well, it is brought what it lacks.
+    pub async fn judging(&self, attempt: usize) -> RequestOptions {
+        if attempt > 0 {
+            let doublings = u32::try_from(attempt - 1).unwrap_or(u32::MAX).min(16);
+            self.pause((AGAIN_PAUSE_MIN * (1 << doublings)).min(AGAIN_PAUSE_MAX)).await;
+        }
+        let preferred = (attempt > 0).then_some(u8::MAX);
+        RequestOptions { preferred, sloppy: Some(false), ..RequestOptions::default() }
+    }
+
+    /// How something reads that goes on without an answer, too: not for long.
+    pub fn glancing(&self) -> RequestOptions {
+        let options = RequestOptions::default();
+        let patience = self.coordinator.hedge_after().saturating_mul(GLANCE_PATIENCE);
+        let patience = patience.min(self.coordinator.span(&options) / 2);
+        RequestOptions {
+            deadline_ms: u32::try_from(patience.as_millis()).unwrap_or(u32::MAX).max(1),
+            ..options
+        }
+    }
+
+    /// Writes a key if its condition holds for what R replicas hold, or was judged by the node that passed it on.
+    ///
+    /// # Errors
+    /// `ConditionFailed` or `Obsolete` when it does not hold; `InsufficientReplicas` when too few replicas say so.
+    pub async fn write_if(
+        &self,
+        store: &str,
+        key: Bytes,
+        order: WriteOrder,
+        options: &RequestOptions,
+        entry: Entry,
+    ) -> Result<Written, Failure> {
+        if order.condition == Condition::None || entry != Entry::Client {
+            return self.write(store, key, order, options, entry).await;
+        }
+        let began = self.clock().now();
+        for attempt in 0..ATTEMPTS_MAX {
+            let judging = self.judging(attempt).await;
+            let left = self.coordinator.what_is_left(options, began);
+            // The other half is left for the write, and for the answer to arrive in time.
+            let judging = RequestOptions { deadline_ms: left.deadline_ms.div_ceil(2), ..judging };
+            let got = self.get(store, key.clone(), &judging).await?;
+            let (_, local) = self.current(store)?;
+            let judged = judged(local.definition(), &got.set, order.clone(), self.now())?;
+            let left = self.coordinator.what_is_left(options, began);
+            match self.write(store, key.clone(), judged, &left, Entry::Exclusive).await {
+                Err(failure) if lost_a_race(&failure) => {}
+                answer => return answer,
+            }
+        }
+        Err(contended())
+    }
+
+    /// Writes many keys, each to its quorum and if its condition holds. A key that is named twice is written twice, in any
+    /// order.
+    ///
+    /// # Errors
+    /// As a whole only `UnknownStore` and `TooManyKeys`.
+    pub async fn multi_write_if(
+        &self,
+        store: &str,
+        entries: Vec<(Bytes, WriteOrder)>,
+        options: &RequestOptions,
+        entry: Entry,
+    ) -> Result<MultiWritten, Failure> {
+        let is_plain = |(_, order): &(Bytes, WriteOrder)| order.condition == Condition::None;
+        if entry != Entry::Client || entries.iter().all(is_plain) {
+            return self.multi_write(store, entries, options, entry).await;
+        }
+        let mut answers: Vec<Option<Result<Written, Failure>>> = entries.iter().map(|_| None).collect();
+        let (plain, judged): (Vec<_>, Vec<_>) =
+            entries.into_iter().enumerate().partition(|(_, entry)| is_plain(entry));
+        let (positions, plain): (Vec<usize>, Vec<_>) = plain.into_iter().unzip();
+        let written = self.multi_write(store, plain, options, entry).await?;
+        positions.into_iter().zip(written).for_each(|(position, answer)| answers[position] = Some(answer));
+        let judged = judged.into_iter().map(|(position, (key, order))| async move {
+            (position, self.write_if(store, key, order, options, entry).await)
+        });
+        let mut judged = Box::pin(stream::iter(judged).buffer_unordered(JUDGED_TOGETHER));
+        while let Some((position, answer)) = judged.next().await {
+            answers[position] = Some(answer);
+        }
+        Ok(answers.into_iter().map(|answer| answer.expect("each key was written or refused")).collect())
+    }
+}
+
+/// The order as a replica stamps it whose condition holds for what R replicas hold: as long as there is nothing that they
+/// did not know of.
+fn judged(
+    definition: &Store,
+    set: &VersionSet,
+    order: WriteOrder,
+    now: WallMillis,
+) -> Result<WriteOrder, Failure> {
+    check_condition(definition, set, &order, now)?;
+    Ok(match (order.condition, &order.context) {
+        (Condition::IfCurrent | Condition::Touch, Some(_)) => order,
+        // What the writer has not seen stays beside it.
+        (Condition::IfPresent, Some(_)) if definition.resolver == Resolver::Siblings => {
+            WriteOrder { condition: Condition::None, ..order }
+        }
+        (condition, own) => {
+            let mut context = set.context();
+            own.iter().for_each(|own| context.join(own));
+            let condition = if condition == Condition::Touch { condition } else { Condition::IfCurrent };
+            WriteOrder { context: Some(context), condition, ..order }
+        }
+    })
+}
+
+/// Whether reading again and trying again is right: another writer came in between, and nothing was written here.
+pub fn lost_a_race(failure: &Failure) -> bool {
+    matches!(failure.code, ErrorCode::Obsolete | ErrorCode::ConditionFailed)
+}
+
+/// The answer when another writer came in between each time.
+pub fn contended() -> Failure {
+    let detail = format!("other clients changed the key during each of {ATTEMPTS_MAX} attempts; try again");
+    Failure::new(ErrorCode::Obsolete, detail)
+}
