@@ -198,8 +198,15 @@ impl Worker {
         let request = self.request();
         let id = self.begin(store, &key, Action::Get, Basis::Overwrite, None);
         self.require(id, &request);
-        let (outcome, context) = match handle.get_with(key.clone(), &self.sent(request)).await {
+        let request = match self.world.setup.plant {
+            Some(Plant::AbsentByOne) => RequestOptions { required: Some(1), ..request },
+            _ => self.sent(request),
+        };
+        let (outcome, context) = match handle.get_with(key.clone(), &request).await {
             Ok(found) => self.got(id, &found),
+            Err(_) if self.world.setup.plant == Some(Plant::UnavailableIsAbsent) => {
+                (Outcome::Got(VersionSet::default()), None)
+            }
             Err(error) => (refused(&error), None),
         };
         let answered = context.is_some();

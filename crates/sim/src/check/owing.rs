@@ -25,6 +25,8 @@ use crate::network::Host;
 pub(crate) const HEDGE: Duration = Duration::from_millis(50);
 /// So long a get waits for a silent replica before it asks a fallback in its place.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(500);
+/// So long, at least, a command waits for what it reads before it goes on without: a half of the shortest deadline.
+const GLANCE: Duration = Duration::from_millis(150);
 
 /// Says what answers owe; asked once for each operation, and remembered.
 pub(crate) struct Owing<'a> {
@@ -61,7 +63,7 @@ impl<'a> Owing<'a> {
             operation,
             self.rules.reads_required,
             operation.driver,
-            PATIENCE,
+            GLANCE,
         )
     }
 }
