@@ -1,7 +1,7 @@
 //! A whole cluster in one thread: network, time, disks, faults, checkers.
 //!
 //! In reading order: [`dice`], [`executor`], [`network`] and [`disk`] are the world; [`cluster`] puts real nodes and
-//! real clients into it; [`witness`] sees what engines store; [`nemesis`], [`storm`] and [`scenario`] do them harm; [`moves`], [`bounds`],
+//! real clients into it; [`witness`] sees what engines store, and [`looks`] what nodes see when they read; [`circumstances`] knows what was in the way of requests; [`nemesis`], [`storm`] and [`scenario`] do them harm; [`moves`], [`bounds`],
 //! [`numbers`] and [`headmasters`] change who holds what; [`workload`] and [`redis`] keep the clients busy and write the [`history`];
 //! [`check`] judges it, and [`promises`] judges on the way, with what [`witness`] saw and what [`copies`] would be left.
 //! [`artifacts`] pushes and reads tables of a read-only store, which come from [`sources`]. [`swarm`] draws all of this from one seed, and [`run`] plays it.

@@ -9,6 +9,7 @@
 //! Must never: change what an engine does.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use model::{Dot, Moment, NodeId, Value, VersionSet, WallMillis};
@@ -19,14 +20,18 @@ use crate::executor::WALL_START_MS;
 const CLOCKS_DIFFER_MS: u64 = 310_000;
 
 /// A node read its own record of a key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Look {
     /// When.
     pub at: Moment,
     /// Which node.
     pub node: NodeId,
-    /// Whether the node must not take the key for absent: something lives there, or did before its disk was lost.
+    /// What its record held.
+    pub held: Option<Arc<VersionSet>>,
+    /// Whether something lives in its record.
     pub lives: bool,
+    /// Whether it cannot know: something lived there that was lost with its disk.
+    pub lost: bool,
     /// Whether it read for somebody who asked. If not, it read because it was about to write.
     pub reads: bool,
 }
@@ -57,6 +62,10 @@ pub struct KeyLooks {
     lost: BTreeSet<NodeId>,
     /// Hints, by their holders and targets, that hold something that lives.
     hints: BTreeSet<(NodeId, NodeId)>,
+    /// What hints held of which nothing lives, and from when on.
+    dead_hints: Vec<(Moment, Arc<VersionSet>)>,
+    /// What each node's record was when it was last read, and what that held.
+    read: BTreeMap<NodeId, (Option<Bytes>, Option<Arc<VersionSet>>)>,
 }
 
 /// What was seen of all keys of all stores.
@@ -94,12 +103,30 @@ impl Looks {
 }
 
 impl KeyLooks {
-    /// A node reads its record.
-    pub fn look(&mut self, node: NodeId, record: Option<&VersionSet>, reads: bool, now: Moment) {
-        let lives = record.is_some_and(|set| lives(set, now));
+    /// A node reads its record; `decode` says what a record holds, if it can be read.
+    pub fn look(
+        &mut self,
+        node: NodeId,
+        record: Option<&Bytes>,
+        (reads, now): (bool, Moment),
+        decode: impl FnOnce(&Bytes) -> Option<VersionSet>,
+    ) {
+        let held = match self.read.get(&node) {
+            Some((before, held)) if before.as_ref() == record => held.clone(),
+            _ => {
+                let held = match record.map(decode) {
+                    // What cannot be read says nothing.
+                    Some(None) => return,
+                    set => set.flatten().map(Arc::new),
+                };
+                self.read.insert(node, (record.cloned(), held.clone()));
+                held
+            }
+        };
+        let lives = held.as_ref().is_some_and(|set| lives(set, now));
         let others = || self.own.iter().any(|(other, lives)| *other != node && *lives);
-        let lives = lives || (self.lost.contains(&node) && others());
-        self.looks.push(Look { at: now, node, lives, reads });
+        let lost = self.lost.contains(&node) && others();
+        self.looks.push(Look { at: now, node, held, lives, lost, reads });
     }
 
     /// A node stores a record of its own, or removes it.
@@ -111,10 +138,15 @@ impl KeyLooks {
 
     /// A node parks a hint, or drops one.
     pub fn park(&mut self, holder: NodeId, target: NodeId, set: Option<&VersionSet>, now: Moment) {
-        match set.is_some_and(|set| lives(set, now)) {
-            true => self.hints.insert((holder, target)),
-            false => self.hints.remove(&(holder, target)),
-        };
+        match set.map(|set| lives(set, now)) {
+            Some(true) => drop(self.hints.insert((holder, target))),
+            dead => {
+                self.hints.remove(&(holder, target));
+                if dead.is_some() {
+                    self.dead_hints.extend(set.map(|set| (now, Arc::new(set.clone()))));
+                }
+            }
+        }
         self.note_hints(now);
         self.note_stored(holder, Some(target), set, now);
     }
@@ -142,6 +174,11 @@ impl KeyLooks {
         &self.looks[first..end.max(first)]
     }
 
+    /// What hints held by then of which nothing lives.
+    pub fn dead_hints(&self, by: Moment) -> impl Iterator<Item = &VersionSet> {
+        self.dead_hints.iter().take_while(move |(at, _)| *at <= by).map(|(_, set)| &**set)
+    }
+
     /// Whether a hint held something that lives throughout.
     pub fn is_hinted(&self, from: Moment, to: Moment) -> bool {
         let first = self.hinted.partition_point(|(at, _)| *at <= from);
@@ -157,7 +194,7 @@ impl KeyLooks {
 }
 
 /// Whether something in the set lives by every clock.
-fn lives(set: &VersionSet, now: Moment) -> bool {
+pub fn lives(set: &VersionSet, now: Moment) -> bool {
     let wall = WallMillis(WALL_START_MS + now.nanos / 1_000_000 + CLOCKS_DIFFER_MS);
     set.versions()
         .iter()
@@ -183,11 +220,11 @@ mod tests {
             looks.of_mut("s", &key).store(node, Some(&set), at(1));
         }
         looks.lost(N[0], at(2));
-        looks.of_mut("s", &key).look(N[0], None, true, at(3));
+        looks.of_mut("s", &key).look(N[0], None, (true, at(3)), |_| None);
         looks.of_mut("s", &key).store(N[1], None, at(4));
-        looks.of_mut("s", &key).look(N[0], None, true, at(5));
+        looks.of_mut("s", &key).look(N[0], None, (true, at(5)), |_| None);
         let seen = looks.of("s", &key).expect("it was seen");
-        assert_eq!(seen.looks.iter().map(|look| look.lives).collect::<Vec<_>>(), [true, false]);
+        assert_eq!(seen.looks.iter().map(|look| look.lost).collect::<Vec<_>>(), [true, false]);
         assert_eq!(seen.between(at(4), at(5)), &seen.looks[1..]);
         assert_eq!(seen.stored_by(Story::dot(1, 1), &N, at(1)), 2);
         assert_eq!(seen.stored_by(Story::dot(1, 1), &N[1..], at(0)), 0);

@@ -189,12 +189,9 @@ impl Promises {
     /// Whether a fallback may have stood in for a replica of the write, by what the simulator knows.
     fn may_lean(&self, write: &Operation, event: Option<Event>) -> bool {
         let world = &self.world;
-        let known = || History {
-            circumstances: world.circumstances(),
-            looks: world.witness.looks(),
-            ..History::default()
-        };
-        write.may_say_sloppy() && owing::has_reason(&known(), write, event.map(|event| event.dot))
+        let (circumstances, looks) = (world.circumstances(), world.witness.looks());
+        let known = History { circumstances, looks, ..History::default() };
+        owing::may_lean(&known, write, event.map(|event| event.dot))
     }
 
     /// Whether an acknowledged write without a known event has none: of a put, and of a deletion that no node stored.

@@ -208,13 +208,9 @@ impl Witness {
 
     /// A node's own record of a key is read: for somebody who asked, or before it is written.
     fn looked(&self, (store, key): (&str, &[u8]), node: NodeId, record: Option<&Bytes>, reads: bool) {
-        // What cannot be read says nothing.
-        let set = match record.map(copies::read_record) {
-            Some(None) => return,
-            set => set.flatten(),
-        };
         let (key, now) = (Bytes::copy_from_slice(key), self.executor.now());
-        self.looks.lock().of_mut(store, &key).look(node, set.as_ref(), reads, now);
+        let mut looks = self.looks.lock();
+        looks.of_mut(store, &key).look(node, record, (reads, now), copies::read_record);
     }
 
     fn saw(&self, place: Place, node: NodeId, hint_for: Option<NodeId>, set: Option<VersionSet>) {

@@ -5,6 +5,8 @@
 //! which the request may have gone, must have read their own records and found nothing that lives there. A node that
 //! lost something that lived with its disk, and does not have it back, has found nothing.
 //!
+//! A replica that still holds what another one of them knows to be deleted has said so, too: answers are merged.
+//!
 //! What lives by some clocks and has expired by others counts as expired. Walks are not judged: the clients of a run
 //! choose the replicas of their walks themselves.
 //!
@@ -13,15 +15,16 @@
 use std::collections::BTreeSet;
 use std::ops::AddAssign;
 
-use model::{Moment, NodeId};
+use model::{Moment, NodeId, Resolver, VersionSet};
 use wire::messages::Condition;
 
 use super::owing::shows_nothing;
-use super::{Rules, Violation, name};
+use super::{Rules, Violation, name, siblings};
 use crate::circumstances::ReplicaSet;
 use crate::history::{
     Action, History, NOT_MET, NOTHING_TO_CHANGE, NOTHING_TO_DELETE, Operation, OperationId, Outcome,
 };
+use crate::looks::{Look, lives};
 
 /// What a refusal says of a key that has no value.
 const DOES_NOT_EXIST: &str = "the key does not exist";
@@ -104,20 +107,22 @@ fn shortfall(
         history.looks.of(operation.store, &operation.key).map_or(&[][..], |seen| seen.between(from, to));
     // Who stamps a write reads as it writes.
     let counts = operation.condition != Condition::None;
-    let among = |lives: bool, set: &ReplicaSet| -> BTreeSet<NodeId> {
-        let looks = looks.iter().filter(|look| look.lives == lives && (look.reads || counts));
-        looks.map(|look| look.node).filter(|node| set.nodes.contains(node)).collect()
+    let knows = |look: &&Look| !look.lost && (look.reads || counts);
+    let among = |dead: bool, set: &ReplicaSet| -> BTreeSet<NodeId> {
+        let ours = || looks.iter().filter(knows).filter(|look| set.nodes.contains(&look.node));
+        let gone = Gone::of(history, operation, ours(), to);
+        ours().filter(|look| gone.is_all_of(look, to) == dead).map(|look| look.node).collect()
     };
     let required = |set: &ReplicaSet| match (rules.numbers_change, &operation.action) {
         (true, _) => set.reads_required,
         (false, Action::Get) => usize::from(operation.required),
         (false, _) => rules.reads_required,
     };
-    if sets.iter().any(|set| among(false, set).len() >= required(set)) {
+    if sets.iter().any(|set| among(true, set).len() >= required(set)) {
         return None;
     }
     let set = sets.last().expect("there is one");
-    let (without, with) = (among(false, set), among(true, set));
+    let (without, with) = (among(true, set), among(false, set));
     let others: BTreeSet<NodeId> =
         looks.iter().map(|look| look.node).filter(|node| !set.nodes.contains(node)).collect();
     Some(format!(
@@ -128,10 +133,48 @@ fn shortfall(
     ))
 }
 
+/// What was known to be gone.
+struct Gone {
+    store: &'static str,
+    known: VersionSet,
+}
+
+impl Gone {
+    /// By these readings of replicas, and by hints.
+    fn of<'a>(
+        history: &History,
+        operation: &Operation,
+        looks: impl Iterator<Item = &'a Look>,
+        by: Moment,
+    ) -> Gone {
+        let mut gone = Gone { store: operation.store, known: VersionSet::default() };
+        let mut last: Option<&VersionSet> = None;
+        for set in looks.filter(|look| !look.lives).filter_map(|look| look.held.as_deref()) {
+            if last.is_none_or(|last| !std::ptr::eq(last, set)) {
+                gone.known.merge(set);
+            }
+            last = Some(set);
+        }
+        let seen = history.looks.of(operation.store, &operation.key);
+        seen.into_iter().flat_map(|seen| seen.dead_hints(by)).for_each(|set| gone.known.merge(set));
+        gone
+    }
+
+    /// Whether nothing lives of what a replica held, once that is known.
+    fn is_all_of(&self, look: &Look, now: Moment) -> bool {
+        let Some(held) = look.held.as_deref().filter(|_| look.lives) else { return true };
+        let mut merged = held.clone();
+        merged.merge(&self.known);
+        if self.store != siblings::STORE {
+            merged.resolve(Resolver::LastWriteWins);
+        }
+        !lives(&merged, now)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
-    use model::VersionSet;
 
     use super::super::examples::{Story, rules};
     use super::*;
@@ -147,11 +190,12 @@ mod tests {
     }
 
     fn look(story: &mut Story, looks: &[(u32, bool)]) {
-        let set = Story::set(&[(Story::dot(1, 1), "a")], &[]);
         let (store, key, now) = (story.store, Bytes::from("k"), story.tick());
+        let set = |_: &Bytes| Some(Story::set(&[(Story::dot(1, 1), "a")], &[]));
         for &(node, lives) in looks {
-            let set: Option<&VersionSet> = lives.then_some(&set);
-            story.history.looks.of_mut(store, &key).look(NodeId(node), set, true, now);
+            let record = Bytes::from("any");
+            let record = lives.then_some(&record);
+            story.history.looks.of_mut(store, &key).look(NodeId(node), record, (true, now), set);
         }
     }
 
@@ -164,6 +208,22 @@ mod tests {
         assert_eq!(judged(&[(1, false), (4, false)]).0, 1, "a fallback that holds nothing has said nothing");
         assert_eq!(judged(&[(1, false), (2, true)]).0, 1);
         assert_eq!(judged(&[]).0, 1, "nobody looked");
+    }
+
+    #[test]
+    fn a_replica_that_has_not_heard_of_a_deletion_says_absent_together_with_one_that_has() {
+        for (covered, wrong) in [(true, 0), (false, 1)] {
+            let mut story = Story::with_replicas(&[1, 2, 3]);
+            let get = story.get();
+            look(&mut story, &[(1, true)]);
+            let (store, key, now) = (story.store, Bytes::from("k"), story.tick());
+            let dots = if covered { vec![Story::dot(1, 1)] } else { Vec::new() };
+            let dead = |_: &Bytes| Some(Story::set(&[], &dots));
+            let record = Bytes::from("any");
+            story.history.looks.of_mut(store, &key).look(NodeId(2), Some(&record), (true, now), dead);
+            story.got(get, &[]);
+            assert_eq!(check(&story.history, rules()).0.len(), wrong, "the deletion covers it: {covered}");
+        }
     }
 
     #[test]

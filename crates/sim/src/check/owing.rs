@@ -46,38 +46,41 @@ impl<'a> Owing<'a> {
     pub(crate) fn may_lean(&self, id: OperationId) -> bool {
         *self.leans[id.0].get_or_init(|| {
             let operation = self.history.operation(id);
-            operation.may_say_sloppy() && self.has_reason(id)
+            may_lean(self.history, operation, self.event(id))
         })
     }
 
     /// Whether there was a reason for a fallback to stand in.
     pub(crate) fn has_reason(&self, id: OperationId) -> bool {
-        has_reason(self.history, self.history.operation(id), self.known.event(id).map(|(dot, _)| dot))
+        has_reason(self.history, self.history.operation(id), self.event(id))
+    }
+
+    fn event(&self, id: OperationId) -> Option<Dot> {
+        self.known.event(id).map(|(dot, _)| dot)
     }
 
     /// Whether what a command read before it wrote may be less than what R replicas hold: it may have gone on without.
     pub(crate) fn may_be_unread(&self, id: OperationId) -> bool {
         let operation = self.history.operation(id);
-        is_short(
-            &self.history.circumstances,
-            operation,
-            self.rules.reads_required,
-            operation.driver,
-            GLANCE,
-        )
+        is_short(&self.history.circumstances, operation, self.rules.reads_required, operation.driver, GLANCE)
     }
 }
 
-/// Whether there was a reason for a fallback to stand in for a replica: `event` is what a write is known as.
-pub(crate) fn has_reason(history: &History, operation: &Operation, event: Option<Dot>) -> bool {
-    let (known, required) = (&history.circumstances, usize::from(operation.required));
-    if !operation.is_write() {
-        return !shows_nothing(operation) && is_short(known, operation, required, operation.driver, PATIENCE);
-    }
+/// Whether a fallback may have stood in for a replica: `event` is what a write is known as.
+pub(crate) fn may_lean(history: &History, operation: &Operation, event: Option<Dot>) -> bool {
+    let on_replicas = || event.is_some_and(|dot| is_on_replicas(history, operation, dot));
+    let gave_more = || if operation.is_write() { on_replicas() } else { shows_nothing(operation) };
+    operation.may_say_sloppy() && !gave_more() && has_reason(history, operation, event)
+}
+
+/// Whether there was a reason for a fallback to stand in for a replica.
+fn has_reason(history: &History, operation: &Operation, event: Option<Dot>) -> bool {
     // The node that stamps a write drives it.
-    let driver = event.map(|dot| Host(dot.actor.node.0));
-    let on_replicas = event.is_some_and(|dot| is_on_replicas(history, operation, dot));
-    !on_replicas && is_short(known, operation, required, driver, HEDGE)
+    let (driver, patience) = match operation.is_write() {
+        true => (event.map(|dot| Host(dot.actor.node.0)), HEDGE),
+        false => (operation.driver, PATIENCE),
+    };
+    is_short(&history.circumstances, operation, usize::from(operation.required), driver, patience)
 }
 
 /// Whether too few replicas could be counted on, or so long was waited for them.

@@ -9,7 +9,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::{Value, VersionSet};
+use model::{Dot, Value, VersionSet};
+use wire::messages::Condition;
 
 use super::{Attribution, StoreKey, Violation, name, sets};
 use crate::history::{Action, Basis, History, Operation, OperationId, Outcome, Remains};
@@ -96,6 +97,27 @@ impl Causality<'_> {
         set.versions().iter().filter_map(of).collect()
     }
 
+    /// Whether a write *if absent* stands there, or something that had seen one, and replaced a deletion of the write, or a
+    /// value that had expired after it. What R replicas know to be deleted or expired such a write has seen, whatever its
+    /// context says.
+    fn is_gone(&self, place: &StoreKey, set: &VersionSet, there: &Writes, write: OperationId) -> bool {
+        let all = || there.iter().flat_map(|later| self.with_seen(*later));
+        let made = |id: OperationId| self.history.operation(id);
+        let Some(until) = all()
+            .filter(|&id| made(id).condition == Condition::IfAbsent)
+            .filter_map(|id| made(id).returned)
+            .max()
+        else {
+            return false;
+        };
+        let ends = |id: OperationId| made(id).action == Action::Delete || made(id).expires.is_some();
+        let deletes = |id: OperationId| ends(id) && made(id).invoked <= until;
+        let undoes = |(dot, id): (Dot, OperationId)| {
+            deletes(id) && set.vector().covers(dot) && self.with_seen(id).contains(&write)
+        };
+        self.known.dots_of(place).any(undoes)
+    }
+
     fn judge(&self, place: &StoreKey, set: &VersionSet) -> Vec<String> {
         let mut violations = Vec::new();
         let there = self.writes(place, set);
@@ -110,7 +132,9 @@ impl Causality<'_> {
             }
         }
         for (dot, write) in self.known.dots_of(place) {
-            let accounted = there.contains(&write) || there.iter().any(|later| seen(later).contains(&write));
+            let accounted = there.contains(&write)
+                || there.iter().any(|later| seen(later).contains(&write))
+                || self.is_gone(place, set, &there, write);
             if set.vector().covers(dot) && !accounted {
                 violations.push(format!(
                     "{}: missing sibling: {write:?} ({dot}) is covered, but only {there:?} are there",
@@ -125,6 +149,8 @@ impl Causality<'_> {
 #[cfg(test)]
 mod tests {
     use super::super::examples::Story;
+    use wire::messages::Condition;
+
     use super::check;
     use crate::history::Basis;
 
@@ -140,6 +166,25 @@ mod tests {
         let last = story.get();
         story.got_covering(last, &[(dot_c, "c")], &[dot_a, dot_b]);
         assert_eq!(check(&story.history, &[]), []);
+    }
+
+    #[test]
+    fn a_write_if_absent_has_seen_what_was_deleted_before_it() {
+        for (condition, wrong) in [(Condition::IfAbsent, 0), (Condition::None, 2)] {
+            let mut story = Story::default();
+            let put = story.put_blind("a");
+            let (first, _) = story.written(put, 1, 1);
+            let get = story.get();
+            story.got(get, &[(first, "a")]);
+            let delete = story.delete(Basis::After(get));
+            let (deleted, _) = story.written(delete, 1, 2);
+            let made = story.put_blind("b");
+            story.history.operations[made.0].condition = condition;
+            let (dot, _) = story.written(made, 2, 1);
+            let last = story.get();
+            story.got_covering(last, &[(dot, "b")], &[first, deleted]);
+            assert_eq!(check(&story.history, &[]).len(), wrong, "{condition:?}");
+        }
     }
 
     #[test]
