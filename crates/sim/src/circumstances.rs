@@ -56,6 +56,9 @@ pub enum Trouble {
     Crowded,
 }
 
+/// Cluster documents, each from when on it was published.
+pub type Documents = Vec<(Moment, Arc<Cluster>)>;
+
 /// Where trouble is: with a node, or between two hosts.
 type Between = (Host, Host);
 
@@ -127,7 +130,7 @@ impl Troubles {
     }
 
     /// All that was written down so far, by these documents. What has not ended goes on.
-    pub fn so_far(&self, documents: Vec<(Moment, Arc<Cluster>)>) -> Circumstances {
+    pub fn so_far(&self, documents: Documents) -> Circumstances {
         let open = self.0.lock();
         let mut troubles = open.over.clone();
         for (&(_, (a, b)), &since) in &open.since {
@@ -178,7 +181,7 @@ pub struct ReplicaSet {
 #[derive(Clone, Debug, Default)]
 pub struct Circumstances {
     /// The cluster documents, each from when on it was published.
-    documents: Vec<(Moment, Arc<Cluster>)>,
+    documents: Documents,
     /// Trouble with nodes, and between hosts, in order.
     troubles: BTreeMap<Between, Vec<Span>>,
     /// The hosts of nodes that had any.
@@ -187,7 +190,7 @@ pub struct Circumstances {
 
 impl Circumstances {
     /// By these documents, and without any trouble.
-    pub fn calm(documents: Vec<(Moment, Arc<Cluster>)>) -> Circumstances {
+    pub fn calm(documents: Documents) -> Circumstances {
         Circumstances { documents, ..Circumstances::default() }
     }
 
@@ -276,7 +279,7 @@ mod tests {
     }
 
     /// Three nodes that hold everything, R=2.
-    fn documents() -> Vec<(Moment, Arc<Cluster>)> {
+    fn documents() -> Documents {
         let zone = Zone("z".to_owned());
         let nodes: Vec<Node> = (1..=3).map(|id| Node::new(NodeId(id), zone.clone(), "h:1", None)).collect();
         let zoned: Vec<_> = nodes.iter().map(|node| (node.id, zone.clone())).collect();

@@ -37,7 +37,7 @@ use storage::{Durability, LogOptions};
 use crate::artifacts::Book;
 use crate::check::numbers::Numbers;
 use crate::check::{Violation, siblings};
-use crate::circumstances::{Circumstances, Trouble};
+use crate::circumstances::{Circumstances, Documents, Trouble};
 use crate::copies::Copies;
 use crate::dice::{Dice, ProcessEntropy};
 use crate::disk::TracedDisk;
@@ -95,7 +95,7 @@ pub struct World {
     /// When collection epochs were written.
     epochs: Arc<Mutex<Vec<Moment>>>,
     /// The cluster documents, each with the moment at which it was published.
-    documents: Arc<Mutex<Vec<(Moment, Arc<Cluster>)>>>,
+    documents: Arc<Mutex<Documents>>,
     /// Which incarnations the coordination service was told of.
     members: Arc<Mutex<BTreeMap<NodeId, u64>>>,
     /// From which nodes faults took copies, and when.
@@ -172,7 +172,7 @@ impl World {
         let process_clock = Arc::new(ProcessClock::new(executor.clone(), Arc::new(WallClock::default())));
         let copies = Arc::new(Copies::new(setup.engine, process_clock));
         let publishing = copies.clone();
-        let documents: Arc<Mutex<Vec<(Moment, Arc<Cluster>)>>> = Arc::default();
+        let documents: Arc<Mutex<Documents>> = Arc::default();
         let kept = documents.clone();
         let (artifacts, strikes): (Arc<Book>, Arc<damage::Strikes>) = Default::default();
         let (book, struck) = (artifacts.clone(), strikes.clone());

@@ -150,14 +150,7 @@ pub fn play_story(setup: Setup, story: Story) -> Report {
     world.executor.spawn(operator, Box::pin(looking));
     let ended = world.executor.run(&done, Moment::default().after(LIMIT));
 
-    let history = History {
-        epochs: world.epochs(),
-        strikes: world.strikes(),
-        witnessed: world.witness.events(),
-        circumstances: world.circumstances(),
-        looks: world.witness.looks(),
-        ..recorder.history()
-    };
+    let history = history_of(&world, &recorder);
     let Found { remains, hints, wrong, unequal, left, moved } = std::mem::take(&mut *found.lock());
     let (mut violations, judged) = check::all(&history, &remains, setup.rules());
     for violation in violations.iter_mut().filter(|found| found.about.is_some()).take(EXPLAINED_MAX) {
@@ -204,6 +197,18 @@ pub fn play_story(setup: Setup, story: Story) -> Report {
     };
     world.end();
     report
+}
+
+/// What clients asked and heard, and what was seen beside them.
+fn history_of(world: &World, recorder: &Recorder) -> History {
+    History {
+        epochs: world.epochs(),
+        strikes: world.strikes(),
+        witnessed: world.witness.events(),
+        circumstances: world.circumstances(),
+        looks: world.witness.looks(),
+        ..recorder.history()
+    }
 }
 
 fn describe(halt: &Halt, at: Moment) -> String {

@@ -50,7 +50,7 @@ pub fn tamper(plant: Plant, mut dice: Dice) -> Option<Tamper> {
             Box::new(move |frame: &mut Vec<u8>| find_nothing(&mut asked, frame))
         }
         Plant::ConditionsDropped => Box::new(drop_condition),
-        Plant::DoorsDenyKeys => Box::new(deny_keys),
+        Plant::DoorsDenyKeys => Box::new(|frame: &mut Vec<u8>| deny_keys(frame)),
         Plant::HintsRedirected | Plant::OldValues => {
             Box::new(move |frame: &mut Vec<u8>| change_merge(plant, &mut dice, &mut values, frame))
         }
@@ -116,7 +116,7 @@ fn drop_condition(frame: &mut Vec<u8>) {
 }
 
 /// What plain clients are told arrives as text.
-fn deny_keys(frame: &mut Vec<u8>) {
+fn deny_keys(frame: &mut [u8]) {
     let (one, zero) = (b":1\r\n", b":0\r\n");
     let mut from = 0;
     while let Some(place) = frame[from..].windows(one.len()).position(|bytes| bytes == one) {
