@@ -62,8 +62,8 @@ pub struct KeyLooks {
     lost: BTreeSet<NodeId>,
     /// Hints, by their holders and targets, that hold something that lives.
     hints: BTreeSet<(NodeId, NodeId)>,
-    /// What hints held of which nothing lives, and from when on.
-    dead_hints: Vec<(Moment, Arc<VersionSet>)>,
+    /// All that hints held by then of which nothing lived, merged.
+    dead_hints: Vec<(Moment, VersionSet)>,
     /// What each node's record was when it was last read, and what that held.
     read: BTreeMap<NodeId, (Option<Bytes>, Option<Arc<VersionSet>>)>,
 }
@@ -76,6 +76,12 @@ impl Looks {
     /// What was seen of a key.
     pub fn of(&self, store: &str, key: &Bytes) -> Option<&KeyLooks> {
         self.0.get(store)?.get(key)
+    }
+
+    /// What was seen of one key alone.
+    pub fn only(&self, store: &str, key: &Bytes) -> Looks {
+        let seen = self.of(store, key).cloned().unwrap_or_default();
+        Looks(BTreeMap::from([(store.to_owned(), BTreeMap::from([(key.clone(), seen)]))]))
     }
 
     /// What was seen of a key, to be written down.
@@ -142,8 +148,12 @@ impl KeyLooks {
             Some(true) => drop(self.hints.insert((holder, target))),
             dead => {
                 self.hints.remove(&(holder, target));
-                if dead.is_some() {
-                    self.dead_hints.extend(set.map(|set| (now, Arc::new(set.clone()))));
+                if let (Some(_), Some(set)) = (dead, set) {
+                    let mut all = self.dead_hints.last().map(|(_, all)| all.clone()).unwrap_or_default();
+                    if !all.includes(set) {
+                        all.merge(set);
+                        self.dead_hints.push((now, all));
+                    }
                 }
             }
         }
@@ -174,9 +184,10 @@ impl KeyLooks {
         &self.looks[first..end.max(first)]
     }
 
-    /// What hints held by then of which nothing lives.
-    pub fn dead_hints(&self, by: Moment) -> impl Iterator<Item = &VersionSet> {
-        self.dead_hints.iter().take_while(move |(at, _)| *at <= by).map(|(_, set)| &**set)
+    /// What hints held by then of which nothing lived.
+    pub fn dead_hints(&self, by: Moment) -> Option<&VersionSet> {
+        let end = self.dead_hints.partition_point(|(at, _)| *at <= by);
+        self.dead_hints[..end].last().map(|(_, all)| all)
     }
 
     /// Whether a hint held something that lives throughout.

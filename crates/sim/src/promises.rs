@@ -189,7 +189,7 @@ impl Promises {
     /// Whether a fallback may have stood in for a replica of the write, by what the simulator knows.
     fn may_lean(&self, write: &Operation, event: Option<Event>) -> bool {
         let world = &self.world;
-        let (circumstances, looks) = (world.circumstances(), world.witness.looks());
+        let (circumstances, looks) = (world.circumstances(), world.witness.looks_of(write.store, &write.key));
         let known = History { circumstances, looks, ..History::default() };
         owing::may_lean(&known, write, event.map(|event| event.dot))
     }

@@ -141,6 +141,11 @@ impl Witness {
         self.looks.lock().clone()
     }
 
+    /// The same of one key.
+    pub(crate) fn looks_of(&self, store: &str, key: &Bytes) -> Looks {
+        self.looks.lock().only(store, key)
+    }
+
     /// A node has lost all that it held.
     pub(crate) fn lost(&self, node: NodeId) {
         self.looks.lock().lost(node, self.executor.now());

@@ -12,7 +12,7 @@
 //!
 //! What only hints hold may be called absent: R replicas have said so. [`Absences`] counts how often.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::AddAssign;
 
 use model::{Moment, NodeId, Resolver, VersionSet};
@@ -108,21 +108,34 @@ fn shortfall(
     // Who stamps a write reads as it writes.
     let counts = operation.condition != Condition::None;
     let knows = |look: &&Look| !look.lost && (look.reads || counts);
-    let among = |dead: bool, set: &ReplicaSet| -> BTreeSet<NodeId> {
-        let ours = || looks.iter().filter(knows).filter(|look| set.nodes.contains(&look.node));
-        let gone = Gone::of(history, operation, ours(), to);
-        ours().filter(|look| gone.is_all_of(look, to) == dead).map(|look| look.node).collect()
+    let of = |set: &ReplicaSet| -> Vec<&Look> {
+        looks.iter().filter(knows).filter(|look| set.nodes.contains(&look.node)).collect()
+    };
+    let empty = |set: &ReplicaSet| -> BTreeSet<NodeId> {
+        of(set).into_iter().filter(|look| !look.lives).map(|look| look.node).collect()
     };
     let required = |set: &ReplicaSet| match (rules.numbers_change, &operation.action) {
         (true, _) => set.reads_required,
         (false, Action::Get) => usize::from(operation.required),
         (false, _) => rules.reads_required,
     };
-    if sets.iter().any(|set| among(true, set).len() >= required(set)) {
+    // Most often they hold nothing; only then is it asked what one of them knows of the others.
+    let is_enough = |set: &&ReplicaSet, nodes: &BTreeSet<NodeId>| nodes.len() >= required(set);
+    if sets.iter().any(|set| is_enough(&set, &empty(set))) {
+        return None;
+    }
+    let with_gone = |set: &ReplicaSet| {
+        let mut nodes = empty(set);
+        nodes.extend(Gone::of(history, operation, &of(set), to).hiding(&of(set), to));
+        nodes
+    };
+    if sets.iter().any(|set| is_enough(&set, &with_gone(set))) {
         return None;
     }
     let set = sets.last().expect("there is one");
-    let (without, with) = (among(true, set), among(false, set));
+    let without = with_gone(set);
+    let with: BTreeSet<NodeId> =
+        of(set).into_iter().filter(|look| look.lives).map(|look| look.node).collect();
     let others: BTreeSet<NodeId> =
         looks.iter().map(|look| look.node).filter(|node| !set.nodes.contains(node)).collect();
     Some(format!(
@@ -141,28 +154,33 @@ struct Gone {
 
 impl Gone {
     /// By these readings of replicas, and by hints.
-    fn of<'a>(
-        history: &History,
-        operation: &Operation,
-        looks: impl Iterator<Item = &'a Look>,
-        by: Moment,
-    ) -> Gone {
+    fn of(history: &History, operation: &Operation, looks: &[&Look], by: Moment) -> Gone {
         let mut gone = Gone { store: operation.store, known: VersionSet::default() };
-        let mut last: Option<&VersionSet> = None;
-        for set in looks.filter(|look| !look.lives).filter_map(|look| look.held.as_deref()) {
-            if last.is_none_or(|last| !std::ptr::eq(last, set)) {
+        for set in looks.iter().filter(|look| !look.lives).filter_map(|look| look.held.as_deref()) {
+            if !gone.known.includes(set) {
                 gone.known.merge(set);
             }
-            last = Some(set);
         }
         let seen = history.looks.of(operation.store, &operation.key);
-        seen.into_iter().flat_map(|seen| seen.dead_hints(by)).for_each(|set| gone.known.merge(set));
+        seen.and_then(|seen| seen.dead_hints(by)).into_iter().for_each(|set| gone.known.merge(set));
         gone
     }
 
-    /// Whether nothing lives of what a replica held, once that is known.
-    fn is_all_of(&self, look: &Look, now: Moment) -> bool {
-        let Some(held) = look.held.as_deref().filter(|_| look.lives) else { return true };
+    /// The nodes of which nothing lives that they held, once that is known.
+    fn hiding(&self, looks: &[&Look], now: Moment) -> BTreeSet<NodeId> {
+        let mut hidden = BTreeSet::new();
+        let mut last: BTreeMap<NodeId, &VersionSet> = BTreeMap::new();
+        for look in looks.iter().filter(|look| look.lives) {
+            let Some(held) = look.held.as_deref() else { continue };
+            let again = last.insert(look.node, held).is_some_and(|before| std::ptr::eq(before, held));
+            if !again && !hidden.contains(&look.node) && self.hides(held, now) {
+                hidden.insert(look.node);
+            }
+        }
+        hidden
+    }
+
+    fn hides(&self, held: &VersionSet, now: Moment) -> bool {
         let mut merged = held.clone();
         merged.merge(&self.known);
         if self.store != siblings::STORE {

@@ -139,6 +139,7 @@ fn lasts(stamped: Timestamp, until: WallMillis) -> bool {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
+    use model::Moment;
 
     use super::super::examples::{Story, rules};
     use super::*;
@@ -232,6 +233,8 @@ mod tests {
         assert_eq!(broken(&story), (0, 1), "it may have seen the deletion");
         let mut story = kept(long, Life::Ever);
         story.history.operations[1].strict = false;
+        assert_eq!(broken(&story), (1, 1), "nothing kept it from its replicas");
+        story.history.operations[1].returned = Some(Moment { nanos: 1_000_000_000 });
         assert_eq!(broken(&story), (0, 0), "its quorum need not meet that of the put");
     }
 }
