@@ -7,6 +7,7 @@
 //!
 //! Only stores that keep siblings, and only keys whose every write names its context, can be judged so.
 
+use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet};
 
 use model::{Dot, Value, VersionSet};
@@ -97,25 +98,22 @@ impl Causality<'_> {
         set.versions().iter().filter_map(of).collect()
     }
 
-    /// Whether a write *if absent* stands there, or something that had seen one, and replaced a deletion of the write, or a
-    /// value that had expired after it. What R replicas know to be deleted or expired such a write has seen, whatever its
-    /// context says.
-    fn is_gone(&self, place: &StoreKey, set: &VersionSet, there: &Writes, write: OperationId) -> bool {
-        let all = || there.iter().flat_map(|later| self.with_seen(*later));
-        let made = |id: OperationId| self.history.operation(id);
-        let Some(until) = all()
-            .filter(|&id| made(id).condition == Condition::IfAbsent)
-            .filter_map(|id| made(id).returned)
-            .max()
-        else {
-            return false;
+    /// What is gone because a write *if absent* replaced it that stands there, or that something there had seen. Such a
+    /// write has seen what R replicas knew to be deleted or expired, whatever its context says.
+    fn gone(&self, place: &StoreKey, set: &VersionSet, there: &Writes) -> Vec<OperationId> {
+        let nothing = Writes::new();
+        let seen = |later: &OperationId| self.seen.get(later).unwrap_or(&nothing);
+        let all = there.iter().flat_map(|later| seen(later).iter().chain([later]));
+        let made = all.map(|&id| self.history.operation(id));
+        let made = made.filter(|write| write.condition == Condition::IfAbsent);
+        let Some(until) = made.filter_map(|write| write.returned).max() else { return Vec::new() };
+        let ends = |write: &Operation| write.action == Action::Delete || write.expires.is_some();
+        let is_gone = |&(dot, id): &(Dot, OperationId)| {
+            let write = self.history.operation(id);
+            let accounted = || there.contains(&id) || there.iter().any(|later| seen(later).contains(&id));
+            ends(write) && write.invoked <= until && set.vector().covers(dot) && !accounted()
         };
-        let ends = |id: OperationId| made(id).action == Action::Delete || made(id).expires.is_some();
-        let deletes = |id: OperationId| ends(id) && made(id).invoked <= until;
-        let undoes = |(dot, id): (Dot, OperationId)| {
-            deletes(id) && set.vector().covers(dot) && self.with_seen(id).contains(&write)
-        };
-        self.known.dots_of(place).any(undoes)
+        self.known.dots_of(place).filter(is_gone).map(|(_, id)| id).collect()
     }
 
     fn judge(&self, place: &StoreKey, set: &VersionSet) -> Vec<String> {
@@ -131,10 +129,12 @@ impl Causality<'_> {
                 ));
             }
         }
+        let gone = LazyCell::new(|| self.gone(place, set, &there));
         for (dot, write) in self.known.dots_of(place) {
-            let accounted = there.contains(&write)
-                || there.iter().any(|later| seen(later).contains(&write))
-                || self.is_gone(place, set, &there, write);
+            let replaced = |later: &OperationId| *later == write || seen(later).contains(&write);
+            let accounted = there.iter().any(replaced);
+            // Asked only of what is missing.
+            let accounted = accounted || (set.vector().covers(dot) && gone.iter().any(replaced));
             if set.vector().covers(dot) && !accounted {
                 violations.push(format!(
                     "{}: missing sibling: {write:?} ({dot}) is covered, but only {there:?} are there",
