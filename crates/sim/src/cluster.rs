@@ -24,7 +24,7 @@ use coordination::documents;
 use coordination::memory::{MemoryService, MemorySession};
 use coordination::{CoordinationService, Expected};
 use model::{
-    Consistency, Generation, Moment, Node as Member, NodeId, Reads, Resolver, Store, StoreName, Zone,
+    Cluster, Consistency, Generation, Moment, Node as Member, NodeId, Reads, Resolver, Store, StoreName, Zone,
 };
 use node::doors::resp::Door;
 use node::engines::{Engines, LogEngines, MemoryEngines};
@@ -37,6 +37,7 @@ use storage::{Durability, LogOptions};
 use crate::artifacts::Book;
 use crate::check::numbers::Numbers;
 use crate::check::{Violation, siblings};
+use crate::circumstances::{Circumstances, Documents, Trouble};
 use crate::copies::Copies;
 use crate::dice::{Dice, ProcessEntropy};
 use crate::disk::TracedDisk;
@@ -93,6 +94,8 @@ pub struct World {
     numbers: Arc<Mutex<Numbers>>,
     /// When collection epochs were written.
     epochs: Arc<Mutex<Vec<Moment>>>,
+    /// The cluster documents, each with the moment at which it was published.
+    documents: Arc<Mutex<Documents>>,
     /// Which incarnations the coordination service was told of.
     members: Arc<Mutex<BTreeMap<NodeId, u64>>>,
     /// From which nodes faults took copies, and when.
@@ -169,6 +172,8 @@ impl World {
         let process_clock = Arc::new(ProcessClock::new(executor.clone(), Arc::new(WallClock::default())));
         let copies = Arc::new(Copies::new(setup.engine, process_clock));
         let publishing = copies.clone();
+        let documents: Arc<Mutex<Documents>> = Arc::default();
+        let kept = documents.clone();
         let (artifacts, strikes): (Arc<Book>, Arc<damage::Strikes>) = Default::default();
         let (book, struck) = (artifacts.clone(), strikes.clone());
         let disks: Vec<_> = machines.iter().map(|machine| (machine.id, machine.disk.clone())).collect();
@@ -178,9 +183,10 @@ impl World {
                 written.lock().push(clock.now());
             }
             if *path == documents::cluster_path()
-                && let Ok(cluster) = serde_json::from_slice(data)
+                && let Ok(cluster) = serde_json::from_slice::<Cluster>(data)
             {
                 book.published(clock.now(), &cluster, &disks, &|since| struck.since(since));
+                kept.lock().push((clock.now(), Arc::new(cluster.clone())));
                 publishing.published(cluster);
             }
             if let Some((_, id)) = nodes.iter().find(|(member, _)| member == path)
@@ -189,6 +195,12 @@ impl World {
                 told.lock().insert(*id, member.incarnation);
             }
         });
+        for machine in &machines {
+            wires.troubles().begin(Trouble::Down, machine.host(), executor.now());
+            if setup.crowded.is_some() {
+                wires.troubles().begin(Trouble::Crowded, machine.host(), executor.now());
+            }
+        }
         Arc::new(World {
             witness: Witness::new(executor.clone()),
             copies,
@@ -201,6 +213,7 @@ impl World {
             machines,
             numbers,
             epochs,
+            documents,
             members,
             strikes,
             acknowledgements: AtomicU64::new(0),
@@ -219,6 +232,22 @@ impl World {
     /// When the nodes wrote their collection epochs, so far.
     pub fn epochs(&self) -> Vec<Moment> {
         self.epochs.lock().clone()
+    }
+
+    /// What the run itself knows of the circumstances of requests, so far.
+    pub fn circumstances(&self) -> Circumstances {
+        self.wires.troubles().so_far(self.documents.lock().clone())
+    }
+
+    /// Trouble of a machine's node begins.
+    pub fn trouble(&self, kind: Trouble, position: usize) {
+        self.wires.troubles().begin(kind, self.machines[position].host(), self.executor.now());
+    }
+
+    /// It ends, so much later.
+    pub fn trouble_ends(&self, kind: Trouble, position: usize, later: Duration) {
+        let end = self.executor.now().after(later);
+        self.wires.troubles().end(kind, self.machines[position].host(), end);
     }
 
     /// Whether the coordination service was told of the process that runs there.
@@ -333,6 +362,7 @@ impl World {
             self.executor.sleep(START_AGAIN).await;
         };
         self.tell(format!("{} is up, incarnation {}", machine.id, node.incarnation()));
+        self.wires.troubles().serves(machine.host(), self.executor.now());
         machine.life.lock().node = Some(node.clone());
         let workers: Vec<Worker> = (0..self.setup.workers).map(|_| node.worker(ports.clone())).collect();
         if self.setup.redis_clients > 0 {

@@ -3,14 +3,24 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use bytes::Bytes;
 use model::{Context, Dot, Moment, NodeId, Timestamp, Value, VersionSet};
 use parking_lot::Mutex;
 use wire::messages::Condition;
 
+use crate::circumstances::Circumstances;
+use crate::looks::Looks;
+use crate::network::Host;
 use crate::witness::Events;
 
+/// Why a DEL that counted nothing has failed.
+pub const NOTHING_TO_DELETE: &str = "there was nothing to delete";
+/// Why an EXPIRE, PERSIST or GETEX that changed nothing has failed.
+pub const NOTHING_TO_CHANGE: &str = "there was nothing to change";
+/// Why a SET whose condition did not hold has failed.
+pub const NOT_MET: &str = "the condition was not met";
 /// Bytes of a value that people are shown.
 const BRIEF_BYTES: usize = 16;
 
@@ -160,9 +170,12 @@ pub struct Operation {
     pub condition: Condition,
     /// R of a get, W of a write: answers that it had to have, by the store or by the request itself.
     pub required: u8,
-    /// Whether replicas alone may answer, or did so as far as its client knows. A write's acknowledgement may know
-    /// better: [`Operation::is_strict`].
+    /// Whether it asked that replicas alone answer, by its store or by the request itself.
     pub strict: bool,
+    /// What a get's answer said of itself: whether fallbacks stood in. No judge lets anything off for it.
+    pub sloppy: Option<bool>,
+    /// The host that drove it to its quorum, if that is known: a client for its own gets, a node for its door.
+    pub driver: Option<Host>,
     /// For gets: whether it is the merged pages of a walk, which writes nothing back.
     pub walked: bool,
     /// For puts: from when on the value may read as absent, if ever.
@@ -197,12 +210,27 @@ impl Operation {
         self.action != Action::Get
     }
 
-    /// Whether no fallback stood in for a replica.
-    pub fn is_strict(&self) -> bool {
+    /// Whether its answer said that a fallback stood in for a replica; `None` where answers do not say it.
+    pub fn says_sloppy(&self) -> Option<bool> {
         match self.outcome {
-            Outcome::Written { sloppy, .. } => self.strict || !sloppy,
-            _ => self.strict,
+            Outcome::Written { sloppy, .. } => Some(sloppy),
+            _ => self.sloppy,
         }
+    }
+
+    /// Whether a fallback may stand in for a replica at all, and its answer does not deny that one did.
+    pub fn may_say_sloppy(&self) -> bool {
+        !self.strict && self.says_sloppy() != Some(false)
+    }
+
+    /// How long it took; nothing until it has ended.
+    pub fn lasted(&self) -> Duration {
+        self.returned.map_or(Duration::ZERO, |returned| returned.since(self.invoked))
+    }
+
+    /// Its store and key.
+    pub fn place(&self) -> (&str, &Bytes) {
+        (self.store, &self.key)
     }
 }
 
@@ -220,6 +248,10 @@ pub struct History {
     pub witnessed: Events,
     /// What some commands of plain clients say of expiries.
     pub lifetimes: BTreeMap<OperationId, Lifetime>,
+    /// What the simulator knows of the circumstances of requests.
+    pub circumstances: Circumstances,
+    /// What nodes saw when they read, and who has stored what.
+    pub looks: Looks,
 }
 
 impl History {
@@ -298,10 +330,10 @@ impl Recorder {
         (get.walked, get.strict) = (true, true);
     }
 
-    /// Records what a get's answer shows, and whether replicas alone gave it, before its end.
-    pub fn show(&self, id: OperationId, shown: Vec<Bytes>, strict: bool) {
+    /// Records what a get's answer shows, and whether it says that fallbacks stood in, before its end.
+    pub fn show(&self, id: OperationId, shown: Vec<Bytes>, sloppy: bool) {
         let get = &mut self.history.lock().operations[id.0];
-        (get.shown, get.strict) = (shown, get.strict || strict);
+        (get.shown, get.sloppy) = (shown, Some(sloppy));
     }
 
     /// Records what an operation itself asks for, in place of its store: so many answers, and whether fallbacks may

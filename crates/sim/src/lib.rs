@@ -1,7 +1,7 @@
 //! A whole cluster in one thread: network, time, disks, faults, checkers.
 //!
 //! In reading order: [`dice`], [`executor`], [`network`] and [`disk`] are the world; [`cluster`] puts real nodes and
-//! real clients into it; [`witness`] sees what engines store; [`nemesis`], [`storm`] and [`scenario`] do them harm; [`moves`], [`bounds`],
+//! real clients into it; [`witness`] sees what engines store, and [`looks`] what nodes see when they read; [`circumstances`] knows what was in the way of requests; [`nemesis`], [`storm`] and [`scenario`] do them harm; [`moves`], [`bounds`],
 //! [`numbers`] and [`headmasters`] change who holds what; [`workload`] and [`redis`] keep the clients busy and write the [`history`];
 //! [`check`] judges it, and [`promises`] judges on the way, with what [`witness`] saw and what [`copies`] would be left.
 //! [`artifacts`] pushes and reads tables of a read-only store, which come from [`sources`]. [`swarm`] draws all of this from one seed, and [`run`] plays it.
@@ -12,6 +12,7 @@ pub mod artifacts;
 pub mod bounds;
 pub mod catalogue;
 pub mod check;
+pub mod circumstances;
 pub mod cluster;
 pub mod copies;
 pub mod dice;
@@ -20,6 +21,7 @@ pub mod engine;
 pub mod executor;
 pub mod headmasters;
 pub mod history;
+pub mod looks;
 pub mod moves;
 pub mod nemesis;
 pub mod network;

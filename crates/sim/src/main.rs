@@ -9,7 +9,8 @@ use std::time::Instant;
 use coordination::memory::MemoryFaults;
 use parking_lot::Mutex;
 use sim::catalogue;
-use sim::check::reads::{EXCUSED_PER_MILLE_MAX, Pairs};
+use sim::check::absent::Absences;
+use sim::check::reads::{EXCUSED_PER_MILLE_MAX, Pairs, UNPROMISED_PER_MILLE_MAX};
 use sim::plant::Plant;
 use sim::played::Played;
 use sim::run::{Report, play};
@@ -28,8 +29,8 @@ check    plays the seeds A to B and M further ones, N of them twice, comparing t
 
 /// Seeds without which the part of reads that was excused says nothing.
 const SEEDS_FOR_EXCUSES_MIN: usize = 100;
-/// Largest part of all pairs, in a thousand, that may be promised nothing: 500 seeds had 70 to 440.
-const UNPROMISED_PER_MILLE_MAX: u64 = 700;
+/// The invariants are numbered up to this one.
+const INVARIANT_LAST: u8 = 11;
 /// Longest list of broken promises of one invariant that is printed for one seed.
 const VIOLATIONS_SHOWN_MAX: usize = 4;
 
@@ -143,13 +144,17 @@ fn summary(report: &Report, seconds: f64) -> String {
         if report.setup.storms > 0 { format!(", {} storms", report.setup.storms) } else { String::new() };
     format!(
         "seed {}{away}{storms}: {done} done, {failed} failed, {unknown} of unknown outcome, {} frames, {:.1} virtual s in {seconds:.2} s, \
-         {} gets went back, {} of {} reads of acknowledged writes excused, {} reads waited for the disk, {}, trace {:016x}, {} violations",
+         {} gets went back, {} of {} reads of acknowledged writes excused, {} of {} answers called absent what hints held, \
+         {} answers were sloppy, {} reads waited for the disk, {}, trace {:016x}, {} violations",
         report.setup.seed,
         report.frames,
         report.lasted.as_secs_f64(),
         sim::check::reads::backwards(&report.history).len(),
         report.pairs.deleted + report.pairs.nameless,
         report.pairs.all,
+        report.absences.hinted,
+        report.absences.all,
+        report.sloppy,
         report.refused_reads,
         report.played,
         report.trace,
@@ -158,7 +163,7 @@ fn summary(report: &Report, seconds: f64) -> String {
 }
 
 fn verdict(report: &Report) -> ExitCode {
-    for invariant in 0..=10 {
+    for invariant in 0..=INVARIANT_LAST {
         let broken = report.violations.iter().filter(|violation| violation.invariant == invariant);
         broken.take(VIOLATIONS_SHOWN_MAX).for_each(|violation| println!("  {violation}"));
     }
@@ -255,7 +260,7 @@ fn check_seeds(
                     let started = Instant::now();
                     let report = play(setup(seed));
                     spent_us.fetch_add(started.elapsed().as_micros() as u64, Ordering::Relaxed);
-                    pairs.lock().add(seed, &report.pairs);
+                    pairs.lock().add(seed, &report);
                     *played.lock() += report.played.clone();
                     cold.fetch_add(usize::from(report.refused_reads > 0), Ordering::Relaxed);
                     let again = (position < twice).then(|| play(setup(seed)).trace);
@@ -296,11 +301,18 @@ struct SeedPairs {
     per_mille: u64,
     /// The most that one excused, and which.
     most: (u64, u64),
+    /// Answers that depended on absence.
+    absences: Absences,
+    /// Answers that said that a fallback stood in.
+    sloppy: u64,
 }
 
 impl SeedPairs {
-    fn add(&mut self, seed: u64, pairs: &Pairs) {
+    fn add(&mut self, seed: u64, report: &Report) {
+        let pairs = &report.pairs;
         self.all += *pairs;
+        self.absences += report.absences;
+        self.sloppy += report.sloppy;
         if pairs.all > 0 {
             self.judging += 1;
             self.per_mille += pairs.excused_per_mille();
@@ -312,19 +324,24 @@ impl SeedPairs {
     fn tell(&self, seeds: usize) -> bool {
         let pairs = &self.all;
         let percent = |per_mille: u64| per_mille as f64 / 10.0;
-        let all = (pairs.all + pairs.unpromised).max(1);
         let mean = self.per_mille / self.judging.max(1);
-        let unpromised = pairs.unpromised * 1000 / all;
         println!(
             "reads of acknowledged writes: {} judged, {} excused ({:.1}%: {} may have been deleted, {} cannot be \
-             ordered); {} ({:.1}% of all) are promised nothing",
+             ordered); {:.1}% of all are promised nothing: {} by their numbers or for lost copies, {} because a fallback \
+             may have stood in",
             pairs.all - pairs.deleted - pairs.nameless,
             pairs.deleted + pairs.nameless,
             percent(pairs.excused_per_mille()),
             pairs.deleted,
             pairs.nameless,
+            percent(pairs.unpromised_per_mille()),
             pairs.unpromised,
-            percent(unpromised)
+            pairs.leaning,
+        );
+        println!(
+            "{} answers depended on absence, and {} of them are excused because only hints held something; {} answers \
+             said that a fallback stood in",
+            self.absences.all, self.absences.hinted, self.sloppy
         );
         println!(
             "a seed excuses {:.1}% on average, seed {} the most, {:.1}%",
@@ -332,7 +349,8 @@ impl SeedPairs {
             self.most.1,
             percent(self.most.0)
         );
-        let lenient = seeds >= SEEDS_FOR_EXCUSES_MIN && (pairs.is_lenient() || mean > EXCUSED_PER_MILLE_MAX);
+        let many = seeds >= SEEDS_FOR_EXCUSES_MIN;
+        let lenient = many && (pairs.is_lenient() || mean > EXCUSED_PER_MILLE_MAX);
         if lenient {
             println!(
                 "the judge of reads is too lenient: it may excuse {:.1}% of them, of all pairs and on average of the \

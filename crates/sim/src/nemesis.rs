@@ -12,6 +12,7 @@ use protocol::admission::Peer;
 use runtime::disk::simulated::{Fault as DiskFault, Operation};
 
 use crate::artifacts;
+use crate::circumstances::Trouble;
 use crate::cluster::World;
 use crate::dice::Dice;
 use crate::headmasters;
@@ -180,10 +181,12 @@ impl Harm {
     async fn failing(&mut self, operation: Operation) {
         let machine = &self.world.machines()[self.victim];
         machine.disk().inject(DiskFault::next(operation, self.dice.between(1, 3)));
+        self.world.trouble(Trouble::Disk, self.victim);
         self.last(2000).await;
         let fault = *self.dice.pick(&[Fault::Kill, Fault::PowerCut]);
         self.end_process(fault).await;
         self.world.machines()[self.victim].disk().clear_faults();
+        self.world.trouble_ends(Trouble::Disk, self.victim, Duration::ZERO);
     }
 
     async fn lose_disks(&mut self) {
@@ -230,8 +233,11 @@ impl Harm {
     async fn stalled_sync(&mut self) {
         let sync_us = self.world.machines()[self.victim].sync_us.clone();
         let before = sync_us.swap(self.dice.between(1_000_000, STALLED_SYNC_US), Ordering::Relaxed);
+        self.world.trouble(Trouble::Disk, self.victim);
         self.last(500).await;
         sync_us.store(before.min(3000), Ordering::Relaxed);
+        // The last sync that was begun meanwhile goes on for so long.
+        self.world.trouble_ends(Trouble::Disk, self.victim, Duration::from_micros(STALLED_SYNC_US));
     }
 
     async fn pause(&mut self) {
@@ -251,15 +257,20 @@ impl Harm {
         let slow = self.dice.between(5_000, SLOW_SYNC_US);
         let sync_us = self.world.machines()[self.victim].sync_us.clone();
         let before = sync_us.swap(slow, Ordering::Relaxed);
+        self.world.trouble(Trouble::Disk, self.victim);
         self.last(3000).await;
         sync_us.store(before.min(3000), Ordering::Relaxed);
+        // The last sync that was begun meanwhile goes on for so long.
+        self.world.trouble_ends(Trouble::Disk, self.victim, Duration::from_micros(SLOW_SYNC_US));
     }
 
     async fn full_disk(&mut self) {
         let disk = self.world.machines()[self.victim].disk().clone();
         disk.set_capacity(Some(disk.used_bytes() + self.dice.between(0, 20_000)));
+        self.world.trouble(Trouble::Disk, self.victim);
         self.last(3000).await;
         disk.set_capacity(None);
+        self.world.trouble_ends(Trouble::Disk, self.victim, Duration::ZERO);
     }
 
     async fn partition(&mut self, fault: Fault) {
@@ -328,8 +339,12 @@ impl Harm {
         for _ in 0..CROWD_ATTEMPTS {
             // Bytes alone are over the limit only when something else is under way.
             if let Ok(all) = connection.admit(admission.limits().node_bytes_max) {
+                self.world.trouble(Trouble::Crowded, self.victim);
                 self.last(3000).await;
                 drop(all);
+                if self.world.setup.crowded.is_none() {
+                    self.world.trouble_ends(Trouble::Crowded, self.victim, Duration::ZERO);
+                }
                 break;
             }
             self.world.executor.sleep(Duration::from_millis(1)).await;

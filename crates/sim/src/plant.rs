@@ -130,11 +130,23 @@ pub enum Plant {
     DigestsUncompared,
     /// Nodes that read no file of an artifact that no request reads.
     ArtifactsUnscrubbed,
+    /// A client that says of all answers that a fallback stood in.
+    AllCalledSloppy,
+    /// A client that asks one replica whether a key is there.
+    AbsentByOne,
+    /// A network that says *nothing found* in place of a replica that refuses to read.
+    RefusalIsAbsence,
+    /// A client that takes *unavailable* for *not found*.
+    UnavailableIsAbsent,
+    /// A network that takes the conditions out of puts.
+    ConditionsDropped,
+    /// A network that tells plain clients 0 where a node says 1.
+    DoorsDenyKeys,
 }
 
 impl Plant {
     /// All of them.
-    pub const ALL: [Plant; 62] = [
+    pub const ALL: [Plant; 68] = [
         Plant::LyingDisk,
         Plant::ForgetfulEngine,
         Plant::StaleEngine,
@@ -197,6 +209,12 @@ impl Plant {
         Plant::StagedClaimed,
         Plant::DigestsUncompared,
         Plant::ArtifactsUnscrubbed,
+        Plant::AllCalledSloppy,
+        Plant::AbsentByOne,
+        Plant::RefusalIsAbsence,
+        Plant::UnavailableIsAbsent,
+        Plant::ConditionsDropped,
+        Plant::DoorsDenyKeys,
     ];
 
     /// What it breaks: the invariant whose judge must convict it, the layer at whose seam it lives, and the promise.
@@ -268,6 +286,21 @@ impl Plant {
                 (6, "coordination", "a document is replaced only by a writer that has read it")
             }
             Plant::PastHidden => (5, "coordination", "a node's past is what its newest start left"),
+            _ => self.facts_of_absence(),
+        }
+    }
+
+    /// The same of what is broken of who may say that a key is absent, or that fallbacks stood in.
+    fn facts_of_absence(self) -> (u8, &'static str, &'static str) {
+        match self {
+            Plant::AllCalledSloppy => {
+                (7, "client", "an answer says that a fallback stood in only where one had to")
+            }
+            Plant::AbsentByOne => (11, "client", "a key is absent when R replicas hold nothing that lives"),
+            Plant::RefusalIsAbsence => (11, "network", "a replica that has not looked has not found nothing"),
+            Plant::UnavailableIsAbsent => (11, "client", "a key of which too few can tell is unavailable"),
+            Plant::ConditionsDropped => (11, "network", "a condition is judged by R replicas"),
+            Plant::DoorsDenyKeys => (11, "network", "a door counts each key that is there"),
             _ => self.facts_of_artifacts(),
         }
     }

@@ -17,6 +17,7 @@ use parking_lot::Mutex;
 
 use crate::check::durable::{self, Event};
 use crate::check::forgotten::Forgetting;
+use crate::check::owing;
 use crate::check::{Attribution, Violation};
 use crate::cluster::World;
 use crate::dice::Dice;
@@ -174,14 +175,23 @@ impl Promises {
             // One of several that it may be; the others are judged.
             return None;
         }
-        let copies = event.map(|event| durable::copies(held, event, write.is_strict())).unwrap_or_default();
-        if copies.len() >= required {
+        let copies = |leans: bool| event.map_or(0, |event| durable::copies(held, event, !leans).len());
+        let found = copies(false);
+        if found >= required || (copies(true) >= required && self.may_lean(write, event)) {
             return None;
         }
         if may_be_forgotten(id) {
             return None;
         }
-        Some(self.describe(id, write, event, held, (copies.len(), required), &struck))
+        Some(self.describe(id, write, event, held, (found, required), &struck))
+    }
+
+    /// Whether a fallback may have stood in for a replica of the write, by what the simulator knows.
+    fn may_lean(&self, write: &Operation, event: Option<Event>) -> bool {
+        let world = &self.world;
+        let (circumstances, looks) = (world.circumstances(), world.witness.looks_of(write.store, &write.key));
+        let known = History { circumstances, looks, ..History::default() };
+        owing::may_lean(&known, write, event.map(|event| event.dot))
     }
 
     /// Whether an acknowledged write without a known event has none: of a put, and of a deletion that no node stored.

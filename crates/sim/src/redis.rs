@@ -3,13 +3,15 @@
 //! They know neither contexts nor versions. A reply says what a plain client sees and no more, so the history has
 //! [`Outcome::Shown`] and [`Outcome::Acknowledged`] for it, and the judges make of them what they can.
 
+mod replies;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use futures_util::future::{Either, select};
-use model::Moment;
+use model::{Moment, NodeId};
 use runtime::Ports;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use wire::messages::Condition;
@@ -18,10 +20,11 @@ use wire::resp::{Reply, ReplyParser};
 use crate::cluster::{LAST_WRITE, PLAIN, World, redis_address};
 use crate::dice::Dice;
 use crate::executor::{ProcessId, WallClock};
-use crate::history::{Action, Basis, Lifetime, Operation, OperationId, Outcome, Recorder};
+use crate::history::{Action, Basis, Lifetime, NOTHING_TO_DELETE, Operation, OperationId, Outcome, Recorder};
 use crate::network::{Host, LinkStream};
 use crate::plant::Plant;
 use crate::workload::{MANY_MAX, TTLS_MS, key};
+use replies::{acknowledged, changed, got_and_changed, refused, shown, stored};
 
 /// Pause before a client that lost its connection opens another.
 const CONNECT_AGAIN: Duration = Duration::from_millis(100);
@@ -57,6 +60,11 @@ const ONLY: [(Lifetime, &[u8]); 4] = [
     (Lifetime::IfSooner, b"LT"),
 ];
 
+/// How many reads of a thousand ask only whether the key is there.
+const FINDS_PER_MILLE: u64 = 200;
+/// Commands that do, and what they say of a key that is not.
+const FINDS: [(&[u8], i64); 3] = [(b"EXISTS", 0), (b"TTL", -2), (b"STRLEN", 0)];
+
 /// So long that no clock of a run takes it for over.
 const LONG_MS: u64 = 1_000_000;
 
@@ -66,6 +74,11 @@ enum Asked {
     Hello,
     Choose,
     Get(OperationId),
+    /// EXISTS, STRLEN or TTL: this number says that there is nothing, and no other says what there is.
+    Find {
+        get: OperationId,
+        nothing: i64,
+    },
     Set {
         set: Set,
         put: OperationId,
@@ -96,9 +109,13 @@ pub struct RedisClient {
     touches: Dice,
     /// For conditions on expiries, and values that keep theirs.
     lifetimes: Dice,
+    /// For commands that only ask whether a key is there.
+    finds: Dice,
     written: u64,
     /// The store of the connection.
     store: &'static str,
+    /// The node of the connection.
+    door: NodeId,
 }
 
 impl RedisClient {
@@ -109,15 +126,29 @@ impl RedisClient {
         let dice = Dice::apart(world.setup.seed, 100 + u64::from(number));
         let touches = Dice::apart(world.setup.seed, 5000 + u64::from(number));
         let lifetimes = Dice::apart(world.setup.seed, 6000 + u64::from(number));
-        let store = LAST_WRITE;
-        RedisClient { world, recorder, number, ports, dice, touches, lifetimes, written: 0, store }
+        let finds = Dice::apart(world.setup.seed, 7000 + u64::from(number));
+        let door = world.machines()[0].id();
+        RedisClient {
+            world,
+            recorder,
+            number,
+            ports,
+            dice,
+            touches,
+            lifetimes,
+            finds,
+            written: 0,
+            store: LAST_WRITE,
+            door,
+        }
     }
 
     /// Works until `end`, over one connection after the other.
     pub async fn work(mut self, end: Moment) {
         while self.ports.clock.now() < end {
             let machine = self.dice.below(self.world.machines().len() as u64) as usize;
-            let address = redis_address(self.world.machines()[machine].id());
+            self.door = self.world.machines()[machine].id();
+            let address = redis_address(self.door);
             if let Ok(link) = self.ports.network.connect(&address).await {
                 let stream = LinkStream::new(link, self.ports.entropy.clone());
                 self.converse(stream, end).await;
@@ -233,8 +264,24 @@ impl RedisClient {
             command(bytes, &[b"DEL", &at]);
             return Asked::Delete(self.begin(at, Action::Delete));
         }
-        command(bytes, &[b"GET", &at]);
-        Asked::Get(self.begin(at, Action::Get))
+        self.get(bytes, at)
+    }
+
+    /// Reads a key, or asks only whether it is there.
+    fn get(&mut self, bytes: &mut BytesMut, at: Bytes) -> Asked {
+        let finds = self.finds.chance(FINDS_PER_MILLE);
+        // A value of no bytes has the length of one that is not there.
+        let ways = if self.world.setup.empty.is_some() { &FINDS[..2] } else { &FINDS };
+        match finds.then(|| *self.finds.pick(ways)) {
+            Some((word, nothing)) => {
+                command(bytes, &[word, &at]);
+                Asked::Find { get: self.begin(at, Action::Get), nothing }
+            }
+            None => {
+                command(bytes, &[b"GET", &at]);
+                Asked::Get(self.begin(at, Action::Get))
+            }
+        }
     }
 
     /// Goes on with the other store.
@@ -271,6 +318,14 @@ impl RedisClient {
         let reads = matches!(set, Set::Get | Set::PresentGet);
         let read = reads.then(|| self.begin(at.clone(), Action::Get));
         let put = self.begin(at, Action::Put(value));
+        self.recorder.condition(
+            put,
+            match set {
+                Set::Absent => Condition::IfAbsent,
+                Set::Present | Set::PresentGet => Condition::IfPresent,
+                Set::Plain | Set::Get => Condition::None,
+            },
+        );
         if (expires && !lasts) || keeps {
             self.recorder.may_expire(put);
         }
@@ -362,6 +417,14 @@ impl RedisClient {
             Asked::Hello => assert!(matches!(reply, Reply::Map(_)), "HELLO is answered with {reply:?}"),
             Asked::Choose => assert_eq!(acknowledged(reply), Outcome::Acknowledged, "the store is there"),
             Asked::Get(get) => self.end(*get, shown(reply)),
+            Asked::Find { get, nothing } => self.end(
+                *get,
+                match reply {
+                    Reply::Integer(number) if number == nothing => Outcome::Shown(None),
+                    Reply::Integer(_) => Outcome::Indeterminate("what is there is not told".to_owned()),
+                    other => refused(other),
+                },
+            ),
             Asked::Set { set, put, read } => {
                 self.end(*put, stored(*set, reply));
                 if let Some(read) = read {
@@ -373,7 +436,7 @@ impl RedisClient {
                 match reply {
                     Reply::Integer(1) => Outcome::Acknowledged,
                     // Nothing was there, so nothing was written.
-                    Reply::Integer(0) => Outcome::Failed("there was nothing to delete".to_owned()),
+                    Reply::Integer(0) => Outcome::Failed(NOTHING_TO_DELETE.to_owned()),
                     other => refused(other),
                 },
             ),
@@ -385,7 +448,7 @@ impl RedisClient {
             Asked::DeleteMany(deletes) => {
                 let outcome = match reply {
                     Reply::Integer(count) if *count == deletes.len() as i64 => Outcome::Acknowledged,
-                    Reply::Integer(0) => Outcome::Failed("there was nothing to delete".to_owned()),
+                    Reply::Integer(0) => Outcome::Failed(NOTHING_TO_DELETE.to_owned()),
                     Reply::Integer(count) => {
                         assert!(
                             (0..deletes.len() as i64).contains(count),
@@ -427,7 +490,7 @@ impl RedisClient {
         let end = |id: &OperationId| self.end(*id, Outcome::Indeterminate("no reply".to_owned()));
         match asked {
             Asked::Hello | Asked::Choose => {}
-            Asked::Get(id) | Asked::Delete(id) | Asked::Touch(id) => end(id),
+            Asked::Get(id) | Asked::Find { get: id, .. } | Asked::Delete(id) | Asked::Touch(id) => end(id),
             Asked::GetTouch { read, touch, .. } => [read, touch].into_iter().for_each(end),
             Asked::Set { put, read, .. } => std::iter::once(put).chain(read).for_each(end),
             Asked::GetMany(ids) | Asked::SetMany(ids) | Asked::DeleteMany(ids) => ids.iter().for_each(end),
@@ -443,8 +506,10 @@ impl RedisClient {
             action,
             basis: Basis::Overwrite,
             condition: Condition::None,
-            // Its answers do not say whether fallbacks stood in.
             strict: !self.world.setup.sloppy,
+            // Its answers do not say whether fallbacks stood in.
+            sloppy: None,
+            driver: Some(Host(self.door.0)),
             walked: false,
             expires: None,
             shown_until: None,
@@ -468,60 +533,5 @@ fn command(bytes: &mut BytesMut, words: &[&[u8]]) {
         bytes.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
         bytes.extend_from_slice(word);
         bytes.extend_from_slice(b"\r\n");
-    }
-}
-
-fn shown(reply: &Reply) -> Outcome {
-    match reply {
-        Reply::Bulk(value) => Outcome::Shown(Some(value.clone())),
-        Reply::Null => Outcome::Shown(None),
-        other => refused(other),
-    }
-}
-
-fn acknowledged(reply: &Reply) -> Outcome {
-    match reply {
-        Reply::Simple(word) if &word[..] == b"OK" => Outcome::Acknowledged,
-        other => refused(other),
-    }
-}
-
-/// What the reply to a SET says of the write.
-fn stored(set: Set, reply: &Reply) -> Outcome {
-    let refusal = || Outcome::Failed("the condition was not met".to_owned());
-    match (set, reply) {
-        (Set::Absent | Set::Present | Set::PresentGet, Reply::Null) => refusal(),
-        (Set::Get, Reply::Bulk(_) | Reply::Null) | (Set::PresentGet, Reply::Bulk(_)) => Outcome::Acknowledged,
-        (_, other) => acknowledged(other),
-    }
-}
-
-/// What the reply to an EXPIRE or PERSIST says of the change.
-fn changed(reply: &Reply) -> Outcome {
-    match reply {
-        Reply::Integer(1) => Outcome::Acknowledged,
-        Reply::Integer(0) => Outcome::Failed("there was nothing to change".to_owned()),
-        other => refused(other),
-    }
-}
-
-/// What the reply to a GETEX says of the change.
-fn got_and_changed(reply: &Reply, may_be_so: bool) -> Outcome {
-    match reply {
-        Reply::Bulk(_) if may_be_so => Outcome::Indeterminate("it may have been so before".to_owned()),
-        Reply::Bulk(_) => Outcome::Acknowledged,
-        Reply::Null => Outcome::Failed("there was nothing to change".to_owned()),
-        other => refused(other),
-    }
-}
-
-/// # Panics
-/// When the reply is no error: a client would not know what to make of it.
-fn refused(reply: &Reply) -> Outcome {
-    let Reply::Error(text) = reply else { panic!("no client expects {reply:?} here") };
-    let text = String::from_utf8_lossy(text).into_owned();
-    match text.starts_with("INDETERMINATE ") {
-        true => Outcome::Indeterminate(text),
-        false => Outcome::Failed(text),
     }
 }

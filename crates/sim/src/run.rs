@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use runtime::BoxFuture;
 
 use crate::artifacts;
+use crate::check::absent::Absences;
 use crate::check::reads::Pairs;
 use crate::check::{self, Violation};
 use crate::cluster::World;
@@ -67,6 +68,10 @@ pub struct Report {
     pub refused_reads: u64,
     /// How many reads were judged.
     pub pairs: Pairs,
+    /// How many answers depended on absence.
+    pub absences: Absences,
+    /// How many answers said that a fallback stood in.
+    pub sloppy: u64,
     /// How often it came to what is rare.
     pub played: Played,
     /// Polls of tasks.
@@ -145,12 +150,7 @@ pub fn play_story(setup: Setup, story: Story) -> Report {
     world.executor.spawn(operator, Box::pin(looking));
     let ended = world.executor.run(&done, Moment::default().after(LIMIT));
 
-    let history = History {
-        epochs: world.epochs(),
-        strikes: world.strikes(),
-        witnessed: world.witness.events(),
-        ..recorder.history()
-    };
+    let history = history_of(&world, &recorder);
     let Found { remains, hints, wrong, unequal, left, moved } = std::mem::take(&mut *found.lock());
     let (mut violations, judged) = check::all(&history, &remains, setup.rules());
     for violation in violations.iter_mut().filter(|found| found.about.is_some()).take(EXPLAINED_MAX) {
@@ -182,6 +182,8 @@ pub fn play_story(setup: Setup, story: Story) -> Report {
         frames: world.wires.frames(),
         refused_reads: world.refused_reads(),
         pairs: judged.pairs,
+        absences: judged.absences,
+        sloppy: judged.sloppy,
         played: Played {
             lifetimes: judged.lifetimes as u64,
             crowded: world.crowded_batches(),
@@ -195,6 +197,18 @@ pub fn play_story(setup: Setup, story: Story) -> Report {
     };
     world.end();
     report
+}
+
+/// What clients asked and heard, and what was seen beside them.
+fn history_of(world: &World, recorder: &Recorder) -> History {
+    History {
+        epochs: world.epochs(),
+        strikes: world.strikes(),
+        witnessed: world.witness.events(),
+        circumstances: world.circumstances(),
+        looks: world.witness.looks(),
+        ..recorder.history()
+    }
 }
 
 fn describe(halt: &Halt, at: Moment) -> String {

@@ -564,7 +564,6 @@ impl Setup {
             replicas: usize::from(self.replicas),
             reads_required: usize::from(self.reads),
             writes_required: usize::from(self.writes),
-            sloppy: self.sloppy,
             copies_kept: !unnoticed,
             refilled: losses,
             hints_lost: losses && self.without.contains(&SafetyNet::AntiEntropy),
@@ -572,6 +571,7 @@ impl Setup {
                 && !losses
                 && self.storms == 0
                 && !self.faults.iter().any(|&fault| Setup::takes_unacknowledged(fault)),
+            numbers_change: self.renumbers,
             reaped_after: self.expiry_margin.saturating_sub(2 * self.clock_error()),
         }
     }

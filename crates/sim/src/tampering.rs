@@ -9,8 +9,8 @@ use bytes::{Bytes, BytesMut};
 use model::{Epoch, NodeId, StoreName, Value, Version, VersionSet};
 use wire::ErrorCode;
 use wire::messages::{
-    ArtifactsDocument, Merged, ReplicaGot, ReplicaMerged, Request, Response, decode_request, decode_response,
-    encode_request, encode_response,
+    ArtifactsDocument, Condition, Merged, ReplicaGot, ReplicaMerged, Request, Response, decode_request,
+    decode_response, encode_request, encode_response,
 };
 
 use crate::artifacts::Book;
@@ -45,6 +45,12 @@ pub fn tamper(plant: Plant, mut dice: Dice) -> Option<Tamper> {
             let mut asked = BTreeMap::new();
             Box::new(move |frame: &mut Vec<u8>| claim_done(&mut asked, frame))
         }
+        Plant::RefusalIsAbsence => {
+            let mut asked = BTreeMap::new();
+            Box::new(move |frame: &mut Vec<u8>| find_nothing(&mut asked, frame))
+        }
+        Plant::ConditionsDropped => Box::new(drop_condition),
+        Plant::DoorsDenyKeys => Box::new(|frame: &mut Vec<u8>| deny_keys(frame)),
         Plant::HintsRedirected | Plant::OldValues => {
             Box::new(move |frame: &mut Vec<u8>| change_merge(plant, &mut dice, &mut values, frame))
         }
@@ -81,6 +87,41 @@ fn claim_done(asked: &mut BTreeMap<u64, usize>, frame: &mut Vec<u8>) {
         let mut bytes = BytesMut::new();
         encode_response(id, &Response::ReplicaMerged(merged), &mut bytes);
         *frame = bytes.to_vec();
+    }
+}
+
+/// Says that a node which refuses to read some keys has found nothing.
+fn find_nothing(asked: &mut BTreeMap<u64, usize>, frame: &mut Vec<u8>) {
+    let bytes = Bytes::copy_from_slice(frame);
+    if let Ok((id, Request::ReplicaGet(get))) = decode_request(bytes.clone()) {
+        asked.insert(id, get.keys.len());
+        return;
+    }
+    let Ok((id, Response::Failure(failure))) = decode_response(bytes) else { return };
+    if let (ErrorCode::Overloaded, Some(&keys)) = (failure.code, asked.get(&id)) {
+        let sets = std::iter::repeat_n(Ok(VersionSet::default()), keys).collect();
+        let got = ReplicaGot { generation: Default::default(), epoch: Default::default(), sets };
+        let mut bytes = BytesMut::new();
+        encode_response(id, &Response::ReplicaGot(got), &mut bytes);
+        *frame = bytes.to_vec();
+    }
+}
+
+fn drop_condition(frame: &mut Vec<u8>) {
+    let Ok((id, Request::Put(mut put))) = decode_request(Bytes::copy_from_slice(frame)) else { return };
+    if matches!(put.condition, Condition::IfAbsent | Condition::IfPresent) {
+        put.condition = Condition::None;
+        replace_request(frame, id, &Request::Put(put));
+    }
+}
+
+/// What plain clients are told arrives as text.
+fn deny_keys(frame: &mut [u8]) {
+    let (one, zero) = (b":1\r\n", b":0\r\n");
+    let mut from = 0;
+    while let Some(place) = frame[from..].windows(one.len()).position(|bytes| bytes == one) {
+        frame[from + place..from + place + one.len()].copy_from_slice(zero);
+        from += place + one.len();
     }
 }
 

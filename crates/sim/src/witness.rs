@@ -19,6 +19,7 @@ use storage::{Change, Commit, Remains, StorageEngine, StorageError};
 use crate::copies::{self, HINTS};
 use crate::executor::Executor;
 use crate::history::{Action, Operation};
+use crate::looks::Looks;
 
 /// Events that no client was told of.
 #[derive(Clone, Debug, Default)]
@@ -112,6 +113,8 @@ pub struct Witness {
     keys: Mutex<BTreeMap<Place, Known>>,
     /// Of what any replica has stored as its own.
     events: Mutex<Events>,
+    /// What nodes saw when they read, and who has stored what.
+    looks: Mutex<Looks>,
     /// Engines that are open now.
     engines: Mutex<BTreeMap<(NodeId, String), Weak<dyn StorageEngine>>>,
 }
@@ -123,6 +126,7 @@ impl Witness {
             executor,
             keys: Mutex::default(),
             events: Mutex::default(),
+            looks: Mutex::default(),
             engines: Mutex::default(),
         })
     }
@@ -130,6 +134,21 @@ impl Witness {
     /// What any replica has stored so far that clients were not told of.
     pub fn events(&self) -> Events {
         self.events.lock().clone()
+    }
+
+    /// What nodes have seen so far when they read, and who has stored what.
+    pub fn looks(&self) -> Looks {
+        self.looks.lock().clone()
+    }
+
+    /// The same of one key.
+    pub(crate) fn looks_of(&self, store: &str, key: &Bytes) -> Looks {
+        self.looks.lock().only(store, key)
+    }
+
+    /// A node has lost all that it held.
+    pub(crate) fn lost(&self, node: NodeId) {
+        self.looks.lock().lost(node, self.executor.now());
     }
 
     /// Looks on at what `node` does with the engines that it opens.
@@ -192,7 +211,21 @@ impl Witness {
         }
     }
 
+    /// A node's own record of a key is read: for somebody who asked, or before it is written.
+    fn looked(&self, (store, key): (&str, &[u8]), node: NodeId, record: Option<&Bytes>, reads: bool) {
+        let (key, now) = (Bytes::copy_from_slice(key), self.executor.now());
+        let mut looks = self.looks.lock();
+        looks.of_mut(store, &key).look(node, record, (reads, now), copies::read_record);
+    }
+
     fn saw(&self, place: Place, node: NodeId, hint_for: Option<NodeId>, set: Option<VersionSet>) {
+        let now = self.executor.now();
+        let mut looks = self.looks.lock();
+        match hint_for {
+            None => looks.of_mut(&place.0, &place.1).store(node, set.as_ref(), now),
+            Some(target) => looks.of_mut(&place.0, &place.1).park(node, target, set.as_ref(), now),
+        }
+        drop(looks);
         let mut keys = self.keys.lock();
         let known = keys.entry(place.clone()).or_default();
         let versions = set.iter().flat_map(|set| set.versions());
@@ -366,11 +399,19 @@ struct WitnessedEngine {
 }
 
 impl WitnessedEngine {
+    fn looked(&self, key: &[u8], record: Option<&Bytes>, reads: bool) {
+        if let Some(store) = copies::store_of(&self.name) {
+            self.witness.looked((store, key), self.node, record, reads);
+        }
+    }
+
     fn saw(&self, partition: PartitionId, key: &[u8], record: Option<Bytes>, removed: Option<Bytes>) {
         let key = Bytes::copy_from_slice(key);
         if self.name == HINTS {
             // A hint leaves when it is delivered; what it held is elsewhere then. Or a round removes it.
             if let Some((place, set)) = removed.and_then(|hint| copies::read_hint(&key, &hint)) {
+                let (target, now) = (NodeId(partition.0), self.witness.executor.now());
+                self.witness.looks.lock().of_mut(&place.0, &place.1).park(self.node, target, None, now);
                 self.witness.hint_left(place, &set);
             }
             let Some(record) = record else { return };
@@ -384,7 +425,30 @@ impl WitnessedEngine {
 }
 
 impl StorageEngine for WitnessedEngine {
-    storage::forward_engine!(inner: get, read, acknowledges_at_once, repairable, room, durable, sync, position, scan, walk, find, partitions, drop_partition, stats, close);
+    storage::forward_engine!(inner: acknowledges_at_once, repairable, room, durable, sync, position, scan, walk, find, partitions, drop_partition, stats, close);
+
+    fn get(&self, partition: PartitionId, token: Token, key: &[u8]) -> Result<Option<Bytes>, StorageError> {
+        let record = self.inner.get(partition, token, key)?;
+        self.looked(key, record.as_ref(), true);
+        Ok(record)
+    }
+
+    fn read(
+        &self,
+        partition: PartitionId,
+        token: Token,
+        key: &[u8],
+        visit: &mut dyn FnMut(&Bytes),
+    ) -> Result<bool, StorageError> {
+        let there = self.inner.read(partition, token, key, &mut |record| {
+            self.looked(key, Some(record), true);
+            visit(record);
+        })?;
+        if !there {
+            self.looked(key, None, true);
+        }
+        Ok(there)
+    }
 
     fn update<'a>(
         &self,
@@ -395,6 +459,7 @@ impl StorageEngine for WitnessedEngine {
     ) -> Result<Option<Commit>, StorageError> {
         let (mut seen, mut removed) = (None, None);
         let commit = self.inner.update(partition, token, key, &mut |record| {
+            self.looked(key, record, false);
             let change = change(record);
             removed = record.filter(|_| matches!(change, Change::Remove)).cloned();
             seen = match &change {

@@ -198,8 +198,15 @@ impl Worker {
         let request = self.request();
         let id = self.begin(store, &key, Action::Get, Basis::Overwrite, None);
         self.require(id, &request);
-        let (outcome, context) = match handle.get_with(key.clone(), &self.sent(request)).await {
+        let request = match self.world.setup.plant {
+            Some(Plant::AbsentByOne) => RequestOptions { required: Some(1), ..request },
+            _ => self.sent(request),
+        };
+        let (outcome, context) = match handle.get_with(key.clone(), &request).await {
             Ok(found) => self.got(id, &found),
+            Err(_) if self.world.setup.plant == Some(Plant::UnavailableIsAbsent) => {
+                (Outcome::Got(VersionSet::default()), None)
+            }
             Err(error) => (refused(&error), None),
         };
         let answered = context.is_some();
@@ -279,8 +286,13 @@ impl Worker {
 
     /// What a get's answer says, and the context for the next write.
     fn got(&self, id: OperationId, found: &Found) -> (Outcome, Option<Context>) {
-        self.recorder.show(id, found.values().cloned().collect(), !found.is_sloppy());
+        self.recorder.show(id, found.values().cloned().collect(), self.is_called_sloppy(found.is_sloppy()));
         (Outcome::Got(found.set().clone()), Some(found.context()))
+    }
+
+    /// What the history says that an answer says of fallbacks; a planted bug says it of all.
+    fn is_called_sloppy(&self, sloppy: bool) -> bool {
+        sloppy || self.world.setup.plant == Some(Plant::AllCalledSloppy)
     }
 
     /// What the next request asks for, in place of what its store says.
@@ -340,10 +352,13 @@ impl Worker {
             store,
             key: key.clone(),
             required: if action == Action::Get { setup.reads } else { setup.writes },
+            // Its node drives a write.
+            driver: (action == Action::Get).then_some(Host(100 + self.number)),
             action,
             basis,
             condition: Condition::None,
             strict: !setup.sloppy,
+            sloppy: None,
             walked: false,
             expires: ttl.map(|ttl| now.after(ttl)),
             shown_until: ttl.map(|ttl| now.after(ttl)),

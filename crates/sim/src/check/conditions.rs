@@ -1,21 +1,85 @@
-//! Conditions of writes mean what they say, as far as the node that stamps can know (invariant 4 where siblings are kept).
+//! Conditions of writes mean what they say (invariant 4 where siblings are kept, and 11).
 //!
-//! A condition is judged by the replica that stamps, from what it holds, so two replicas may let two writers through.
-//! But what one replica says must fit together, and must have a reason:
+//! A condition is judged from what R replicas hold (11). So where quorums meet, whoever stamps:
+//! - a write *if absent* is not made where another was acknowledged before it was asked, and nothing may hide that one;
+//! - a write *if present* is not refused there.
+//!
+//! Two writers at the same time may both be let through, by two replicas. But what one replica says must fit together,
+//! and must have a reason (4):
 //! - a write is refused because the key exists, or made because it does, only where somebody may have written it before;
 //! - of two writes that one actor stamped *if absent*, the later needs something that may have taken the key away;
 //! - where siblings are kept, a write that was made *if current* has seen all that its actor had stamped before.
 
 use wire::messages::Condition;
 
-use super::{Violation, name};
-use crate::history::{Action, Basis, History, Operation, OperationId, Outcome};
+use super::forgotten::Forgetting;
+use super::owing::Owing;
+use super::{Attribution, Rules, Violation, name};
+use crate::history::{Action, Basis, History, NOT_MET, Operation, OperationId, Outcome, Remains};
 
 /// What a refusal says when the key has a value.
 const EXISTS: &str = "the key already exists";
+/// What a refusal says when the key has none.
+const DOES_NOT_EXIST: &str = "the key does not exist";
 
 /// Checks the outcome of each write with a condition.
-pub fn check(history: &History) -> Vec<Violation> {
+pub fn check(history: &History, remains: &[Remains], rules: Rules) -> Vec<Violation> {
+    let mut violations = by_stampers(history);
+    if history.operations.iter().any(|operation| operation.condition != Condition::None) {
+        violations.extend(by_anybody(history, remains, rules));
+    }
+    violations
+}
+
+/// Checks writes whose condition was decided as if the key were absent, though a write of it was acknowledged before.
+fn by_anybody(history: &History, remains: &[Remains], rules: Rules) -> Vec<Violation> {
+    let known = Attribution::new(history, remains);
+    let forgetting = Forgetting::new(history, &known, rules.reaped_after);
+    let owing = Owing::new(history, &known, rules);
+    let mut violations = Vec::new();
+    for (place, operations) in history.by_key() {
+        for &id in &operations {
+            let operation = history.operation(id);
+            let (Some(what), Some(returned)) = (calls_absent(operation), operation.returned) else {
+                continue;
+            };
+            let is_there = |&&put: &&OperationId| {
+                let written = history.operation(put);
+                let acknowledged = matches!(written.outcome, Outcome::Written { .. } | Outcome::Acknowledged);
+                matches!(written.action, Action::Put(_))
+                    && acknowledged
+                    && written.returned < Some(operation.invoked)
+                    && rules.between(history, written.invoked, returned).meets(rules.reads_required, written)
+                    && !forgetting.may_be_hidden(put, returned)
+                    && !owing.may_lean(put)
+            };
+            if let Some(put) = operations.iter().find(is_there) {
+                let detail =
+                    format!("{}: {id:?} {what}, though {put:?} was acknowledged before", name(&place));
+                violations.push(Violation { invariant: 11, about: Some(*put), detail });
+            }
+        }
+    }
+    violations
+}
+
+/// What became of a write because its key was taken for absent.
+fn calls_absent(operation: &Operation) -> Option<&'static str> {
+    match (operation.condition, &operation.outcome) {
+        (Condition::IfAbsent, Outcome::Written { .. } | Outcome::Acknowledged) => {
+            Some("was made because the key is absent")
+        }
+        (Condition::IfPresent, Outcome::Failed(reason))
+            if reason == NOT_MET || reason.contains(DOES_NOT_EXIST) =>
+        {
+            Some("was refused because the key is absent")
+        }
+        _ => None,
+    }
+}
+
+/// Checks what single stampers say.
+fn by_stampers(history: &History) -> Vec<Violation> {
     let mut violations = Vec::new();
     for (place, operations) in history.by_key() {
         for &id in &operations {
@@ -35,14 +99,14 @@ pub fn check(history: &History) -> Vec<Violation> {
 }
 
 fn refused_without_a_value(history: &History, operations: &[OperationId], id: OperationId) -> Option<String> {
-    let refused =
-        matches!(&history.operation(id).outcome, Outcome::Failed(reason) if reason.contains(EXISTS));
+    let exists = |reason: &str| reason == NOT_MET || reason.contains(EXISTS);
+    let refused = matches!(&history.operation(id).outcome, Outcome::Failed(reason) if exists(reason));
     (refused && !may_exist(history, operations, id))
         .then(|| "was refused because the key exists, though nobody had written it".to_owned())
 }
 
 fn made_without_a_value(history: &History, operations: &[OperationId], id: OperationId) -> Option<String> {
-    let made = matches!(history.operation(id).outcome, Outcome::Written { .. });
+    let made = matches!(history.operation(id).outcome, Outcome::Written { .. } | Outcome::Acknowledged);
     (made && !may_exist(history, operations, id))
         .then(|| "was made because the key exists, though nobody had written it".to_owned())
 }
@@ -130,7 +194,7 @@ mod tests {
             refuse(&mut story, refused);
             let late = story.put_blind("c");
             story.written(late, 1, 1);
-            assert_eq!(check(&story.history).is_empty(), fine);
+            assert_eq!(by_stampers(&story.history).is_empty(), fine);
         }
     }
 
@@ -146,7 +210,38 @@ mod tests {
             }
             let made = conditional(&mut story, "b", Condition::IfPresent);
             story.written(made, 1, 1);
-            assert_eq!(check(&story.history).is_empty(), fine);
+            assert_eq!(by_stampers(&story.history).is_empty(), fine);
+        }
+    }
+
+    #[test]
+    fn whoever_stamps_a_write_if_absent_another_was_acknowledged_before_is_caught() {
+        use super::super::examples::rules;
+        for (before, deleted, node, wrong) in [(true, false, 2, 1), (false, false, 2, 0), (true, true, 2, 0)]
+        {
+            let mut story = Story::default();
+            let put = story.put_blind("a");
+            if before {
+                story.written(put, 1, 1);
+            }
+            if deleted {
+                let delete = story.delete(Basis::Overwrite);
+                story.indeterminate(delete);
+            }
+            let made = conditional(&mut story, "b", Condition::IfAbsent);
+            if !before {
+                story.written(put, 1, 1);
+            }
+            story.written(made, node, 1);
+            let refused = conditional(&mut story, "c", Condition::IfPresent);
+            story.failed(refused);
+            let count = check(&story.history, &[], rules()).len();
+            assert_eq!(count, wrong, "put before: {before}, deleted: {deleted}");
+            story.history.operations[refused.0].outcome = Outcome::Failed(NOT_MET.to_owned());
+            let count = check(&story.history, &[], rules()).len();
+            assert_eq!(count, wrong + usize::from(!deleted), "it was there by then");
+            let apart = Rules { replicas: 4, ..rules() };
+            assert_eq!(check(&story.history, &[], apart), [], "quorums need not meet");
         }
     }
 
@@ -162,7 +257,7 @@ mod tests {
             }
             let later = conditional(&mut story, "b", Condition::IfAbsent);
             story.written(later, second, 3);
-            assert_eq!(check(&story.history).is_empty(), fine, "deleted: {deleted}, by node {second}");
+            assert_eq!(by_stampers(&story.history).is_empty(), fine, "deleted: {deleted}, by node {second}");
         }
     }
 
@@ -177,7 +272,7 @@ mod tests {
             let made = story.put("b", Basis::After(get));
             story.history.operations[made.0].condition = Condition::IfCurrent;
             story.written(made, 1, count);
-            assert_eq!(check(&story.history).is_empty(), fine, "event {count}");
+            assert_eq!(by_stampers(&story.history).is_empty(), fine, "event {count}");
         }
     }
 }

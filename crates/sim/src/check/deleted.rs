@@ -3,6 +3,7 @@
 //! A delete has replaced every version which its context covers, or, if it named none, which its answer says that its
 //! coordinator knew: none of them may be there at the end, nor be read afterwards where quorums meet. A Redis DEL
 //! tells neither, but it reads a quorum first: where quorums meet it has replaced all that was acknowledged before it.
+//! Where it may have found no quorum to read from, it has deleted what its coordinator knew.
 
 use std::collections::BTreeMap;
 
@@ -10,28 +11,31 @@ use bytes::Bytes;
 use model::{Dot, Moment, Value, Vector};
 
 use super::forgotten::replaced_by;
+use super::owing::Owing;
 use super::{Attribution, Rules, StoreKey, Violation, name};
-use crate::history::{Action, History, Operation, OperationId, Outcome, Remains};
+use crate::history::{Action, History, OperationId, Outcome, Remains};
 
 /// Checks what is left, and what was read, against what each delete has replaced.
 pub fn check(history: &History, remains: &[Remains], rules: Rules) -> Vec<Violation> {
     let known = Attribution::new(history, remains);
+    let owing = Owing::new(history, &known, rules);
     let mut violations = Vec::new();
     for (place, operations) in history.by_key() {
         let puts = sightings(history, &known, remains, &place, &operations);
         for &id in &operations {
             let delete = history.operation(id);
-            let Some(gone) = Gone::by(history, delete) else { continue };
+            let Some(gone) = Gone::by(history, &owing, id) else { continue };
             // A delete that asked for fewer acknowledgements than its store may have lost all its copies.
-            let is_kept = rules.copies_required(delete) > 0;
+            let is_kept = rules.copies_required(delete, true) > 0;
             let back = |(put, shown): (&OperationId, &Sightings)| {
-                if *put == id || !gone.includes(history, *put, shown, rules) {
+                if *put == id || !gone.includes(history, *put, shown, (rules, &owing)) {
                     return None;
                 }
                 let sees = |get: &&OperationId| {
+                    let leans = owing.may_lean(**get) || owing.may_lean(id);
                     let get = history.operation(**get);
                     let answered = get.returned.expect("it has shown something");
-                    rules.between(history, delete.invoked, answered).meet(get, delete)
+                    !leans && rules.between(history, delete.invoked, answered).meet(get, delete)
                 };
                 let got = shown.after(history, delete.returned).iter().find(sees);
                 let seen = match got {
@@ -115,27 +119,34 @@ enum Gone {
 }
 
 impl Gone {
-    fn by(history: &History, delete: &Operation) -> Option<Gone> {
+    fn by(history: &History, owing: &Owing<'_>, id: OperationId) -> Option<Gone> {
+        let delete = history.operation(id);
         match (&delete.action, &delete.outcome) {
             (Action::Delete, Outcome::Written { .. }) => replaced_by(history, delete).map(Gone::Covered),
-            (Action::Delete, Outcome::Acknowledged) => {
+            (Action::Delete, Outcome::Acknowledged) if !owing.may_be_unread(id) => {
                 Some(Gone::Before { asked: delete.invoked, told: delete.returned? })
             }
             _ => None,
         }
     }
 
-    fn includes(&self, history: &History, put: OperationId, shown: &Sightings, rules: Rules) -> bool {
+    fn includes(
+        &self,
+        history: &History,
+        id: OperationId,
+        shown: &Sightings,
+        (rules, owing): (Rules, &Owing<'_>),
+    ) -> bool {
         match self {
             Gone::Covered(vector) => {
                 !shown.events.is_empty() && shown.events.iter().all(|&dot| vector.covers(dot))
             }
             Gone::Before { asked, told } => {
-                let put = history.operation(put);
+                let put = history.operation(id);
                 let acknowledged = matches!(put.outcome, Outcome::Acknowledged | Outcome::Written { .. });
                 let rules = rules.between(history, put.invoked, *told);
-                let seen = rules.meets(rules.reads_required, !rules.sloppy, put);
-                acknowledged && seen && put.returned < Some(*asked)
+                let seen = rules.meets(rules.reads_required, put);
+                acknowledged && seen && put.returned < Some(*asked) && !owing.may_lean(id)
             }
         }
     }

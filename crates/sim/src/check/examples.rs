@@ -1,13 +1,18 @@
 //! Histories told by hand, for the judges' own tests. Time goes on by one microsecond with each line.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use model::{Actor, Context, Dot, Moment, NodeId, Timestamp, Value, Vector, Version, VersionSet};
+use model::{
+    Actor, Cluster, Consistency, Context, Dot, Generation, Moment, Node, NodeId, Partition, PartitionId,
+    Ring, Store, StoreName, Timestamp, Value, Vector, Version, VersionSet, Zone,
+};
 
 use wire::messages::Condition;
 
 use super::Rules;
+use crate::circumstances::Circumstances;
 use crate::history::{Action, Basis, History, Operation, OperationId, Outcome, Remains};
 use crate::witness::Deletion;
 
@@ -17,11 +22,11 @@ pub(crate) fn rules() -> Rules {
         replicas: 3,
         reads_required: 2,
         writes_required: 2,
-        sloppy: false,
         copies_kept: true,
         refilled: false,
         hints_lost: false,
         reads_monotonic: false,
+        numbers_change: false,
         reaped_after: Duration::ZERO,
     }
 }
@@ -44,6 +49,28 @@ impl Default for Story {
 }
 
 impl Story {
+    /// A story of a cluster of these nodes, which are the key's replicas, and node 4.
+    pub(crate) fn with_replicas(nodes: &[u32]) -> Story {
+        let zone = Zone("z".to_owned());
+        let members: Vec<Node> = (1..=4).map(|id| Node::new(NodeId(id), zone.clone(), "h:1", None)).collect();
+        let partition = Partition {
+            id: PartitionId(0),
+            start: 0,
+            nodes: nodes.iter().copied().chain([4]).map(NodeId).collect(),
+            coming: None,
+            unknown: Default::default(),
+            since: Generation::default(),
+        };
+        let consistency = Consistency { replicas: 3, reads_required: 2, writes_required: 2 };
+        let name = StoreName::new(super::siblings::STORE).expect("well formed");
+        let store = Store::new(name, consistency).expect("they fit");
+        let ring = Ring::new(vec![partition]).expect("one is enough");
+        let cluster = Cluster::new("told", members, ring, vec![store]);
+        let mut story = Story::default();
+        story.history.circumstances = Circumstances::calm(vec![(Moment::default(), Arc::new(cluster))]);
+        story
+    }
+
     pub(crate) fn dot(node: u32, count: u64) -> Dot {
         Dot { actor: Actor { node: NodeId(node), incarnation: 1, birth: 1 }, count }
     }
@@ -177,7 +204,7 @@ impl Story {
         }
     }
 
-    fn tick(&mut self) -> Moment {
+    pub(crate) fn tick(&mut self) -> Moment {
         self.now.nanos += 1000;
         self.now
     }
@@ -193,6 +220,8 @@ impl Story {
             condition: Condition::None,
             required: 2,
             strict: true,
+            sloppy: None,
+            driver: None,
             walked: false,
             expires: None,
             shown_until: None,

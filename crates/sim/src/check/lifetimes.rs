@@ -5,6 +5,7 @@
 
 use model::{Dot, Timestamp, WallMillis};
 
+use super::owing::Owing;
 use super::{Attribution, Rules, StoreKey, Violation, name};
 use crate::history::{History, Lifetime, OperationId, Outcome, Remains};
 use crate::witness::Life;
@@ -22,12 +23,13 @@ pub fn check(history: &History, remains: &[Remains], rules: Rules) -> (Vec<Viola
         return (violations, judged);
     }
     let known = Attribution::new(history, remains);
+    let owing = Owing::new(history, &known, rules);
     for (&id, &lifetime) in &history.lifetimes {
         if history.operation(id).outcome != Outcome::Acknowledged {
             continue;
         }
         let verdict = match lifetime {
-            Lifetime::Kept => kept(history, &known, id, rules),
+            Lifetime::Kept => kept(history, &known, id, (rules, &owing)),
             condition => held(history, &known, id, condition),
         };
         judged += usize::from(verdict.is_some());
@@ -81,7 +83,12 @@ fn held(
 }
 
 /// Whether a value has the expiry of one that was there before it.
-fn kept(history: &History, known: &Attribution, id: OperationId, rules: Rules) -> Option<Result<(), String>> {
+fn kept(
+    history: &History,
+    known: &Attribution,
+    id: OperationId,
+    (rules, owing): (Rules, &Owing<'_>),
+) -> Option<Result<(), String>> {
     let put = history.operation(id);
     let place: StoreKey = (put.store, put.key.clone());
     let lives = history.witnessed.lives.get(&(put.store.to_owned(), put.key.clone()))?;
@@ -102,7 +109,10 @@ fn kept(history: &History, known: &Attribution, id: OperationId, rules: Rules) -
                 .all()
                 .filter(|(_, write)| (write.store, &write.key) == (place.0, &place.1))
                 .filter(|(_, write)| write.is_write() && write.returned.is_some_and(|at| at < put.invoked))
-                .filter(|(_, write)| rules.meets(rules.reads_required, put.strict, write))
+                .filter(|(write_id, write)| {
+                    let leans = (!put.strict && owing.may_be_unread(id)) || owing.may_lean(*write_id);
+                    !leans && rules.meets(rules.reads_required, write)
+                })
                 .filter(|(_, write)| matches!(write.outcome, Outcome::Acknowledged | Outcome::Written { .. }))
                 .filter_map(|(write, _)| known.event(write))
                 .map(|(dot, timestamp)| (timestamp, dot))
@@ -129,6 +139,7 @@ fn lasts(stamped: Timestamp, until: WallMillis) -> bool {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
+    use model::Moment;
 
     use super::super::examples::{Story, rules};
     use super::*;
@@ -222,6 +233,8 @@ mod tests {
         assert_eq!(broken(&story), (0, 1), "it may have seen the deletion");
         let mut story = kept(long, Life::Ever);
         story.history.operations[1].strict = false;
+        assert_eq!(broken(&story), (1, 1), "nothing kept it from its replicas");
+        story.history.operations[1].returned = Some(Moment { nanos: 1_000_000_000 });
         assert_eq!(broken(&story), (0, 0), "its quorum need not meet that of the put");
     }
 }

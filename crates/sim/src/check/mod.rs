@@ -1,12 +1,13 @@
 //! The judges: pure functions from what happened to what must not have happened.
 //!
-//! [`conditions`] is 4 for writes that have one, [`durable`] (while the run goes on) and [`lost`] (at its end) are invariant 1, [`drained`] is 2 as far as hints go, [`deleted`] and [`expired`] are 3, [`touched`] is 3 and 7 for what changes when a value expires, [`lifetimes`] is 5 for what commands say of that, [`siblings`] is 4, [`values`] is 5, [`moved`] and [`numbers`] are 6, [`reads`] is 7, and
+//! [`conditions`] is 4 for writes that have one, [`durable`] (while the run goes on) and [`lost`] (at its end) are invariant 1, [`drained`] is 2 as far as hints go, [`deleted`] and [`expired`] are 3, [`touched`] is 3 and 7 for what changes when a value expires, [`lifetimes`] is 5 for what commands say of that, [`siblings`] is 4, [`values`] is 5, [`moved`] and [`numbers`] are 6, [`reads`] and [`sloppy`] are 7, [`absent`] is 11, and
 //! [`plain`] is 1 and 7 for what clients hear that see no versions, [`artifacts`] is 10, of stories and of runs that push some.
 //! Each knows only the history, what the nodes hold at the end, and the promises that this run's settings and faults
 //! leave standing ([`Rules`]).
 //!
 //! Must never: look at how the cluster works inside; a judge that shares the defendant's code shares its bugs.
 
+pub mod absent;
 pub mod artifacts;
 pub mod conditions;
 pub mod deleted;
@@ -18,9 +19,11 @@ pub mod lifetimes;
 pub mod lost;
 pub mod moved;
 pub mod numbers;
+pub(crate) mod owing;
 pub mod plain;
 pub mod reads;
 pub mod siblings;
+pub mod sloppy;
 pub mod touched;
 pub mod values;
 
@@ -60,8 +63,6 @@ pub struct Rules {
     pub reads_required: usize,
     /// The stores' W.
     pub writes_required: usize,
-    /// Whether the stores let fallbacks stand in, unless a request says otherwise.
-    pub sloppy: bool,
     /// Whether no fault took copies away for good: then all W are there at the end, otherwise one must be.
     pub copies_kept: bool,
     /// Whether faults took copies that nodes noticed and brought in again, from as many replicas as one of W is among.
@@ -70,21 +71,24 @@ pub struct Rules {
     pub hints_lost: bool,
     /// Whether the stores promise reads that never go backwards, and no fault took away what was shown.
     pub reads_monotonic: bool,
+    /// Whether stores change their numbers: then R is what the documents say.
+    pub numbers_change: bool,
     /// No node reaps a value sooner than so long after it may read as absent: what it waits, less what clocks differ.
     pub reaped_after: Duration,
 }
 
 impl Rules {
-    /// Whether the get's answer owes anything to the write's acknowledgement: their quorums meet.
+    /// Whether the get's answer owes anything to the write's acknowledgement, if replicas alone gave both: their quorums
+    /// meet.
     pub fn meet(&self, get: &Operation, write: &Operation) -> bool {
-        self.meets(usize::from(get.required), get.is_strict(), write)
+        self.meets(usize::from(get.required), write)
     }
 
-    /// Whether whoever asks so many replicas meets one of those that acknowledged the write.
-    pub fn meets(&self, asked: usize, strict: bool, write: &Operation) -> bool {
+    /// Whether whoever asks so many replicas meets one of those that acknowledged the write, if replicas alone did.
+    pub fn meets(&self, asked: usize, write: &Operation) -> bool {
         let written = usize::from(write.required);
         let brought_back = !self.refilled || written >= self.writes_required;
-        self.copies_kept && brought_back && strict && write.is_strict() && asked + written > self.replicas
+        self.copies_kept && brought_back && asked + written > self.replicas
     }
 
     /// The rules for what lies between two moments: where faults take copies for good, copies are kept as long as none
@@ -94,13 +98,13 @@ impl Rules {
     }
 
     /// Copies that an acknowledged write must have at the end. Faults are drawn for the stores' W: a request that asks
-    /// for fewer may lose them all.
-    pub fn copies_required(&self, write: &Operation) -> usize {
+    /// for fewer may lose them all. `leans`: whether a fallback may have stood in for a replica.
+    pub fn copies_required(&self, write: &Operation, leans: bool) -> usize {
         let written = usize::from(write.required);
         let spared = written >= self.writes_required;
         match (self.copies_kept, self.refilled) {
             (true, false) => written,
-            (true, true) if spared && self.hints_lost && !write.is_strict() => 1,
+            (true, true) if spared && self.hints_lost && leans => 1,
             (true, true) if spared => written,
             (false, _) if spared => 1,
             _ => 0,
@@ -115,13 +119,17 @@ pub struct Judged {
     pub pairs: reads::Pairs,
     /// Commands with a condition on an expiry, or that keep one.
     pub lifetimes: usize,
+    /// Answers that depend on absence.
+    pub absences: absent::Absences,
+    /// Answers that say that a fallback stood in.
+    pub sloppy: u64,
 }
 
 /// All invariants; and how much was judged.
 pub fn all(history: &History, remains: &[Remains], rules: Rules) -> (Vec<Violation>, Judged) {
     let mut violations = values::check(history, remains);
     violations.extend(lost::check(history, remains, rules));
-    violations.extend(conditions::check(history));
+    violations.extend(conditions::check(history, remains, rules));
     violations.extend(deleted::check(history, remains, rules));
     violations.extend(expired::check(history, remains));
     violations.extend(touched::check(history, remains));
@@ -131,7 +139,11 @@ pub fn all(history: &History, remains: &[Remains], rules: Rules) -> (Vec<Violati
     violations.extend(plain::check(history, remains, rules));
     let (broken, lifetimes) = lifetimes::check(history, remains, rules);
     violations.extend(broken);
-    (violations, Judged { pairs, lifetimes })
+    let (claimed, absences) = absent::check(history, rules);
+    violations.extend(claimed);
+    let (told, sloppy) = sloppy::check(history, remains, rules);
+    violations.extend(told);
+    (violations, Judged { pairs, lifetimes, absences, sloppy })
 }
 
 /// A key of a store.
@@ -262,40 +274,33 @@ mod tests {
     use super::examples::{Story, rules};
     use super::*;
 
-    /// What a get that asked so many owes to a write that asked so many, of N=3 and the stores' R=2, W=2.
-    fn meet(rules: Rules, (asked, strict): (u8, bool), (written, sloppy): (u8, bool)) -> bool {
+    /// Whether a get that asked so many owes anything to a write that asked so many, of N=3 and the stores' R=2, W=2.
+    fn meet(rules: Rules, asked: u8, written: u8) -> bool {
         let mut story = Story::default();
         let put = story.put_blind("a");
         story.written(put, 1, 1);
         let get = story.get();
         let operations = &mut story.history.operations;
-        (operations[get.0].required, operations[get.0].strict) = (asked, strict);
-        (operations[put.0].required, operations[put.0].strict) = (written, false);
-        if let Outcome::Written { sloppy: told, .. } = &mut operations[put.0].outcome {
-            *told = sloppy;
-        }
+        (operations[get.0].required, operations[put.0].required) = (asked, written);
         rules.meet(&operations[get.0], &operations[put.0])
     }
 
     #[test]
     fn a_get_owes_to_a_write_what_the_numbers_of_both_promise() {
         for (asked, written) in [(1, 3), (2, 2), (3, 1), (3, 3)] {
-            assert!(meet(rules(), (asked, true), (written, false)), "{asked} {written}");
-            assert!(!meet(rules(), (asked, false), (written, false)), "fallbacks answered");
-            assert!(!meet(rules(), (asked, true), (written, true)), "fallbacks acknowledged");
-            let lost = Rules { copies_kept: false, ..rules() };
-            assert!(!meet(lost, (asked, true), (written, false)));
+            assert!(meet(rules(), asked, written), "{asked} {written}");
+            assert!(!meet(Rules { copies_kept: false, ..rules() }, asked, written));
         }
         for (asked, written) in [(1, 1), (1, 2), (2, 1)] {
-            assert!(!meet(rules(), (asked, true), (written, false)), "{asked} {written}");
+            assert!(!meet(rules(), asked, written), "{asked} {written}");
         }
     }
 
     #[test]
     fn what_asked_for_fewer_copies_than_its_store_may_be_missing_where_disks_were_lost() {
         let refilled = Rules { refilled: true, ..rules() };
-        assert!(meet(refilled, (2, true), (2, false)));
-        assert!(!meet(refilled, (3, true), (1, false)));
+        assert!(meet(refilled, 2, 2));
+        assert!(!meet(refilled, 3, 1));
         let mut story = Story::default();
         let put = story.put_blind("a");
         for (written, rules, copies) in [
@@ -307,7 +312,11 @@ mod tests {
             (1, Rules { copies_kept: false, ..rules() }, 0),
         ] {
             story.history.operations[put.0].required = written;
-            assert_eq!(rules.copies_required(story.history.operation(put)), copies, "{written} {rules:?}");
+            assert_eq!(
+                rules.copies_required(story.history.operation(put), false),
+                copies,
+                "{written} {rules:?}"
+            );
         }
     }
 }

@@ -5,6 +5,7 @@ use model::{Moment, VersionSet};
 
 use super::durable::{self, Event};
 use super::forgotten::Forgetting;
+use super::owing::Owing;
 use super::{Attribution, Rules, StoreKey, Violation, name};
 use crate::history::{Action, History, Operation, Outcome, Remains};
 
@@ -15,9 +16,10 @@ const THE_END: Moment = Moment { nanos: u64::MAX };
 pub fn check(history: &History, remains: &[Remains], rules: Rules) -> Vec<Violation> {
     let known = Attribution::new(history, remains);
     let forgetting = Forgetting::new(history, &known, rules.reaped_after);
+    let owing = Owing::new(history, &known, rules);
     let mut violations = Vec::new();
     for held in remains {
-        kept(history, held, &known, &forgetting, rules, &mut violations);
+        kept(history, held, (&known, &forgetting, &owing), rules, &mut violations);
     }
     violations
 }
@@ -26,8 +28,7 @@ pub fn check(history: &History, remains: &[Remains], rules: Rules) -> Vec<Violat
 fn kept(
     history: &History,
     held: &Remains,
-    known: &Attribution,
-    forgetting: &Forgetting<'_>,
+    (known, forgetting, owing): (&Attribution, &Forgetting<'_>, &Owing<'_>),
     rules: Rules,
     violations: &mut Vec<Violation>,
 ) {
@@ -46,7 +47,7 @@ fn kept(
             None => !set.versions().is_empty(),
         };
         let copies = held.replicas.iter().filter(|(node, _)| holds(&held.of_replica(*node))).count();
-        let copies_required = rules.copies_required(put);
+        let copies_required = rules.copies_required(put, rules.hints_lost && owing.may_lean(id));
         if copies < copies_required || !holds(&merged) {
             let detail = format!(
                 "{}: {id:?} was acknowledged, but {copies} replicas hold it or what replaced it, {copies_required} must",

@@ -7,9 +7,11 @@
 //!
 //! Only stores that keep siblings, and only keys whose every write names its context, can be judged so.
 
+use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::{Value, VersionSet};
+use model::{Dot, Value, VersionSet};
+use wire::messages::Condition;
 
 use super::{Attribution, StoreKey, Violation, name, sets};
 use crate::history::{Action, Basis, History, Operation, OperationId, Outcome, Remains};
@@ -96,6 +98,24 @@ impl Causality<'_> {
         set.versions().iter().filter_map(of).collect()
     }
 
+    /// What is gone because a write *if absent* replaced it that stands there, or that something there had seen. Such a
+    /// write has seen what R replicas knew to be deleted or expired, whatever its context says.
+    fn gone(&self, place: &StoreKey, set: &VersionSet, there: &Writes) -> Vec<OperationId> {
+        let nothing = Writes::new();
+        let seen = |later: &OperationId| self.seen.get(later).unwrap_or(&nothing);
+        let all = there.iter().flat_map(|later| seen(later).iter().chain([later]));
+        let made = all.map(|&id| self.history.operation(id));
+        let made = made.filter(|write| write.condition == Condition::IfAbsent);
+        let Some(until) = made.filter_map(|write| write.returned).max() else { return Vec::new() };
+        let ends = |write: &Operation| write.action == Action::Delete || write.expires.is_some();
+        let is_gone = |&(dot, id): &(Dot, OperationId)| {
+            let write = self.history.operation(id);
+            let accounted = || there.contains(&id) || there.iter().any(|later| seen(later).contains(&id));
+            ends(write) && write.invoked <= until && set.vector().covers(dot) && !accounted()
+        };
+        self.known.dots_of(place).filter(is_gone).map(|(_, id)| id).collect()
+    }
+
     fn judge(&self, place: &StoreKey, set: &VersionSet) -> Vec<String> {
         let mut violations = Vec::new();
         let there = self.writes(place, set);
@@ -109,8 +129,12 @@ impl Causality<'_> {
                 ));
             }
         }
+        let gone = LazyCell::new(|| self.gone(place, set, &there));
         for (dot, write) in self.known.dots_of(place) {
-            let accounted = there.contains(&write) || there.iter().any(|later| seen(later).contains(&write));
+            let replaced = |later: &OperationId| *later == write || seen(later).contains(&write);
+            let accounted = there.iter().any(replaced);
+            // Asked only of what is missing.
+            let accounted = accounted || (set.vector().covers(dot) && gone.iter().any(replaced));
             if set.vector().covers(dot) && !accounted {
                 violations.push(format!(
                     "{}: missing sibling: {write:?} ({dot}) is covered, but only {there:?} are there",
@@ -125,6 +149,8 @@ impl Causality<'_> {
 #[cfg(test)]
 mod tests {
     use super::super::examples::Story;
+    use wire::messages::Condition;
+
     use super::check;
     use crate::history::Basis;
 
@@ -140,6 +166,25 @@ mod tests {
         let last = story.get();
         story.got_covering(last, &[(dot_c, "c")], &[dot_a, dot_b]);
         assert_eq!(check(&story.history, &[]), []);
+    }
+
+    #[test]
+    fn a_write_if_absent_has_seen_what_was_deleted_before_it() {
+        for (condition, wrong) in [(Condition::IfAbsent, 0), (Condition::None, 2)] {
+            let mut story = Story::default();
+            let put = story.put_blind("a");
+            let (first, _) = story.written(put, 1, 1);
+            let get = story.get();
+            story.got(get, &[(first, "a")]);
+            let delete = story.delete(Basis::After(get));
+            let (deleted, _) = story.written(delete, 1, 2);
+            let made = story.put_blind("b");
+            story.history.operations[made.0].condition = condition;
+            let (dot, _) = story.written(made, 2, 1);
+            let last = story.get();
+            story.got_covering(last, &[(dot, "b")], &[first, deleted]);
+            assert_eq!(check(&story.history, &[]).len(), wrong, "{condition:?}");
+        }
     }
 
     #[test]

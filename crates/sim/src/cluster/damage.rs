@@ -4,6 +4,7 @@ use model::{Moment, NodeId};
 use parking_lot::Mutex;
 
 use super::World;
+use crate::circumstances::Trouble;
 use crate::dice::Dice;
 use crate::plant::Plant;
 
@@ -43,6 +44,8 @@ impl World {
     /// Puts an empty disk into a machine whose node does not run.
     pub fn wipe(&self, position: usize) {
         self.strike(position);
+        self.trouble(Trouble::Lost, position);
+        self.witness.lost(self.machines[position].id);
         self.machines[position].disk.wipe();
     }
 
@@ -60,6 +63,7 @@ impl World {
     /// Flips a bit of the last copy of these bytes on a machine's disk; false when they are not there.
     pub fn flip(&self, position: usize, bytes: &[u8]) -> bool {
         self.strike(position);
+        self.trouble(Trouble::Flipped, position);
         let disk = &self.machines[position].disk;
         let found = disk.files().into_iter().rev().find_map(|(path, contents)| {
             let at = contents.windows(bytes.len()).rposition(|window| window == bytes)?;
@@ -106,6 +110,7 @@ impl World {
         };
         let path = &files[number].0;
         self.strike(position);
+        self.trouble(Trouble::Flipped, position);
         if machine.disk.flip_bit(path, at as u64, dice.below(8) as u8) {
             self.executor.note(17, model::Token::of(path.as_bytes()).0 ^ at as u64);
             self.tell(format!("{}: a bit of {path} flips, in byte {at}", machine.id));

@@ -11,8 +11,11 @@ impl World {
         let Life { process, node, session, identity } = std::mem::take(&mut *machine.life.lock());
         machine.life.lock().identity = identity;
         let Some(process) = process else { return };
+        self.trouble(Trouble::Down, position);
         self.witness.ended(machine.id);
         if self.setup.engine == EngineKind::Memory {
+            self.trouble(Trouble::Lost, position);
+            self.witness.lost(machine.id);
             self.strike(position);
         }
         // Its links first: what its tasks would still send when they are dropped, a dead process does not.
@@ -28,19 +31,24 @@ impl World {
     pub async fn pause(&self, position: usize, length: Duration) {
         let Some(process) = self.machines[position].life.lock().process else { return };
         self.tell(format!("{} pauses for {length:?}", self.machines[position].id));
+        self.trouble(Trouble::Paused, position);
         self.executor.pause(process);
         self.executor.sleep(length).await;
         self.executor.resume(process);
+        self.trouble_ends(Trouble::Paused, position, Duration::ZERO);
     }
 
     /// Lets what waits for a disk or a source in a node's process go on waiting until then.
     pub fn stall_waiting(&self, position: usize, until: Moment) {
         let Some(process) = self.machines[position].life.lock().process else { return };
+        self.trouble(Trouble::Disk, position);
+        self.trouble_ends(Trouble::Disk, position, until.since(self.executor.now()));
         self.executor.stall_waiting(process, until);
     }
 
     /// Lets every process that stands still go on.
     pub fn resume_all(&self) {
+        self.wires.troubles().end_all(Trouble::Paused, self.executor.now());
         for process in self.machines.iter().filter_map(|machine| machine.life.lock().process) {
             self.executor.resume(process);
         }
@@ -64,6 +72,7 @@ impl World {
             (life.process, life.node.clone())
         };
         if let (Some(process), Some(node)) = (process, node) {
+            self.trouble(Trouble::Down, position);
             let leaving = node.clone();
             if self.within(process, async move { leaving.leave().await }).await.is_none() {
                 return;

@@ -115,6 +115,7 @@ impl Wires {
             return self.schedule(state, to, item);
         }
         if matches!(item, Item::Frame(_)) && state.dice.chance(state.conditions.loss_per_mille) {
+            self.troubles.lost_frame((from_host, to_host), self.executor.now());
             if let Item::Frame(frame) = item {
                 link.ends[to.end].bytes -= frame.len().min(link.ends[to.end].bytes);
             }
@@ -135,12 +136,14 @@ impl Wires {
         else {
             return;
         };
-        let arrives = self.executor.now().after(state.delay(hosts[1 - to.end], hosts[to.end]));
+        let (sent, way) = (self.executor.now(), (hosts[1 - to.end], hosts[to.end]));
+        let arrives = sent.after(state.delay(way.0, way.1));
         let overtakes = state.conditions.reorder && !is_stream && matches!(item, Item::Frame(_));
         let Some(link) = state.links.get_mut(&to.link) else { return };
         let last = &mut link.ends[to.end].arrives_last;
         let arrives = if overtakes { arrives } else { arrives.max(*last) };
         *last = arrives.max(*last);
+        self.troubles.slow_frame(way, sent, arrives);
         let wires = self.clone();
         self.executor.at(arrives, move || wires.deliver(to, item));
     }
@@ -264,6 +267,7 @@ impl LinkSender for Sender {
             return Err(NetworkError::Closed);
         }
         if link.ends[to.end].bytes >= LINK_BYTES_MAX {
+            self.wires.troubles.broken_link((link.hosts[0], link.hosts[1]), self.wires.executor.now());
             return Err(NetworkError::Overloaded);
         }
         let mut frame = BytesMut::new();

@@ -19,6 +19,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use runtime::{BoxFuture, Link, Listener, Network, NetworkError};
 
+use crate::circumstances::{Trouble, Troubles};
 use crate::dice::Dice;
 use crate::executor::{Executor, ProcessId};
 
@@ -78,6 +79,7 @@ pub type Tamper = Box<dyn FnMut(&mut Vec<u8>) + Send>;
 pub struct Wires {
     executor: Arc<Executor>,
     state: Arc<Mutex<State>>,
+    troubles: Troubles,
 }
 
 struct State {
@@ -124,7 +126,12 @@ impl Wires {
             late: None,
             frames: 0,
         };
-        Wires { executor, state: Arc::new(Mutex::new(state)) }
+        Wires { executor, state: Arc::new(Mutex::new(state)), troubles: Troubles::default() }
+    }
+
+    /// What went wrong on these wires so far, and with the hosts at their ends.
+    pub fn troubles(&self) -> &Troubles {
+        &self.troubles
     }
 
     /// The network as one process of `host` uses it.
@@ -135,11 +142,13 @@ impl Wires {
     /// Holds back everything that `from` sends to `to`, connections too.
     pub fn block(&self, from: Host, to: Host) {
         self.state.lock().blocked.insert((from, to));
+        self.troubles.begin_between(Trouble::Blocked, (from, to), self.executor.now());
     }
 
     /// Lets it through again, what was held back first.
     pub fn unblock(&self, from: Host, to: Host) {
         self.state.lock().blocked.remove(&(from, to));
+        self.troubles.end_between(Trouble::Blocked, (from, to), self.executor.now());
         self.release_held();
     }
 
@@ -154,12 +163,19 @@ impl Wires {
             state.conditions.duplicate_per_mille = 0;
             state.conditions.reorder = false;
         }
+        for kind in [Trouble::Blocked, Trouble::Slow, Trouble::Cutting] {
+            self.troubles.end_all(kind, self.executor.now());
+        }
         self.release_held();
     }
 
     /// Everything from and to `host` takes this much longer; zero ends it.
     pub fn slow(&self, host: Host, by: Duration) {
         self.state.lock().slow.insert(host, by);
+        match by {
+            Duration::ZERO => self.troubles.end(Trouble::Slow, host, self.executor.now()),
+            _ => self.troubles.begin(Trouble::Slow, host, self.executor.now()),
+        }
     }
 
     /// Breaks a link of `from` in place of so many in a thousand of the frames that it sends: what it has taken in is
@@ -167,13 +183,20 @@ impl Wires {
     pub fn cut_answers(&self, from: Host, per_mille: u64) {
         let mut state = self.state.lock();
         match per_mille {
-            0 => state.cutting.remove(&from),
-            _ => state.cutting.insert(from, per_mille),
-        };
+            0 => {
+                state.cutting.remove(&from);
+                self.troubles.end(Trouble::Cutting, from, self.executor.now());
+            }
+            _ => {
+                state.cutting.insert(from, per_mille);
+                self.troubles.begin(Trouble::Cutting, from, self.executor.now());
+            }
+        }
     }
 
     /// Breaks every link between the two hosts.
     pub fn break_links(&self, a: Host, b: Host) {
+        self.troubles.broken_link((a, b), self.executor.now());
         let between = |ends: [Host; 2]| ends == [a, b] || ends == [b, a];
         self.end_links(&|hosts, _| between(hosts).then_some([true, true]), Duration::ZERO);
     }

@@ -200,8 +200,32 @@ impl Setup {
         }
     }
 
+    /// The same for bugs of who may say that a key is absent, or that fallbacks stood in.
+    fn bring_out_absence(&mut self, plant: Plant) -> (Vec<Fault>, u64) {
+        (self.nodes, self.sloppy, self.deletes, self.keys) = (5, true, 100, 20);
+        match plant {
+            Plant::RefusalIsAbsence => (vec![Fault::Crowd], 20),
+            Plant::UnavailableIsAbsent => {
+                self.deadline = Duration::from_millis(300);
+                (vec![Fault::Isolate, Fault::OneWay], 20)
+            }
+            Plant::ConditionsDropped => {
+                self.conditional = 500;
+                (Vec::new(), 0)
+            }
+            Plant::DoorsDenyKeys => {
+                self.redis_clients = 3;
+                (Vec::new(), 0)
+            }
+            _ => (Vec::new(), 0),
+        }
+    }
+
     /// The same for bugs of read-only stores.
     fn bring_out_of_artifacts(&mut self, plant: Plant) -> (Vec<Fault>, u64) {
+        if plant.breaks() == 11 || plant == Plant::AllCalledSloppy {
+            return self.bring_out_absence(plant);
+        }
         if plant.breaks() == 10 {
             self.readers = 3;
             self.think = Duration::from_millis(5);
