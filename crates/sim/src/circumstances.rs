@@ -21,7 +21,7 @@ use crate::network::Host;
 
 /// So long after the end of its cause a node may still be suspected, or a link not open again: probes of a suspected
 /// node and attempts to connect have pauses of up to two seconds, and one may meet the end of the cause.
-pub const AFTERMATH: Duration = Duration::from_secs(3);
+pub const AFTERMATH: Duration = Duration::from_secs(6);
 /// A frame that takes so long counts as trouble between its two hosts: others may take its sender for late.
 pub const SLOW_FRAME: Duration = Duration::from_millis(100);
 /// So long a frame that was lost is waited for, at most: the longest deadline of a run.

@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use sim::catalogue;
 use sim::check::absent::Absences;
 use sim::check::reads::{EXCUSED_PER_MILLE_MAX, Pairs, UNPROMISED_PER_MILLE_MAX};
+use sim::check::sloppy::Told;
 use sim::plant::Plant;
 use sim::played::Played;
 use sim::run::{Report, play};
@@ -154,7 +155,7 @@ fn summary(report: &Report, seconds: f64) -> String {
         report.pairs.all,
         report.absences.hinted,
         report.absences.all,
-        report.sloppy,
+        report.sloppy.all,
         report.refused_reads,
         report.played,
         report.trace,
@@ -304,7 +305,7 @@ struct SeedPairs {
     /// Answers that depended on absence.
     absences: Absences,
     /// Answers that said that a fallback stood in.
-    sloppy: u64,
+    sloppy: Told,
 }
 
 impl SeedPairs {
@@ -340,8 +341,8 @@ impl SeedPairs {
         );
         println!(
             "{} answers depended on absence, and {} of them are excused because only hints held something; {} answers \
-             said that a fallback stood in",
-            self.absences.all, self.absences.hinted, self.sloppy
+             said that a fallback stood in, {} of them for no known reason",
+            self.absences.all, self.absences.hinted, self.sloppy.all, self.sloppy.unexplained
         );
         println!(
             "a seed excuses {:.1}% on average, seed {} the most, {:.1}%",

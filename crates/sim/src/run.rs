@@ -11,6 +11,7 @@ use runtime::BoxFuture;
 use crate::artifacts;
 use crate::check::absent::Absences;
 use crate::check::reads::Pairs;
+use crate::check::sloppy::Told;
 use crate::check::{self, Violation};
 use crate::cluster::World;
 use crate::dice::Dice;
@@ -71,7 +72,7 @@ pub struct Report {
     /// How many answers depended on absence.
     pub absences: Absences,
     /// How many answers said that a fallback stood in.
-    pub sloppy: u64,
+    pub sloppy: Told,
     /// How often it came to what is rare.
     pub played: Played,
     /// Polls of tasks.

@@ -122,7 +122,7 @@ pub struct Judged {
     /// Answers that depend on absence.
     pub absences: absent::Absences,
     /// Answers that say that a fallback stood in.
-    pub sloppy: u64,
+    pub sloppy: sloppy::Told,
 }
 
 /// All invariants; and how much was judged.
