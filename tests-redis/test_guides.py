@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import socket
+import threading
+from collections.abc import Iterator
 
 import pytest
 
 from programs import GUIDES, LANGUAGES, Programs, code_of
-from targets import Target
+from targets import Address, Target
 
 pytestmark = pytest.mark.only("tontine", "Redis keeps no siblings")
 
@@ -26,6 +28,42 @@ def test_a_recipe_goes_on_at_another_address_and_merges_siblings(
     code = code_of(GUIDES / f"{language}.md", language)
     addresses = [f"{host}:{port}" for host, port in target.addresses]
     printed = programs.run(language, "Carts", code, [key, dead_address(), *addresses])
+    assert printed == "siblings: eggs + milk\nmerged: eggs,milk\n"
+
+
+@pytest.fixture
+def stopping(target: Target) -> Iterator[str]:
+    """The address of a node that answers what it is asked about keys as one does that stops."""
+
+    def answer(client: socket.socket, node: Address) -> None:
+        with client, socket.create_connection(node) as behind:
+            while asked := client.recv(65536):
+                if b"TONTINE.GET" in asked or b"TONTINE.PUT" in asked:
+                    client.sendall(b"-SHUTTINGDOWN the node is stopping; try another node\r\n")
+                else:
+                    behind.sendall(asked)
+                    client.sendall(behind.recv(65536))
+
+    def accept(door: socket.socket) -> None:
+        while True:
+            try:
+                client, _ = door.accept()
+            except OSError:
+                return
+            threading.Thread(target=answer, args=(client, target.addresses[0]), daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        threading.Thread(target=accept, args=(door,), daemon=True).start()
+        yield f"127.0.0.1:{door.getsockname()[1]}"
+
+
+@pytest.mark.parametrize("language", ["python", "node"])
+def test_a_recipe_goes_on_at_another_address_when_a_node_stops(
+    target: Target, programs: Programs, key: str, stopping: str, language: str
+) -> None:
+    code = code_of(GUIDES / f"{language}.md", language)
+    addresses = [f"{host}:{port}" for host, port in target.addresses]
+    printed = programs.run(language, "Carts", code, [key, stopping, *addresses])
     assert printed == "siblings: eggs + milk\nmerged: eggs,milk\n"
 
 
