@@ -303,8 +303,8 @@ mod tests {
         assert!(!is_short(&troubles, Some(Host(102)), 10_000, 10_010), "another client can");
         assert!(!is_short(&troubles, client, 9_000, 9_990), "it was not so before");
         troubles.end(Trouble::Down, Host(1), at(11_000));
-        assert!(is_short(&troubles, client, 13_900, 13_910), "it may still be suspected");
-        assert!(!is_short(&troubles, client, 14_100, 14_110), "it is believed again");
+        assert!(is_short(&troubles, client, 16_900, 16_910), "it may still be suspected");
+        assert!(!is_short(&troubles, client, 17_100, 17_110), "it is believed again");
     }
 
     #[test]

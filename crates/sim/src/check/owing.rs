@@ -76,11 +76,13 @@ pub(crate) fn may_lean(history: &History, operation: &Operation, event: Option<D
 /// Whether there was a reason for a fallback to stand in for a replica.
 fn has_reason(history: &History, operation: &Operation, event: Option<Dot>) -> bool {
     // The node that stamps a write drives it.
-    let (driver, patience) = match operation.is_write() {
-        true => (event.map(|dot| Host(dot.actor.node.0)), HEDGE),
-        false => (operation.driver, PATIENCE),
+    let required = usize::from(operation.required);
+    let (driver, patience, required) = match operation.is_write() {
+        // A fallback takes the place of each replica that fails, and may be quicker than the others.
+        true => (event.map(|dot| Host(dot.actor.node.0)), HEDGE, usize::MAX),
+        false => (operation.driver, PATIENCE, required),
     };
-    is_short(&history.circumstances, operation, usize::from(operation.required), driver, patience)
+    is_short(&history.circumstances, operation, required, driver, patience)
 }
 
 /// Whether too few replicas could be counted on, or so long was waited for them.

@@ -10,7 +10,7 @@
 use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::{Dot, Value, VersionSet};
+use model::{Dot, Moment, Value, VersionSet};
 use wire::messages::Condition;
 
 use super::{Attribution, StoreKey, Violation, name, sets};
@@ -106,7 +106,12 @@ impl Causality<'_> {
         let all = there.iter().flat_map(|later| seen(later).iter().chain([later]));
         let made = all.map(|&id| self.history.operation(id));
         let made = made.filter(|write| write.condition == Condition::IfAbsent);
-        let Some(until) = made.filter_map(|write| write.returned).max() else { return Vec::new() };
+        // One of unknown outcome may have been made at any time.
+        let until = |write: &Operation| match write.outcome {
+            Outcome::Indeterminate(_) => Some(Moment { nanos: u64::MAX }),
+            _ => write.returned,
+        };
+        let Some(until) = made.filter_map(until).max() else { return Vec::new() };
         let ends = |write: &Operation| write.action == Action::Delete || write.expires.is_some();
         let is_gone = |&(dot, id): &(Dot, OperationId)| {
             let write = self.history.operation(id);

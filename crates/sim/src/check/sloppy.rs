@@ -7,9 +7,8 @@ use super::owing::{Owing, shows_nothing};
 use super::{Attribution, Rules, Violation, name};
 use crate::history::{History, Outcome, Remains};
 
-/// So many answers of a run may say it for a reason that the simulator does not know, and one more in a hundred: a full
-/// disk or a crowd at one key shows for longer than its cause (four answers of seed 237). A node that always says it
-/// passes that by far.
+/// So many gets of a run, and half of the others, may say it for a reason that the simulator does not know: in stories that
+/// fault nodes by themselves it knows few. They are counted and printed. A node that always says it is beyond that.
 const UNEXPLAINED_MAX: u64 = 10;
 
 /// How many answers said that a fallback stood in.
@@ -33,12 +32,13 @@ pub fn check(history: &History, remains: &[Remains], rules: Rules) -> (Vec<Viola
     let known = Attribution::new(history, remains);
     let owing = Owing::new(history, &known, rules);
     let (mut violations, mut unexplained) = (Vec::new(), Vec::new());
-    let (mut told, mut answers) = (Told::default(), 0);
+    let (mut told, mut gets) = (Told::default(), 0);
     for (id, operation) in history.all() {
         if !matches!(operation.outcome, Outcome::Got(_) | Outcome::Written { .. }) {
             continue;
         }
-        answers += 1;
+        let is_get = matches!(operation.outcome, Outcome::Got(_));
+        gets += u64::from(is_get);
         if operation.says_sloppy() != Some(true) {
             continue;
         }
@@ -52,10 +52,15 @@ pub fn check(history: &History, remains: &[Remains], rules: Rules) -> (Vec<Viola
         let place = name(&(operation.store, operation.key.clone()));
         let detail = format!("{place}: {id:?} was told that a fallback stood in, though it {why}");
         let violation = Violation { invariant: 7, about: None, detail };
-        if operation.strict { &mut violations } else { &mut unexplained }.push(violation);
+        told.unexplained += u64::from(!operation.strict);
+        match (operation.strict, is_get) {
+            (true, _) => violations.push(violation),
+            (false, true) => unexplained.push(violation),
+            // A write says it as soon as one replica has failed, in stories also by what the simulator does not know.
+            (false, false) => {}
+        }
     }
-    told.unexplained = unexplained.len() as u64;
-    if told.unexplained > UNEXPLAINED_MAX + answers / 100 {
+    if unexplained.len() as u64 > UNEXPLAINED_MAX + gets / 2 {
         violations.extend(unexplained);
     }
     (violations, told)
@@ -72,7 +77,7 @@ mod tests {
     fn an_answer_that_says_sloppy_needs_a_reason() {
         for (strict, slow, fine) in [(false, true, true), (false, false, false), (true, true, false)] {
             let mut story = Story::with_replicas(&[1, 2, 3]);
-            for number in 1..=UNEXPLAINED_MAX + 1 {
+            for number in 1..=110 {
                 let get = story.get();
                 story.now.nanos += if slow { 600_000_000 } else { 0 };
                 story.got(get, &[(Story::dot(1, 1), "a")]);
@@ -80,7 +85,7 @@ mod tests {
                 (operation.strict, operation.sloppy) = (strict, Some(true));
                 operation.shown = vec![Bytes::from("a")];
                 let (wrong, told) = check(&story.history, &[], rules());
-                let within = number <= UNEXPLAINED_MAX && !strict;
+                let within = number <= UNEXPLAINED_MAX + number / 2 && !strict;
                 let expected = (fine || within, number);
                 assert_eq!((wrong.is_empty(), told.all), expected, "strict: {strict}, slow: {slow}");
             }
