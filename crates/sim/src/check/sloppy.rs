@@ -7,7 +7,7 @@ use super::owing::{Owing, shows_nothing};
 use super::{Attribution, Rules, Violation, name};
 use crate::history::{History, Outcome, Remains};
 
-/// So many gets of a run, and half of the others, may say it for a reason that the simulator does not know: in stories that
+/// So many gets of a run may say it for a reason that the simulator does not know: in stories that
 /// fault nodes by themselves it knows few. They are counted and printed. A node that always says it is beyond that.
 const UNEXPLAINED_MAX: u64 = 10;
 
@@ -32,13 +32,12 @@ pub fn check(history: &History, remains: &[Remains], rules: Rules) -> (Vec<Viola
     let known = Attribution::new(history, remains);
     let owing = Owing::new(history, &known, rules);
     let (mut violations, mut unexplained) = (Vec::new(), Vec::new());
-    let (mut told, mut gets) = (Told::default(), 0);
+    let mut told = Told::default();
     for (id, operation) in history.all() {
         if !matches!(operation.outcome, Outcome::Got(_) | Outcome::Written { .. }) {
             continue;
         }
         let is_get = matches!(operation.outcome, Outcome::Got(_));
-        gets += u64::from(is_get);
         if operation.says_sloppy() != Some(true) {
             continue;
         }
@@ -60,7 +59,7 @@ pub fn check(history: &History, remains: &[Remains], rules: Rules) -> (Vec<Viola
             (false, false) => {}
         }
     }
-    if unexplained.len() as u64 > UNEXPLAINED_MAX + gets / 2 {
+    if unexplained.len() as u64 > UNEXPLAINED_MAX {
         violations.extend(unexplained);
     }
     (violations, told)
@@ -85,7 +84,7 @@ mod tests {
                 (operation.strict, operation.sloppy) = (strict, Some(true));
                 operation.shown = vec![Bytes::from("a")];
                 let (wrong, told) = check(&story.history, &[], rules());
-                let within = number <= UNEXPLAINED_MAX + number / 2 && !strict;
+                let within = number <= UNEXPLAINED_MAX && !strict;
                 let expected = (fine || within, number);
                 assert_eq!((wrong.is_empty(), told.all), expected, "strict: {strict}, slow: {slow}");
             }
