@@ -249,6 +249,11 @@ impl Circumstances {
         drives_badly || self.replica_sets(place, from, to).iter().any(short)
     }
 
+    /// Whether a node had trouble of its own then.
+    pub fn is_unwell(&self, node: NodeId, from: Moment, to: Moment) -> bool {
+        self.is_between((Host(node.0), Host(node.0)), from, to)
+    }
+
     /// Whether a node had trouble then, of its own or with the driver of a request.
     fn is_troubled(&self, node: Host, driver: Option<Host>, from: Moment, to: Moment) -> bool {
         let with = |other: Host| self.is_between((node.min(other), node.max(other)), from, to);
