@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 
 use bytes::Bytes;
 use model::limits::MULTI_KEYS_MAX;
-use wire::error::ErrorCode;
-use wire::messages::{Failure, Got, RequestOptions};
+use wire::error::{ErrorCode, Outcome};
+use wire::messages::{Condition, Failure, Got, RequestOptions, Written};
 
 use super::super::reply::Reply;
 use super::Call;
 use super::strings::{all_known, least_certain, seen, shown, tombstone};
-use crate::front::{Entry, Front, lost_a_race};
+use crate::front::{ATTEMPTS_MAX, Entry, Front, lost_a_race};
 use crate::stores::WriteOrder;
 
 /// What was found of some keys.
@@ -62,8 +62,9 @@ pub(super) async fn del(call: &Call<'_>) -> Result<Reply, Reply> {
 /// Deletes keys, and hands to `deliver` whether each of them existed, with its position, as soon as it is known; each key
 /// is delivered once.
 ///
-/// This is as available as a put: a key whose absence R replicas have not established gets a tombstone and counts as one
-/// that existed.
+/// Of two clients that delete a key one has deleted it, as long as its replicas answer: each deletes what it has read, and
+/// reads again where another writer came in between. And this is as available as a put: a key whose absence R replicas
+/// have not established, or that no replica can judge, gets a tombstone all the same, and counts as one that existed.
 ///
 /// # Errors
 /// As a whole only when the store is not known; what was not delivered by then is not deleted.
@@ -73,73 +74,99 @@ pub(in super::super) async fn delete_each(
     keys: &[Bytes],
     deliver: &mut (dyn FnMut(usize, Result<bool, Failure>) + Send),
 ) -> Result<(), Failure> {
-    if let [key] = keys {
-        let read = front.get(store, key.clone(), &front.glancing()).await;
-        match deletion(front, read) {
-            None => deliver(0, Ok(false)),
-            Some(order) => delete_found(front, store, keys, vec![(0, order)], deliver).await?,
-        }
-        return Ok(());
-    }
-    let mut unread: Vec<usize> = (0..keys.len()).collect();
-    while !unread.is_empty() {
-        let asked = std::mem::take(&mut unread);
-        let names = asked.iter().map(|&position| keys[position].clone()).collect();
-        let mut orders = Vec::new();
-        let read = &mut |index: usize, answer: Result<Got, Failure>| {
-            let position = asked[index];
-            match answer {
-                Err(failure) if failure.code == ErrorCode::FrameTooLong => unread.push(position),
-                answer => match deletion(front, answer) {
-                    None => deliver(position, Ok(false)),
-                    Some(order) => orders.push((position, order)),
-                },
+    let mut left: Vec<usize> = (0..keys.len()).collect();
+    let mut races = 0;
+    while !left.is_empty() {
+        let judging = front.judging(races).await;
+        let options = RequestOptions { preferred: judging.preferred, ..front.glancing() };
+        let Looked { found, mut unseen, unread } =
+            look(front, store, keys, std::mem::take(&mut left), &options, deliver).await?;
+        let (seen, contended): (Vec<_>, Vec<_>) = found.into_iter().partition(|_| races < ATTEMPTS_MAX);
+        unseen.extend(contended.into_iter().map(|(position, _)| position));
+        left = unread;
+        if !seen.is_empty() {
+            let (positions, orders): (Vec<usize>, Vec<_>) = seen.into_iter().unzip();
+            let results = write_each(front, store, keys, &positions, orders, Entry::Exclusive).await?;
+            let before = left.len();
+            for (position, result) in positions.into_iter().zip(results) {
+                match result {
+                    Err(failure) if lost_a_race(&failure) => left.push(position),
+                    // No replica stamps it, so nothing is left to judge.
+                    Err(failure) if failure.code.outcome() == Outcome::Failed => unseen.push(position),
+                    result => deliver(position, result.map(|_| true)),
+                }
             }
-        };
-        front.multi_get_each(store, names, &front.glancing(), read).await?;
-        if unread.len() == asked.len() {
-            // What no answer can hold is there.
-            orders.extend(unread.drain(..).map(|position| (position, tombstone())));
+            races += usize::from(left.len() > before);
         }
-        delete_found(front, store, keys, orders, deliver).await?;
+        if !unseen.is_empty() {
+            let orders = unseen.iter().map(|_| tombstone()).collect();
+            let results = write_each(front, store, keys, &unseen, orders, Entry::Client).await?;
+            unseen.into_iter().zip(results).for_each(|(at, result)| deliver(at, result.map(|_| true)));
+        }
     }
     Ok(())
 }
 
-/// How a key is deleted of which this was read; `None` for one that R replicas say is absent. What was read goes; of a
-/// key that could not be read, what its stamper knows.
-fn deletion(front: &Front, read: Result<Got, Failure>) -> Option<WriteOrder> {
-    match read {
-        Ok(got) => match shown(&got, front.now()) {
-            Ok(None) => None,
-            _ => Some(WriteOrder { context: Some(got.set.context()), ..tombstone() }),
-        },
-        Err(_) => Some(tombstone()),
-    }
+/// What became of looking at keys that shall be deleted; those that R replicas call absent were delivered.
+#[derive(Default)]
+struct Looked {
+    /// The positions of keys that exist, each with how it is deleted.
+    found: Vec<(usize, WriteOrder)>,
+    /// Of keys that exist or may.
+    unseen: Vec<usize>,
+    /// Of keys for which the answer had no room.
+    unread: Vec<usize>,
 }
 
-/// Writes tombstones. Where the stamper knows of something newer than was read, the key is deleted with that.
-async fn delete_found(
+async fn look(
     front: &Front,
     store: &str,
     keys: &[Bytes],
-    mut orders: Vec<(usize, WriteOrder)>,
+    positions: Vec<usize>,
+    options: &RequestOptions,
     deliver: &mut (dyn FnMut(usize, Result<bool, Failure>) + Send),
-) -> Result<(), Failure> {
-    while !orders.is_empty() {
-        let written: Vec<(usize, bool)> =
-            orders.iter().map(|(position, order)| (*position, order.context.is_some())).collect();
-        let entries = orders.drain(..).map(|(position, order)| (keys[position].clone(), order)).collect();
-        let options = RequestOptions::default();
-        let results = front.multi_write(store, entries, &options, Entry::Client).await?;
-        for ((position, had_read), result) in written.into_iter().zip(results) {
-            match result {
-                Err(failure) if had_read && lost_a_race(&failure) => orders.push((position, tombstone())),
-                result => deliver(position, result.map(|_| true)),
+) -> Result<Looked, Failure> {
+    let mut looked = Looked::default();
+    let mut take = |position: usize, answer: Result<Got, Failure>| match answer {
+        Ok(got) => match shown(&got, front.now()) {
+            Ok(None) => deliver(position, Ok(false)),
+            _ => {
+                let (context, condition) = (Some(got.set.context()), Condition::IfCurrent);
+                looked.found.push((position, WriteOrder { context, condition, ..tombstone() }));
             }
-        }
+        },
+        Err(failure) if failure.code == ErrorCode::FrameTooLong => looked.unread.push(position),
+        Err(_) => looked.unseen.push(position),
+    };
+    if let [position] = positions[..] {
+        take(position, front.get(store, keys[position].clone(), options).await);
+    } else {
+        let names = positions.iter().map(|&position| keys[position].clone()).collect();
+        let each = &mut |index: usize, answer| take(positions[index], answer);
+        front.multi_get_each(store, names, options, each).await?;
     }
-    Ok(())
+    if looked.unread.len() == positions.len() {
+        // What no answer can hold is there.
+        looked.unseen = std::mem::take(&mut looked.unread);
+    }
+    Ok(looked)
+}
+
+/// Writes the keys at these positions.
+async fn write_each(
+    front: &Front,
+    store: &str,
+    keys: &[Bytes],
+    positions: &[usize],
+    mut orders: Vec<WriteOrder>,
+    entry: Entry,
+) -> Result<Vec<Result<Written, Failure>>, Failure> {
+    let options = RequestOptions::default();
+    if let ([position], Some(order)) = (positions, orders.pop_if(|_| positions.len() == 1)) {
+        return Ok(vec![front.write(store, keys[*position].clone(), order, &options, entry).await]);
+    }
+    let entries = positions.iter().map(|&position| keys[position].clone()).zip(orders).collect();
+    front.multi_write(store, entries, &options, entry).await
 }
 
 /// Reads keys, as many of them as fill one answer.
