@@ -87,7 +87,7 @@ async fn stand(
     present: Arc<Mutex<Option<Arc<MemorySession>>>>,
 ) {
     let ports = world.ports(host, process, Arc::new(WallClock::default()));
-    let candidate = Candidate { process: format!("process {} of h{}", process.0, host.0) };
+    let candidate = Candidate::new(format!("process {} of h{}", process.0, host.0));
     loop {
         let session = Arc::new(world.service.open());
         *present.lock() = Some(session.clone());

@@ -96,6 +96,9 @@ impl Worker {
                     if self.ports.clock.now() > end {
                         return Err(format!("{store}/k{number} cannot be read after healing"));
                     }
+                    if self.world.only_damaged(store, &key(number)) {
+                        self.put_anew(&handle, store, key(number)).await;
+                    }
                     self.ports.clock.sleep(CONNECT_AGAIN).await;
                 }
             }
@@ -212,6 +215,16 @@ impl Worker {
         let answered = context.is_some();
         self.end(id, store, key, outcome, context);
         answered
+    }
+
+    /// Writes a key of which only damaged copies are left, as an operator does: no node can tell what they held.
+    async fn put_anew(&mut self, handle: &StoreHandle, store: &'static str, key: Bytes) {
+        let (value, request) = (self.value(), self.request());
+        let id = self.begin(store, &key, Action::Put(value.clone()), Basis::Overwrite, None);
+        self.require(id, &request);
+        let (outcome, context) =
+            written(handle.put(key.clone(), value, PutOptions { request, ..PutOptions::default() }).await);
+        self.end(id, store, key, outcome, context);
     }
 
     /// Reads all keys in one request.

@@ -7,8 +7,9 @@
 //!
 //! - A *write* may lean on a fallback at once where replicas are in trouble, and after [`HEDGE`]. It has not where W
 //!   replicas were seen to store it before it was acknowledged.
-//! - A *get* may lean on one where replicas are in trouble, and after [`PATIENCE`]; and only if it shows a value. That
-//!   there is none only replicas can say.
+//! - A *get* may lean on one where too few replicas are in no trouble; after [`HEDGE`] where one of them is in trouble,
+//!   because all replicas were asked then, and a fallback takes the place of each that was suspected; and after
+//!   [`PATIENCE`]. It may only if it shows a value. That there is none only replicas can say.
 //! - An answer that says that replicas alone gave it is taken at its word.
 
 use std::cell::OnceCell;
@@ -21,7 +22,7 @@ use crate::circumstances::Circumstances;
 use crate::history::{Action, History, Operation, OperationId, Outcome};
 use crate::network::Host;
 
-/// So long a write waits for replicas that are in no trouble before it turns to fallbacks: the default `hedge_after`.
+/// So long a request waits for replicas that are in no trouble before it turns to others: the default `hedge_after`.
 pub(crate) const HEDGE: Duration = Duration::from_millis(50);
 /// So long a get waits for a silent replica before it asks a fallback in its place.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(500);
@@ -80,6 +81,7 @@ fn has_reason(history: &History, operation: &Operation, event: Option<Dot>) -> b
     let (driver, patience, required) = match operation.is_write() {
         // A fallback takes the place of each replica that fails, and may be quicker than the others.
         true => (event.map(|dot| Host(dot.actor.node.0)), HEDGE, usize::MAX),
+        false if operation.lasted() >= HEDGE => (operation.driver, PATIENCE, usize::MAX),
         false => (operation.driver, PATIENCE, required),
     };
     is_short(&history.circumstances, operation, required, driver, patience)

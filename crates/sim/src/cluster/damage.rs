@@ -1,7 +1,10 @@
 //! What is done to the disks of machines behind their nodes' backs.
 
+use bytes::Bytes;
 use model::{Moment, NodeId};
 use parking_lot::Mutex;
+
+use wire::ErrorCode;
 
 use super::World;
 use crate::circumstances::Trouble;
@@ -115,6 +118,32 @@ impl World {
             self.executor.note(17, model::Token::of(path.as_bytes()).0 ^ at as u64);
             self.tell(format!("{}: a bit of {path} flips, in byte {at}", machine.id));
         }
+    }
+
+    /// Whether all that is left of a key are copies that their nodes cannot read: a write that nobody acknowledged
+    /// reached one node, whose bits flipped. All nodes must be up.
+    pub fn only_damaged(&self, store: &'static str, key: &Bytes) -> bool {
+        let mut damaged = false;
+        for position in 0..self.machines.len() {
+            let Some(node) = self.node(position) else { return false };
+            let view = node.replica().view().get();
+            let Some(local) = view.store(store) else { return false };
+            let definition = local.definition();
+            let route = view.route(local, key);
+            let hints = node.replica().hints();
+            let targets = route.preference.replicas();
+            let parked = hints.get(targets, &definition.name, definition.resolver, key);
+            if !parked.is_ok_and(|parked| parked.is_empty()) {
+                return false;
+            }
+            match local.get(route.place, key) {
+                Ok(set) if set.is_empty() => {}
+                Ok(_) => return false,
+                Err(failure) if failure.code == ErrorCode::Corrupt => damaged = true,
+                Err(_) => return false,
+            }
+        }
+        damaged
     }
 
     /// Says of each node what it noticed of flipped bits since its last start.
