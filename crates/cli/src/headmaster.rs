@@ -75,7 +75,7 @@ async fn stand(mut place: Place, options: OfficeOptions) -> CliError {
         Ok(ports) => ports,
         Err(error) => return error,
     };
-    let candidate = Candidate { process: format!("process {} of {}", std::process::id(), host()) };
+    let candidate = Candidate::new(format!("process {} of {}", std::process::id(), host()));
     loop {
         match crate::coordination::open(&place, false).await {
             Ok(session) => {

@@ -9,6 +9,7 @@ use ::coordination::documents::{ReadError, active_nodes_now, read_cluster};
 use ::coordination::zookeeper::SESSION_TIMEOUT_DEFAULT;
 use ::coordination::{CoordinationError, CoordinationService};
 use control::headmaster::election::holder;
+use control::headmaster::lease;
 use control::orders::{self, Answer, Given, Order};
 use control::plans::{self, Planned};
 use model::{Cluster, Node, NodeId, PartitionId};
@@ -126,6 +127,8 @@ pub(crate) struct Seen {
     pub(crate) plan: Option<Planned>,
     /// Whether some process holds the office of headmaster.
     pub(crate) has_headmaster: bool,
+    /// For how long that process has not renewed its lease, if it is long overdue.
+    pub(crate) headmaster_silent: Option<Duration>,
     /// The oldest order without an answer.
     pub(crate) order: Option<Given>,
 }
@@ -212,10 +215,20 @@ async fn look_at(address: &Address) -> Result<Option<Seen>, Unread> {
     let waiting = active.map(|active| active.node).filter(|node| cluster.node(node.id).is_none()).collect();
     let plans = plans::read_all(service).await?.into_iter().rev();
     let plan = plans.filter_map(|(_, found)| found.ok()).find(Planned::is_under_way);
-    let has_headmaster = holder(service).await.map_err(ReadError::Coordination)?.is_some();
+    let headmaster = holder(service).await.map_err(ReadError::Coordination)?.map(|(_, candidate)| candidate);
+    let now = crate::clocks::now_ms().unsigned_abs();
+    let headmaster_silent = headmaster.as_ref().and_then(|candidate| lease::overdue(candidate, now));
+    let has_headmaster = headmaster.is_some();
     let order = orders::oldest_waiting(service).await?;
     let _ = service.close().await;
-    Ok(Some(Seen { generation: cluster.generation.0, waiting, plan, has_headmaster, order }))
+    Ok(Some(Seen {
+        generation: cluster.generation.0,
+        waiting,
+        plan,
+        has_headmaster,
+        headmaster_silent,
+        order,
+    }))
 }
 
 pub(crate) fn unread(error: ReadError) -> CliError {

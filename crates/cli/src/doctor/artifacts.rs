@@ -278,7 +278,14 @@ mod tests {
                 json!({ "store": "words", "number": 7, "state": state, "bytes": 1, "bytes_total": 4 });
             let answer = json!({ "read_only": { "artifacts": [entry] } });
             let status = NodeStatus { node: cluster.nodes[0].clone(), answer: Ok(answer), ahead_ms: None };
-            let seen = Seen { generation: 1, waiting: Vec::new(), plan: None, has_headmaster, order: None };
+            let seen = Seen {
+                generation: 1,
+                waiting: Vec::new(),
+                plan: None,
+                has_headmaster,
+                headmaster_silent: None,
+                order: None,
+            };
             let found = found(&cluster, &[status], Some(&seen));
             found.iter().map(|found| found.json()["code"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
         };

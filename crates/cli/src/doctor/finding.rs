@@ -95,6 +95,8 @@ codes! {
         "Partitions are on the way to other nodes; the finding says for whom they wait.";
     OrderWaiting "order-waiting" Bad
         "An order of an operator has no answer: no headmaster runs, or its process is suspended.";
+    HeadmasterSilent "headmaster-silent" Bad
+        "The process that holds the office of headmaster stands still: plans and orders wait for it.";
     LeftoversHeld "leftovers-held" Note
         "The node holds records of partitions that other nodes hold now.";
     RecordsDamaged "records-damaged" Bad

@@ -23,7 +23,7 @@ pub(super) async fn found(client: &Client, seen: Option<&Seen>) -> Vec<Finding> 
     let answers: Vec<(NodeId, MovesGot)> =
         futures_util::future::join_all(asks).await.into_iter().flatten().collect();
     let mut findings: Vec<Finding> = answers.iter().filter_map(|(node, told)| left(*node, told)).collect();
-    findings.extend(seen.and_then(unanswered));
+    findings.extend(seen.and_then(|seen| silent(seen).or_else(|| unanswered(seen))));
     let moving = cluster.ring.partitions().iter().filter_map(Partition::step).count();
     if moving == 0 {
         return findings;
@@ -39,6 +39,25 @@ pub(super) async fn found(client: &Client, seen: Option<&Seen>) -> Vec<Finding> 
         next,
     });
     findings
+}
+
+/// A headmaster that stands still, and so keeps an order waiting, too.
+fn silent(seen: &Seen) -> Option<Finding> {
+    let silent = seen.headmaster_silent?;
+    let program = program();
+    Some(Finding {
+        code: Code::HeadmasterSilent,
+        node: None,
+        store: None,
+        what: format!(
+            "the headmaster has not renewed its lease for {} s, so its process stands still; plans and orders wait for it",
+            silent.as_secs()
+        ),
+        next: format!(
+            "resume it with `kill -CONT`, or end it: `{program} coordination show /headmaster` names its process; or start \
+             another one with `{program} headmaster --coordination ADDRESS`, which takes over within half a minute"
+        ),
+    })
 }
 
 /// An order that a headmaster should have seen to long ago.

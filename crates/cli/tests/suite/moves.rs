@@ -283,7 +283,7 @@ fn a_store_has_fewer_replicas_and_more_again_under_load_while_who_enters_is_kill
 }
 
 #[test]
-fn an_order_that_a_suspended_headmaster_does_not_answer_is_named_by_the_doctor() {
+fn a_headmaster_that_is_suspended_is_named_by_the_doctor_and_another_one_takes_its_office() {
     let joined = Joined::start();
     let suspended = headmaster(&joined.cluster);
     // One that is stopped while it holds the directory's lock keeps everybody from the documents.
@@ -296,15 +296,22 @@ fn an_order_that_a_suspended_headmaster_does_not_answer_is_named_by_the_doctor()
     let words = ["node", "weight", "4", "7", "--connect", &joined.cluster.native(1)];
     let mut ordered = command(&words).spawn().unwrap();
     let finding = until(
-        "the doctor names the order",
+        "the doctor names the headmaster",
         || joined.cluster.run(&["doctor", "--json"]).json(),
-        |found| found["findings"].as_array().unwrap().iter().any(|one| one["code"] == "order-waiting"),
+        |found| found["findings"].as_array().unwrap().iter().any(|one| one["code"] == "headmaster-silent"),
     );
-    signal(suspended, Signal::CONT);
-    assert_eq!(ordered.wait().unwrap().code(), Some(0));
     assert_eq!(finding["healthy"], false);
+    // Its process lives, and its lease has ended: another candidate takes the office.
+    let service = format!("dir:{}", joined.cluster.data().join("coordination").display());
+    let stderr = joined.cluster.folder.path().join("successor.stderr");
+    let successor = Process::start(&mut command(&["headmaster", "--coordination", &service]), stderr);
+    assert_eq!(ordered.wait().unwrap().code(), Some(0));
     let after = joined.cluster.run(&["doctor", "--json"]).json();
-    assert!(!after.to_string().contains("order-waiting"), "{after}");
+    assert!(!after.to_string().contains("headmaster-silent"), "{after}");
+    // What was suspended finds that its office has ended, and stands anew.
+    signal(suspended, Signal::CONT);
+    drop(successor);
+    joined.cluster.run(&["node", "weight", "4", "7"]).exits(0);
     let listed = || joined.cluster.json(&["node", "list"])["nodes"][3]["weight"].as_u64();
     until("the node has its weight", listed, |weight| *weight == Some(7));
 }

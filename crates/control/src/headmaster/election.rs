@@ -3,6 +3,8 @@
 //! The recipe is ZooKeeper's own for leader election (paper `000_…`, 4.1 and 4.3.1 use it). A candidate whose document
 //! comes first holds the office; every other one watches its predecessor only, so that an end wakes one process.
 //!
+//! Where sessions do not end by time, offices do ([`super::lease`]).
+//!
 //! An office is no lock. A headmaster that was paused goes on for a moment after its session has ended, while its
 //! successor works already. What fences it is that it publishes under compare-and-set: a document is accepted only as
 //! the successor of the one that it was computed from ([`coordination::documents::publish_cluster`]).
@@ -22,6 +24,17 @@ const NAME: &str = "candidate-";
 pub struct Candidate {
     /// Which process on which machine it is.
     pub process: String,
+    /// When it renewed its lease last, in milliseconds since 1970 by its own clock, where offices end by time
+    /// ([`super::lease`]).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub renewed_ms: Option<u64>,
+}
+
+impl Candidate {
+    /// One that has not renewed anything.
+    pub fn new(process: String) -> Candidate {
+        Candidate { process, renewed_ms: None }
+    }
 }
 
 /// A candidate that stands for the office, for as long as its session lives.
@@ -78,7 +91,9 @@ async fn own_first(service: &dyn CoordinationService) -> Result<Option<DocumentP
 }
 
 /// All candidates' documents, the first one first: names of one prefix sort by their numbers.
-async fn candidates(service: &dyn CoordinationService) -> Result<Vec<DocumentPath>, CoordinationError> {
+pub(super) async fn candidates(
+    service: &dyn CoordinationService,
+) -> Result<Vec<DocumentPath>, CoordinationError> {
     let parent = headmaster_path();
     let names = service.children(&parent).await?;
     let ours = names.iter().filter(|name| name.starts_with(NAME));

@@ -16,6 +16,7 @@ pub mod asking;
 mod conduct;
 mod desk;
 pub mod election;
+pub mod lease;
 mod members;
 pub mod office;
 mod push;

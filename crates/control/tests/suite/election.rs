@@ -1,20 +1,46 @@
 //! Who is headmaster: one living session at a time, whatever the service loses, and somebody again after each end.
 
+use std::future::poll_fn;
 use std::sync::Arc;
+use std::task::Poll;
 
 use control::headmaster::election::{Candidacy, Candidate, ElectionError, holder, stand};
+use control::headmaster::lease;
 use coordination::memory::{MemoryFaults, MemoryService, MemorySession};
 use coordination::{CoordinationError, CoordinationService, Expected};
 use futures_util::FutureExt;
+use model::{Moment, WallMillis};
+use runtime::{BoxFuture, Clock};
 
 fn named(process: &str) -> Candidate {
-    Candidate { process: process.to_owned() }
+    Candidate::new(process.to_owned())
 }
 
 async fn standing(service: &MemoryService, process: &str) -> (Arc<MemorySession>, Candidacy) {
     let session = Arc::new(service.open());
     let candidacy = stand(session.clone(), &named(process)).await.unwrap();
     (session, candidacy)
+}
+
+/// A clock of which each sleep lasts until the sleeper is looked at again.
+struct Glances;
+
+impl Clock for Glances {
+    fn now(&self) -> Moment {
+        Moment::default()
+    }
+
+    fn wall(&self) -> WallMillis {
+        WallMillis(1_760_000_000_000)
+    }
+
+    fn sleep_until(&self, _: Moment) -> BoxFuture<'static, ()> {
+        let mut slept = false;
+        Box::pin(poll_fn(move |_| match std::mem::replace(&mut slept, true) {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
+        }))
+    }
 }
 
 /// Whether the candidate knows by now that it is elected.
@@ -38,6 +64,45 @@ async fn the_first_candidate_holds_the_office_and_the_next_one_follows_it() {
     two.ended().await.unwrap();
     assert!(is_elected(&three));
     assert_eq!(holder(&*third).await.unwrap().unwrap().1, named("three"));
+}
+
+#[tokio::test]
+async fn an_office_that_is_not_renewed_ends_by_time_and_one_that_is_does_not() {
+    let service = MemoryService::new();
+    let clock: Arc<dyn Clock> = Arc::new(Glances);
+    let (first, one) = standing(&service, "one").await;
+    let (second, two) = standing(&service, "two").await;
+    let (third, three) = standing(&service, "three").await;
+    let [first, second, third]: [Arc<dyn CoordinationService>; 3] = [first, second, third];
+    assert!(lease::is_needed(&*first));
+    let names = [named("one"), named("two")];
+    let mut renewing = Box::pin(lease::renew(&first, &clock, (&one, &names[0])));
+    let mut looking = Box::pin(lease::oversee(&second, &clock, &two));
+    for _ in 0..3 * lease::LOOKS {
+        assert!(renewing.as_mut().now_or_never().is_none());
+        assert!(looking.as_mut().now_or_never().is_none());
+        assert!(is_elected(&one), "it is renewed");
+    }
+    // The last renewal was seen once.
+    for _ in 2..lease::LOOKS {
+        assert!(looking.as_mut().now_or_never().is_none());
+        assert!(is_elected(&one), "a look is missing");
+    }
+    assert!(looking.as_mut().now_or_never().is_none());
+    one.ended().await.unwrap();
+    assert_eq!([is_elected(&two), is_elected(&three)], [true, false]);
+    assert!(looking.as_mut().now_or_never().is_some(), "it comes first itself");
+    // Nobody but who comes first renews anything: a candidate that waits and stands still keeps its place.
+    let mut waiting = Box::pin(lease::oversee(&third, &clock, &three));
+    let mut renewing = Box::pin(lease::renew(&second, &clock, (&two, &names[1])));
+    for _ in 0..3 * lease::LOOKS {
+        assert!(renewing.as_mut().now_or_never().is_none());
+        assert!(waiting.as_mut().now_or_never().is_none());
+    }
+    assert_eq!([is_elected(&two), is_elected(&three)], [true, false]);
+    let (_, found) = holder(&*third).await.unwrap().unwrap();
+    assert_eq!((lease::overdue(&found, 1_760_000_014_999), found.process.as_str()), (None, "two"));
+    assert_eq!(lease::overdue(&found, 1_760_000_015_000), Some(lease::RENEWAL * lease::LOOKS));
 }
 
 #[tokio::test]
