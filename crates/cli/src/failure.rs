@@ -209,7 +209,7 @@ impl CliError {
             }
             ClientError::Failed { code: ErrorCode::InsufficientReplicas, .. } => Some(
                 "Find the nodes that are down with `tontine doctor`, and start or replace them. Until then, `tontine get -r 1` \
-                 asks a single replica, whose value may be old.",
+                 may read an old value from a single replica, if one of the key is up.",
             ),
             error => code_of(error).map(ErrorCode::remedy),
         }

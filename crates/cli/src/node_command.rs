@@ -18,6 +18,7 @@ use crate::node_list::NodeListArguments;
 use crate::node_settings::NodeSettings;
 use crate::orders::{DocumentsArguments, parse_node};
 use crate::output::print;
+use crate::plan_command::{Ordering, give_and_wait, order_and_wait};
 use crate::server::{NodeSpec, RunningNode};
 use crate::shared::{Shared, block_on};
 use crate::stop_signals::StopSignals;
@@ -81,6 +82,10 @@ pub struct ReplaceArguments {
     /// Accept that replicas lie in fewer zones than they do now.
     #[arg(long)]
     pub accept_fewer_zones: bool,
+    /// Wait until it is certain that the node is dead: until it is not registered, and every other node has heard nothing
+    /// of it for 20 s. Without this, the order is refused at once.
+    #[arg(long)]
+    pub wait: bool,
     /// Do not wait until its data is there again.
     #[arg(long)]
     pub no_wait: bool,
@@ -117,10 +122,11 @@ pub(crate) fn node(shared: Shared, mut arguments: NodeArguments) -> Result<ExitC
 /// Orders what a verb says.
 async fn ordered(shared: Shared, verb: NodeVerb) -> Result<ExitCode, CliError> {
     let (MemberArguments { documents, .. }, order, no_wait) = match verb {
-        NodeVerb::Replace(ReplaceArguments { dead, new, accept_fewer_zones, no_wait, documents }) => {
+        NodeVerb::Replace(ReplaceArguments { dead, new, accept_fewer_zones, wait, no_wait, documents }) => {
             let consent = Consent { fewer_zones: accept_fewer_zones, ..Consent::default() };
             let order = Order::Replace { node: dead, by: new, consent };
-            (MemberArguments { node: dead, documents }, order, no_wait)
+            let ordering = if wait { Ordering::Patient } else { Ordering::Once };
+            return give_and_wait(&shared, &documents, (order, ordering), no_wait).await;
         }
         NodeVerb::Standby(member) => {
             (member.clone(), Order::Cast { node: member.node, role: Role::Standby }, true)
@@ -139,7 +145,7 @@ async fn ordered(shared: Shared, verb: NodeVerb) -> Result<ExitCode, CliError> {
             (member.clone(), Order::Cast { node: member.node, role: Role::Serving }, true)
         }
     };
-    crate::plan_command::order_and_wait(&shared, &documents, order, no_wait).await
+    order_and_wait(&shared, &documents, order, no_wait).await
 }
 
 /// Runs one node of a cluster on this machine.

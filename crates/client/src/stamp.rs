@@ -110,9 +110,10 @@ impl Stampers for Orders<'_> {
     }
 
     async fn carry(&self, scope: Scope, errand: Errand) -> (NodeId, Answers) {
-        let Errand { node, keys, patience, at, .. } = errand;
+        let patience = errand.patience_until(self.end);
+        let Errand { node, keys, at, .. } = errand;
         let request = self.request(&scope, &keys, at);
-        let answer = match self.store.client.inner.peers.call_promptly(node, request, patience) {
+        let answer = match self.store.client.inner.peers.call_promptly(node, request, Some(patience)) {
             Call::Ready(answer) => answer,
             Call::Pending(answer) => answer.await,
         };

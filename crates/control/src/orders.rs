@@ -3,6 +3,8 @@
 //! An order is created by a command and answered by the headmaster, in the same document. The command waits for the
 //! answer; an order to which nobody waits any more is carried out all the same.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use coordination::documents::ReadError;
 use coordination::documents::numbered::{create_next, look, numbered_path, numbers, wishes_path};
@@ -120,15 +122,23 @@ pub struct Answer {
     pub text: String,
     /// The plan that it was about.
     pub plan: Option<u64>,
+    /// What it was refused for passes by itself: after so many milliseconds it may be given again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub again_after_ms: Option<u64>,
 }
 
 impl Answer {
     pub(crate) fn done(text: impl Into<String>) -> Answer {
-        Answer { done: true, text: text.into(), plan: None }
+        Answer { done: true, text: text.into(), plan: None, again_after_ms: None }
     }
 
     pub(crate) fn refused(text: impl Into<String>) -> Answer {
-        Answer { done: false, text: text.into(), plan: None }
+        Answer { done: false, text: text.into(), plan: None, again_after_ms: None }
+    }
+
+    pub(crate) fn again_after(self, pause: Option<Duration>) -> Answer {
+        let millis = |pause: Duration| u64::try_from(pause.as_millis()).unwrap_or(u64::MAX);
+        Answer { again_after_ms: pause.map(millis), ..self }
     }
 
     pub(crate) fn of_plan(self, plan: u64) -> Answer {

@@ -191,6 +191,7 @@ impl Gossip {
             why: Why::Beats,
             phi: 0.0,
             silence: Duration::ZERO,
+            heard: true,
             row: Some(own),
         };
         let mut itself = node_json(&cluster, &itself);
@@ -309,6 +310,7 @@ fn node_json(cluster: &Cluster, seen: &Seen) -> serde_json::Value {
         "why": seen.why.to_string(),
         "phi": (seen.phi * 100.0).round() / 100.0,
         "heard_ms_ago": seen.silence.as_millis() as u64,
+        "heard": seen.heard,
         "incarnation": row.map(|row| row.incarnation),
         "heartbeat": row.map(|row| row.heartbeat),
         "generation": row.map(|row| row.generation),

@@ -66,6 +66,8 @@ use self::file::{lock, read, replace};
 
 /// The file's name below the data directory.
 const FILE: &str = "identity";
+/// The name of the file that says under which incarnation the node was about to be registered last.
+const ANNOUNCED: &str = "registering";
 /// Newest format that this program reads and writes.
 const FORMAT: u32 = 1;
 
@@ -351,6 +353,19 @@ impl Identity {
             self.disk.sync_directory(&path).await?;
         }
         Ok(Some(directory))
+    }
+
+    /// Keeps the incarnation under which the node is about to be registered. A process that is killed right after that
+    /// is known by it: its session may outlive it.
+    pub(crate) async fn announce(&self) -> Result<(), IdentityError> {
+        Ok(replace(&*self.disk, ANNOUNCED, format!("incarnation {}\n", self.incarnation)).await?)
+    }
+
+    /// The incarnations under which a last process of this directory may be registered.
+    pub(crate) fn incarnations_registered(&self) -> Vec<u64> {
+        // One that cannot be read, or is half of one, says nothing.
+        let announced = file::number(&*self.disk, ANNOUNCED, "incarnation");
+        self.incarnation_before().into_iter().chain(announced.ok().flatten()).collect()
     }
 
     /// Makes the incarnation durable, as one that has not been stopped: before the first write is stamped.

@@ -120,7 +120,7 @@ impl Applicant<'_> {
         say: &mut (dyn FnMut(Waits) + Send),
     ) -> Result<Heard, StartError> {
         let active = self.active;
-        if !register(self.ports, &**session, active, Some(active.incarnation)).await? {
+        if !register(self.ports, &**session, active, &[active.incarnation]).await? {
             return Err(failed(CoordinationError::Unavailable {
                 reason: "it did not register the node".to_owned(),
             }));

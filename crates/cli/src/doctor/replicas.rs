@@ -79,14 +79,17 @@ fn too_few_of(cluster: &Cluster, store: &Store, up: &BTreeSet<NodeId>) -> Option
     (short > 0 && !missing.is_empty()).then(|| {
         let names = missing.iter().map(NodeId::to_string).collect::<Vec<_>>().join(", ");
         let (program, name) = (program(), &store.name);
-        let gives_values = store.sloppy && store.reads == Reads::Fast;
+        // A value is given once R nodes were heard, so as many must be up at all, and a replica of the key among them.
+        let gives_values = store.sloppy && store.reads == Reads::Fast && up.len() >= usize::from(required);
         let means = match gives_values {
-            true => "gets there find values, but a key that is absent is *unavailable*, and so are conditions",
+            true => "gets there give a value that a node has, but a key that is absent is *unavailable*, and so are conditions",
             false => "gets and conditions there are *unavailable*",
         };
         let fewer = match store.reads {
-            Reads::Fast => format!("; until then a get of fewer replicas is `{program} get -r 1 KEY`"),
-            Reads::Monotonic => String::new(),
+            Reads::Fast if required > 1 => {
+                format!("; until then `{program} get -r 1 KEY` asks a single replica, if one of the key is up")
+            }
+            _ => String::new(),
         };
         Finding {
             code: Code::ReplicasMissing,
@@ -124,5 +127,8 @@ mod tests {
         let finding = found(&[1, 2, 3]).expect("some partitions have two of n4 and n5");
         assert!(finding.what.contains("of 128 partitions of store carts"), "{}", finding.what);
         assert!(finding.next.starts_with("start n4, n5 again"), "{}", finding.next);
+        assert!(finding.what.contains("gets there give a value"), "{}", finding.what);
+        let alone = found(&[1]).expect("no partition has two");
+        assert!(alone.what.ends_with("gets and conditions there are *unavailable*"), "{}", alone.what);
     }
 }

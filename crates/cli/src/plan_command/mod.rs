@@ -6,6 +6,7 @@ mod shown;
 mod wait;
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use ::coordination::documents::ReadError;
 use control::orders::{Answer, Order};
@@ -19,6 +20,9 @@ use crate::failure::CliError;
 use crate::orders::{Documents, DocumentsArguments, parse_node, parse_partition, unread};
 use crate::output::{print, program};
 use crate::shared::Shared;
+
+/// Shortest pause before an order is given again.
+const ORDER_PAUSE: Duration = Duration::from_secs(1);
 
 /// What can be done with plans.
 #[derive(Clone, Debug, clap::Subcommand)]
@@ -331,9 +335,19 @@ pub(crate) async fn order_and_wait(
     order: Order,
     no_wait: bool,
 ) -> Result<ExitCode, CliError> {
+    give_and_wait(shared, documents, (order, Ordering::Once), no_wait).await
+}
+
+/// The same, with a choice of what to do about a refusal.
+pub(crate) async fn give_and_wait(
+    shared: &Shared,
+    documents: &DocumentsArguments,
+    (order, ordering): (Order, Ordering),
+    no_wait: bool,
+) -> Result<ExitCode, CliError> {
     let documents = Documents::open(shared, documents).await?;
     let wanted = if matches!(order, Order::Abort { .. }) { "aborted" } else { "done" };
-    let answer = documents.order(order).await?;
+    let answer = ordered(&documents, order, ordering).await?;
     if !answer.done {
         documents.close().await;
         return Err(CliError::Other(answer.text));
@@ -359,6 +373,28 @@ pub(crate) async fn order_and_wait(
     };
     print(shared.format(), &shown::json(&planned), || shown::end(&planned));
     Ok(if planned.word() == wanted { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}
+
+/// What to do about a refusal for what passes by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ordering {
+    /// It is the answer.
+    Once,
+    /// The order is given again, until something else is answered.
+    Patient,
+}
+
+async fn ordered(documents: &Documents, order: Order, ordering: Ordering) -> Result<Answer, CliError> {
+    let mut is_told = false;
+    loop {
+        let answer = documents.order(order.clone()).await?;
+        let again = answer.again_after_ms.filter(|_| ordering == Ordering::Patient && !answer.done);
+        let Some(again) = again else { return Ok(answer) };
+        if !std::mem::replace(&mut is_told, true) {
+            say!("waits: {}", answer.text);
+        }
+        tokio::time::sleep(Duration::from_millis(again).max(ORDER_PAUSE)).await;
+    }
 }
 
 async fn history(shared: &Shared, arguments: &DocumentsArguments) -> Result<ExitCode, CliError> {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 
 use crate::cluster::Cluster;
-use crate::observe::{await_calm, await_views};
+use crate::observe::{await_calm, await_views, until};
 use crate::resp::{Redis, Reply};
 
 /// The replicas of each of these keys.
@@ -54,6 +54,33 @@ fn while_all_replicas_of_a_key_stand_still_nobody_says_that_it_is_absent() {
         assert_eq!(told, answer, "{}", String::from_utf8_lossy(question[0]));
     }
     assert_eq!(cluster.run(&["get", "cart:7"]).exits(1).text(), "cart:7: not found\n");
+}
+
+/// A stopped process goes on to accept connections: each write waited for it, and was in doubt after the deadline.
+#[test]
+fn while_all_replicas_of_a_key_stand_still_writes_go_on_and_conditions_are_refused_for_certain() {
+    let (cluster, replicas, outsider) = with_outsider("cart:7");
+    cluster.run(&["put", "cart:7", "milk", "-w", "3"]).exits(0);
+    let signal = |signal| replicas.iter().for_each(|&node| cluster.signal_node(node as usize, signal));
+    let from = cluster.native(outsider);
+    let run = |words: &[&str]| cluster.run(&[&["--connect", &from][..], words].concat());
+    signal(Signal::STOP);
+    let suspected = || {
+        let seen = run(&["node", "list", "-o", "json"]).json();
+        let states = seen["nodes"].as_array().unwrap().iter();
+        states.filter(|node| ["suspected", "down"].contains(&node["state"].as_str().unwrap_or(""))).count()
+    };
+    until("all three are suspected", suspected, |count| *count == 3);
+    let began = std::time::Instant::now();
+    run(&["put", "cart:7", "eggs"]).exits(0);
+    let mut redis = Redis::connect(&cluster.resp(outsider));
+    assert_eq!(redis.call(&[b"SET", b"cart:7", b"bread"]), Reply::Status("OK".to_owned()));
+    assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
+    // Nothing was sent to anybody who may still carry it out.
+    run(&["put", "cart:7", "x", "--if-present"]).exits(2);
+    signal(Signal::CONT);
+    let text = || cluster.run(&["get", "cart:7"]).text();
+    until("the hints are delivered", text, |text| text == "bread\n");
 }
 
 #[test]

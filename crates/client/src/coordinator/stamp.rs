@@ -39,6 +39,15 @@ pub struct Errand {
     pub targets: SmallVec<[NodeId; 1]>,
 }
 
+impl Errand {
+    /// How long a connection may take to open for a request that ends at `end`: never to the very end, because what was
+    /// not sent by then is certainly not done, and whoever was silent would leave it in doubt.
+    pub fn patience_until(&self, end: Moment) -> Duration {
+        let left = end.since(self.at) / 10 * 9;
+        self.patience.map_or(left, |patience| patience.min(left))
+    }
+}
+
 /// What a node has answered to the keys of an errand, each once.
 pub type Answers = SmallVec<[(KeyIndex, Result<Written, CallError>); 1]>;
 

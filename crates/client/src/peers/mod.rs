@@ -200,7 +200,7 @@ impl Peers {
 
     /// As [`Self::call`], but gives up, with the request not sent, when the link is not open after `patience`. It is
     /// opened all the same.
-    pub(crate) fn call_promptly(
+    pub fn call_promptly(
         self: &Arc<Self>,
         node: NodeId,
         request: Request,

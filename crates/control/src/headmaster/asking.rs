@@ -13,7 +13,7 @@ use runtime::{BoxFuture, Clock, NetworkError, Ports};
 use serde_json::Value as Json;
 use wire::messages::{ArtifactsGet, MovesGet, MovesGot, NodesGet, Peer, Request, Response, StatusGet};
 
-use super::reports::{Report, Reported, Reports, Signs};
+use super::reports::{Report, Reported, Reports, Signs, Silence};
 use crate::plans::Size;
 
 /// How long a node may take to answer: the others are not kept waiting for longer.
@@ -76,7 +76,7 @@ impl Asking {
     }
 
     /// For how long `witness` has heard nothing of a node.
-    async fn silence(&self, witness: NodeId, node: NodeId) -> Result<Duration, String> {
+    async fn silence(&self, witness: NodeId, node: NodeId) -> Result<Silence, String> {
         let Response::NodesDocument(document) = self.ask(witness, Request::NodesGet(NodesGet {})).await?
         else {
             return Err("unexpected answer".to_owned());
@@ -84,11 +84,14 @@ impl Asking {
         let view: Json = serde_json::from_slice(&document.json).map_err(|error| error.to_string())?;
         let mut seen = view["nodes"].as_array().into_iter().flatten();
         let seen = seen.find(|seen| seen["node"].as_u64() == Some(u64::from(node.0)));
-        match seen.map(|seen| (seen["state"].as_str(), seen["heard_ms_ago"].as_u64())) {
-            Some((Some("down" | "left"), Some(millis))) => Ok(Duration::from_millis(millis)),
-            Some(_) => Ok(Duration::ZERO),
-            None => Err(format!("it does not know {node}")),
-        }
+        let seen = seen.ok_or_else(|| format!("it does not know {node}"))?;
+        let lasts = match (seen["state"].as_str(), seen["heard_ms_ago"].as_u64()) {
+            (Some("down" | "left"), Some(millis)) => Duration::from_millis(millis),
+            _ => Duration::ZERO,
+        };
+        // A node of an earlier version does not say.
+        let is_gone = seen["state"] != "alive";
+        Ok(Silence { lasts, heard_before: !is_gone || seen["heard"].as_bool().unwrap_or(true) })
     }
 }
 

@@ -297,17 +297,16 @@ impl Office {
         Ok(deaf.map_or(Ok(()), |reason| Err(format!("plan {number} cannot be applied: {reason}"))))
     }
 
-    /// Why what these nodes enter cannot be carried out: a node that is needed for it does not answer.
+    /// Why what these nodes enter cannot be carried out: one of them does not say how far it is. Of any other node that is
+    /// silent the steps that need it wait, and the plan says so.
     pub(super) async fn deaf(
         &mut self,
         scene: &Scene,
         entering: &BTreeSet<NodeId>,
     ) -> Result<Option<String>, TurnError> {
-        let nodes: Vec<NodeId> = scene.cluster.nodes.iter().map(|node| node.id).collect();
+        let nodes: Vec<NodeId> = entering.iter().copied().collect();
         let (_, silent) = self.ask(scene, &nodes).await?;
-        let enters = |node: &NodeId| entering.contains(node);
-        let deaf = silent.iter().find(|(node, _)| scene.active(**node).is_some() || enters(node));
-        Ok(deaf.map(|(node, reason)| {
+        Ok(silent.first_key_value().map(|(node, reason)| {
             format!(
                 "{node} does not say how far it is with moves: {reason}; look at it with `tontine status`"
             )

@@ -14,32 +14,50 @@ use protocol::rebalance::planner::{self, Consent, Wish};
 use super::desk::{changed, unknown};
 use super::members::entering;
 use super::office::{Office, Scene, TurnError};
-use super::reports::Signs;
+use super::reports::{Signs, Silence};
 use crate::orders::{Answer, Given};
 
+/// When to look again whether a node is still registered.
+const REGISTERED_PAUSE: Duration = Duration::from_secs(1);
 /// How long everybody must have heard nothing of a node: a pause of a process or of a switch is over by then.
 pub(super) const SILENT_MIN: Duration = Duration::from_secs(20);
 
+/// What speaks against a node's being dead, and when to look again if it passes by itself.
+type Life = (String, Option<Duration>);
+
 /// What speaks against a node's being dead; nothing when it is.
-fn lives(node: NodeId, is_registered: bool, signs: &Signs) -> Option<String> {
+fn lives(node: NodeId, is_registered: bool, signs: &Signs) -> Option<Life> {
     if is_registered {
-        return Some(format!(
+        let reason = format!(
             "{node} is registered with the coordination service; its process runs, or ended less than a session's time ago"
-        ));
+        );
+        return Some((reason, Some(REGISTERED_PAUSE)));
     }
     if signs.listens {
-        return Some(format!("a process listens at the address of {node}, if only one that is stopped"));
+        let reason = format!("a process listens at the address of {node}, if only one that is stopped");
+        return Some((reason, None));
     }
     if signs.silent_for.is_empty() {
-        return Some(format!("no other node says whether it hears of {node}"));
+        return Some((format!("no other node says whether it hears of {node}"), None));
     }
+    // A node that started after the other one's death has heard nothing of it, and those that were there before know more.
+    let knows = |silent: &Result<Silence, String>| silent.as_ref().is_ok_and(|silent| silent.heard_before);
+    let somebody_knows = signs.silent_for.iter().any(|(_, silent)| knows(silent));
     signs.silent_for.iter().find_map(|(witness, silent)| match silent {
-        Err(reason) => Some(format!("{witness} does not say whether it hears of {node}: {reason}")),
-        Ok(silent) if *silent < SILENT_MIN => Some(format!(
-            "{witness} heard of {node} {} s ago, and {} s of silence are needed",
-            silent.as_secs(),
-            SILENT_MIN.as_secs()
-        )),
+        Err(reason) => {
+            Some((format!("{witness} does not say whether it hears of {node}: {reason}"), None))
+        }
+        Ok(Silence { heard_before: false, .. }) if somebody_knows => None,
+        Ok(Silence { lasts, heard_before }) if *lasts < SILENT_MIN => {
+            let (seconds, needed) = (lasts.as_secs(), SILENT_MIN.as_secs());
+            let reason = match heard_before {
+                true => format!("{witness} heard of {node} {seconds} s ago, and {needed} s of silence are needed"),
+                false => format!(
+                    "{witness} runs for {seconds} s only and has not heard of {node}; {needed} s of silence are needed"
+                ),
+            };
+            Some((reason, Some(SILENT_MIN - *lasts)))
+        }
         Ok(_) => None,
     })
 }
@@ -103,12 +121,19 @@ impl Office {
             Ok(plan) => plan,
             Err(refusal) => return Ok(refused(refusal.to_string())),
         };
-        if !is_gone && let Some(reason) = self.signs_of_life(scene, node).await {
-            return Ok(refused(format!(
-                "it does not look dead: {reason}; to move the data of a node that lives, drain it with `tontine node drain \
-                 {}`",
-                node.0
-            )));
+        if !is_gone && let Some((reason, passes)) = self.signs_of_life(scene, node).await {
+            let (dead, new) = (node.0, by.0);
+            let next = match passes {
+                Some(_) => format!(
+                    "; if it is dead, `tontine node replace {dead} {new} --wait` waits until that is certain"
+                ),
+                None => String::new(),
+            };
+            let answer = refused(format!(
+                "it does not look dead: {reason}{next}; to move the data of a node that lives, drain it with `tontine node \
+                 drain {dead}`"
+            ));
+            return Ok(answer.again_after(passes));
         }
         if let Some(reason) = self.deaf(scene, &entering(&plan)).await? {
             return Ok(refused(reason));
@@ -121,13 +146,24 @@ impl Office {
         let answer = self.create(scene, given, wish, consent).await?;
         match (answer.done, answer.plan) {
             (true, Some(_)) => Err(TurnError::Overtaken),
-            (true, None) => Ok(Answer::done(format!("{node} is gone; it held nothing"))),
+            (true, None) => {
+                let left = self.report(node).map_or(0, |report| report.leftovers);
+                let given_up = match left {
+                    0 => String::new(),
+                    records => {
+                        format!(
+                            "; of {records} records that it held, other nodes may lack some, and they are given up"
+                        )
+                    }
+                };
+                Ok(Answer::done(format!("{node} is gone; it was a replica of no partition{given_up}")))
+            }
             (false, _) => Ok(refused(answer.text)),
         }
     }
 
     /// What speaks against a node's being dead.
-    async fn signs_of_life(&self, scene: &Scene, node: NodeId) -> Option<String> {
+    async fn signs_of_life(&self, scene: &Scene, node: NodeId) -> Option<Life> {
         let witnesses: Vec<NodeId> = scene.active.iter().map(|active| active.node.id).collect();
         let signs = self.reports.signs(&scene.cluster, node, &witnesses).await;
         lives(node, scene.active(node).is_some(), &signs)
@@ -140,18 +176,28 @@ mod tests {
 
     #[test]
     fn a_node_is_dead_when_nobody_has_heard_of_it_for_long_and_everybody_says_so() {
-        let silent = |seconds: u64| Ok(Duration::from_secs(seconds));
-        let signs = |silent_for: &[Result<Duration, String>]| Signs {
+        let after =
+            |seconds: u64, heard_before| Ok(Silence { lasts: Duration::from_secs(seconds), heard_before });
+        let silent = |seconds| after(seconds, true);
+        let signs = |silent_for: &[Result<Silence, String>]| Signs {
             listens: false,
             silent_for: silent_for.iter().cloned().zip(1..).map(|(said, id)| (NodeId(id), said)).collect(),
         };
         let dead = signs(&[silent(60), silent(20)]);
-        let why = |registered, signs: &Signs| lives(NodeId(3), registered, signs).unwrap_or_default();
+        let why = |registered, signs: &Signs| lives(NodeId(3), registered, signs).unwrap_or_default().0;
         assert_eq!(why(false, &dead), "");
         assert!(why(true, &dead).contains("is registered"));
         assert!(why(false, &Signs { listens: true, ..dead.clone() }).contains("a process listens"));
         assert!(why(false, &signs(&[])).contains("no other node says"));
         assert!(why(false, &signs(&[silent(60), silent(19)])).contains("n2 heard of n3 19 s ago"));
         assert!(why(false, &signs(&[Err("away".to_owned()), silent(60)])).contains("n1 does not say"));
+        // Who started after its death knows nothing of it; that is no sign of life, nor alone a sign of death.
+        assert_eq!(why(false, &signs(&[silent(60), after(2, false)])), "");
+        assert!(why(false, &signs(&[after(2, false), after(60, false)])).contains("n1 runs for 2 s only"));
+        let again =
+            |registered, signs: &Signs| lives(NodeId(3), registered, signs).and_then(|(_, again)| again);
+        assert_eq!(again(false, &signs(&[silent(60), silent(19)])), Some(Duration::from_secs(1)));
+        assert_eq!((again(true, &dead), again(false, &signs(&[]))), (Some(REGISTERED_PAUSE), None));
+        assert_eq!(why(false, &signs(&[after(20, false), after(60, false)])), "");
     }
 }

@@ -30,7 +30,16 @@ pub struct Signs {
     /// Whether a process, be it one that is stopped, listens at its address.
     pub listens: bool,
     /// By other node: for how long it has heard nothing of the node; or why it does not say.
-    pub silent_for: Vec<(NodeId, Result<Duration, String>)>,
+    pub silent_for: Vec<(NodeId, Result<Silence, String>)>,
+}
+
+/// For how long a node has heard nothing of another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Silence {
+    /// Since the last sign of life, or since the node that says so started.
+    pub lasts: Duration,
+    /// Whether it has heard anything of the other one since it started.
+    pub heard_before: bool,
 }
 
 /// What nodes answered; the error says why one did not.

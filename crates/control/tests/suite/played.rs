@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use control::bootstrap::{Blueprint, create};
 use control::headmaster::office::{Office, OfficeOptions, TurnError};
-use control::headmaster::reports::{Report, Reported, Reports, Signs};
+use control::headmaster::reports::{Report, Reported, Reports, Signs, Silence};
 use control::orders::{self, Answer, Order};
 use control::plans::{self, Planned, Size};
 use coordination::documents::{self, ActiveNode, active_node_path, cluster_path, read_cluster, register};
@@ -149,7 +149,8 @@ impl Reports for Nodes {
         let dead = self.dead.lock().unwrap().contains(&node);
         let silence = Duration::from_secs(if dead { 60 } else { 1 });
         let others = witnesses.iter().filter(|&&witness| witness != node);
-        let silent_for = others.map(|&witness| (witness, Ok(silence))).collect();
+        let silent_for =
+            others.map(|&witness| (witness, Ok(Silence { lasts: silence, heard_before: true }))).collect();
         Box::pin(async move { Signs { listens: !dead, silent_for } })
     }
 }

@@ -439,7 +439,7 @@ fn unknown(view: &View, node: NodeId) -> Failure {
     Failure::new(
         ErrorCode::Indeterminate,
         format!(
-            "the connection to {} broke before it answered: the write may have happened",
+            "{} did not answer in time, or the connection to it broke: the write may have happened",
             view.describe(node)
         ),
     )

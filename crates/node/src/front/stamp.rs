@@ -13,7 +13,8 @@ use runtime::Clock;
 use smallvec::{SmallVec, smallvec};
 use wire::error::ErrorCode;
 use wire::messages::{
-    Delete, DeleteEntry, Failure, MultiDelete, MultiPut, Put, PutEntry, Request, RequestOptions, Response,
+    Delete, DeleteEntry, Failure, MultiDelete, MultiPut, Ping, Put, PutEntry, Request, RequestOptions,
+    Response,
 };
 
 use super::{ADOPT_PATIENCE, Front};
@@ -25,6 +26,9 @@ const HINTS_TOGETHER: usize = 256;
 
 /// A view with one of its stores.
 type At = (Arc<View>, Arc<LocalStore>);
+
+/// How long a node that is suspected may take to answer a ping before writes go elsewhere.
+const SIGN_OF_LIFE: Duration = Duration::from_millis(100);
 
 /// Writes on their way.
 struct Orders<'a> {
@@ -213,7 +217,11 @@ impl Orders<'_> {
     }
 
     async fn pass_on(&self, at: &At, errand: &Errand) -> Answers {
-        let answer = match self.front.peers.call(errand.node, self.request(at, errand)) {
+        if let Some(reason) = self.stands_still(errand.node).await {
+            return all(&errand.keys, &Err(CallError::Unreachable { reason }));
+        }
+        let (request, patience) = (self.request(at, errand), errand.patience_until(self.end));
+        let answer = match self.front.peers.call_promptly(errand.node, request, Some(patience)) {
             Call::Ready(answer) => answer,
             Call::Pending(answer) => answer.await,
         };
@@ -230,6 +238,20 @@ impl Orders<'_> {
             }
             Ok(_) => all(&errand.keys, &Err(CallError::Broken)),
             Err(error) => all(&errand.keys, &Err(error)),
+        }
+    }
+
+    /// Why a suspected node is sent nothing. A node that stands still goes on to accept connections, and its silence would
+    /// leave the writes in doubt until the deadline; a ping without an answer leaves nothing in doubt.
+    async fn stands_still(&self, node: NodeId) -> Option<String> {
+        if !self.is_suspected(node) {
+            return None;
+        }
+        let ping = self.front.peers.call(node, Ping {}.into());
+        match ping.within(self.clock(), SIGN_OF_LIFE).await {
+            Ok(_) | Err(CallError::Refused(_)) => None,
+            Err(CallError::Unreachable { reason }) => Some(reason),
+            Err(CallError::Broken) => Some("it is suspected, and did not answer a ping".to_owned()),
         }
     }
 

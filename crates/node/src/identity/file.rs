@@ -44,6 +44,17 @@ pub(super) fn checked(text: &str) -> Result<&str, IdentityError> {
 }
 
 pub(super) fn read(disk: &dyn Disk, path: &str) -> Result<Option<Remembered>, IdentityError> {
+    text(disk, path)?.map(|text| parse(&text)).transpose()
+}
+
+/// A number that a file says under this name.
+pub(super) fn number(disk: &dyn Disk, path: &str, name: &str) -> Result<Option<u64>, IdentityError> {
+    let Some(text) = text(disk, path)? else { return Ok(None) };
+    let mut lines = checked(&text)?.lines();
+    Ok(lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok()))
+}
+
+fn text(disk: &dyn Disk, path: &str) -> Result<Option<String>, IdentityError> {
     let file = match disk.open(path) {
         Ok(file) => file,
         Err(DiskError::NotFound { .. }) => return Ok(None),
@@ -56,8 +67,7 @@ pub(super) fn read(disk: &dyn Disk, path: &str) -> Result<Option<Remembered>, Id
     let mut bytes = vec![0; length as usize];
     let read = file.read_at(0, &mut bytes)?;
     bytes.truncate(read);
-    let text = String::from_utf8(bytes).map_err(|_| damaged("it is not text"))?;
-    parse(&text).map(Some)
+    String::from_utf8(bytes).map(Some).map_err(|_| damaged("it is not text"))
 }
 
 fn parse(text: &str) -> Result<Remembered, IdentityError> {

@@ -8,12 +8,13 @@ use model::NodeId;
 use runtime::Disk;
 
 use super::given::GIVEN;
-use super::{FILE, IdentityError, read};
+use super::{ANNOUNCED, FILE, IdentityError, read};
 
 /// The files that a node writes into its directory, each perhaps with `.new` behind it.
-const FILES: [&str; 10] = [
+const FILES: [&str; 11] = [
     FILE,
     GIVEN,
+    ANNOUNCED,
     "process",
     "cluster.json",
     "moved.json",

@@ -172,7 +172,9 @@ async fn introduce(
     let entry = cluster.node(config.id).expect("membership was checked");
     let active = config.registration(entry, identity.incarnation());
     documents::check_addresses(&active.node, &cluster.nodes)?;
-    if !register(ports, coordination, &active, identity.incarnation_before()).await? {
+    let before = identity.incarnations_registered();
+    identity.announce().await?;
+    if !register(ports, coordination, &active, &before).await? {
         return match identity.incarnation_before() {
             Some(_) => Ok(false),
             None => {
@@ -453,7 +455,7 @@ async fn refuse_elsewhere(coordination: &dyn CoordinationService) -> Result<(), 
 }
 
 /// Registers the node. It waits for the process before it, whose session may not have ended yet: that is known by the
-/// incarnation that this directory remembers, `before`. Anybody else who has the id keeps it: if the wait ended when
+/// incarnations that this directory remembers, `before`. Anybody else who has the id keeps it: if the wait ended when
 /// such a one stops, whoever restarts it would find its id taken, by a directory that knows nothing of its records.
 ///
 /// False when the service could not be asked: the node is registered later. A session that has ended is an error, because
@@ -462,7 +464,7 @@ pub(crate) async fn register(
     ports: &Ports,
     coordination: &dyn CoordinationService,
     active: &ActiveNode,
-    before: Option<u64>,
+    before: &[u64],
 ) -> Result<bool, StartError> {
     // The service may notice late by half a session's time that it is over, and begins to count anew when it elects
     // another leader.
@@ -473,7 +475,7 @@ pub(crate) async fn register(
         match documents::register(coordination, active).await {
             Ok(()) => return Ok(true),
             Err(RegisterError::AlreadyActive { other: Some(other), .. })
-                if Some(other.incarnation) == before && ports.clock.now() < give_up =>
+                if before.contains(&other.incarnation) && ports.clock.now() < give_up =>
             {
                 if !told {
                     tracing::warn!(

@@ -8,7 +8,7 @@ use coordination::{CoordinationService, Expected, documents};
 use model::{Epoch, Node as Member, NodeId, Zone};
 use node::engines::{Engines, LogEngines, MemoryEngines};
 use node::{IdentityError, Node, NodeConfig, StartError};
-use runtime::disk::simulated::SimulatedDisk;
+use runtime::disk::simulated::{Fault, Operation, SimulatedDisk};
 use runtime::{Disk, Ports};
 use storage::{Durability, LogOptions};
 
@@ -206,6 +206,34 @@ async fn a_lost_disk_is_known_as_one_also_where_the_server_that_is_asked_lags_be
         node.stop().await.unwrap();
     }
     assert!(refused >= 5 && started == 100, "{refused} times the server lagged behind");
+}
+
+/// It once took what was left of its own start for another process: two nodes with one id.
+#[tokio::test]
+async fn a_start_that_is_killed_once_it_is_registered_is_known_to_the_next_one() {
+    let (disk, service) = (Arc::new(SimulatedDisk::new(1)), MemoryService::new());
+    end(&disk, start_logging(&disk, &service).await.unwrap());
+    let session = Arc::new(service.open());
+    let starting = |session| {
+        let options =
+            LogOptions { durability: Durability::Always, reserve_bytes: 0, ..LogOptions::default() };
+        let engines = LogEngines { disk: disk.clone(), options, ports: Ports::os().unwrap() };
+        let config = NodeConfig::new(NodeId(1), "test");
+        Node::start(config, Ports::os().unwrap(), disk.clone(), Arc::new(engines), session)
+    };
+    disk.inject(Fault { path_part: "identity".to_owned(), ..Fault::next(Operation::Rename, 1) });
+    let ended = starting(session.clone()).await.err().unwrap();
+    assert!(matches!(ended, StartError::Identity(IdentityError::Disk(_))), "{ended}");
+    disk.clear_faults();
+    disk.kill();
+    let registered = documents::active_nodes_now(&*session).await.unwrap();
+    assert_eq!(registered.len(), 1, "its session outlives it");
+    let ends = async {
+        tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+        service.kill(session.session());
+    };
+    let (node, ()) = tokio::join!(starting(Arc::new(service.open())), ends);
+    node.unwrap().stop().await.unwrap();
 }
 
 /// A copy of a directory passes for it only where nobody knows better: not where a session ends as the node asks, nor

@@ -144,7 +144,7 @@ pub(super) struct Member {
     /// As announced last.
     pub(super) state: State,
     /// Anything at all was heard of its process.
-    known: bool,
+    pub(super) known: bool,
     /// People were told that it is not alive.
     told: bool,
 }
@@ -306,6 +306,9 @@ pub struct Seen {
     pub phi: f64,
     /// Since the last sign of life, or since it became a member.
     pub silence: Duration,
+    /// Whether there was any sign of life since this process started. The silence of a node of which there was none is
+    /// as long as this process runs, and says little.
+    pub heard: bool,
     /// Its newest row, if one came.
     pub row: Option<Row>,
 }

@@ -226,7 +226,8 @@ impl Gossip {
     pub fn seen(&self, now: Moment) -> impl Iterator<Item = Seen> {
         self.members.iter().map(move |(&node, member)| {
             let (state, why) = member.verdict(now);
-            Seen { node, state, why, phi: member.phi(now), silence: member.silence(now), row: member.row }
+            let (phi, silence) = (member.phi(now), member.silence(now));
+            Seen { node, state, why, phi, silence, heard: member.known, row: member.row }
         })
     }
 
