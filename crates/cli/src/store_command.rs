@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use client::Client;
+use client::{Client, ClientError};
 use control::orders::Order;
 use model::limits::ARTIFACTS_KEPT_MAX;
 use model::{Consistency, FallbackOrder, Node, ReadOnlyStore, Reads, Resolver, Store, StoreName};
@@ -215,7 +215,8 @@ async fn create(
         let (replicas, kept) = (store.consistency.replicas, arguments.artifacts_kept);
         return artifact::verbs::create(shared, client, store.name, replicas, kept).await;
     }
-    let cluster = client.create_store(&store).await?;
+    let created = client.create_store(&store).await;
+    let cluster = created.map_err(|error| in_doubt(&store.name, error))?;
     let behind = opened(client, &cluster.nodes, &store.name).await;
     let document = json!({
         "store": store.name,
@@ -240,6 +241,18 @@ async fn create(
         text
     });
     Ok(ExitCode::SUCCESS)
+}
+
+/// What to do when nobody knows whether a store was created: there is no key that would tell.
+pub(crate) fn in_doubt(store: &StoreName, error: ClientError) -> CliError {
+    match error.is_indeterminate() {
+        true => CliError::Unanswered(format!(
+            "store {store} may have been created: {error}; look with `{program} store list`, and if it is not there, create it \
+             again",
+            program = program()
+        )),
+        false => error.into(),
+    }
 }
 
 /// Waits until the nodes have opened a store, and returns those that have not within [`OPENED_TIME_MAX`].
@@ -312,4 +325,17 @@ fn listed(stores: &[Store], read_only: &[ReadOnlyStore]) -> String {
     }
     let all = count((stores.len() + read_only.len()) as u64, "store");
     format!("{}{all}; create another one with `{} store create NAME`", table(&rows), program())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_store_that_may_have_been_created_is_looked_for_and_no_key_is_got() {
+        let store = StoreName::new("carts").expect("well formed");
+        let doubt = in_doubt(&store, ClientError::Indeterminate { detail: "cut".to_owned() });
+        assert_eq!((doubt.exit_code(), doubt.json()["error"]["next"].is_null()), (3, true));
+        assert!(doubt.to_string().contains("store list"), "{doubt}");
+    }
 }

@@ -302,6 +302,8 @@ struct SeedPairs {
     per_mille: u64,
     /// The most that one excused, and which.
     most: (u64, u64),
+    /// Seeds with reads of acknowledged writes, and the sum of what part of these is promised nothing, in a thousand.
+    unpromised: (u64, u64),
     /// Answers that depended on absence.
     absences: Absences,
     /// Answers that said that a fallback stood in.
@@ -314,6 +316,10 @@ impl SeedPairs {
         self.all += *pairs;
         self.absences += report.absences;
         self.sloppy += report.sloppy;
+        if pairs.all + pairs.unpromised + pairs.leaning > 0 {
+            self.unpromised.0 += 1;
+            self.unpromised.1 += pairs.unpromised_per_mille();
+        }
         if pairs.all > 0 {
             self.judging += 1;
             self.per_mille += pairs.excused_per_mille();
@@ -344,19 +350,23 @@ impl SeedPairs {
              said that a fallback stood in, {} of them for no known reason",
             self.absences.all, self.absences.hinted, self.sloppy.all, self.sloppy.unexplained
         );
+        let unpromised = self.unpromised.1 / self.unpromised.0.max(1);
         println!(
-            "a seed excuses {:.1}% on average, seed {} the most, {:.1}%",
+            "a seed excuses {:.1}% on average, seed {} the most, {:.1}%; it promises nothing for {:.1}% on average",
             percent(mean),
             self.most.1,
-            percent(self.most.0)
+            percent(self.most.0),
+            percent(unpromised)
         );
         let many = seeds >= SEEDS_FOR_EXCUSES_MIN;
-        let lenient = many && (pairs.is_lenient() || mean > EXCUSED_PER_MILLE_MAX);
+        // Few seeds have most pairs, so what part of all pairs is promised nothing is a matter of which are drawn.
+        let is_lenient = pairs.is_lenient() || mean > EXCUSED_PER_MILLE_MAX;
+        let lenient = many && (is_lenient || unpromised > UNPROMISED_PER_MILLE_MAX);
         if lenient {
             println!(
                 "the judge of reads is too lenient: it may excuse {:.1}% of them, of all pairs and on average of the \
-                 seeds, and {:.1}% of all may be promised nothing. Tighten check::forgotten, or draw fewer runs in \
-                 which it must excuse.",
+                 seeds, and on average of the seeds {:.1}% may be promised nothing. Tighten check::forgotten, or draw \
+                 fewer runs in which it must excuse.",
                 percent(EXCUSED_PER_MILLE_MAX),
                 percent(UNPROMISED_PER_MILLE_MAX)
             );

@@ -14,6 +14,7 @@ use super::told::{adopted, behind_text};
 use crate::failure::CliError;
 use crate::output::{print, program};
 use crate::shared::Shared;
+use crate::store_command::in_doubt;
 
 /// The read-only store of this name.
 pub(super) fn store_of<'a>(cluster: &'a Cluster, name: &str) -> Result<&'a ReadOnlyStore, CliError> {
@@ -165,7 +166,8 @@ pub(crate) async fn create(
     kept: Option<u8>,
 ) -> Result<ExitCode, CliError> {
     let order = Order::Create { store: name.clone(), replicas, kept };
-    let generation = client.order_artifacts(&order).await?.generation;
+    let created = client.order_artifacts(&order).await;
+    let generation = created.map_err(|error| in_doubt(&name, error))?.generation;
     let behind = adopted(client, generation).await;
     let document: Json = json!({ "store": name, "replicas": replicas, "kept": kept.unwrap_or(1), "read_only": true,
         "generation": generation, "nodes_behind": behind });
