@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use model::{Cluster, NodeId, Reads, Store};
-use protocol::quorum::{absence_can_be_told, answers_required};
+use protocol::quorum::{absence_can_be_told, answers_required, values_can_be_told};
 
 use super::finding::{Code, Finding};
 use crate::output::{count, program};
@@ -79,17 +79,15 @@ fn too_few_of(cluster: &Cluster, store: &Store, up: &BTreeSet<NodeId>) -> Option
     (short > 0 && !missing.is_empty()).then(|| {
         let names = missing.iter().map(NodeId::to_string).collect::<Vec<_>>().join(", ");
         let (program, name) = (program(), &store.name);
-        // A value is given once R nodes were heard, so as many must be up at all, and a replica of the key among them.
-        let gives_values = store.sloppy && store.reads == Reads::Fast && up.len() >= usize::from(required);
-        let means = match gives_values {
+        let means = match values_can_be_told(store, up.len()) {
             true => "gets there give a value that a node has, but a key that is absent is *unavailable*, and so are conditions",
             false => "gets and conditions there are *unavailable*",
         };
         let fewer = match store.reads {
-            Reads::Fast if required > 1 => {
+            Reads::Fast => {
                 format!("; until then `{program} get -r 1 KEY` asks a single replica, if one of the key is up")
             }
-            _ => String::new(),
+            Reads::Monotonic => String::new(),
         };
         Finding {
             code: Code::ReplicasMissing,

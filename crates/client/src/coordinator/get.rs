@@ -184,8 +184,7 @@ pub(super) fn outcome_to_answer(
             let what = match reason {
                 // Given up as soon as it is certain: how many had answered by then is chance.
                 GetFailure::InsufficientReplicas { required, .. } => {
-                    let are = if required == 1 { "is" } else { "are" };
-                    format!("too few replicas can answer: {required} {are} required")
+                    format!("too few replicas can answer: {required} are required")
                 }
                 GetFailure::DeadlinePassed { answered, required } => {
                     format!("{answered} of {required} required replicas answered in time")

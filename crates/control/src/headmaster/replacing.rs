@@ -72,6 +72,32 @@ fn buried(cluster: &Cluster, node: NodeId, by: NodeId) -> Option<Cluster> {
     Some(next)
 }
 
+/// What is answered about a node that does not look dead.
+fn looks_alive(reason: &str, (dead, new): (NodeId, NodeId), passes: bool) -> String {
+    let (dead, new) = (dead.0, new.0);
+    let next = match passes {
+        true => {
+            format!("; if it is dead, `tontine node replace {dead} {new} --wait` waits until that is certain")
+        }
+        false => String::new(),
+    };
+    format!(
+        "it does not look dead: {reason}{next}; to move the data of a node that lives, drain it with `tontine node drain \
+         {dead}`"
+    )
+}
+
+/// What is answered about a node that no partition lists, with so many records that it was known to hold.
+fn given_up(node: NodeId, records: u64) -> String {
+    let left = match records {
+        0 => String::new(),
+        records => {
+            format!("; other nodes may lack some of {records} records that it held, and these are given up")
+        }
+    };
+    format!("{node} is gone; it was a replica of no partition{left}")
+}
+
 impl Office {
     /// A node takes the places of one that is dead for good. First the document says that this one is gone; then there
     /// is a plan, which is applied.
@@ -122,17 +148,7 @@ impl Office {
             Err(refusal) => return Ok(refused(refusal.to_string())),
         };
         if !is_gone && let Some((reason, passes)) = self.signs_of_life(scene, node).await {
-            let (dead, new) = (node.0, by.0);
-            let next = match passes {
-                Some(_) => format!(
-                    "; if it is dead, `tontine node replace {dead} {new} --wait` waits until that is certain"
-                ),
-                None => String::new(),
-            };
-            let answer = refused(format!(
-                "it does not look dead: {reason}{next}; to move the data of a node that lives, drain it with `tontine node \
-                 drain {dead}`"
-            ));
+            let answer = refused(looks_alive(&reason, (node, by), passes.is_some()));
             return Ok(answer.again_after(passes));
         }
         if let Some(reason) = self.deaf(scene, &entering(&plan)).await? {
@@ -148,15 +164,7 @@ impl Office {
             (true, Some(_)) => Err(TurnError::Overtaken),
             (true, None) => {
                 let left = self.report(node).map_or(0, |report| report.leftovers);
-                let given_up = match left {
-                    0 => String::new(),
-                    records => {
-                        format!(
-                            "; of {records} records that it held, other nodes may lack some, and they are given up"
-                        )
-                    }
-                };
-                Ok(Answer::done(format!("{node} is gone; it was a replica of no partition{given_up}")))
+                Ok(Answer::done(given_up(node, left)))
             }
             (false, _) => Ok(refused(answer.text)),
         }

@@ -2,7 +2,7 @@
 //!
 //! **Architecture Invariant:** what is counted is replicas, each once; a node that was not asked never counts.
 
-use model::{Consistency, NodeId, PreferenceList, Sets, Store};
+use model::{Consistency, NodeId, PreferenceList, Reads, Sets, Store};
 use smallvec::SmallVec;
 
 use super::options::saturated;
@@ -120,6 +120,13 @@ pub fn can_be_met(required: u8, definition: &Store) -> bool {
 pub fn answers_required(definition: &Store) -> u8 {
     let numbers = definition.numbers_read();
     numbers.reads_required.max(definition.read_holders(numbers))
+}
+
+/// Whether a get of a fast sloppy store finds values at all where so many nodes are up: it gives one once R were heard.
+pub fn values_can_be_told(definition: &Store, nodes_up: usize) -> bool {
+    definition.sloppy
+        && definition.reads == Reads::Fast
+        && nodes_up >= usize::from(answers_required(definition))
 }
 
 /// Whether what so many of a partition's other replicas hold contains each write that was acknowledged by
