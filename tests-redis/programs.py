@@ -37,10 +37,39 @@ class Programs:
 
     def run(self, language: str, name: str, source: str, arguments: list[str]) -> str:
         """Builds a program of one file, runs it, and returns what it prints."""
-        folder = self.installed / language
+        return call([*self.build(language, name, source), *arguments], self.folder(language))
+
+    def rolling(self, language: str) -> list[str]:
+        """Builds what uses the classes of a guide until it is told to end, and returns the command that runs it. `ioredis`
+        has no guide."""
+        if language == "ioredis":
+            parts = [(SOURCES / "node" / name).read_text() for name in ("ioredis.mjs", "rolling.mjs")]
+            return self.build("node", "Ioredis", "".join(parts))
+        page = code_of(GUIDES / f"{language}.md", language)
+        sources = {"python": "rolling.py", "node": "rolling.mjs", "go": "rolling/rolling.go", "java": "Rolling.java"}
+        trial = (SOURCES / language / sources[language]).read_text()
+        if language == "go":
+            assert "func main()" in page
+            folder = self.folder(language) / "rolling"
+            folder.mkdir(exist_ok=True)
+            (folder / "rolling.go").write_text(trial)
+            return self.build(language, "Rolling", page.replace("func main()", "func page()"))
+        if language == "java":
+            self.build(language, "Carts", page)
+            return self.build(language, "Rolling", trial)
+        ended = re.search(r"^(cart, \*addresses =|const \[cart, )", page, re.MULTILINE)
+        assert ended, f"the program of {language}.md does not read its arguments after its classes"
+        return self.build(language, "Rolling", page[: ended.start()] + trial)
+
+    def folder(self, language: str) -> Path:
+        """Where the programs of a language are built and run."""
+        folder = self.installed / ("node" if language == "ioredis" else language)
         folder.mkdir(exist_ok=True)
-        command = getattr(self, f"_{language}")(folder, name, source)
-        return call([*command, *arguments], folder)
+        return folder
+
+    def build(self, language: str, name: str, source: str) -> list[str]:
+        """Builds a program of one file, and returns the command that runs it in `folder`."""
+        return getattr(self, f"_{language}")(self.folder(language), name, source)
 
     def _python(self, folder: Path, name: str, source: str) -> list[str]:
         (folder / f"{name.lower()}.py").write_text(source)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
@@ -31,15 +32,17 @@ def test_a_recipe_goes_on_at_another_address_and_merges_siblings(
     assert printed == "siblings: eggs + milk\nmerged: eggs,milk\n"
 
 
-@pytest.fixture
-def stopping(target: Target) -> Iterator[str]:
-    """The address of a node that answers what it is asked about keys as one does that stops."""
+@pytest.fixture(params=["SHUTTINGDOWN the node is stopping", "NOREPLICAS too few replicas can answer"])
+def refusing(target: Target, request: pytest.FixtureRequest) -> Iterator[str]:
+    """The address of a node that answers what it is asked about keys as one does that stops, or reaches too few others."""
+    refusal = f"-{request.param}\r\n".encode()
 
     def answer(client: socket.socket, node: Address) -> None:
-        with client, socket.create_connection(node) as behind:
+        # A client that has heard the refusal breaks off.
+        with suppress(OSError), client, socket.create_connection(node) as behind:
             while asked := client.recv(65536):
                 if b"TONTINE.GET" in asked or b"TONTINE.PUT" in asked:
-                    client.sendall(b"-SHUTTINGDOWN the node is stopping; try another node\r\n")
+                    client.sendall(refusal)
                 else:
                     behind.sendall(asked)
                     client.sendall(behind.recv(65536))
@@ -57,13 +60,13 @@ def stopping(target: Target) -> Iterator[str]:
         yield f"127.0.0.1:{door.getsockname()[1]}"
 
 
-@pytest.mark.parametrize("language", ["python", "node"])
-def test_a_recipe_goes_on_at_another_address_when_a_node_stops(
-    target: Target, programs: Programs, key: str, stopping: str, language: str
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_a_recipe_goes_on_at_another_address_when_a_node_has_written_nothing(
+    target: Target, programs: Programs, key: str, refusing: str, language: str
 ) -> None:
     code = code_of(GUIDES / f"{language}.md", language)
     addresses = [f"{host}:{port}" for host, port in target.addresses]
-    printed = programs.run(language, "Carts", code, [key, stopping, *addresses])
+    printed = programs.run(language, "Carts", code, [key, refusing, *addresses])
     assert printed == "siblings: eggs + milk\nmerged: eggs,milk\n"
 
 

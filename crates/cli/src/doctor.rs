@@ -20,13 +20,14 @@ mod moves;
 mod passwords;
 mod replicas;
 mod starting;
+mod views;
 
 use disks::{Refuses, refuses};
 use finding::{Code, Finding};
 use passwords::open_to_everybody;
 use starting::{Spare, start_again};
 
-/// Pause before nodes are asked again that do not go by the same document.
+/// Pause before nodes are asked again that do not go by the same document, or avoid each other.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// `tontine doctor`.
@@ -57,6 +58,7 @@ pub(crate) async fn doctor(shared: Shared) -> Result<ExitCode, CliError> {
         findings.extend(left_behind(status, before, cluster.generation.0));
     }
     findings.extend(seen.as_ref().and_then(|seen| documents::older(&nodes, seen.generation)));
+    findings.extend(views::avoided(&client, &nodes).await);
     findings.extend(replicas::too_few(&cluster, &nodes));
     findings.extend(wrong_clocks(&nodes));
     findings.extend(open_to_everybody(&nodes));

@@ -347,10 +347,15 @@ async fn serve_resp(
 ) {
     let Some(mut listener) = listener else { return stop.asked().await };
     let local = listener.address().to_string();
+    let mut open = true;
     loop {
         tokio::select! {
             biased;
             () = stop.asked() => return,
+            () = door.closing(), if open => {
+                listener.close();
+                open = false;
+            }
             accepted = listener.accept() => match accepted {
                 Ok((stream, peer)) => {
                     let (door, local) = (door.clone(), local.clone());
@@ -358,6 +363,7 @@ async fn serve_resp(
                         door.serve(stream, peer.to_string(), local).await;
                     }));
                 }
+                Err(_) if !open => return stop.asked().await,
                 Err(error) => {
                     tracing::error!(%error, "redis listener ended");
                     return;

@@ -55,6 +55,8 @@ codes! {
         "The store requires more replicas than the cluster has nodes.";
     NodeDown "node-down" Bad
         "The node does not answer.";
+    NodeAvoided "node-avoided" Bad
+        "The node answers this command, and is not alive to other nodes, nor was a second before.";
     ReplicasMissing "replicas-missing" Bad
         "Partitions of the store have fewer than R replicas up: whether a key is absent there is unavailable.";
     NodeWaits "node-waits" Note

@@ -121,6 +121,12 @@ async fn shake_hands(
         return Err(NotOpened::unreachable(format!("{address} closed the connection")));
     };
     let version = match wire::messages::decode_response(answer) {
+        // What a node says of itself is believed, so it must be the one that is asked.
+        Ok((_, Response::Welcome(welcome)))
+            if standing.as_ref().is_some_and(|standing| standing.node() != welcome.node) =>
+        {
+            return Err(NotOpened::unreachable(format!("{} answers at {address}", welcome.node)));
+        }
         Ok((_, Response::Welcome(welcome))) => welcome.version,
         Ok((_, Response::Failure(failure))) => {
             return Err(NotOpened { error: CallError::Refused(failure), experience: Experience::Replied });

@@ -41,6 +41,10 @@ impl Standing {
         Arc::new(Standing { node, witness, frames, frames_seen, wary: AtomicBool::new(false) })
     }
 
+    pub(super) fn node(&self) -> NodeId {
+        self.node
+    }
+
     /// An answer came. Costs an addition unless somebody waits for it.
     pub(super) fn replied(&self) {
         self.frames.fetch_add(1, Ordering::Relaxed);

@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
+use client::peers::{CallError, Peers};
 use model::{Cluster, Generation, NodeId};
 use node::view::View;
-use protocol::gossip::Row;
+use protocol::gossip::{Row, State};
 use runtime::{Link, Ports};
 use wire::error::ErrorCode;
 use wire::messages::{
-    Failure, Gossip, Hello, Peer, ReplicaGet, Request, RequestOptions, Response, Since2, VERSION_MAX,
+    Failure, Gossip, Hello, Peer, Ping, ReplicaGet, Request, RequestOptions, Response, Since2, VERSION_MAX,
     decode_response, encode_request,
 };
 
@@ -66,8 +67,11 @@ async fn a_replica_tells_its_generation_to_those_that_understand_it() {
 
 /// Asks over a link of its own, of this version of the protocol.
 async fn asked(address: &str, version: u16, request: Request) -> Response {
+    asked_by(Peer::Client { name: "of some version".to_owned() }, address, version, request).await
+}
+
+async fn asked_by(peer: Peer, address: &str, version: u16, request: Request) -> Response {
     let mut link = Ports::os().unwrap().network.connect(address).await.unwrap();
-    let peer = Peer::Client { name: "of some version".to_owned() };
     let hello = Request::Hello(Hello { version_min: 1, version_max: version, cluster: None, peer });
     link.sender.send(&mut |body: &mut BytesMut| encode_request(1 << 16, &hello, body)).unwrap();
     let welcome = answer(&mut link).await;
@@ -146,4 +150,43 @@ async fn gossip_of_a_client_is_refused_and_changes_no_belief() {
     assert!(is_refused, "{refused:?}");
     let seen = cluster.nodes[0].gossip().document();
     assert!(!String::from_utf8_lossy(&seen).contains(&u64::MAX.to_string()), "{seen:?}");
+}
+
+/// What a node says of itself is believed, so nobody else may say it in its name.
+#[tokio::test]
+async fn gossip_in_the_name_of_another_node_or_incarnation_is_refused() {
+    let cluster = RunningCluster::start((3, 1), store(2, 1, 1), |_| {}).await;
+    let view = cluster.nodes[0].replica().view().get();
+    let (address, generation) = (view.cluster().nodes[0].native.clone(), view.cluster().generation);
+    let told = |from: u32, incarnation| {
+        let row = Row { left: true, ..Row::new(NodeId(from), incarnation, generation) };
+        let gossip = Request::Gossip(Gossip { from: NodeId(from), generation, rows: vec![row] });
+        asked_by(Peer::Node { id: NodeId(2), incarnation: 5 }, &address, VERSION_MAX, gossip)
+    };
+    for (from, incarnation) in [(3, 5), (2, u64::MAX)] {
+        let refused = told(from, incarnation).await;
+        let is_refused =
+            matches!(&refused, Response::Failure(failure) if failure.code == ErrorCode::Malformed);
+        assert!(is_refused, "{refused:?}");
+    }
+    let is_left = |node| cluster.nodes[0].gossip().state(NodeId(node)) == State::Left;
+    assert!(!is_left(2) && !is_left(3));
+    let taken = told(2, 5).await;
+    assert!(matches!(taken, Response::Gossiped(_)), "{taken:?}");
+    assert!(is_left(2));
+}
+
+/// After two nodes have changed places, what one says of itself must not pass for what the other says.
+#[tokio::test]
+async fn a_node_that_answers_at_the_address_of_another_is_not_taken_for_it() {
+    let cluster = RunningCluster::start((2, 2), store(2, 1, 1), |_| {}).await;
+    let mut document = (**cluster.nodes[0].replica().view().get().cluster()).clone();
+    document.nodes[0].native = document.nodes[1].native.clone();
+    let peers = Peers::new(Ports::os().unwrap(), Peer::Node { id: NodeId(9), incarnation: 1 }, None);
+    peers.learn(&document);
+    let clock = peers.ports().clock.clone();
+    let asked = |node| peers.call(NodeId(node), Ping {}.into()).within(&clock, Duration::from_secs(10));
+    assert!(matches!(asked(2).await, Ok(Response::Pong(_))));
+    let Err(CallError::Unreachable { reason }) = asked(1).await else { panic!("n2 answers for n1") };
+    assert!(reason.starts_with("n2 answers at "), "{reason}");
 }

@@ -128,6 +128,10 @@ struct Refusals {
 #[derive(Clone, Debug)]
 pub(super) struct Member {
     pub(super) row: Option<Row>,
+    /// The node itself has told this node the incarnation of its row.
+    proven: bool,
+    /// Others tell of a later incarnation, of which the node itself has told nothing yet.
+    pub(super) claimed: bool,
     intervals: Window,
     /// When its row last advanced; before the first time, when it became a member.
     advanced: Moment,
@@ -153,6 +157,8 @@ impl Member {
     pub(super) fn new(now: Moment) -> Member {
         Member {
             row: None,
+            proven: false,
+            claimed: false,
             intervals: Window::default(),
             advanced: now,
             heard: now,
@@ -167,16 +173,34 @@ impl Member {
         }
     }
 
-    /// Takes in a row from whoever; true when it is news.
-    pub(super) fn learn(&mut self, row: Row, now: Moment) -> bool {
+    /// Takes in a row that the node sent itself. Of an incarnation that only others have told it says what is true.
+    pub(super) fn learn_of_itself(&mut self, row: Row, now: Moment) {
+        self.claimed = false;
+        if !self.proven && self.row.is_some_and(|told| told.incarnation > row.incarnation) {
+            // Nobody has lived under that one, so the row's own heartbeats begin here.
+            self.row = None;
+        }
+        self.join(row, now);
+        self.proven |= self.row.is_some_and(|known| known.incarnation == row.incarnation);
+    }
+
+    /// Takes in a row that others tell. A later incarnation is not adopted from them.
+    pub(super) fn learn(&mut self, row: Row, now: Moment) {
+        match self.row {
+            Some(known) if row.incarnation > known.incarnation => self.claimed = true,
+            _ => self.join(row, now),
+        }
+    }
+
+    fn join(&mut self, row: Row, now: Moment) {
         let Some(known) = self.row else {
             // Rows of the dead go round as well: the first one seen proves no life, the next heartbeat does.
             self.row = Some(row);
             self.advanced = now;
-            return true;
+            return;
         };
         if row <= known {
-            return false;
+            return;
         }
         self.row = Some(known.join(row));
         if row.is_later_than(&known) {
@@ -192,7 +216,6 @@ impl Member {
             self.heard = now;
             self.known = true;
         }
-        true
     }
 
     pub(super) fn experience(&mut self, experience: Experience, now: Moment) {

@@ -9,6 +9,8 @@
 //! ```
 //!
 //! - *Rumours* say that a node lives: its heartbeat advances, whoever tells it. Their absence accrues to suspicion.
+//! - That a node lives *anew*, under a later incarnation, only itself can say. Told by others it is a reason to ask it in
+//!   the next round, and no more: a row with an incarnation that nobody has would outweigh all that the node ever says.
 //! - *Requests* say that a node does not serve **this** one: a link that breaks, a refused connection, silence until
 //!   a deadline. That makes it suspected at once, and only an answer from it takes that back: behind a partition in
 //!   one direction its rumours keep coming by way of others.
@@ -64,14 +66,14 @@ pub enum Event {
     },
     /// A peer sent its table and waits for an answer.
     TableReceived {
-        /// Who.
+        /// Who, as its link says: what it tells of itself is believed.
         from: NodeId,
         /// Its table.
         rows: Vec<Row>,
     },
     /// A peer answered an exchange.
     AnswerReceived {
-        /// Who.
+        /// Who, as its link says.
         from: NodeId,
         /// What it knows better.
         rows: Vec<Row>,
@@ -166,7 +168,7 @@ impl Gossip {
             Event::TableReceived { from, rows } => {
                 self.experience(from, Experience::Heard, now);
                 let better = self.known_better(&rows);
-                self.learn(&rows, now);
+                self.learn(from, &rows, now);
                 actions.push(Action::Answer { rows: better });
                 self.announce(Some(from), &rows, now, actions);
             }
@@ -175,7 +177,7 @@ impl Gossip {
                 if let Some(member) = self.members.get_mut(&from) {
                     member.exchange = None;
                 }
-                self.learn(&rows, now);
+                self.learn(from, &rows, now);
                 self.announce(Some(from), &rows, now, actions);
             }
             Event::ExchangeFailed { with } => {
@@ -255,6 +257,10 @@ impl Gossip {
         let suspected = |state| state == State::Suspected;
         let gone = |state| matches!(state, State::Down | State::Left);
         let revive = self.rounds.is_multiple_of(ROUNDS_BETWEEN_REVIVALS);
+        // Whoever is said to have started again can say so itself.
+        if let Some(with) = self.partner(|member| member.claimed, &mut dice) {
+            self.exchange(with, now, actions);
+        }
         // First whoever never answered: soon there is a link to everybody, whose end is noticed at once.
         let stranger = self.partner(|member| alive(member.state) && !member.met, &mut dice);
         let partners = [
@@ -278,6 +284,7 @@ impl Gossip {
     fn exchange(&mut self, with: NodeId, now: Moment, actions: &mut Vec<Action>) {
         if let Some(member) = self.members.get_mut(&with) {
             member.exchange = Some(now);
+            member.claimed = false;
             actions.push(Action::Exchange { with, rows: self.table() });
         }
     }
@@ -300,12 +307,15 @@ impl Gossip {
         }
     }
 
-    fn learn(&mut self, rows: &[Row], now: Moment) {
+    fn learn(&mut self, from: NodeId, rows: &[Row], now: Moment) {
         for &row in rows {
             if row.node == self.own.node {
                 self.outlive(row);
             } else if let Some(member) = self.members.get_mut(&row.node) {
-                member.learn(row, now);
+                match row.node == from {
+                    true => member.learn_of_itself(row, now),
+                    false => member.learn(row, now),
+                }
             }
         }
     }

@@ -410,8 +410,62 @@ fn a_new_process_is_not_blamed_for_what_the_one_before_did() {
     room.tell(NodeId(1), Event::Experienced { node: NodeId(2), experience: Experience::Refused });
     assert_eq!(room.state(1, 2), State::Suspected);
     let row = Row::new(NodeId(2), 2, Generation(1));
-    room.tell(NodeId(1), Event::TableReceived { from: NodeId(3), rows: vec![row] });
+    room.tell(NodeId(1), Event::TableReceived { from: NodeId(2), rows: vec![row] });
     assert_eq!(room.state(1, 2), State::Alive);
+}
+
+/// One such row, from a node that was wrong or worse, made all others hold a node for *left* that served, and nothing that
+/// it said itself was newer.
+#[test]
+fn a_later_incarnation_that_only_others_tell_changes_no_belief() {
+    let mut room = Room::new(4);
+    room.run(Duration::from_secs(3));
+    for _ in 0..20 {
+        let row = Row { left: true, heartbeat: 9, ..Row::new(NodeId(2), u64::MAX, Generation(1)) };
+        room.tell(NodeId(1), Event::TableReceived { from: NodeId(3), rows: vec![row] });
+        room.run(ms(150));
+    }
+    assert!(room.announced.iter().all(|(_, _, about, ..)| *about != NodeId(2)), "{:?}", room.announced);
+    for viewer in [1, 3, 4] {
+        let row =
+            room.machines[&NodeId(viewer)].seen(room.now).find(|seen| seen.node == NodeId(2)).unwrap().row;
+        assert_eq!(row.unwrap().incarnation, 1, "at {viewer}");
+    }
+}
+
+/// A node that starts knows no incarnations, and takes what it is told until the node itself tells it another.
+#[test]
+fn what_others_told_before_a_node_told_it_itself_gives_way_to_that() {
+    let mut room = Room::new(3);
+    let row = Row { left: true, heartbeat: 9, ..Row::new(NodeId(2), u64::MAX, Generation(1)) };
+    room.tell(NodeId(1), Event::TableReceived { from: NodeId(3), rows: vec![row] });
+    assert_eq!(room.state(1, 2), State::Left);
+    room.run(Duration::from_secs(5));
+    assert_eq!(room.state(1, 2), State::Alive);
+    let row = room.machines[&NodeId(1)].seen(room.now).find(|seen| seen.node == NodeId(2)).unwrap().row;
+    assert_eq!(row.unwrap().incarnation, 1);
+}
+
+/// No coordination service takes part: what the node says itself is enough.
+#[test]
+fn a_killed_node_that_starts_again_is_believed_by_all_within_a_second() {
+    let mut room = Room::new(8);
+    room.run(Duration::from_secs(5));
+    room.silent.insert(NodeId(4));
+    room.refusing.insert(NodeId(4));
+    room.run(Duration::from_secs(20));
+    assert!((1..=8).filter(|&viewer| viewer != 4).all(|viewer| room.state(viewer, 4) == State::Down));
+    room.machines.insert(NodeId(4), Gossip::start(NodeId(4), 2, room.now));
+    room.tell(NodeId(4), Event::MembersNamed { nodes: nodes(8) });
+    room.silent.clear();
+    room.refusing.clear();
+    room.run(Duration::from_secs(1));
+    for viewer in (1..=8).filter(|&viewer| viewer != 4) {
+        assert_eq!(room.state(viewer, 4), State::Alive, "at {viewer}");
+        let row =
+            room.machines[&NodeId(viewer)].seen(room.now).find(|seen| seen.node == NodeId(4)).unwrap().row;
+        assert_eq!(row.unwrap().incarnation, 2, "at {viewer}");
+    }
 }
 
 #[test]

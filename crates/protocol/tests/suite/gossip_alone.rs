@@ -197,6 +197,28 @@ fn a_node_that_is_back_after_it_has_left_is_not_blamed_for_what_its_last_process
 }
 
 #[test]
+fn a_node_that_is_said_to_have_started_again_is_asked_in_the_next_round() {
+    let mut alone = Alone::of(20);
+    for node in 2..=20 {
+        let row = Row::new(NodeId(node), 1, Generation(1));
+        alone.tell(Event::AnswerReceived { from: NodeId(node), rows: vec![row] });
+    }
+    let later = Row::new(NodeId(7), 2, Generation(1));
+    alone.tell(Event::TableReceived { from: OTHER, rows: vec![later] });
+    let asked = partners(&alone.round(3));
+    assert_eq!(asked[0], NodeId(7));
+    assert_eq!(asked.len(), 2, "beside the one that is drawn");
+    alone.tell(Event::AnswerReceived { from: NodeId(7), rows: vec![later] });
+    let known = |alone: &Alone| {
+        alone.gossip.seen(alone.now).find(|seen| seen.node == NodeId(7)).unwrap().row.unwrap().incarnation
+    };
+    assert_eq!(known(&alone), 2);
+    let before = Row { heartbeat: 99, ..Row::new(NodeId(7), 1, Generation(1)) };
+    alone.tell(Event::TableReceived { from: NodeId(7), rows: vec![before] });
+    assert_eq!(known(&alone), 2, "a message of the process before comes late");
+}
+
+#[test]
 fn states_have_the_names_that_programs_read_and_every_reason_reads_differently() {
     let states = [State::Alive, State::Suspected, State::Down, State::Left];
     assert_eq!(states.map(State::name), ["alive", "suspected", "down", "left"]);

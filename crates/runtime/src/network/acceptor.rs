@@ -56,6 +56,12 @@ impl Share {
         }
     }
 
+    /// Ends accepting, for all shares: whoever comes from now on is refused. Connections that the kernel has taken in are
+    /// still handed out; after them, accepting is [`NetworkError::Closed`].
+    pub(super) fn close(&self) {
+        self.acceptor.stop.notify_one();
+    }
+
     /// The address with the port that was really taken.
     pub(super) fn address(&self) -> SocketAddr {
         self.acceptor.address
@@ -150,7 +156,7 @@ async fn run(listener: TcpListener, dealers: &[mpsc::Sender<TcpStream>], stop: &
     loop {
         let accepted = tokio::select! {
             biased;
-            () = stop.notified() => return,
+            () = stop.notified() => return hand_out_rest(listener, dealers, next),
             accepted = listener.accept() => accepted,
         };
         match accepted.and_then(|(stream, _)| stream.into_std()) {
@@ -172,6 +178,18 @@ async fn run(listener: TcpListener, dealers: &[mpsc::Sender<TcpStream>], stop: &
                 warn!(%error, "accepting a connection failed");
                 tokio::time::sleep(ACCEPT_RETRY).await;
             }
+        }
+    }
+}
+
+/// Hands out the connections that the kernel has taken in: closing the listener would break them.
+fn hand_out_rest(listener: tokio::net::TcpListener, dealers: &[mpsc::Sender<TcpStream>], mut next: usize) {
+    // Asked itself, not the event queue, which may not have heard of the last ones.
+    let Ok(listener) = listener.into_std() else { return };
+    for _ in 0..BACKLOG {
+        let Ok((stream, _)) = listener.accept() else { return };
+        if stream.set_nonblocking(true).is_ok() && deal(dealers, &mut next, stream).is_some() {
+            return;
         }
     }
 }

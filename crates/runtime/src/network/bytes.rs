@@ -45,6 +45,12 @@ impl ByteListener {
         }
     }
 
+    /// Ends accepting, for all shares of the address: whoever comes from now on is refused. Connections that came before
+    /// are still handed out; after them, accepting is [`NetworkError::Closed`].
+    pub fn close(&self) {
+        self.share.close();
+    }
+
     /// The address with the port that was really taken.
     pub fn address(&self) -> SocketAddr {
         self.share.address()

@@ -36,6 +36,34 @@ async fn a_taken_address_is_refused_until_the_last_share_is_dropped() {
     assert!(matches!(refused("203.0.113.1:1"), Err(NetworkError::Unreachable { .. })), "not our address");
 }
 
+/// A node that stops closes its door for good: a client that comes then goes to another node, and one that came before is
+/// served, or told.
+#[tokio::test]
+async fn closing_refuses_whoever_comes_and_hands_out_whoever_came() {
+    let mut listeners = listen("127.0.0.1:0", 2).unwrap();
+    let address = listeners[0].address();
+    let mut near = Vec::new();
+    for _ in 0..8 {
+        near.push(TcpStream::connect(address).await.unwrap());
+    }
+    listeners[0].close();
+    listeners[1].close();
+    let mut handed_out = 0;
+    for listener in &mut listeners {
+        while let Ok((mut far, _)) = listener.accept().await {
+            far.write_all(b"+").await.unwrap();
+            handed_out += 1;
+        }
+        assert!(matches!(listener.accept().await, Err(NetworkError::Closed)));
+    }
+    assert_eq!(handed_out, 8);
+    for mut near in near {
+        assert_eq!(near.read_u8().await.unwrap(), b'+');
+    }
+    assert!(TcpStream::connect(address).await.is_err());
+    assert!(listen(&address.to_string(), 1).is_ok(), "the address is free again");
+}
+
 #[tokio::test]
 async fn a_port_that_a_foreign_process_would_share_is_refused() {
     // The foreign listener allows sharing; we must not join it unnoticed.

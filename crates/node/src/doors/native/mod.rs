@@ -6,6 +6,7 @@
 //!
 //! **Architecture Invariant:** every request that was decoded is answered exactly once, also when it is refused.
 
+mod kinds;
 mod news;
 mod rest;
 mod telling;
@@ -20,15 +21,18 @@ use bytes::Bytes;
 use client::peers::Call;
 use futures_util::future::{Either, select};
 use model::limits::{FRAME_BYTES_MAX, KEY_BYTES_MAX};
-use model::{Key, Moment, Value};
+use model::{Key, Moment, NodeId, Value};
 use protocol::admission::{self, Admission, Connection, Permit};
+use protocol::gossip::Row;
 use runtime::{BoxFuture, Link, LinkReceiver, LinkSender, NetworkError, Ports};
 use wire::error::ErrorCode;
 use wire::messages::{
-    ClusterDocument, Delete, DeleteEntry, Failure, Hello, MultiGot, MultiWritten, Peer, Pong, Put, Request,
-    Response, StatusDocument, StoreCreate, Welcome, decode_request, encode_response, negotiate, request_id,
+    ClusterDocument, Delete, DeleteEntry, Failure, Gossip, Hello, MultiGot, MultiWritten, Peer, Pong, Put,
+    Request, Response, StatusDocument, StoreCreate, Welcome, decode_request, encode_response, negotiate,
+    request_id,
 };
 
+use self::kinds::{is_change, is_replicas, is_round_step};
 use self::news::News;
 use crate::antientropy::AntiEntropy;
 use crate::collection::Collection;
@@ -91,10 +95,19 @@ pub struct Service {
 struct Served {
     service: Service,
     sender: Arc<dyn LinkSender>,
-    entry: Entry,
-    /// The version of the protocol that the link carries.
-    version: u16,
+    agreed: Agreed,
     connection: Arc<Connection>,
+}
+
+/// What the greeting has settled for a link.
+#[derive(Clone, Copy)]
+struct Agreed {
+    /// How its requests enter.
+    entry: Entry,
+    /// The version of the protocol that it carries.
+    version: u16,
+    /// Which node is at its other end, and under which incarnation, if it is one.
+    node: Option<(NodeId, u64)>,
 }
 
 impl Service {
@@ -125,17 +138,16 @@ impl Service {
         // A greeting is short.
         link.receiver.bound(Box::new(|bytes| bytes == 0));
         let timer = self.ports.clock.sleep(HANDSHAKE_TIME_MAX);
-        let (entry, version) =
-            match select(Box::pin(self.shake_hands(&mut link, &mut connection)), timer).await {
-                Either::Left((Some(agreed), _)) => agreed,
-                // Refused, or silent: whoever connects and says nothing must not hold a place.
-                _ => return,
-            };
+        let agreed = match select(Box::pin(self.shake_hands(&mut link, &mut connection)), timer).await {
+            Either::Left((Some(agreed), _)) => agreed,
+            // Refused, or silent: whoever connects and says nothing must not hold a place.
+            _ => return,
+        };
         let mut coming = connection.coming();
         let (place, clock) = (coming.place(), self.ports.clock.clone());
         link.receiver.bound(Box::new(move |bytes| coming.hold(bytes, clock.now()).is_ok()));
         let clock = self.ports.clock.clone();
-        let served = Served { service: self, sender: link.sender, entry, version, connection };
+        let served = Served { service: self, sender: link.sender, agreed, connection };
         let mut rest =
             Rest::new(served.service.ports.clock.clone(), served.service.admission.limits().rest_time_max);
         let mut window = window::Window::new();
@@ -184,20 +196,23 @@ impl Service {
         }
     }
 
-    /// How requests of the link enter, and the version of the protocol that it carries.
-    async fn shake_hands(&self, link: &mut Link, connection: &mut Arc<Connection>) -> Option<(Entry, u16)> {
+    /// Greets; `None` when the link is refused.
+    async fn shake_hands(&self, link: &mut Link, connection: &mut Arc<Connection>) -> Option<Agreed> {
         let frame = link.receiver.receive().await.ok().flatten()?;
         let id = request_id(&frame).unwrap_or(0);
         let answer = match decode_request(frame) {
             Ok((_, Request::Hello(hello))) => self.welcome(&hello).and_then(|welcome| {
-                let (peer, entry) = match hello.peer {
-                    Peer::Node { .. } => (admission::Peer::Node, Entry::Passed),
-                    Peer::Client { .. } => (admission::Peer::Client, Entry::Client),
+                let (peer, entry, node) = match hello.peer {
+                    Peer::Node { id, incarnation } => {
+                        (admission::Peer::Node, Entry::Passed, Some((id, incarnation)))
+                    }
+                    Peer::Client { .. } => (admission::Peer::Client, Entry::Client, None),
                 };
                 connection
                     .identify(peer)
                     .map_err(|full| Failure::new(ErrorCode::TooManyConnections, full.to_string()))?;
-                Ok((welcome, entry))
+                let agreed = Agreed { entry, version: welcome.version, node };
+                Ok((welcome, agreed))
             }),
             Ok((_, other)) => Err(Failure::new(
                 ErrorCode::Malformed,
@@ -206,10 +221,9 @@ impl Service {
             Err(error) => Err(Failure::new(ErrorCode::Malformed, error.to_string())),
         };
         match answer {
-            Ok((welcome, entry)) => {
-                let version = welcome.version;
+            Ok((welcome, agreed)) => {
                 send(&*link.sender, id, &Response::Welcome(welcome));
-                Some((entry, version))
+                Some(agreed)
             }
             Err(failure) => {
                 self.numbers.refused(failure.code);
@@ -309,9 +323,13 @@ impl Served {
                 let detail = "hello is allowed once, as the first request on a connection";
                 self.answer(id, Err(Failure::new(ErrorCode::Malformed, detail)));
             }
-            Request::Gossip(_) if self.entry != Entry::Passed => {
+            Request::Gossip(_) if self.agreed.entry != Entry::Passed => {
                 let detail = "gossip is taken from nodes only, and this connection is a client's";
                 self.answer(id, Err(Failure::new(ErrorCode::UnknownRequest, detail)));
+            }
+            Request::Gossip(gossip) if !self.is_of_its_sender(&gossip) => {
+                let detail = "the gossip names another node or incarnation as its sender than the connection's greeting";
+                self.answer(id, Err(Failure::new(ErrorCode::Malformed, detail)));
             }
             Request::Gossip(_) | Request::NodesGet(_) | Request::MetricsGet(_) => {
                 self.answer(id, self.service.telling.answer(request));
@@ -321,12 +339,12 @@ impl Served {
                 let (telling, clock) = (self.service.telling.clone(), self.service.ports.clock.clone());
                 self.run(id, permit, None, async move { Ok(telling.events(get, clock).await) });
             }
-            step if self.entry == Entry::Passed && is_round_step(&step) => {
+            step if self.agreed.entry == Entry::Passed && is_round_step(&step) => {
                 return self.take_step(id, bytes, step);
             }
             coordinated => {
                 let Some(permit) = self.permit(id, bytes) else { return true };
-                let (front, entry) = (self.service.front.clone(), self.entry);
+                let (front, entry) = (self.service.front.clone(), self.agreed.entry);
                 self.run(id, permit, timed, async move { coordinate(&front, coordinated, entry).await });
             }
         }
@@ -352,6 +370,14 @@ impl Served {
                 self.run(id, permit, timed, async move { news.refusal(&replica, future.await) });
             }
         }
+    }
+
+    /// Whether a table was made by the node at the other end: what that tells of itself is believed.
+    fn is_of_its_sender(&self, gossip: &Gossip) -> bool {
+        self.agreed.node.is_some_and(|(node, incarnation)| {
+            let own = |row: &&Row| row.node == node;
+            gossip.from == node && gossip.rows.iter().filter(own).all(|row| row.incarnation == incarnation)
+        })
     }
 
     /// What an operator asks of the cluster document.
@@ -390,7 +416,7 @@ impl Served {
     fn take_step(&self, id: u64, bytes: usize, step: Request) -> bool {
         if let Some(permit) = self.permit(id, bytes) {
             let (collection, sender) = (self.service.collection.clone(), self.sender.clone());
-            let version = self.version;
+            let version = self.agreed.version;
             let numbers = self.service.numbers.clone();
             self.service.ports.tasks.spawn_background(Box::pin(async move {
                 let mut answer = counted(&numbers, collection.answers.answer(step).await);
@@ -422,7 +448,7 @@ impl Served {
         request: impl Future<Output = Result<Response, Failure>> + Send + 'static,
     ) {
         let (sender, numbers) = (self.sender.clone(), self.service.numbers.clone());
-        let version = self.version;
+        let version = self.agreed.version;
         self.service.ports.tasks.spawn(Box::pin(async move {
             let mut answer = counted(&numbers, request.await);
             drop(permit);
@@ -436,7 +462,7 @@ impl Served {
 
     fn answer(&self, id: u64, answer: Result<Response, Failure>) {
         let mut answer = counted(&self.service.numbers, answer);
-        answer.lower(self.version);
+        answer.lower(self.agreed.version);
         send(&*self.sender, id, &answer);
     }
 
@@ -541,38 +567,4 @@ fn check_key(key: &Bytes) -> Result<(), Failure> {
         let code = if key.is_empty() { ErrorCode::KeyEmpty } else { ErrorCode::KeyTooLong };
         Failure::new(code, error.to_string())
     })
-}
-
-/// What a node is asked as a replica.
-fn is_replicas(request: &Request) -> bool {
-    matches!(
-        request,
-        Request::ReplicaGet(_)
-            | Request::ReplicaMerge(_)
-            | Request::ArtifactGet(_)
-            | Request::Scan(_)
-            | Request::ArtifactScan(_)
-    )
-}
-
-/// What an operator asks of the cluster document, and what is asked about artifacts as a whole.
-fn is_change(request: &Request) -> bool {
-    matches!(
-        request,
-        Request::StoreCreate(_)
-            | Request::ArtifactsGet(_)
-            | Request::ArtifactsOrder(_)
-            | Request::ArtifactRead(_)
-    )
-}
-
-fn is_round_step(request: &Request) -> bool {
-    matches!(
-        request,
-        Request::CollectCandidates(_)
-            | Request::CollectConfirm(_)
-            | Request::CollectFence(_)
-            | Request::Collect(_)
-            | Request::CollectRelease(_)
-    )
 }

@@ -22,7 +22,7 @@ impl News {
             Request::ReplicaMerge(merge) => Some(merge.generation),
             _ => None,
         };
-        News(generation.filter(|_| link.version >= VERSION_OF_CHANGES))
+        News(generation.filter(|_| link.agreed.version >= VERSION_OF_CHANGES))
     }
 
     /// What the replica of this process answered, as it goes over the link.

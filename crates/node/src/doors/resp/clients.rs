@@ -4,6 +4,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use futures_util::task::AtomicWaker;
 use model::Moment;
 use parking_lot::Mutex;
 use wire::resp::Protocol;
@@ -20,6 +21,8 @@ pub(super) struct Client {
     /// [`Kind::ALL`], 0 before any.
     last: AtomicU64,
     said: Mutex<Said>,
+    /// Wakes the connection when the door closes.
+    pub(super) waker: AtomicWaker,
 }
 
 /// What a client has said of itself.
@@ -38,7 +41,8 @@ const MILLIS_BITS: u32 = 46;
 
 impl Client {
     pub(super) fn new(id: u64, peer: String, local: String, since: Moment) -> Client {
-        Client { id, peer, local, since, last: AtomicU64::new(0), said: Mutex::default() }
+        let (last, waker) = (AtomicU64::new(0), AtomicWaker::new());
+        Client { id, peer, local, since, last, said: Mutex::default(), waker }
     }
 
     /// Takes in what the client says of itself.

@@ -27,14 +27,15 @@ use wire::messages::Failure;
 use wire::resp::{Arrived, Command, CommandParser, HTTP, Limits, ReplyWriter, RespError, Seen};
 
 use super::Door;
+use super::closing::Leaving;
 use super::commands::{self, Kind};
-use super::reply::{Refusal, Reply};
+use super::reply::{Refusal, Reply, refused};
 use super::session::{Session, Speaking};
 use super::together::{Answers, Means, Together, Turn};
 use super::transaction::Transaction;
 use super::unread::{Standstill, Unread};
 use crate::doors::native::{Rest, not_admitted};
-use crate::doors::numbers::{Burst, DoorNumbers, Operation};
+use crate::doors::numbers::{Burst, Operation};
 use crate::front::AtHand;
 
 /// Bytes that a read asks for at first when half a command has arrived; the ask doubles while reads fill it.
@@ -71,6 +72,7 @@ where
         timed: Vec::new(),
         rest: Rest::new(door.front.clock().clone(), door.shared.admission.limits().rest_time_max),
         begun: coming.place(),
+        leaving: Leaving::default(),
         end: None,
     };
     connection.register();
@@ -96,6 +98,7 @@ where
             Came::End => connection.end = connection.end.or(Some(End::Gone)),
         }
     }
+    door.shared.clients.lock().remove(&connection.session.id);
     match connection.end {
         Some(End::Parts) => {
             let last_words = connection.out.split_off(connection.sent);
@@ -176,6 +179,7 @@ struct Connection<'a> {
     rest: Rest,
     /// Where a command counts of which a part has come.
     begun: admission::InputRoom,
+    leaving: Leaving,
     /// Set once.
     end: Option<End>,
 }
@@ -202,6 +206,16 @@ impl Connection<'_> {
         self.held + self.unsent() >= self.unread.bytes_max()
     }
 
+    /// Ends the connection between two commands when the door closes. Nothing more has come.
+    fn leaves(&mut self, input: &BytesMut) -> bool {
+        let between = input.is_empty() && self.pipeline.is_empty() && self.unsent() == 0;
+        let leaves = self.leaving.is_due(self.door.shared.closing.stage(), self.taken, between);
+        if leaves {
+            self.end = Some(End::Parts);
+        }
+        leaves
+    }
+
     fn unsent(&self) -> usize {
         self.out.len() - self.sent
     }
@@ -217,6 +231,7 @@ impl Connection<'_> {
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
+        self.session.client.waker.register(context.waker());
         while let Poll::Ready(Some(())) = self.running.poll_next_unpin(context) {}
         let mut progress = false;
         let mut now = None;
@@ -237,7 +252,11 @@ impl Connection<'_> {
             return Poll::Ready(Came::Progress);
         }
         if self.has_room() {
-            return self.read(input, stream, context);
+            let read = self.read(input, stream, context);
+            return match read.is_pending() && self.leaves(input) {
+                true => Poll::Ready(Came::Progress),
+                false => read,
+            };
         }
         if self.end.is_some() || self.unsent() == 0 || !self.is_unread() {
             return Poll::Pending;
@@ -572,14 +591,5 @@ impl Connection<'_> {
 
     fn register(&self) {
         self.session.show();
-    }
-}
-
-/// The text of a refusal, which is counted.
-fn refused(numbers: &DoorNumbers, failure: &Failure) -> String {
-    numbers.refused(failure.code);
-    match Reply::failure(failure) {
-        Reply::Error(text) => text,
-        _ => failure.to_string(),
     }
 }

@@ -13,6 +13,7 @@
 mod arguments;
 mod buffers;
 mod clients;
+mod closing;
 mod commands;
 mod connection;
 mod glob;
@@ -38,6 +39,7 @@ use wire::error::ErrorCode;
 
 use self::buffers::Buffers;
 use self::clients::Client;
+use self::closing::{Closing, Stage};
 use crate::doors::numbers::DoorNumbers;
 use crate::front::Front;
 
@@ -83,6 +85,7 @@ pub struct Shared {
     clients: Mutex<BTreeMap<u64, Arc<Client>>>,
     /// Minute of the node's life, from 1, in which a connection was last found to speak HTTP; 0 before the first.
     http_minute: AtomicU64,
+    closing: Closing,
 }
 
 impl Shared {
@@ -97,6 +100,7 @@ impl Shared {
             unread: Arc::default(),
             clients: Mutex::default(),
             http_minute: AtomicU64::new(0),
+            closing: Closing::default(),
         })
     }
 
@@ -108,6 +112,26 @@ impl Shared {
     /// Commands since the start.
     pub fn commands(&self) -> u64 {
         self.commands.load(Ordering::Relaxed)
+    }
+
+    /// Closes each connection behind its next answer from now on: the node will stop.
+    pub(crate) fn close_after_answers(&self) {
+        self.close(Stage::AfterAnswers);
+    }
+
+    /// Closes each connection that is between two commands, now or later.
+    pub(crate) fn close_between_commands(&self) {
+        self.close(Stage::BetweenCommands);
+    }
+
+    fn close(&self, stage: Stage) {
+        self.closing.reach(stage);
+        self.clients.lock().values().for_each(|client| client.waker.wake());
+    }
+
+    /// Whether connections are open whose commands are still carried out.
+    pub(crate) fn has_clients(&self) -> bool {
+        !self.clients.lock().is_empty()
     }
 }
 
@@ -124,6 +148,11 @@ impl Door {
     /// Commands enter at `front`.
     pub(crate) fn new(front: Arc<Front>, shared: Arc<Shared>, numbers: Arc<DoorNumbers>) -> Self {
         Door { front, shared, buffers: Arc::default(), numbers }
+    }
+
+    /// Completes when the door takes no new connections any more, because its node will stop.
+    pub async fn closing(&self) {
+        self.shared.closing.begun().await;
     }
 
     /// Serves one connection until either side closes it.
@@ -145,7 +174,6 @@ impl Door {
         self.shared.clients.lock().insert(id, client.clone());
         let session = session::Session::new(id, peer, client, &self.shared.options);
         connection::serve(self, stream, session, admitted).await;
-        self.shared.clients.lock().remove(&id);
         self.shared.connections.fetch_sub(1, Ordering::Relaxed);
     }
 
@@ -168,17 +196,18 @@ impl Door {
     }
 
     /// Says something for the last time, and gives the client the time to read it. Where too many are given that already,
-    /// it is told and closed.
+    /// it is told and closed; not when the node stops, which bounds that time for all.
     async fn part<S>(&self, mut stream: S, last_words: &[u8])
     where
         S: AsyncRead + AsyncWrite + Unpin + Send,
     {
         let farewell = self.shared.admission.farewell();
+        let stops = self.shared.closing.stage() > Stage::Open;
         let telling = async {
             stream.write_all(last_words).await?;
             stream.shutdown().await?;
             let mut unread = [0_u8; 4096];
-            if farewell.is_none() {
+            if farewell.is_none() && !stops {
                 // Takes what has come: closing a connection with unread bytes destroys the answer on its way.
                 let mut reading = pin!(stream.read(&mut unread));
                 poll_fn(|context| {

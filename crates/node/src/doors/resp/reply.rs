@@ -5,6 +5,8 @@ use wire::error::{ErrorCode, Outcome};
 use wire::messages::Failure;
 use wire::resp::{Protocol, ReplyWriter};
 
+use crate::doors::numbers::DoorNumbers;
+
 /// One answer. Which bytes it becomes depends on the connection's protocol version.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Reply {
@@ -132,6 +134,15 @@ impl From<Result<Option<Bytes>, Failure>> for Reply {
             Ok(None) => Reply::Null,
             Err(failure) => Reply::failure(&failure),
         }
+    }
+}
+
+/// The text of a refusal, which is counted.
+pub(super) fn refused(numbers: &DoorNumbers, failure: &Failure) -> String {
+    numbers.refused(failure.code);
+    match Reply::failure(failure) {
+        Reply::Error(text) => text,
+        _ => failure.to_string(),
     }
 }
 
