@@ -5,22 +5,21 @@
 //!
 //! **Architecture Invariant:** whether a partition has moved is said by the ring alone. The state tells people.
 
+mod lengths;
+
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use bytes::Bytes;
 use coordination::documents::ReadError;
 use coordination::documents::numbered::{look, numbered_path, numbers, plan_state_path, plans_path};
 use coordination::{CoordinationError, CoordinationService, Document, DocumentPath};
 use model::{Cluster, Generation, NodeId, PartitionId, Step};
-use protocol::antientropy::pace;
 use protocol::rebalance::planner::{self, Consent, Move, Plan, Refusal, Renumber, Reshape, Reshaped, Wish};
 use protocol::rebalance::steps::Waiting;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-/// About how long the four steps of a move take beside copying.
-const STEPS_TAKE: Duration = Duration::from_secs(4);
+pub use lengths::{BroughtIn, PlanPace};
 
 /// Plans that are kept.
 pub const PLANS_KEPT: usize = 100;
@@ -71,6 +70,12 @@ pub struct PlanDocument {
     pub places: BTreeMap<NodeId, (usize, usize)>,
     /// About how much is brought in, by what the nodes hold; `None` when they did not say.
     pub estimate: Option<Size>,
+    /// Buckets of stores that are brought in somewhere, full or empty.
+    #[serde(default)]
+    pub units: u64,
+    /// How fast this cluster carried out the last plan that tells; `None` when it has carried out none like this one.
+    #[serde(default)]
+    pub pace: Option<PlanPace>,
     /// Steps that cannot be taken while nodes that are away stay away.
     pub blocked: Vec<String>,
 }
@@ -139,6 +144,12 @@ pub struct PlanState {
     /// At what rate data comes, by the last seconds; `None` until that is known.
     #[serde(default)]
     pub bytes_per_second: Option<u64>,
+    /// About how long it will take yet: by its estimate at first, and then by what was measured; `None` when nobody knows.
+    #[serde(default)]
+    pub seconds_left: Option<u64>,
+    /// It was paused, so how long it took tells nothing.
+    #[serde(default)]
+    pub was_paused: bool,
     /// For whom the first of its moves wait, each once.
     pub waiting: Vec<String>,
 }
@@ -271,6 +282,8 @@ impl PlanDocument {
             numbers,
             places,
             estimate: None,
+            units: 0,
+            pace: None,
             blocked: Vec::new(),
         }
     }
@@ -278,19 +291,6 @@ impl PlanDocument {
     /// Whether bounds are changed already; `None` for a plan that changes none.
     pub fn reshaped(&self, cluster: &Cluster) -> Option<Reshaped> {
         self.reshape.as_ref().map(|reshape| reshape.stands(&cluster.ring))
-    }
-
-    /// About how long it takes if each node brings records in at the rate at which it begins: idle nodes go faster, and
-    /// busy ones slower. `None` when nobody said what the nodes hold.
-    pub fn takes(&self) -> Option<Duration> {
-        let mut copies: BTreeMap<NodeId, u64> = BTreeMap::new();
-        let entering = self.moves.iter().flat_map(|one| &one.entering);
-        entering.for_each(|node| *copies.entry(*node).or_default() += 1);
-        let (all, busiest) = (copies.values().sum::<u64>(), copies.into_values().max());
-        let Some(busiest) = busiest else { return Some(STEPS_TAKE) };
-        let Size { records, bytes } = self.estimate?;
-        let cost = (bytes + records * pace::RECORD_BYTES) as f64 * busiest as f64 / all as f64;
-        Some(STEPS_TAKE + Duration::from_secs_f64(cost / pace::FINDING_FIRST as f64))
     }
 
     /// How many copies of partitions are brought in somewhere.

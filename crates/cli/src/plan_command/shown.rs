@@ -90,10 +90,14 @@ fn body(plan: &PlanDocument) -> String {
         text.push_str(&format!(": about {} in {}", size(estimate.bytes), count(estimate.records, "record")));
         if let (Some(takes), 1..) = (plan.takes(), copies) {
             let takes = durations::rough(Duration::from_secs(takes.as_secs_f64().ceil() as u64));
-            let rate = size(protocol::antientropy::pace::FINDING_FIRST);
-            text.push_str(&format!(
-                "\nthat takes about {takes} if each node takes in {rate} a second; busy nodes take longer"
-            ));
+            let pace = match plan.pace {
+                Some(pace) => format!("at the pace of plan {}", pace.plan),
+                None => {
+                    let rate = size(protocol::antientropy::pace::FINDING_FIRST);
+                    format!("if each node takes in {rate} a second; busy nodes take longer")
+                }
+            };
+            text.push_str(&format!("\nthat takes about {takes} {pace}"));
         }
     }
     text.push_str("\n\n");

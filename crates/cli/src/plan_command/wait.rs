@@ -54,16 +54,13 @@ pub(super) fn line(planned: &Planned, state: &PlanState) -> String {
     let copied = progress.copied;
     if copied.records > 0 {
         let mut text = format!("{} in {} copied", size(copied.bytes), count(copied.records, "record"));
-        let whole = planned.plan.estimate.map_or(0, |estimate| estimate.bytes);
         if let Some(rate) = state.bytes_per_second.filter(|&rate| rate > 0 && !state.phase.has_ended()) {
             text.push_str(&format!(" at {}/s", size(rate)));
-            let seconds = whole.saturating_sub(copied.bytes) / rate;
-            if seconds > 0 {
-                let left = Duration::from_secs(seconds);
-                text.push_str(&format!(", about {} left", durations::rough(left)));
-            }
         }
         parts.push(text);
+    }
+    if let Some(left) = state.seconds_left.filter(|_| !state.phase.has_ended()) {
+        parts.push(format!("about {} left", durations::rough(Duration::from_secs(left))));
     }
     let mut line = parts.join(", ");
     if let Some(first) = state.waiting.first() {

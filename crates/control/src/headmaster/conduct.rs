@@ -8,13 +8,15 @@ use std::time::Duration;
 use coordination::documents::ReadError;
 use coordination::documents::numbered::{keep, plans_path};
 use model::cluster::Accepted;
-use model::{Cluster, NodeId, PartitionId};
+use model::{Cluster, NodeId, PartitionId, Step};
 use protocol::rebalance::Facts;
 use protocol::rebalance::planner::{Consent, Renumber, Reshape, Reshaped};
 use protocol::rebalance::steps::{self, Outcome};
 
 use super::office::{Office, Scene, TurnError};
-use crate::plans::{self, CLUSTER_BYTES_MAX, PLANS_KEPT, Phase, PlanState, Planned, Progress, Size, Stand};
+use crate::plans::{
+    self, BroughtIn, CLUSTER_BYTES_MAX, PLANS_KEPT, Phase, PlanState, Planned, Progress, Size, Stand,
+};
 
 /// Over how long it is averaged at what rate data comes, and the shortest time that tells.
 const RATE_WINDOW: Duration = Duration::from_secs(10);
@@ -164,6 +166,23 @@ fn involved(cluster: &Cluster) -> Vec<NodeId> {
     listed.chain(changing).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
+/// How many of a plan's buckets of stores were brought in: of copies at *copying* those of stores that were merged, of
+/// what is further all.
+fn units(cluster: &Cluster, planned: &Planned, facts: &Facts) -> u64 {
+    let plan = &planned.plan;
+    let stores = cluster.stores.len() as u64;
+    let of_copy = |node: &NodeId, id: PartitionId| {
+        let entered = facts.nodes.get(node).and_then(|known| known.entered.get(&id));
+        entered.map_or(0, |entered| (entered.merged.len() as u64).min(stores))
+    };
+    let here = plan.moves.iter().map(|one| match Stand::of(cluster, one) {
+        Stand::Waiting | Stand::Changed | Stand::Back => 0,
+        Stand::Under(Step::Copying) => one.entering.iter().map(|node| of_copy(node, one.partition)).sum(),
+        Stand::Under(_) | Stand::Settled => stores * one.entering.len() as u64,
+    });
+    plan.units * here.sum::<u64>() / (stores * plan.copies() as u64).max(1)
+}
+
 impl Office {
     /// The plan that is under way, if any is. One that is not understood is passed over: a later version created it, and
     /// orders and other plans go on.
@@ -197,6 +216,7 @@ impl Office {
         let mut next =
             PlanState { progress: self.progress(&scene.cluster, &planned, &state), ..state.clone() };
         next.bytes_per_second = self.rate(next.progress.copied.bytes);
+        next.seconds_left = self.left(&scene.cluster, &planned, &next, &facts);
         let due = due(&scene.cluster, &planned, &state, &facts);
         let waits = matches!(due, Due::Wait(_));
         match due {
@@ -209,8 +229,8 @@ impl Office {
                 next.phase = phase;
                 next.ended_ms = Some(self.now_ms());
                 next.waiting.clear();
-                self.copied.clear();
-                self.rates.clear();
+                next.seconds_left = None;
+                self.forget_course();
             }
             Due::GiveUp(reason) => {
                 next.phase = Phase::Aborting;
@@ -245,6 +265,32 @@ impl Office {
         let (begun, before) = self.rates[0];
         let passed = now.since(begun);
         (passed >= RATE_TIME_MIN).then(|| ((copied - before) as f64 / passed.as_secs_f64()) as u64)
+    }
+
+    /// About how long a plan takes yet, in seconds.
+    fn left(
+        &mut self,
+        cluster: &Cluster,
+        planned: &Planned,
+        state: &PlanState,
+        facts: &Facts,
+    ) -> Option<u64> {
+        if state.phase != Phase::Applying {
+            self.begun = None;
+            return None;
+        }
+        let here = BroughtIn { size: state.progress.copied, units: units(cluster, planned, facts) };
+        let now = self.clock.now();
+        let (since, first) = *self.begun.get_or_insert((now, here));
+        let left = planned.plan.left(here, (first, now.since(since)));
+        left.map(|left| left.as_secs())
+    }
+
+    /// What was measured belongs to a plan that has ended, or that has not begun yet.
+    pub(super) fn forget_course(&mut self) {
+        self.copied.clear();
+        self.rates.clear();
+        self.begun = None;
     }
 
     /// How far a plan is, by the ring and by what nodes say.

@@ -14,7 +14,9 @@ use protocol::rebalance::steps;
 
 use super::office::{Office, Scene, TurnError};
 use crate::orders::{self, Answer, Given, ORDERS_KEPT, Order};
-use crate::plans::{self, PLANS_KEPT, Phase, PlanDocument, PlanState, Planned, Progress, Size, encode};
+use crate::plans::{
+    self, PLANS_KEPT, Phase, PlanDocument, PlanPace, PlanState, Planned, Progress, Size, encode,
+};
 
 /// Lines of a plan that say what blocks it.
 const BLOCKED_SHOWN: usize = 8;
@@ -120,6 +122,8 @@ impl Office {
         document.by.clone_from(&given.document.by);
         document.created_ms = self.now_ms();
         document.estimate = self.estimate(scene, &document).await;
+        document.units = units(&scene.cluster, &document);
+        document.pace = self.pace_before(&document).await?;
         document.blocked = blocked(scene, &document);
         let data = encode(&document);
         if data.len() > coordination::DOCUMENT_BYTES_MAX {
@@ -210,6 +214,14 @@ impl Office {
         Some(Size { records: records as u64, bytes: bytes as u64 })
     }
 
+    /// How fast the last plan was carried out that tells how long this one takes.
+    async fn pace_before(&self, plan: &PlanDocument) -> Result<Option<PlanPace>, TurnError> {
+        let Some(cost) = plan.cost() else { return Ok(None) };
+        let all = plans::read_all(&*self.service).await?;
+        let found = all.iter().rev().filter_map(|(_, found)| found.as_ref().ok());
+        Ok(found.filter_map(|planned| PlanDocument::pace_of(planned, cost)).next())
+    }
+
     pub(super) async fn apply(
         &mut self,
         scene: &Scene,
@@ -258,10 +270,11 @@ impl Office {
             ended_ms: None,
             progress: Progress { waiting: moves, ..Progress::default() },
             bytes_per_second: None,
+            seconds_left: planned.plan.takes().map(|takes| takes.as_secs()),
+            was_paused: false,
             waiting: Vec::new(),
         };
-        self.copied.clear();
-        self.rates.clear();
+        self.forget_course();
         self.write_state(planned, &state).await
     }
 
@@ -380,7 +393,10 @@ impl Office {
         match &planned.state {
             Some(state) if state.phase == to && state.order == given.number => Ok(done),
             Some(state) if state.phase == from => {
-                let state = PlanState { phase: to, order: given.number, ..state.clone() };
+                let was_paused = state.was_paused || to == Phase::Paused;
+                let seconds_left = None;
+                let order = given.number;
+                let state = PlanState { phase: to, order, was_paused, seconds_left, ..state.clone() };
                 self.write_state(&planned, &state).await?;
                 Ok(done)
             }
@@ -415,6 +431,13 @@ fn too_old(scene: &Scene) -> Option<String> {
         "{} runs an older version, which does not understand a document in which a store changes; upgrade it first",
         old.node.id
     ))
+}
+
+/// About how many buckets of stores a plan brings in somewhere: partitions count as equally wide.
+fn units(cluster: &Cluster, plan: &PlanDocument) -> u64 {
+    let partitions = cluster.ring.partitions().len() as u64;
+    let buckets = cluster.buckets.map_or(partitions, u64::from);
+    (plan.copies() * cluster.stores.len()) as u64 * buckets / partitions.max(1)
 }
 
 /// What a plan does, in short.

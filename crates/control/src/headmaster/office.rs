@@ -22,7 +22,7 @@ use thiserror::Error;
 
 use super::reports::{Report, Reports};
 use crate::orders::{Answer, Given, OrderDocument};
-use crate::plans::{PlanState, Planned, Size, encode};
+use crate::plans::{BroughtIn, PlanState, Planned, Size, encode};
 
 /// Shortest time between two documents that one headmaster publishes: each costs every node and client something.
 const PUBLISH_INTERVAL: Duration = Duration::from_millis(500);
@@ -117,6 +117,8 @@ pub struct Office {
     pub(super) copied: BTreeMap<(NodeId, PartitionId), Size>,
     /// How much that was, at the last moments.
     pub(super) rates: VecDeque<(Moment, u64)>,
+    /// Since when this process carries it out without a pause, and what was here then.
+    pub(super) begun: Option<(Moment, BroughtIn)>,
     /// Orders with an answer: nobody changes these any more.
     pub(super) answered: BTreeSet<u64>,
     /// Plans that have ended, for the same reason.
@@ -146,6 +148,7 @@ impl Office {
             known: BTreeMap::new(),
             copied: BTreeMap::new(),
             rates: VecDeque::new(),
+            begun: None,
             answered: BTreeSet::new(),
             ended: BTreeSet::new(),
             published: None,

@@ -12,6 +12,7 @@ use futures_util::future::{Either, join, select};
 use model::limits::MESSAGE_BYTES_MAX;
 use model::{Epoch, Generation, Moment, NodeId, PartitionId, Token, VersionSet};
 use protocol::antientropy::merkle::{Digest, Span};
+use protocol::antientropy::pace::RECORD_BYTES;
 use protocol::antientropy::session::Listing;
 use protocol::antientropy::{Action, Event, Goal, Options, Outcome, Pace, RequestId, Session};
 use smallvec::SmallVec;
@@ -19,7 +20,7 @@ use wire::messages::{
     KeyDigests, Ping, RecordsGet, RecordsPage, ReplicaMerge, Request, Response, Standing, TreeNodes, TreeSums,
 };
 
-use super::giving::LOOK_INTERVAL;
+use super::giving::{LOOK_INTERVAL, LOOKED_BYTES};
 use super::{AntiEntropy, breathe, respond};
 use crate::replica::Asked;
 use crate::stores::LocalStore;
@@ -32,6 +33,16 @@ const _: () = assert!(PUSH_BYTES_MAX < MESSAGE_BYTES_MAX);
 /// Bytes that are exchanged before it is made durable, here and there, and settled: a sync for each partition would cost
 /// more than what it brings.
 const SETTLED_BYTES: u64 = 16 << 20;
+
+/// After so long it is settled as well, however little it was: steps of moves wait for that.
+const SETTLED_AFTER: Duration = Duration::from_secs(5);
+
+/// Pages that are asked for early while all of them are small: each costs a wait for the peer, which waits for all at once.
+const AHEAD_MAX: usize = 16;
+/// A page of so many bytes is small. What was asked for early comes whatever the pace says: where partitions
+/// are alike no more than one full page.
+const SMALL_PAGE_BYTES: u64 = 64 << 10;
+const _: () = assert!(AHEAD_MAX as u64 * SMALL_PAGE_BYTES <= PUSH_BYTES_MAX as u64);
 
 /// How often it is counted what a comparison has left to do.
 const LEFT_INTERVAL: Duration = Duration::from_millis(200);
@@ -77,13 +88,16 @@ struct Heard<'d> {
     generation: Generation,
     /// When what is left was counted last.
     counted_at: Option<Moment>,
-    /// When it was looked last whether requests are late.
-    looked_at: Option<Moment>,
+    /// When it was looked last whether requests are late, and what had travelled then.
+    looked: (Option<Moment>, u64),
     /// Partitions that were exchanged and not settled yet.
     exchanged: Vec<PartitionId>,
-    /// Bytes that had travelled when partitions were settled last.
-    settled_bytes: u64,
-    ahead: Option<Ahead<'d>>,
+    /// When partitions were settled last, and the bytes that had travelled then.
+    settled: (Moment, u64),
+    /// Pages that were asked for early, in the order in which they will be needed.
+    ahead: VecDeque<Ahead<'d>>,
+    /// How many are, at most.
+    ahead_max: usize,
 }
 
 impl Heard<'_> {
@@ -110,6 +124,7 @@ impl Drive<'_> {
             Session::new(Options { goal: self.goal, patience: options.patience, pace }, partitions);
         let (mut actions, mut heard) = (Vec::new(), Heard::default());
         heard.generation = self.view.cluster().generation;
+        heard.settled.0 = self.antientropy.ports.clock.now();
         session.start(self.antientropy.ports.clock.now(), &mut actions);
         let mut waiting: VecDeque<Action> = actions.drain(..).collect();
         loop {
@@ -125,9 +140,8 @@ impl Drive<'_> {
                     other => request = Some(other),
                 }
             }
-            let bytes = session.progress().bytes;
-            if ended.is_some() || bytes - heard.settled_bytes >= SETTLED_BYTES {
-                heard.settled_bytes = bytes;
+            if ended.is_some() || self.is_time_to_settle(&session, &heard) {
+                heard.settled = (self.antientropy.ports.clock.now(), session.progress().bytes);
                 let exchanged = std::mem::take(&mut heard.exchanged);
                 for (partition, peered) in Box::pin(self.confirm(exchanged, &mut heard)).await {
                     settle(partition, peered);
@@ -143,7 +157,7 @@ impl Drive<'_> {
                 (Some(request), Some(deadline)) => {
                     self.observe(&request, &mut session, &mut heard).await;
                     let clock = &self.antientropy.ports.clock;
-                    let after = session.page_after();
+                    let after = session.pages_after().take(AHEAD_MAX).collect();
                     let answer = Box::pin(self.carry_out(request, after, &mut heard));
                     match select(answer, clock.sleep_until(deadline)).await {
                         Either::Left(((id, event), _)) => session.step(id, event, clock.now(), &mut actions),
@@ -162,6 +176,11 @@ impl Drive<'_> {
             self.show(&session, &mut heard);
             waiting.extend(actions.drain(..));
         }
+    }
+
+    fn is_time_to_settle(&self, session: &Session, heard: &Heard<'_>) -> bool {
+        let ((at, bytes), now) = (heard.settled, self.antientropy.ports.clock.now());
+        session.progress().bytes - bytes >= SETTLED_BYTES || now.since(at) >= SETTLED_AFTER
     }
 
     fn brings_in(&self) -> bool {
@@ -228,7 +247,7 @@ impl Drive<'_> {
         if left.is_some() {
             heard.counted_at = Some(now);
         }
-        if self.brings_in() {
+        if self.goal == Goal::Refill {
             self.antientropy.refill.lock().show(&session.progress());
         } else if self.goal == Goal::Equal
             && let Some(running) = &mut self.antientropy.state.lock().running
@@ -242,12 +261,14 @@ impl Drive<'_> {
     /// is waited for no longer than for any other answer.
     async fn observe(&self, request: &Action, session: &mut Session, heard: &mut Heard<'_>) {
         let clock = &self.antientropy.ports.clock;
-        let asked = clock.now();
-        let is_early = heard.looked_at.is_some_and(|at| asked.since(at) < LOOK_INTERVAL);
-        if is_early || matches!(request, Action::CompareSums { .. } | Action::Descend { .. }) {
+        let (asked, travelled) = (clock.now(), cost(&session.progress()));
+        let (looked_at, looked_cost) = heard.looked;
+        let is_early = looked_at.is_some_and(|at| asked.since(at) < LOOK_INTERVAL);
+        let is_little = travelled - looked_cost < LOOKED_BYTES;
+        if is_early || is_little || matches!(request, Action::CompareSums { .. } | Action::Descend { .. }) {
             return;
         }
-        heard.looked_at = Some(asked);
+        heard.looked = (Some(asked), travelled);
         if self.call(Ping {}).await.is_ok() {
             let took = clock.now().since(asked);
             let there = self.antientropy.state.lock().usual.entry(self.peer).or_default().times(took);
@@ -261,11 +282,11 @@ impl Drive<'_> {
         peers.call(self.peer, request.into()).within(&ports.clock, options.patience).await
     }
 
-    /// `after` is the page that will be asked for when the present one has no next.
+    /// `after` are the pages that will be asked for when the present one has no next.
     async fn carry_out<'d>(
         &'d self,
         action: Action,
-        after: Option<(PartitionId, Token)>,
+        after: Vec<(PartitionId, Token)>,
         heard: &mut Heard<'d>,
     ) -> (RequestId, Event) {
         let (request, event) = match action {
@@ -451,14 +472,39 @@ impl Drive<'_> {
         }
     }
 
+    /// Asks for what follows a page of so many bytes: for its next, or else for pages of other partitions, the more of
+    /// these the smaller they are.
+    fn look_ahead<'d>(
+        &'d self,
+        next: Option<(PartitionId, Token)>,
+        after: Vec<(PartitionId, Token)>,
+        bytes: u64,
+        heard: &mut Heard<'d>,
+    ) {
+        let is_small = next.is_none() && bytes <= SMALL_PAGE_BYTES;
+        heard.ahead_max = if is_small { (heard.ahead_max * 2).clamp(1, AHEAD_MAX) } else { 1 };
+        if let Some(next) = next {
+            heard.ahead.push_front(self.ask_ahead(next));
+        }
+        for of in after.into_iter().skip(heard.ahead.len()) {
+            if heard.ahead.len() >= heard.ahead_max {
+                return;
+            }
+            heard.ahead.push_back(self.ask_ahead(of));
+        }
+    }
+
     async fn page<'d>(
         &'d self,
         (partition, from): (PartitionId, Token),
-        after: Option<(PartitionId, Token)>,
+        after: Vec<(PartitionId, Token)>,
         heard: &mut Heard<'d>,
     ) -> Option<Event> {
-        let asked = heard.ahead.take().filter(|ahead| ahead.of == (partition, from));
-        let asked = asked.unwrap_or_else(|| self.ask_ahead((partition, from)));
+        // What lies before it was asked for in vain.
+        while heard.ahead.front().is_some_and(|ahead| ahead.of != (partition, from)) {
+            heard.ahead.pop_front();
+        }
+        let asked = heard.ahead.pop_front().unwrap_or_else(|| self.ask_ahead((partition, from)));
         let Ok(Response::RecordsPaged(paged)) = asked.answer.await else { return None };
         if paged.epoch < respond::collected(&self.antientropy.replica) {
             self.tell_epoch().await;
@@ -467,10 +513,12 @@ impl Drive<'_> {
         if paged.next.is_some_and(|next| next <= from) {
             return None;
         }
-        heard.ahead = paged.next.map(|next| (partition, next)).or(after).map(|of| self.ask_ahead(of));
-        let (mut merged, mut failed, mut bytes) = (0, 0, 0);
+        let records = paged.records.iter();
+        let bytes =
+            records.map(|(key, set)| (key.len() + wire::versions::record_bytes(None, set)) as u64).sum();
+        self.look_ahead(paged.next.map(|next| (partition, next)), after, bytes, heard);
+        let (mut merged, mut failed) = (0, 0);
         for (position, (key, set)) in paged.records.iter().enumerate() {
-            bytes += (key.len() + wire::versions::record_bytes(None, set)) as u64;
             match self.take(paged.epoch, key, set) {
                 Some(changed) => merged += usize::from(changed),
                 None => failed += 1,
@@ -495,4 +543,9 @@ impl Drive<'_> {
     fn address(&self) -> (wire::messages::StoreRef, Generation) {
         (self.store.reference().clone(), self.view.cluster().generation)
     }
+}
+
+/// What has travelled, its records counted like bytes.
+fn cost(progress: &Outcome) -> u64 {
+    progress.bytes + (progress.pulled + progress.pushed) as u64 * RECORD_BYTES
 }

@@ -18,6 +18,9 @@ use crate::pulse::Pulse;
 
 /// How often it is looked whether requests are late, while pages are given or brought in.
 pub(super) const LOOK_INTERVAL: Duration = Duration::from_millis(10);
+/// What is given or brought in, its records counted like bytes, before it is looked again. Less is felt by none, and each
+/// look is a wait for every worker of a node.
+pub(super) const LOOKED_BYTES: u64 = 256 << 10;
 /// Longest time by which an answer comes later: well below anybody's patience.
 const WAIT_MAX: Duration = Duration::from_secs(1);
 
@@ -25,13 +28,13 @@ const WAIT_MAX: Duration = Duration::from_secs(1);
 pub(super) struct Giving {
     clock: Arc<dyn Clock>,
     pulse: Arc<Pulse>,
-    /// And when it was looked last whether requests are late.
-    pace: Mutex<(Pace, Moment)>,
+    /// And when it was looked last whether requests are late, and what was given since then.
+    pace: Mutex<(Pace, Moment, u64)>,
 }
 
 impl Giving {
     pub(super) fn new(clock: Arc<dyn Clock>, pulse: Arc<Pulse>, pace: Pace) -> Arc<Giving> {
-        Arc::new(Giving { clock, pulse, pace: Mutex::new((pace, Moment::default())) })
+        Arc::new(Giving { clock, pulse, pace: Mutex::new((pace, Moment::default(), 0)) })
     }
 
     /// Waits until this page may be given.
@@ -40,7 +43,7 @@ impl Giving {
         let bytes = records.map(|(key, set)| (key.len() + wire::versions::record_bytes(None, set)) as u64);
         let cost = bytes.map(|bytes| bytes + RECORD_BYTES).sum();
         let now = self.clock.now();
-        if self.is_time_to_look(now) {
+        if self.is_time_to_look(now, cost) {
             let times = self.pulse.times().await;
             self.pace.lock().0.observe(self.clock.now(), times);
         }
@@ -50,12 +53,13 @@ impl Giving {
         }
     }
 
-    fn is_time_to_look(&self, now: Moment) -> bool {
-        let (pace, looked_at) = &mut *self.pace.lock();
+    fn is_time_to_look(&self, now: Moment, cost: u64) -> bool {
+        let (pace, looked_at, given) = &mut *self.pace.lock();
         pace.begin(now);
-        let due = now.since(*looked_at) >= LOOK_INTERVAL;
+        *given += cost;
+        let due = *given >= LOOKED_BYTES && now.since(*looked_at) >= LOOK_INTERVAL;
         if due {
-            *looked_at = now;
+            (*looked_at, *given) = (now, 0);
         }
         due
     }

@@ -5,7 +5,8 @@
 //! What became whole is remembered after each few, so that a process that ends goes on from there.
 //!
 //! Partitions are brought back a few at a time, each few from all their replicas in turn: so some are whole soon, how
-//! many tells how far it is, and no peer gives everything.
+//! many tells how far it is, and no peer gives everything. Each few costs a conversation with its replicas, which is
+//! waits and no bytes: so where little comes the next few are twice as many.
 //!
 //! Must never: call a partition whole that was not merged with enough other replicas.
 
@@ -16,8 +17,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use futures_util::future::{Either, select};
-use model::{Cluster, Moment, NodeId, PartitionId};
+use futures_util::future::{Either, join_all, select};
+use model::{Cluster, Moment, NodeId, PartitionId, StoreName};
 use protocol::antientropy::merkle::Span;
 use protocol::antientropy::{Goal, Ledger, Outcome};
 use protocol::rebalance::entering::Part;
@@ -44,6 +45,12 @@ const PARTS_MAX: usize = 32;
 const ASK_ALL: usize = 4;
 /// How often it is looked without being woken whether there is something to bring in.
 const LOOK_INTERVAL: Duration = Duration::from_secs(10);
+/// Bytes that a few partitions bring, at least, before the next are no more than these.
+const CAME_LITTLE: u64 = 16 << 20;
+/// Comparisons for the next step that go on together: each is mostly a wait for a peer.
+const AGAIN_AT_ONCE: usize = 16;
+/// How often it is written down what became whole: the list has a line for each bucket of each store.
+const REMEMBER_INTERVAL: Duration = Duration::from_secs(1);
 /// How often an event tells how far it is.
 const TELL_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -56,7 +63,7 @@ pub(crate) struct Refill {
     /// What has come in the session that runs.
     coming: Came,
     /// What a document that is about to be adopted makes this node bring in: nothing here is settled before it is.
-    announced: BTreeSet<(String, PartitionId)>,
+    announced: BTreeMap<String, BTreeSet<PartitionId>>,
     /// How many partitions documents have made this node bring in: these were not lost.
     begun: usize,
     /// How far it is with partitions that it enters.
@@ -106,7 +113,9 @@ impl Refill {
             self.begun += usize::from(!ledger.is_incomplete(*partition));
             ledger.begin(*partition);
         }
-        self.announced.extend(begun);
+        for (store, partition) in begun {
+            self.announced.entry(store).or_default().insert(partition);
+        }
     }
 
     /// What was announced is in force, or will not be now.
@@ -115,7 +124,7 @@ impl Refill {
     }
 
     fn is_announced(&self, store: &str, partition: PartitionId) -> bool {
-        self.announced.contains(&(store.to_owned(), partition))
+        self.announced.get(store).is_some_and(|announced| announced.contains(&partition))
     }
 
     /// How far it is with partitions that it enters.
@@ -255,11 +264,11 @@ async fn refill(weak: &Weak<AntiEntropy>) {
         antientropy.events().record(Event::RefillStarted { partitions: lost as u64 });
     }
     drop(antientropy);
-    let (mut pause, mut number) = (PAUSE_MIN, 0);
+    let (mut pause, mut number, mut together) = (PAUSE_MIN, 0, BTreeMap::new());
     loop {
         let Some(antientropy) = living(weak) else { return };
         let before = antientropy.refill().lock().progress().0;
-        Round::new(&antientropy, number).run().await;
+        Round::new(&antientropy, number, &mut together).run().await;
         number += 1;
         let now_left = antientropy.refill().lock().progress().0;
         if before > 0 {
@@ -338,101 +347,134 @@ struct Round<'a> {
     number: usize,
     /// Peers that did not answer or are believed down; they are looked at again in the next round.
     silent: BTreeSet<NodeId>,
-    /// How much was left when that was written down last.
-    remembered: usize,
+    /// How many partitions of each store are brought back together. A newer document ends a round, and is soon followed by
+    /// others where few partitions become whole at a time; so this outlives the round.
+    together: &'a mut BTreeMap<StoreName, usize>,
+    /// The tokens of each bucket.
+    spans: Arc<BTreeMap<PartitionId, Span>>,
+    /// How much was left when that was written down last, and when that was.
+    remembered: (usize, Moment),
     told_at: Moment,
 }
 
 impl<'a> Round<'a> {
-    fn new(antientropy: &'a Arc<AntiEntropy>, number: usize) -> Self {
+    fn new(
+        antientropy: &'a Arc<AntiEntropy>,
+        number: usize,
+        together: &'a mut BTreeMap<StoreName, usize>,
+    ) -> Self {
         let (view, now) = (antientropy.replica().view().get(), antientropy.ports().clock.now());
         // Each in vain would take seconds, and all that could go on would wait for it. A belief may be wrong, though.
         let others = view.cluster().nodes.iter().map(|node| node.id);
         let is_left_out =
             |id: &NodeId| number % ASK_ALL != ASK_ALL - 1 && !antientropy.standings().is_alive(*id);
         let silent = others.filter(is_left_out).collect();
-        let remembered = antientropy.refill().lock().progress().0;
-        Round { antientropy, view, number, silent, remembered, told_at: now }
+        let remembered = (antientropy.refill().lock().progress().0, now);
+        let spans = bounds(view.buckets()).into_iter().map(|(id, tokens)| (id, Span::around(&tokens)));
+        let spans = Arc::new(spans.collect());
+        Round { antientropy, view, number, silent, together, spans, remembered, told_at: now }
     }
 
     async fn run(mut self) {
         let view = self.view.clone();
+        // Who is whole for the next step first: the sooner it comes, the fewer writes go to both sets of replicas.
+        self.merge_again().await;
         for store in view.stores() {
             settle_alone(self.antientropy, &view, store);
             let mut incomplete =
                 self.antientropy.refill().lock().incomplete(store.definition().name.as_str());
-            let spans = bounds(view.buckets()).into_iter();
-            let lost = Lost {
-                store,
-                sources: Source::all(&view, store, self.antientropy.replica().node()),
-                spans: spans.map(|(id, tokens)| (id, Span::around(&tokens))).collect(),
-            };
-            // Who is whole for the next step first: the sooner it comes, the fewer writes go to both sets of replicas.
-            self.merge_again(&lost).await;
             if incomplete.is_empty() {
                 continue;
             }
-            let together = incomplete.len().div_ceil(PARTS_MAX).max(TOGETHER_MIN);
+            let lost = Lost {
+                store,
+                sources: Source::all(&view, store, self.antientropy.replica().node(), &incomplete),
+                spans: &self.spans.clone(),
+            };
+            let least = incomplete.len().div_ceil(PARTS_MAX).max(TOGETHER_MIN);
+            let name = &store.definition().name;
+            let mut together = self.together.get(name).map_or(least, |grown| least.max(*grown));
             let begin = self.number * together % incomplete.len();
             incomplete.rotate_left(begin);
-            for (position, partitions) in incomplete.chunks(together).enumerate() {
+            let (mut left, mut position) = (&*incomplete, 0);
+            while !left.is_empty() {
+                let (partitions, behind) = left.split_at(together.min(left.len()));
+                let before = self.antientropy.refill().lock().bytes();
                 self.bring_back(&lost, partitions, position).await;
+                let came = self.antientropy.refill().lock().bytes() - before;
+                // What cannot be had ends a session, and all that is behind it waits: then fewer are asked for at a time.
+                let whole = partitions.iter().all(|id| !store.trees().is_incomplete(*id));
+                together = if whole && came < CAME_LITTLE { together * 2 } else { least };
+                self.together.insert(name.clone(), together.min(incomplete.len()));
                 if self.antientropy.is_closing() || self.is_overtaken() {
                     return;
                 }
                 self.tell().await;
+                (left, position) = (behind, position + 1);
             }
-            self.merge_again(&lost).await;
         }
+        self.merge_again().await;
     }
 
     /// Compares what it enters, and has brought in, with old replicas that refuse what is older than its step.
-    async fn merge_again(&mut self, lost: &Lost<'_>) {
-        let (antientropy, view, store) = (self.antientropy, self.view.clone(), lost.store);
-        let mut asked: BTreeSet<(PartitionId, NodeId)> = BTreeSet::new();
+    async fn merge_again(&mut self) {
+        let (antientropy, view) = (self.antientropy, self.view.clone());
+        let mut asked: BTreeSet<(StoreName, PartitionId, NodeId)> = BTreeSet::new();
         loop {
-            let by_peer = self.next_sources(lost, &asked);
-            if by_peer.is_empty() {
+            let next = self.next_sources(&asked);
+            if next.is_empty() {
                 return;
             }
-            for (peer, partitions) in by_peer {
+            let mut next: Vec<_> = next.into_iter().collect();
+            while !next.is_empty() {
                 if antientropy.is_closing() {
                     return;
                 }
-                asked.extend(partitions.iter().map(|(id, _)| (*id, peer)));
-                let drive =
-                    Drive { antientropy, peer, view: view.clone(), store: store.clone(), goal: Goal::Again };
-                let mut settle =
-                    |partition, peered| note(antientropy, &view, store, (partition, peer), peered);
-                let outcome = Box::pin(drive.run(partitions, &mut settle)).await;
-                antientropy.refill().lock().took(&outcome);
-                self.hear(peer, &outcome);
+                let some = next.split_off(next.len().saturating_sub(AGAIN_AT_ONCE));
+                let sessions = some.into_iter().filter_map(|((name, peer), partitions)| {
+                    asked.extend(partitions.iter().map(|(id, _)| (name.clone(), *id, peer)));
+                    let store = view.store(name.as_str()).filter(|_| !self.silent.contains(&peer))?;
+                    let (view, store) = (view.clone(), store.clone());
+                    let drive = Drive { antientropy, peer, view, store, goal: Goal::Again };
+                    Some(async move {
+                        let mut settle = |partition, peered| {
+                            note(antientropy, &drive.view, &drive.store, (partition, peer), peered);
+                        };
+                        (peer, Box::pin(drive.run(partitions, &mut settle)).await)
+                    })
+                });
+                for (peer, outcome) in join_all(sessions.collect::<Vec<_>>()).await {
+                    antientropy.refill().lock().took(&outcome);
+                    self.hear(peer, &outcome);
+                }
             }
         }
     }
 
-    /// The next old replica with which each partition of a store shall be compared, among those that were not asked for
-    /// it in this round. Whom it needs first is asked first, and mostly enough.
+    /// The next old replica with which each partition of each store shall be compared, among those that were not asked
+    /// for it in this round. Whom it needs first is asked first, and mostly enough.
     fn next_sources(
         &self,
-        lost: &Lost<'_>,
-        asked: &BTreeSet<(PartitionId, NodeId)>,
-    ) -> BTreeMap<NodeId, Vec<(PartitionId, Span)>> {
+        asked: &BTreeSet<(StoreName, PartitionId, NodeId)>,
+    ) -> BTreeMap<(StoreName, NodeId), Vec<(PartitionId, Span)>> {
         let left = {
             let refill = self.antientropy.refill().lock();
             refill.entered.left(&self.view, self.antientropy.replica().node())
         };
-        let name = &lost.store.definition().name;
-        let mut by_peer: BTreeMap<NodeId, Vec<(PartitionId, Span)>> = BTreeMap::new();
-        for ((partition, _), peers) in left.into_iter().filter(|((_, of), _)| of == name) {
-            let may = |peer: &NodeId| !self.silent.contains(peer) && !asked.contains(&(partition, *peer));
+        let mut next: BTreeMap<(StoreName, NodeId), Vec<(PartitionId, Span)>> = BTreeMap::new();
+        for ((partition, name), peers) in left {
+            let may = |peer: &NodeId| {
+                !self.silent.contains(peer) && !asked.contains(&(name.clone(), partition, *peer))
+            };
             let Some(peer) = peers.into_iter().find(may) else { continue };
-            let Some(span) = lost.spans.get(&partition) else { continue };
-            if !lost.store.trees().is_incomplete(partition) {
-                by_peer.entry(peer).or_default().push((partition, *span));
+            let is_here = |store: &Arc<LocalStore>| !store.trees().is_incomplete(partition);
+            if let Some(span) = self.spans.get(&partition)
+                && self.view.store(name.as_str()).is_some_and(is_here)
+            {
+                next.entry((name, peer)).or_default().push((partition, *span));
             }
         }
-        by_peer
+        next
     }
 
     /// There is a newer document: what was broken off for it is begun again by that one.
@@ -477,8 +519,9 @@ impl<'a> Round<'a> {
     async fn tell(&mut self) {
         let now = self.antientropy.ports().clock.now();
         let left = self.antientropy.refill().lock().progress().0;
-        if left < self.remembered {
-            self.remembered = left;
+        let (remembered, at) = self.remembered;
+        if left < remembered && now.since(at) >= REMEMBER_INTERVAL {
+            self.remembered = (left, now);
             remember(self.antientropy).await;
         }
         let node = self.antientropy.replica().node();
@@ -496,7 +539,7 @@ impl<'a> Round<'a> {
 struct Lost<'a> {
     store: &'a Arc<LocalStore>,
     sources: BTreeMap<PartitionId, Source>,
-    spans: BTreeMap<PartitionId, Span>,
+    spans: &'a BTreeMap<PartitionId, Span>,
 }
 
 impl Lost<'_> {

@@ -18,7 +18,7 @@ use protocol::rebalance::entering::heirs;
 
 use super::leftovers;
 use crate::antientropy::trees::bounds;
-use crate::antientropy::{AntiEntropy, Drive, living};
+use crate::antientropy::{AntiEntropy, Drive, breathe, living};
 use crate::events::Event;
 use crate::stores::LocalStore;
 use crate::view::View;
@@ -27,6 +27,8 @@ use crate::view::View;
 const LOOK_INTERVAL: Duration = Duration::from_secs(10);
 /// Pause after something could not be given or dropped.
 const PAUSE: Duration = Duration::from_secs(1);
+/// Records that are dropped before requests may go first: to ask whether any are late is a wait for each worker.
+const RECORDS_AT_ONCE: u64 = 1000;
 
 /// Gives back and drops, as long as the node lives.
 pub(crate) async fn run(weak: Weak<AntiEntropy>) {
@@ -44,29 +46,32 @@ async fn give_back(antientropy: &Arc<AntiEntropy>) -> bool {
     let (view, own) = (antientropy.replica().view().get(), antientropy.replica().node());
     let mut all_gone = true;
     for store in view.stores() {
-        let left: BTreeSet<PartitionId> =
-            leftovers(&view, store, own).into_iter().map(|(id, _)| id).collect();
+        let records: BTreeMap<PartitionId, u64> = leftovers(&view, store, own).into_iter().collect();
+        let left: BTreeSet<PartitionId> = records.keys().copied().collect();
         if left.is_empty() {
             continue;
         }
         let given = Giving { antientropy, view: &view, store, left: &left }.run().await;
         all_gone &= given == left;
-        let mut dropped = (BTreeSet::new(), 0);
+        let (mut dropped, mut count, mut rested_at) = (BTreeSet::new(), 0, 0);
+        let mut began = antientropy.ports().clock.now();
         for bucket in given {
             if antientropy.is_closing() {
                 return false;
             }
-            let began = antientropy.ports().clock.now();
-            match drop_given(antientropy, &view, store, bucket) {
-                Some(records) => {
-                    dropped.0.insert(view.owner(bucket).id);
-                    dropped.1 += records;
-                }
-                None => all_gone = false,
+            if !drop_given(antientropy, &view, store, bucket) {
+                all_gone = false;
+                continue;
             }
-            antientropy.rest_after(began).await;
+            dropped.insert(view.owner(bucket).id);
+            count += records[&bucket];
+            breathe().await;
+            if count - rested_at >= RECORDS_AT_ONCE {
+                antientropy.rest_after(began).await;
+                (rested_at, began) = (count, antientropy.ports().clock.now());
+            }
         }
-        let (partitions, records) = (dropped.0.len() as u64, dropped.1);
+        let (partitions, records) = (dropped.len() as u64, count);
         if partitions > 0 {
             let store = store.definition().name.to_string();
             antientropy.events().record(Event::PartitionsLeft { store, partitions, records });
@@ -147,21 +152,17 @@ impl Giving<'_> {
     }
 }
 
-/// Drops a bucket that was given by `view`, unless a newer document says something else about it; how many records it
-/// had.
-fn drop_given(antientropy: &AntiEntropy, view: &View, store: &LocalStore, id: PartitionId) -> Option<u64> {
+/// Drops a bucket that was given by `view`, unless a newer document says something else about it.
+fn drop_given(antientropy: &AntiEntropy, view: &View, store: &LocalStore, id: PartitionId) -> bool {
     // While this is held no newer document makes the node bring in what is dropped here.
     let now = antientropy.replica().view().admit();
     if now.says_of(store, id) != view.says_of(store, id) {
-        return None;
+        return false;
     }
-    let name = &store.definition().name;
-    let records = store.engine().partitions().into_iter().find(|(held, _)| *held == id);
-    match store.drop_partition(id) {
-        Ok(()) => Some(records.map_or(0, |(_, records)| records)),
-        Err(error) => {
-            tracing::warn!(store = %name, bucket = id.0, %error, "bucket that was given back not dropped");
-            None
-        }
+    let dropped = store.drop_partition(id);
+    if let Err(error) = &dropped {
+        let name = &store.definition().name;
+        tracing::warn!(store = %name, bucket = id.0, %error, "bucket that was given back not dropped");
     }
+    dropped.is_ok()
 }

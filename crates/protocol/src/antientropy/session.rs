@@ -309,10 +309,10 @@ impl Session {
         self.options.pace
     }
 
-    /// The page that will be asked for after the one that is out, unless that one has a next; a driver may ask early.
-    pub fn page_after(&self) -> Option<(PartitionId, Token)> {
+    /// The pages that will be asked for after the one that is out, unless that one has a next; a driver may ask early.
+    pub fn pages_after(&self) -> impl Iterator<Item = (PartitionId, Token)> + '_ {
         let is_page = self.out.as_ref().is_some_and(|out| matches!(out.action, Action::Page { .. }));
-        self.pages.front().copied().filter(|_| is_page)
+        self.pages.iter().copied().filter(move |_| is_page)
     }
 
     /// Begins.

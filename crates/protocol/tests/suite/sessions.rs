@@ -28,6 +28,11 @@ fn root(partition: PartitionId) -> Span {
 }
 
 impl Talk {
+    /// The page that a driver may ask for early.
+    fn page_after(&self) -> Option<(PartitionId, Token)> {
+        self.session.pages_after().next()
+    }
+
     /// Begins at its own pace, which is as fast as it goes where `rate` is 0.
     fn paced(goal: Goal, partitions: &[PartitionId], pace: Pace) -> (Talk, Vec<Action>) {
         let options = Options { goal, patience: Duration::from_secs(10), pace };
@@ -255,10 +260,10 @@ fn refilling_takes_over_whole_partitions_page_by_page() {
     let quarter = 1 << 62;
     let asked = talk.answer(1, summed(&[(P1, 8)], &[P2]));
     assert_eq!((asked, talk.left()), (vec![settle(P0), page(2, P1, quarter)], (2, 0)));
-    assert_eq!(talk.session.page_after(), Some((P2, Token(2 * quarter))));
+    assert_eq!(talk.page_after(), Some((P2, Token(2 * quarter))));
     assert_eq!(talk.answer(2, paged(Some(quarter + 7), 20, 0)), [page(3, P1, quarter + 7)]);
     assert_eq!(talk.answer(3, paged(None, 3, 0)), [settle(P1), page(4, P2, 2 * quarter)]);
-    assert_eq!((talk.session.page_after(), talk.left()), (None, (1, 0)));
+    assert_eq!((talk.page_after(), talk.left()), (None, (1, 0)));
     let outcome = Outcome {
         complete: true,
         partitions: 3,
@@ -274,7 +279,7 @@ fn refilling_takes_over_whole_partitions_page_by_page() {
 #[test]
 fn a_page_that_could_not_be_merged_leaves_its_partition_to_another_session() {
     let (mut talk, _) = Talk::begin(Goal::Refill, &[P0, P1]);
-    assert_eq!(talk.session.page_after(), None, "sums are out, no page is");
+    assert_eq!(talk.page_after(), None, "sums are out, no page is");
     talk.answer(1, summed(&[(P0, 8), (P1, 8)], &[]));
     assert_eq!(talk.answer(2, paged(Some(77), 4, 1)), [page(3, P1, 1 << 62)], "no further page of it");
     let outcome = Outcome {
@@ -472,5 +477,5 @@ fn a_session_that_is_given_up_asks_nothing_more_and_hears_nothing() {
     talk.session.abort(&mut actions);
     assert_eq!(actions.len(), 1, "it ends once");
     assert_eq!((talk.answer(2, paged(None, 1, 0)), talk.elapsed(99_000)), (vec![], vec![]));
-    assert_eq!((talk.session.deadline(), talk.session.page_after()), (None, None));
+    assert_eq!((talk.session.deadline(), talk.page_after()), (None, None));
 }

@@ -28,9 +28,14 @@ pub(super) struct Source {
 }
 
 impl Source {
-    /// Of each partition of a store that `node` holds or enters.
-    pub(super) fn all(view: &View, store: &LocalStore, node: NodeId) -> BTreeMap<PartitionId, Source> {
-        let partitions = view.buckets().partitions().iter();
+    /// Of each of these buckets of a store that `node` holds or enters.
+    pub(super) fn all(
+        view: &View,
+        store: &LocalStore,
+        node: NodeId,
+        among: &[PartitionId],
+    ) -> BTreeMap<PartitionId, Source> {
+        let partitions = among.iter().filter_map(|id| view.buckets().get(*id));
         partitions
             .filter_map(|partition| Some((partition.id, Source::of(view, store, partition, node)?)))
             .collect()
@@ -76,13 +81,15 @@ impl Source {
 
 /// Partitions that nobody else holds, or that are this node's no more, have nothing to wait for.
 pub(super) fn settle_alone(antientropy: &AntiEntropy, view: &View, store: &LocalStore) {
-    let sources = Source::all(view, store, antientropy.replica().node());
     let name = store.definition().name.as_str();
     let mut refill = antientropy.refill().lock();
-    let announced: BTreeSet<PartitionId> = {
-        let incomplete = refill.incomplete(name).into_iter();
-        incomplete.filter(|id| refill.is_announced(name, *id)).collect()
-    };
+    let incomplete = refill.incomplete(name);
+    if incomplete.is_empty() {
+        return;
+    }
+    let sources = Source::all(view, store, antientropy.replica().node(), &incomplete);
+    let announced: BTreeSet<PartitionId> =
+        incomplete.into_iter().filter(|id| refill.is_announced(name, *id)).collect();
     if !is_current(antientropy, view) {
         return;
     }

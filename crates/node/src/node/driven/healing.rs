@@ -423,19 +423,19 @@ fn a_long_refill_tells_how_far_it_is_every_ten_seconds_and_goes_on_from_there_af
     let node = home.start();
     home.stage.until(|| left(&node) == 0);
     home.stage.pass(Duration::from_secs(5));
-    assert_eq!(told(&node), [Event::RefillWent { left: 16, partitions: 32 }]);
+    assert_eq!(told(&node), [Event::RefillWent { left: 8, partitions: 32 }], "eight, then sixteen");
     for key in &keys {
         assert_eq!(get(&node, key), Ok(first(key)));
     }
     home.cut(node, 0);
     home.disk.wipe();
     let node = home.start();
-    home.stage.until(|| left(&node) == 16);
+    home.stage.until(|| left(&node) == 8);
     home.stage.pass(Duration::from_secs(1));
     home.cut(node, 0);
     others.iter().for_each(|(other, _)| home.wires.script(other.config.id, |_| Answer::Silence));
     let node = home.start();
-    assert_eq!(left(&node), 16);
+    assert_eq!(left(&node), 8);
 }
 
 /// Each in vain takes time, and what others could give would wait for it.
@@ -500,4 +500,30 @@ fn who_enters_brings_all_in_from_the_one_whose_place_it_takes() {
     let asked = asked.lock();
     assert!(!asked.is_empty() && asked.iter().all(|id| *id == from), "{asked:?}");
     assert_eq!(events(three.node(to), &["refill-started", "refill-ended"]), [], "nothing was lost");
+}
+
+/// A drain of two of five nodes with 572 records took seven minutes on a busy machine. Each of 20,000 buckets of stores cost
+/// waits for others, and hardly any held a byte.
+#[test]
+fn buckets_that_hold_little_are_waited_for_many_at_a_time() {
+    let mut document = cluster();
+    document.buckets = Some(512);
+    let mut three = Three::over(document);
+    let (_, to) = three.ends();
+    let asked = Arc::new(AtomicUsize::new(0));
+    for node in &three.nodes {
+        let (stage, its, asked) = (three.homes[0].stage.clone(), Arc::downgrade(node), asked.clone());
+        three.homes[0].serve(node, move |request| {
+            asked.fetch_add(usize::from(!matches!(request, Request::RecordsPage(_))), Ordering::Relaxed);
+            Some(later(&stage, &its, request, 1))
+        });
+    }
+    three.begin();
+    let clock: &dyn runtime::Clock = &three.homes[0].stage;
+    let began = clock.now();
+    three.homes[0].stage.until(|| three.told(to).entered.iter().any(|entered| entered.whole));
+    assert!(three.holds_all(to));
+    let (waited, asked) = (clock.now().since(began).as_secs(), asked.load(Ordering::Relaxed));
+    assert!(waited < 45, "{waited} waits of a second each, one after the other");
+    assert!(asked < 32, "{asked} questions that were none for records");
 }

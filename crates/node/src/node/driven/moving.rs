@@ -43,10 +43,17 @@ impl Three {
         Three::of(replicas, &[], |home| home)
     }
 
+    /// With two replicas, by another document.
+    pub(super) fn over(document: Cluster) -> Three {
+        Three::among(document, 2, &[], Home::syncing)
+    }
+
     fn of(replicas: u8, more: &[(&str, u8)], synced: fn(Home) -> Home) -> Three {
-        let mut document = cluster();
         // Four for each partition: a step waits for all of them.
-        document.buckets = Some(8);
+        Three::among(Cluster { buckets: Some(8), ..cluster() }, replicas, more, synced)
+    }
+
+    fn among(mut document: Cluster, replicas: u8, more: &[(&str, u8)], synced: fn(Home) -> Home) -> Three {
         let all = |replicas| Consistency { replicas, reads_required: 1, writes_required: replicas };
         document.stores[0].consistency = all(replicas);
         for &(name, replicas) in more {
