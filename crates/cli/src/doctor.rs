@@ -52,7 +52,9 @@ pub(crate) async fn doctor(shared: Shared) -> Result<ExitCode, CliError> {
     let waits = seen.as_ref().map(|seen| &seen.waiting[..]).unwrap_or_default();
     let spare = Spare::find(&cluster, &nodes, waits);
     findings.extend(waits.iter().map(|node| starting::waits_to_join(node, &nodes)));
-    for status in &nodes {
+    // A node that is dead and in no list any more leaves within seconds: there is nothing to do.
+    let leaves = |status: &NodeStatus| status.node.gone && !cluster.ring.lists(status.node.id);
+    for status in nodes.iter().filter(|status| !leaves(status)) {
         examine(status, &nodes, spare, &mut findings);
         let before = first.iter().find(|before| before.node.id == status.node.id).and_then(goes_by);
         findings.extend(left_behind(status, before, cluster.generation.0));

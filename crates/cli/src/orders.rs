@@ -127,8 +127,8 @@ pub(crate) struct Seen {
     pub(crate) plan: Option<Planned>,
     /// Whether some process holds the office of headmaster.
     pub(crate) has_headmaster: bool,
-    /// For how long that process has not renewed its lease, if it is long overdue.
-    pub(crate) headmaster_silent: Option<Duration>,
+    /// That process and for how long it has not renewed its lease, if it is long overdue.
+    pub(crate) headmaster_silent: Option<(String, Duration)>,
     /// The oldest order without an answer.
     pub(crate) order: Option<Given>,
 }
@@ -217,8 +217,10 @@ async fn look_at(address: &Address) -> Result<Option<Seen>, Unread> {
     let plan = plans.filter_map(|(_, found)| found.ok()).find(Planned::is_under_way);
     let headmaster = holder(service).await.map_err(ReadError::Coordination)?.map(|(_, candidate)| candidate);
     let now = crate::clocks::now_ms().unsigned_abs();
-    let headmaster_silent = headmaster.as_ref().and_then(|candidate| lease::overdue(candidate, now));
     let has_headmaster = headmaster.is_some();
+    let headmaster_silent =
+        headmaster.and_then(|candidate| Some((lease::overdue(&candidate, now)?, candidate.process)));
+    let headmaster_silent = headmaster_silent.map(|(silent, process)| (process, silent));
     let order = orders::oldest_waiting(service).await?;
     let _ = service.close().await;
     Ok(Some(Seen {

@@ -167,7 +167,10 @@ impl From<Unwritten<ClientError>> for ClientError {
                     return said.swap_remove(position).1.into();
                 }
                 let reasons: Vec<String> = said.iter().map(|(_, error)| error.to_string()).collect();
-                ClientError::nobody(&reasons)
+                let reasons = reasons.join("; ");
+                ClientError::Unreachable {
+                    detail: format!("no node that could take the write can be reached: {reasons}"),
+                }
             }
             StampOutcome::Written
             | StampOutcome::Refused

@@ -43,19 +43,19 @@ pub(super) async fn found(client: &Client, seen: Option<&Seen>) -> Vec<Finding> 
 
 /// A headmaster that stands still, and so keeps an order waiting, too.
 fn silent(seen: &Seen) -> Option<Finding> {
-    let silent = seen.headmaster_silent?;
+    let (process, silent) = seen.headmaster_silent.as_ref()?;
     let program = program();
     Some(Finding {
         code: Code::HeadmasterSilent,
         node: None,
         store: None,
         what: format!(
-            "the headmaster has not renewed its lease for {} s, so its process stands still; plans and orders wait for it",
+            "the headmaster, {process}, has not renewed its lease for {} s, so it stands still; plans and orders wait for it",
             silent.as_secs()
         ),
         next: format!(
-            "resume it with `kill -CONT`, or end it: `{program} coordination show /headmaster` names its process; or start \
-             another one with `{program} headmaster --coordination ADDRESS`, which takes over within half a minute"
+            "resume it with `kill -CONT`, or end it: another candidate takes over. If there is none, start one with `{program} \
+             headmaster --coordination ADDRESS`, the address that nodes were given: it takes over within half a minute"
         ),
     })
 }

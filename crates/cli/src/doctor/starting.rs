@@ -12,14 +12,23 @@ use crate::holder::{Launch, Process};
 use crate::output::program;
 use crate::status::NodeStatus;
 
+/// The command that starts a node again. With its id it does so with an empty directory, too, which would be another node's
+/// without.
+fn with_id(command: &str, node: NodeId) -> String {
+    match command.contains(" serve ") && !command.contains("--id") {
+        true => format!("{command} --id {}", node.0),
+        false => command.to_owned(),
+    }
+}
+
 /// What to do about a node of which it is known how it was started.
-fn again(launch: &Launch) -> String {
+fn again(launch: &Launch, node: NodeId) -> String {
     let password =
         if launch.needs_password { ", with TONTINE_PASSWORD set to the cluster's password" } else { "" };
     let start = format!(
         "restart it in the folder {}{password} and read its output:\n        {}",
         launch.directory,
-        crate::holder::with_password(&launch.command, launch.needs_password)
+        crate::holder::with_password(&with_id(&launch.command, node), launch.needs_password)
     );
     let id = launch.process_id;
     match launch.process() {
@@ -100,17 +109,19 @@ fn otherwise(dead: &Node, nodes: &[NodeStatus], spare: Option<Spare>) -> String 
     let replace = match spare {
         Some(Spare::Member(new)) => {
             let new = new.0;
-            format!("let n{new}, which holds no data, take its places: {program} node replace {id} {new}")
+            format!(
+                "let n{new}, which holds no data, take its places: {program} node replace {id} {new} --wait"
+            )
         }
         Some(Spare::Waits(new)) => {
             let new = new.0;
             format!(
-                "let n{new}, which waits, take its places: {program} node add {new}; {program} node replace {id} {new}"
+                "let n{new}, which waits, take its places: {program} node add {new}; {program} node replace {id} {new} --wait"
             )
         }
         None => format!(
             "start another one with `{program} serve`, make it a member with `{program} node add NEW`, and let it take the places \
-             of n{id}: {program} node replace {id} NEW"
+             of n{id}: {program} node replace {id} NEW --wait"
         ),
     };
     format!(
@@ -126,7 +137,7 @@ pub(super) fn waits_to_join(new: &Node, nodes: &[NodeStatus]) -> Finding {
     let dead = nodes.iter().find(|status| status.answer.is_err() && !status.node.gone);
     let places = match dead {
         Some(dead) => format!(
-            "; if n{dead} is lost for good, it can then take its places with `{program} node replace {dead} {id}`",
+            "; if n{dead} is lost for good, it can then take its places with `{program} node replace {dead} {id} --wait`",
             dead = dead.node.id.0
         ),
         None => String::new(),
@@ -152,7 +163,7 @@ fn start(dead: &Node, nodes: &[NodeStatus]) -> String {
     for place in places {
         let Some(coordination) = text(place, "coordination_directory") else { continue };
         if let Some(launch) = crate::holder::noted_launch(&coordination, dead.id) {
-            return again(&launch);
+            return again(&launch, dead.id);
         }
         let data = text(place, "data_directory")
             .and_then(|data| Some(data.parent()?.join(format!("node-{}", dead.id.0))));
@@ -211,16 +222,19 @@ mod tests {
             "{advice}"
         );
         let advice = start_again(&nodes[1].node, &nodes, None);
-        let lost = [" serve --id 2 --coordination=zookeeper://zk1:2181/shop ", "node replace 2 NEW"];
+        let lost = [" serve --id 2 --coordination=zookeeper://zk1:2181/shop ", "node replace 2 NEW --wait"];
         assert!(lost.iter().all(|words| advice.contains(words)), "{advice}");
         let advice = start_again(&nodes[1].node, &nodes, Some(Spare::Member(NodeId(8))));
-        assert!(advice.ends_with(" node replace 2 8"), "{advice}");
+        assert!(advice.ends_with(" node replace 2 8 --wait"), "{advice}");
         let new = Node::new(NodeId(9), Zone("a".to_owned()), "10.0.0.9:7401".to_owned(), None);
         let advice = start_again(&nodes[1].node, &nodes, Some(Spare::Waits(new.id)));
-        assert!(advice.ends_with(" node replace 2 9"), "{advice}");
+        assert!(advice.ends_with(" node replace 2 9 --wait"), "{advice}");
         let found = waits_to_join(&new, &nodes);
         assert!(!found.is_bad() && found.next.ends_with(" node add 9"), "{}", found.next);
         assert!(!found.next.contains("replace"), "nobody is dead: {}", found.next);
+        let again = |command: &str| with_id(command, NodeId(2));
+        assert_eq!(again("tontine serve --data-dir d"), "tontine serve --data-dir d --id 2");
+        assert_eq!(again("tontine serve --id=2 --data-dir d"), "tontine serve --id=2 --data-dir d");
         let gone = Node { gone: true, ..nodes[1].node.clone() };
         assert!(start_again(&gone, &nodes, None).starts_with("wait: it leaves when others have its data"));
     }

@@ -358,7 +358,7 @@ fn refuse_lost(service: &Service, arguments: &ServeArguments) -> Result<(), CliE
     Err(CliError::Other(format!(
         "{id} already has the address {native}, and {} is empty. If the disk of {id} is lost, add --id {}: the node takes \
          its place again and fetches its records. If this is another node, choose another address with --listen, and make \
-         it a member with `{program} node add`; it can take the places of {id} with `{program} node replace {} NEW`",
+         it a member with `{program} node add`; it can take the places of {id} with `{program} node replace {} NEW --wait`",
         arguments.data_dir.display(),
         id.0,
         id.0
