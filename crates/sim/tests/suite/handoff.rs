@@ -122,6 +122,11 @@ fn three_of_five_nodes_restarted_one_by_one_under_load_fail_no_request() {
     const RESTARTED: usize = 3;
     let tale = |world: Arc<World>| async move {
         sleep(&world, 500).await;
+        // A node whose first calls of the coordination service failed starts later, and its links open later still.
+        while !world.all_up() {
+            sleep(&world, 10).await;
+        }
+        sleep(&world, 300).await;
         for node in (1..=RESTARTED as u32).map(NodeId) {
             kill(&world, node);
             await_hints(&world, |hint| hint.1 == node).await;
