@@ -83,7 +83,7 @@ pub struct ReplaceArguments {
     #[arg(long)]
     pub accept_fewer_zones: bool,
     /// Wait until it is certain that the node is dead: until it is not registered, and every other node has heard nothing
-    /// of it for 20 s. Without this, the order is refused at once.
+    /// of it for 20 s; two minutes at most. Without this, the order is refused at once.
     #[arg(long)]
     pub wait: bool,
     /// Do not wait until its data is there again.

@@ -147,7 +147,7 @@ pub struct PlanState {
     /// About how long it will take yet: by its estimate at first, and then by what was measured; `None` when nobody knows.
     #[serde(default)]
     pub seconds_left: Option<u64>,
-    /// It was paused, so how long it took tells nothing.
+    /// It was paused, or waited long for nodes that were away, so how long it took tells nothing.
     #[serde(default)]
     pub was_paused: bool,
     /// For whom the first of its moves wait, each once.

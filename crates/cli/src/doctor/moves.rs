@@ -50,11 +50,11 @@ fn silent(seen: &Seen) -> Option<Finding> {
         node: None,
         store: None,
         what: format!(
-            "the headmaster, {process}, has not renewed its lease for {} s, so it stands still; plans and orders wait for it",
+            "the headmaster, {process}, has not renewed its lease for {} s: it stands still, or cannot write documents; plans and orders wait for it",
             silent.as_secs()
         ),
         next: format!(
-            "resume it with `kill -CONT`, or end it: another candidate takes over. If there is none, start one with `{program} \
+            "read its log, resume it with `kill -CONT`, or end it: another candidate takes over. If there is none, start one with `{program} \
              headmaster --coordination ADDRESS`, the address that nodes were given: it takes over within half a minute"
         ),
     })

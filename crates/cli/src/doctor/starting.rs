@@ -15,7 +15,8 @@ use crate::status::NodeStatus;
 /// The command that starts a node again. With its id it does so with an empty directory, too, which would be another node's
 /// without.
 fn with_id(command: &str, node: NodeId) -> String {
-    match command.contains(" serve ") && !command.contains("--id") {
+    let serves = command.contains(" serve ") || command.ends_with(" serve");
+    match serves && !command.contains("--id") {
         true => format!("{command} --id {}", node.0),
         false => command.to_owned(),
     }

@@ -21,6 +21,8 @@ use crate::orders::{Documents, DocumentsArguments, parse_node, parse_partition, 
 use crate::output::{print, program};
 use crate::shared::Shared;
 
+/// How long an order is given again for what passes by itself.
+const ORDERED_FOR: Duration = Duration::from_secs(120);
 /// Shortest pause before an order is given again.
 const ORDER_PAUSE: Duration = Duration::from_secs(1);
 
@@ -385,10 +387,12 @@ pub(crate) enum Ordering {
 }
 
 async fn ordered(documents: &Documents, order: Order, ordering: Ordering) -> Result<Answer, CliError> {
-    let mut is_told = false;
+    let (mut is_told, began) = (false, tokio::time::Instant::now());
     loop {
         let answer = documents.order(order.clone()).await?;
-        let again = answer.again_after_ms.filter(|_| ordering == Ordering::Patient && !answer.done);
+        // Whoever lives that long is not dead; a later outage must not make him so.
+        let may_wait = ordering == Ordering::Patient && began.elapsed() < ORDERED_FOR;
+        let again = answer.again_after_ms.filter(|_| may_wait && !answer.done);
         let Some(again) = again else { return Ok(answer) };
         if !std::mem::replace(&mut is_told, true) {
             say!("waits: {}", answer.text);

@@ -90,8 +90,7 @@ impl Asking {
             _ => Duration::ZERO,
         };
         // A node of an earlier version does not say.
-        let is_gone = seen["state"] != "alive";
-        Ok(Silence { lasts, heard_before: !is_gone || seen["heard"].as_bool().unwrap_or(true) })
+        Ok(Silence { lasts, heard_before: seen["heard"].as_bool().unwrap_or(true) })
     }
 }
 

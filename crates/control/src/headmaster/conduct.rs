@@ -18,6 +18,8 @@ use crate::plans::{
     self, BroughtIn, CLUSTER_BYTES_MAX, PLANS_KEPT, Phase, PlanState, Planned, Progress, Size, Stand,
 };
 
+/// A plan that waited so long for nodes that did not answer does not tell how long one like it takes.
+const WAIT_SPOILS: Duration = Duration::from_secs(60);
 /// Over how long it is averaged at what rate data comes, and the shortest time that tells.
 const RATE_WINDOW: Duration = Duration::from_secs(10);
 const RATE_TIME_MIN: Duration = Duration::from_secs(2);
@@ -219,6 +221,7 @@ impl Office {
         next.seconds_left = self.left(&scene.cluster, &planned, &next, &facts);
         let due = due(&scene.cluster, &planned, &state, &facts);
         let waits = matches!(due, Due::Wait(_));
+        next.was_paused |= self.waited_long(waits && !silent.is_empty());
         match due {
             Due::Publish(cluster) => {
                 self.publish(&cluster).await?;
@@ -286,11 +289,20 @@ impl Office {
         left.map(|left| left.as_secs())
     }
 
+    /// Whether the plan has waited so long for nodes that do not answer that how long it takes tells nothing.
+    fn waited_long(&mut self, waits: bool) -> bool {
+        let now = self.clock.now();
+        self.waits_since = waits.then(|| self.waits_since.unwrap_or(now));
+        self.waits_since.is_some_and(|since| now.since(since) >= WAIT_SPOILS)
+    }
+
     /// What was measured belongs to a plan that has ended, or that has not begun yet.
     pub(super) fn forget_course(&mut self) {
         self.copied.clear();
+        self.copied_before = None;
         self.rates.clear();
         self.begun = None;
+        self.waits_since = None;
     }
 
     /// How far a plan is, by the ring and by what nodes say.
@@ -298,7 +310,10 @@ impl Office {
         for (node, partition) in planned.plan.entering(cluster) {
             let copied = self.report(node).and_then(|report| report.copied.get(&partition)).copied();
             if let Some(copied) = copied {
-                self.copied.insert((node, partition), copied);
+                // A node that was started again counts anew.
+                let known = self.copied.entry((node, partition)).or_default();
+                (known.records, known.bytes) =
+                    (known.records.max(copied.records), known.bytes.max(copied.bytes));
             }
         }
         let mut copied = Size::default();
@@ -306,10 +321,13 @@ impl Office {
             copied.records += size.records;
             copied.bytes += size.bytes;
         }
-        // A successor has not seen what was brought in for partitions that have settled.
+        // A successor has not seen what was brought in for partitions that have settled, and goes on from what is known.
         let earlier = before.progress.copied;
-        let copied =
-            Size { records: copied.records.max(earlier.records), bytes: copied.bytes.max(earlier.bytes) };
+        let base = *self.copied_before.get_or_insert(Size {
+            records: earlier.records.saturating_sub(copied.records),
+            bytes: earlier.bytes.saturating_sub(copied.bytes),
+        });
+        let copied = Size { records: base.records + copied.records, bytes: base.bytes + copied.bytes };
         Progress { copied, ..Progress::of(cluster, &planned.plan) }
     }
 }

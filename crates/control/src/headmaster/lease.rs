@@ -23,6 +23,8 @@ use super::election::{Candidacy, Candidate, candidates};
 pub const RENEWAL: Duration = Duration::from_secs(3);
 /// At so many looks, one after another, a candidate must have seen the same document before it ends an office.
 pub const LOOKS: u32 = 5;
+/// So long, at least, lies between the first of these looks and the last.
+pub const LEASE: Duration = Duration::from_secs(12);
 
 /// Whether offices must end by time here: the service keeps a session for as long as its process.
 pub fn is_needed(service: &dyn CoordinationService) -> bool {
@@ -33,7 +35,7 @@ pub fn is_needed(service: &dyn CoordinationService) -> bool {
 /// another candidate would have ended its office.
 pub fn overdue(holder: &Candidate, now_ms: u64) -> Option<Duration> {
     let silent = Duration::from_millis(now_ms.saturating_sub(holder.renewed_ms?));
-    (silent >= RENEWAL * LOOKS).then_some(silent)
+    (silent >= LEASE).then_some(silent)
 }
 
 /// Renews the holder's document until the candidacy ends, which [`Candidacy::ended`] tells. Cancel safe.
@@ -46,7 +48,7 @@ pub async fn renew(
         let renewed = Candidate { renewed_ms: Some(clock.wall().0), ..candidate.clone() };
         let data = Bytes::from(serde_json::to_vec(&renewed).expect("a candidate is plain text"));
         if let Err(error) = service.set(candidacy.path(), data, Expected::Any).await {
-            tracing::debug!(%error, "lease of the headmaster not renewed");
+            tracing::warn!(%error, "lease of the headmaster not renewed");
         }
         clock.sleep(RENEWAL).await;
     }
@@ -77,7 +79,7 @@ pub async fn oversee(service: &Arc<dyn CoordinationService>, clock: &Arc<dyn Clo
         match service.delete(&path, Expected::Version(version)).await {
             Ok(()) => tracing::warn!(
                 document = %path,
-                seconds = (RENEWAL * LOOKS).as_secs(),
+                seconds = LEASE.as_secs(),
                 "the headmaster stands still: its office has ended"
             ),
             Err(error) => tracing::debug!(%error, "office of a silent headmaster not ended"),

@@ -115,6 +115,10 @@ pub struct Office {
     known: BTreeMap<NodeId, Report>,
     /// What was brought in for the plan that is carried out.
     pub(super) copied: BTreeMap<(NodeId, PartitionId), Size>,
+    /// What was brought in before this process conducted it, and is in none of these.
+    pub(super) copied_before: Option<Size>,
+    /// Since when it waits for nodes that do not answer.
+    pub(super) waits_since: Option<Moment>,
     /// How much that was, at the last moments.
     pub(super) rates: VecDeque<(Moment, u64)>,
     /// Since when this process carries it out without a pause, and what was here then.
@@ -147,6 +151,8 @@ impl Office {
             options,
             known: BTreeMap::new(),
             copied: BTreeMap::new(),
+            copied_before: None,
+            waits_since: None,
             rates: VecDeque::new(),
             begun: None,
             answered: BTreeSet::new(),

@@ -17,8 +17,8 @@ use super::office::{Office, Scene, TurnError};
 use super::reports::{Signs, Silence};
 use crate::orders::{Answer, Given};
 
-/// When to look again whether a node is still registered.
-const REGISTERED_PAUSE: Duration = Duration::from_secs(1);
+/// When to look again whether a node is still registered, or a witness answers.
+const REGISTERED_PAUSE: Duration = Duration::from_secs(2);
 /// How long everybody must have heard nothing of a node: a pause of a process or of a switch is over by then.
 pub(super) const SILENT_MIN: Duration = Duration::from_secs(20);
 
@@ -45,7 +45,9 @@ fn lives(node: NodeId, is_registered: bool, signs: &Signs) -> Option<Life> {
     let somebody_knows = signs.silent_for.iter().any(|(_, silent)| knows(silent));
     signs.silent_for.iter().find_map(|(witness, silent)| match silent {
         Err(reason) => {
-            Some((format!("{witness} does not say whether it hears of {node}: {reason}"), None))
+            // It may have died just now, or be starting.
+            let reason = format!("{witness} does not say whether it hears of {node}: {reason}");
+            Some((reason, Some(REGISTERED_PAUSE)))
         }
         Ok(Silence { heard_before: false, .. }) if somebody_knows => None,
         Ok(Silence { lasts, heard_before }) if *lasts < SILENT_MIN => {

@@ -45,6 +45,8 @@ const PARTS_MAX: usize = 32;
 const ASK_ALL: usize = 4;
 /// How often it is looked without being woken whether there is something to bring in.
 const LOOK_INTERVAL: Duration = Duration::from_secs(10);
+/// So many times as many partitions as at first are brought in together at most: what comes in between is written down.
+const GROWN_MAX: usize = 8;
 /// Bytes that a few partitions bring, at least, before the next are no more than these.
 const CAME_LITTLE: u64 = 16 << 20;
 /// Comparisons for the next step that go on together: each is mostly a wait for a peer.
@@ -404,7 +406,8 @@ impl<'a> Round<'a> {
                 let came = self.antientropy.refill().lock().bytes() - before;
                 // What cannot be had ends a session, and all that is behind it waits: then fewer are asked for at a time.
                 let whole = partitions.iter().all(|id| !store.trees().is_incomplete(*id));
-                together = if whole && came < CAME_LITTLE { together * 2 } else { least };
+                together =
+                    if whole && came < CAME_LITTLE { (together * 2).min(least * GROWN_MAX) } else { least };
                 self.together.insert(name.clone(), together.min(incomplete.len()));
                 if self.antientropy.is_closing() || self.is_overtaken() {
                     return;

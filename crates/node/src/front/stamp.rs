@@ -27,8 +27,10 @@ const HINTS_TOGETHER: usize = 256;
 /// A view with one of its stores.
 type At = (Arc<View>, Arc<LocalStore>);
 
-/// How long a node that is suspected may take to answer a ping before writes go elsewhere.
+/// How long a node that is suspected may take to answer a ping before writes go elsewhere, where this node can stand in.
 const SIGN_OF_LIFE: Duration = Duration::from_millis(100);
+/// The same where only replicas may stamp: suspicion is often wrong.
+const SIGN_OF_LIFE_NEEDED: Duration = Duration::from_secs(1);
 
 /// Writes on their way.
 struct Orders<'a> {
@@ -36,6 +38,7 @@ struct Orders<'a> {
     store: &'a str,
     orders: &'a [(Bytes, WriteOrder)],
     options: &'a RequestOptions,
+    entry: Entry,
     end: Moment,
 }
 
@@ -54,7 +57,7 @@ impl Front {
         let now = self.clock().now();
         let end = now.after(self.coordinator.span(options));
         let settings = StampOptions { own: Some(self.replica.node()), entry, retries: 0, deadline: end };
-        let sent = Orders { front: self, store, orders, options, end };
+        let sent = Orders { front: self, store, orders, options, entry, end };
         stamp(&sent, orders.len(), settings, now).await
     }
 
@@ -217,7 +220,10 @@ impl Orders<'_> {
     }
 
     async fn pass_on(&self, at: &At, errand: &Errand) -> Answers {
-        if let Some(reason) = self.stands_still(errand.node).await {
+        let can_stand_in = self.entry == Entry::Client && self.terms(at).1;
+        let sign = if can_stand_in { SIGN_OF_LIFE } else { SIGN_OF_LIFE_NEEDED };
+        let sign = sign.min(errand.patience_until(self.end));
+        if let Some(reason) = self.stands_still(errand.node, sign).await {
             return all(&errand.keys, &Err(CallError::Unreachable { reason }));
         }
         let (request, patience) = (self.request(at, errand), errand.patience_until(self.end));
@@ -243,12 +249,12 @@ impl Orders<'_> {
 
     /// Why a suspected node is sent nothing. A node that stands still goes on to accept connections, and its silence would
     /// leave the writes in doubt until the deadline; a ping without an answer leaves nothing in doubt.
-    async fn stands_still(&self, node: NodeId) -> Option<String> {
+    async fn stands_still(&self, node: NodeId, patience: Duration) -> Option<String> {
         if !self.is_suspected(node) {
             return None;
         }
         let ping = self.front.peers.call(node, Ping {}.into());
-        match ping.within(self.clock(), SIGN_OF_LIFE).await {
+        match ping.within(self.clock(), patience).await {
             Ok(_) | Err(CallError::Refused(_)) => None,
             Err(CallError::Unreachable { reason }) => Some(reason),
             Err(CallError::Broken) => Some("it is suspected, and did not answer a ping".to_owned()),
