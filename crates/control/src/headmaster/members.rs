@@ -110,9 +110,16 @@ impl Office {
                      other node",
                     node.0
                 ),
-                Role::Leaving => {
-                    "it leaves by itself when it holds nothing; see `tontine plan history`".to_owned()
-                }
+                Role::Leaving => match away(scene, node) {
+                    Some(away) => format!(
+                        "it leaves by itself when no other node lacks what it holds, and {away} is away: start {away}, or give its \
+                         places to another with `tontine node replace {} OTHER`",
+                        away.0
+                    ),
+                    None => {
+                        "it leaves by itself when it holds nothing; see `tontine plan history`".to_owned()
+                    }
+                },
                 _ => format!("take its data from it with `tontine node drain {}`", node.0),
             };
             return Ok(Answer::refused(format!("{node} cannot be removed: {reason}; {next}")));
@@ -217,6 +224,12 @@ impl Office {
         tracing::info!(%node, "node left the cluster");
         Ok(true)
     }
+}
+
+/// A member that is not registered, beside this node: it may lack what a leaving node holds, and keep it so.
+fn away(scene: &Scene, node: NodeId) -> Option<NodeId> {
+    let mut members = scene.cluster.nodes.iter().map(|member| member.id);
+    members.find(|&member| member != node && scene.active(member).is_none())
 }
 
 /// Why a node may not leave yet, by what it said last.

@@ -63,6 +63,11 @@ async fn a_node_that_joins_gets_its_share_by_a_plan_and_gives_it_back_when_it_dr
     assert_eq!((places(&cluster, 4), cluster.node(NodeId(4)).unwrap().role), (0, Role::Leaving));
     let answer = world.order(&mut office, Order::Remove { node: NodeId(4) }).await;
     assert!(answer.text.contains("n4 holds 1 hints"), "{}", answer.text);
+    // Who keeps it is named, once it is away.
+    assert!(answer.text.ends_with("see `tontine plan history`"), "{}", answer.text);
+    world.unregister(3).await;
+    let answer = world.order(&mut office, Order::Remove { node: NodeId(4) }).await;
+    assert!(answer.text.ends_with("`tontine node replace 3 OTHER`"), "{}", answer.text);
     world.nodes.hints.lock().unwrap().clear();
     settle(&mut office).await;
     assert_eq!(world.cluster().await.node(NodeId(4)), None);
