@@ -52,8 +52,9 @@ pub(crate) async fn doctor(shared: Shared) -> Result<ExitCode, CliError> {
     let waits = seen.as_ref().map(|seen| &seen.waiting[..]).unwrap_or_default();
     let spare = Spare::find(&cluster, &nodes, waits);
     findings.extend(waits.iter().map(|node| starting::waits_to_join(node, &nodes)));
-    // A node that is dead and in no list any more leaves within seconds: there is nothing to do.
-    let leaves = |status: &NodeStatus| status.node.gone && !cluster.ring.lists(status.node.id);
+    // A node that is dead and in no list any more leaves within seconds, where a headmaster is at work: nothing is to do.
+    let is_led = seen.as_ref().is_some_and(|seen| seen.has_headmaster && seen.headmaster_silent.is_none());
+    let leaves = |status: &NodeStatus| is_led && status.node.gone && !cluster.ring.lists(status.node.id);
     for status in nodes.iter().filter(|status| !leaves(status)) {
         examine(status, &nodes, spare, &mut findings);
         let before = first.iter().find(|before| before.node.id == status.node.id).and_then(goes_by);
