@@ -287,16 +287,13 @@ impl Replica {
 
     fn get_under(&self, view: &View, request: &ReplicaGet) -> Result<ReplicaGot, Failure> {
         let own = view.cluster().generation;
-        let (since, asked) = match request.terms.0 {
-            Some(Terms { since, role }) => (since, Asked::from(role)),
-            None => (Generation::default(), Asked::Either),
-        };
+        let Terms { since, role } = request.terms;
         if own < since {
             return Err(self.behind(view, since));
         }
         let store = self.store_of(view, &request.store, request.generation)?;
-        let terms = (request.generation, asked);
-        let (epoch, generation) = (self.epochs.tag(), own.into());
+        let terms = (request.generation, Asked::from(role));
+        let (epoch, generation) = (self.epochs.tag(), own);
         if let [key] = &request.keys[..] {
             let sets = smallvec![self.get_one(view, store, key, terms)?];
             return Ok(ReplicaGot { generation, epoch, sets });
@@ -359,13 +356,13 @@ impl Replica {
         let refused = |failure| Box::new(Err(CallError::Refused(failure)));
         let view = self.view.admit();
         let own = view.cluster().generation;
-        if let Some(since) = request.since.0.filter(|since| own < *since) {
-            return Err(refused(self.behind(&view, since)));
+        if own < request.since {
+            return Err(refused(self.behind(&view, request.since)));
         }
         let store = self.store_of(&view, &request.store, request.generation).map_err(refused)?;
         self.check_merge(&view, store, request).map_err(refused)?;
         let admitted = self.admit_contents(&view, request.epoch, request.generation)?;
-        let generation = own.into();
+        let generation = own;
         let mut outcomes = Outcomes::new();
         let mut commits: SmallVec<[(usize, Commit); 1]> = SmallVec::new();
         for (key, set) in &request.entries {
@@ -462,8 +459,8 @@ impl Replica {
     }
 
     fn scan_under(&self, view: &View, request: &Scan) -> Result<Scanned, Failure> {
-        if let Some(since) = request.since.0.filter(|since| view.cluster().generation < *since) {
-            return Err(self.behind(view, since));
+        if view.cluster().generation < request.since {
+            return Err(self.behind(view, request.since));
         }
         let store = self.store_of(view, &request.store, request.generation)?;
         let Some(partition) = view.cluster().ring.get(request.partition) else {

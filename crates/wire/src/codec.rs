@@ -14,19 +14,11 @@ use crate::error::ErrorCode;
 pub(crate) struct Reader<'a> {
     source: &'a Bytes,
     at: usize,
-    /// Whether the message has the layout of version 1 of the protocol.
-    is_of_version_1: bool,
 }
 
 impl<'a> Reader<'a> {
     pub(crate) fn new(source: &'a Bytes) -> Self {
-        Reader { source, at: 0, is_of_version_1: false }
-    }
-
-    /// The same, for a message as version 1 of the protocol has it.
-    pub(crate) fn of_version_1(&mut self) -> &mut Self {
-        self.is_of_version_1 = true;
-        self
+        Reader { source, at: 0 }
     }
 
     pub(crate) fn remaining(&self) -> usize {
@@ -354,47 +346,6 @@ impl<T: Field, E: Field> Field for Result<T, E> {
         }
     }
 }
-
-/// A field that version 2 of the protocol has added: `None` in a message of version 1, where it takes no byte. The
-/// message's kind says which of the two it is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Since2<T>(pub Option<T>);
-
-impl<T> From<T> for Since2<T> {
-    fn from(value: T) -> Self {
-        Since2(Some(value))
-    }
-}
-
-impl<T: Field> Field for Since2<T> {
-    const BYTES_MIN: usize = 0;
-    fn bytes_bound(&self) -> usize {
-        self.0.as_ref().map_or(0, T::bytes_bound)
-    }
-    fn write(&self, out: &mut BytesMut) {
-        if let Some(value) = &self.0 {
-            value.write(out);
-        }
-    }
-    fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
-        if reader.is_of_version_1 { Ok(Since2(None)) } else { T::read(reader).map(Since2::from) }
-    }
-}
-
-/// Messages with one field that version 2 has added.
-macro_rules! added_in_version_2 {
-    ($($message:ident: $field:ident,)*) => {$(
-        impl $message {
-            pub(in crate::messages) fn is_of_version_1(&self) -> bool {
-                self.$field.0.is_none()
-            }
-            pub(in crate::messages) fn lower(&mut self) {
-                self.$field = crate::codec::Since2(None);
-            }
-        }
-    )*};
-}
-pub(crate) use added_in_version_2;
 
 impl<A: Field, B: Field> Field for (A, B) {
     const BYTES_MIN: usize = A::BYTES_MIN + B::BYTES_MIN;

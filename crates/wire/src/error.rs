@@ -182,18 +182,6 @@ error_codes! {
 }
 
 impl ErrorCode {
-    /// The code that a peer of this version of the protocol understands.
-    pub fn lower(self, version: u16) -> Self {
-        match self {
-            // As certain, and as worth another attempt at another node.
-            ErrorCode::Behind | ErrorCode::NotReplica if version < 2 => ErrorCode::Overloaded,
-            // As certain, and as final.
-            ErrorCode::ReadOnly | ErrorCode::ArtifactRefused if version < 2 => ErrorCode::UnknownStore,
-            ErrorCode::NotStaged | ErrorCode::ArtifactNotHere if version < 2 => ErrorCode::Overloaded,
-            code => code,
-        }
-    }
-
     /// The stable number.
     pub fn number(self) -> u16 {
         self as u16

@@ -99,7 +99,7 @@ impl Scope {
         match self.contents {
             Contents::Nothing => None,
             Contents::Versions => {
-                let since = self.cluster.accepted_since(&self.definition, partition).into();
+                let since = self.cluster.accepted_since(&self.definition, partition);
                 let partition = partition.id;
                 Some(Scan { since, store, generation, partition, after, records_max, bytes_max }.into())
             }
@@ -136,7 +136,7 @@ impl<T> Desk<T> {
                 ArtifactGet { store, generation, number, manifest, keys }.into()
             }
             Contents::Versions | Contents::Nothing => {
-                ReplicaGet { terms: Terms { since: self.since, role }.into(), store, generation, keys }.into()
+                ReplicaGet { terms: Terms { since: self.since, role }, store, generation, keys }.into()
             }
         }
     }

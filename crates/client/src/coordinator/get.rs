@@ -12,7 +12,7 @@ use wire::error::ErrorCode;
 use wire::messages::{Failure, Got, ReplicaMerge, Request, RequestOptions, Response};
 
 use super::drive::{Desk, Drive, End, Job};
-use super::write::{answered_under, merged};
+use super::write::merged;
 use super::{Contents, Coordinator, Direction, Scope, code_error, common_refusal, describe};
 
 /// A get under way.
@@ -85,7 +85,7 @@ impl GetJob {
     fn merge(&self, mut set: VersionSet, desk: &Desk<Asked>) -> Request {
         set.resolve(desk.scope.definition.resolver);
         Request::ReplicaMerge(ReplicaMerge {
-            since: desk.since.into(),
+            since: desk.since,
             store: desk.scope.store.clone(),
             generation: desk.scope.cluster.generation,
             epoch: self.epoch,
@@ -143,7 +143,7 @@ impl Job for GetJob {
             Ok(Response::ReplicaGot(mut got)) => match got.sets.pop() {
                 Some(Ok(set)) => {
                     self.epoch = self.epoch.min(got.epoch);
-                    let generation = answered_under(got.generation, generation);
+                    let generation = got.generation;
                     desk.answered_by(node, generation);
                     return Some(GetEvent::Answered { node, generation, set });
                 }

@@ -14,7 +14,6 @@ use wire::messages::{Failure, Got, ReplicaMerge, Request, RequestOptions, Respon
 use super::drive::{Desk, Drive, Ends, Job, every};
 use super::get::{is_not_held, outcome_to_answer};
 use super::parcels::{entry_bytes, parcels};
-use super::write::answered_under;
 use super::{Contents, Coordinator, Direction, Scope, code_error};
 use crate::peers::{Call, CallError};
 
@@ -183,7 +182,7 @@ impl Job for MultiGetJob {
         match answer {
             Ok(Response::ReplicaGot(got)) if !got.sets.is_empty() && got.sets.len() <= keys.len() => {
                 self.epoch = self.epoch.min(got.epoch);
-                let generation = answered_under(got.generation, generation);
+                let generation = got.generation;
                 desk.answered_by(node, generation);
                 let rest = keys.split_off(got.sets.len());
                 for (key, set) in keys.iter().zip(&got.sets) {
@@ -245,7 +244,7 @@ impl MultiGetJob {
             (self.keys[key.position()].clone(), set)
         });
         let merge = |entries: Vec<_>| ReplicaMerge {
-            since: desk.since.into(),
+            since: desk.since,
             store: desk.scope.store.clone(),
             generation: desk.scope.cluster.generation,
             epoch: self.epoch,
@@ -267,7 +266,7 @@ fn stored(
 ) -> (Taken, Generation) {
     match answer {
         Ok(Response::ReplicaMerged(merged)) if merged.outcomes.len() == keys.len() => {
-            let generation = answered_under(merged.generation, generation);
+            let generation = merged.generation;
             let outcomes = merged.outcomes.into_iter().map(|outcome| match outcome {
                 Ok(_) => Ok(()),
                 Err(code) => Err(code_error(code, generation)),

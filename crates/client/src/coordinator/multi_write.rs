@@ -13,7 +13,7 @@ use wire::messages::{Failure, Merged, ReplicaMerge, Request, RequestOptions, Res
 
 use super::drive::{Desk, Drive, Ends, Job, every};
 use super::parcels::{entry_bytes, parcels};
-use super::write::{Acked, answered_under, outcome_to_answer, own_merge};
+use super::write::{Acked, outcome_to_answer, own_merge};
 use super::{Coordinator, Direction, Scope, code_error};
 
 /// A message's keys, as the machine numbers them, and who was sent it.
@@ -124,12 +124,11 @@ impl Job for MultiWriteJob {
         &mut self,
         (node, keys): Asked,
         answer: Result<Response, ReplicaError>,
-        desk: &mut Desk<Asked>,
+        _desk: &mut Desk<Asked>,
     ) -> Option<MultiWriteEvent> {
-        let generation = desk.scope.cluster.generation;
         let error = match answer {
             Ok(Response::ReplicaMerged(merged)) if merged.outcomes.len() == keys.len() => {
-                let generation = answered_under(merged.generation, generation);
+                let generation = merged.generation;
                 let outcomes = merged.outcomes.into_iter().map(|outcome| match outcome {
                     Ok(merged) => Ok(merged == Merged::Superseded),
                     Err(code) => Err(code_error(code, generation)),
@@ -170,7 +169,7 @@ impl MultiWriteJob {
         let entry = |key: &KeyIndex| &self.entries[key.position()];
         for keys in parcels(keys, |key| entry_bytes(&entry(key).0, &entry(key).1)) {
             let request = Request::ReplicaMerge(ReplicaMerge {
-                since: desk.since.into(),
+                since: desk.since,
                 store: desk.scope.store.clone(),
                 generation: desk.scope.cluster.generation,
                 epoch: desk.scope.epoch,

@@ -10,9 +10,7 @@ use protocol::quorum::{
 use runtime::BoxFuture;
 use smallvec::smallvec;
 use wire::error::ErrorCode;
-use wire::messages::{
-    Failure, Merged, ReplicaMerge, ReplicaMerged, Request, RequestOptions, Response, Since2,
-};
+use wire::messages::{Failure, Merged, ReplicaMerge, ReplicaMerged, Request, RequestOptions, Response};
 
 use super::drive::{Desk, Drive, End, Job};
 use super::{Coordinator, Direction, Scope, code_error, common_refusal, describe};
@@ -131,7 +129,7 @@ impl Job for WriteJob {
 impl WriteJob {
     fn send(&self, node: NodeId, hint_for: Option<NodeId>, desk: &mut Desk<NodeId>) {
         let request = Request::ReplicaMerge(ReplicaMerge {
-            since: desk.since.into(),
+            since: desk.since,
             store: desk.scope.store.clone(),
             generation: desk.scope.cluster.generation,
             epoch: desk.scope.epoch,
@@ -142,12 +140,6 @@ impl WriteJob {
     }
 }
 
-/// The generation by which a node went when it answered; one that does not say it, because it speaks an older version of
-/// the protocol, is taken to go by the request's.
-pub(super) fn answered_under(named: Since2<Generation>, requested: Generation) -> Generation {
-    named.0.unwrap_or(requested)
-}
-
 /// What a node did with the one key that it was sent in a request formed under `generation`, and the generation by which
 /// it went.
 pub(super) fn merged(
@@ -156,7 +148,7 @@ pub(super) fn merged(
 ) -> Result<(Merged, Generation), ReplicaError> {
     match response {
         Response::ReplicaMerged(merged) => match merged.outcomes.first() {
-            Some(Ok(outcome)) => Ok((*outcome, answered_under(merged.generation, generation))),
+            Some(Ok(outcome)) => Ok((*outcome, merged.generation)),
             Some(Err(code)) => Err(code_error(*code, generation)),
             None => Err(ReplicaError::Lost),
         },

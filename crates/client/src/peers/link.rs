@@ -25,8 +25,6 @@ const CALLS_MAX: usize = 16 * 1024;
 pub(super) struct PeerLink {
     sender: Arc<dyn LinkSender>,
     shared: Arc<Shared>,
-    /// The version of the protocol that it carries.
-    version: u16,
 }
 
 /// What a link shares with its calls and with the task that hands out answers.
@@ -120,14 +118,14 @@ async fn shake_hands(
     let Some(answer) = answer else {
         return Err(NotOpened::unreachable(format!("{address} closed the connection")));
     };
-    let version = match wire::messages::decode_response(answer) {
+    match wire::messages::decode_response(answer) {
         // What a node says of itself is believed, so it must be the one that is asked.
         Ok((_, Response::Welcome(welcome)))
             if standing.as_ref().is_some_and(|standing| standing.node() != welcome.node) =>
         {
             return Err(NotOpened::unreachable(format!("{} answers at {address}", welcome.node)));
         }
-        Ok((_, Response::Welcome(welcome))) => welcome.version,
+        Ok((_, Response::Welcome(_))) => {}
         Ok((_, Response::Failure(failure))) => {
             return Err(NotOpened { error: CallError::Refused(failure), experience: Experience::Replied });
         }
@@ -135,7 +133,7 @@ async fn shake_hands(
             let reason = format!("{address} did not answer the handshake like a node: check the address");
             return Err(NotOpened::unreachable(reason));
         }
-    };
+    }
     let shared = Arc::new(Shared {
         calls: Mutex::default(),
         broken: AtomicBool::new(false),
@@ -144,7 +142,7 @@ async fn shake_hands(
         standing,
     });
     shared.met(Experience::Greeted);
-    let opened = PeerLink { sender: link.sender.clone(), shared: shared.clone(), version };
+    let opened = PeerLink { sender: link.sender.clone(), shared: shared.clone() };
     ports.tasks.spawn(Box::pin(hand_out_answers(link.receiver, link.sender, shared)));
     Ok(Arc::new(opened))
 }
@@ -162,16 +160,7 @@ impl PeerLink {
     }
 
     /// Sends a request.
-    pub(super) fn call(&self, mut request: Request) -> Call {
-        if request.version_min() > self.version {
-            let (name, needed) = (request.name(), request.version_min());
-            let reason = format!(
-                "the node speaks version {} of the protocol, and {name} needs version {needed}: upgrade the node",
-                self.version
-            );
-            return Call::Ready(Err(CallError::Unreachable { reason }));
-        }
-        request.lower(self.version);
+    pub(super) fn call(&self, request: Request) -> Call {
         let (waiter, answer) = tokio::sync::oneshot::channel();
         let id = {
             let mut calls = self.shared.calls.lock();

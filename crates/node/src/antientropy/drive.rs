@@ -205,10 +205,9 @@ impl Drive<'_> {
             return Vec::new();
         }
         if self.goal != Goal::Equal {
-            let asks = heard.standing.is_some();
-            let again = async { if asks { self.sums(Vec::new(), heard).await.is_some() } else { true } };
-            let (again, synced) = join(Box::pin(again), self.store.engine().sync()).await;
-            if !again || heard.is_another {
+            let asking = Box::pin(self.sums(Vec::new(), heard));
+            let (again, synced) = join(asking, self.store.engine().sync()).await;
+            if again.is_none() || heard.is_another {
                 return Vec::new();
             }
             if let Err(error) = synced {
@@ -309,10 +308,8 @@ impl Drive<'_> {
         let (store, generation) = self.address();
         match self.call(TreeSums { store, generation, sums }).await {
             Ok(Response::TreeSummed(summed)) => {
-                if let Some(standing) = summed.standing.0 {
-                    let first = *heard.standing.get_or_insert(standing);
-                    heard.is_another |= first.incarnation != standing.incarnation;
-                }
+                let first = *heard.standing.get_or_insert(summed.standing);
+                heard.is_another |= first.incarnation != summed.standing.incarnation;
                 heard.incomplete.extend(summed.incomplete);
                 Some(Event::Summed { differing: summed.differing, unready: summed.unready })
             }
@@ -412,7 +409,7 @@ impl Drive<'_> {
         let epoch = respond::collected(&self.antientropy.replica);
         let _ = self
             .call(ReplicaMerge {
-                since: Generation::default().into(),
+                since: Generation::default(),
                 store,
                 generation,
                 epoch,
@@ -442,7 +439,7 @@ impl Drive<'_> {
         }
         if !entries.is_empty() {
             let (store, generation) = self.address();
-            let since = self.since(&entries).into();
+            let since = self.since(&entries);
             let merge = ReplicaMerge { since, store, generation, epoch, hint_for: None, entries };
             let merged = match self.call(merge).await {
                 Ok(Response::ReplicaMerged(merged)) => merged,

@@ -78,12 +78,8 @@ async fn tree_sums(replica: &Replica, incarnation: u64, request: &TreeSums) -> R
     let trees = shared.store.trees();
     // What could not be read was not given: at the end of an exchange, too.
     let unreadable = shared.store.with_unreadable();
-    let mut summed = TreeSummed {
-        standing: standing.into(),
-        differing: Vec::new(),
-        unready: Vec::new(),
-        incomplete: unreadable,
-    };
+    let mut summed =
+        TreeSummed { standing, differing: Vec::new(), unready: Vec::new(), incomplete: unreadable };
     for &(partition, theirs) in &request.sums {
         if let Err(refused) = shared.check(partition) {
             // The news is worth more than the sums of the others.

@@ -104,7 +104,7 @@ async fn merge(handoffs: &Handoffs, node: NodeId, hints: &[&Hint]) -> Vec<Answer
             .iter()
             .map(|hint| view.cluster().accepted_since(store.definition(), view.partition(&hint.key).1));
         let request = Request::ReplicaMerge(ReplicaMerge {
-            since: since.max().unwrap_or_default().into(),
+            since: since.max().unwrap_or_default(),
             store: store.reference().clone(),
             generation: view.cluster().generation,
             epoch: group.iter().map(|hint| hint.epoch).min().unwrap_or_default(),

@@ -33,7 +33,7 @@ pub(crate) enum Asked {
     Writer,
     /// As one that may have parked hints for a replica, or shall.
     StandIn,
-    /// By a caller that does not say.
+    /// By this node itself, for what it holds in whichever role.
     Either,
     /// To compare what it holds, or is bringing in, or gives away.
     Holder,
@@ -50,13 +50,12 @@ impl From<Role> for Asked {
 
 /// From which generation on a node can answer the request.
 pub(super) fn needed(request: &Request) -> Generation {
-    let since = match request {
-        Request::ReplicaGet(get) => get.terms.0.map(|terms| terms.since),
-        Request::ReplicaMerge(merge) => merge.since.0,
-        Request::Scan(scan) => scan.since.0,
-        _ => None,
-    };
-    since.unwrap_or_default()
+    match request {
+        Request::ReplicaGet(get) => get.terms.since,
+        Request::ReplicaMerge(merge) => merge.since,
+        Request::Scan(scan) => scan.since,
+        _ => Generation::default(),
+    }
 }
 
 impl Replica {

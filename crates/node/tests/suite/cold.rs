@@ -11,7 +11,7 @@ use model::StoreName;
 use parking_lot::Mutex;
 use runtime::{BoxFuture, Ports, Tasks};
 use wire::error::ErrorCode;
-use wire::messages::{ReplicaGet, Request, Response, Since2, StoreRef};
+use wire::messages::{ReplicaGet, Request, Response, Role, StoreRef, Terms};
 
 use crate::cluster::{PATIENCE, RunningCluster, store};
 
@@ -122,7 +122,12 @@ async fn what_waits_for_a_disk_that_hangs_is_bounded() {
     let get = || {
         let keys = [Bytes::from("a")].into_iter().collect();
         let store = StoreRef::from(&StoreName::new("default").unwrap());
-        match replica.call(Request::ReplicaGet(ReplicaGet { terms: Since2(None), store, generation, keys })) {
+        match replica.call(Request::ReplicaGet(ReplicaGet {
+            terms: Terms { since: generation, role: Role::Replica },
+            store,
+            generation,
+            keys,
+        })) {
             Call::Ready(_) => panic!("nothing is in memory"),
             Call::Pending(answer) => answer,
         }

@@ -7,7 +7,7 @@ use client::peers::Call;
 use client::{ClientOptions, DeleteOptions, PutOptions};
 use model::{Epoch, Generation, NodeId, VersionSet};
 use node::Node;
-use wire::messages::{Condition, ReplicaMerge, Request, Response, Since2};
+use wire::messages::{Condition, ReplicaMerge, Request, Response};
 
 use crate::cluster::{PATIENCE, RunningCluster, store};
 
@@ -40,7 +40,7 @@ fn arrives(node: &Node, key: &Bytes, set: &VersionSet, hint_for: Option<NodeId>)
     let store = node.replica().view().get().stores()[0].reference().clone();
     let entries = [(key.clone(), set.clone())].into_iter().collect();
     let merge = ReplicaMerge {
-        since: Since2(None),
+        since: Generation(1),
         store,
         generation: Generation(1),
         epoch: Epoch(0),

@@ -8,7 +8,7 @@ use client::peers::{Call, Peers};
 use model::versions::Stamp;
 use model::{Actor, Generation, NodeId, Reads, Store, StoreName, Timestamp, Value, VersionSet};
 use runtime::Ports;
-use wire::messages::{Peer, ReplicaGet, ReplicaMerge, Request, RequestOptions, Response, Since2};
+use wire::messages::{Peer, ReplicaGet, ReplicaMerge, Request, RequestOptions, Response, Role, Terms};
 
 use crate::cluster::{PATIENCE, RunningCluster, store};
 
@@ -79,7 +79,7 @@ async fn what_a_monotonic_get_has_shown_no_later_get_misses() {
         let entries = [(Bytes::copy_from_slice(key.as_bytes()), written("v"))].into_iter().collect();
         let (store, generation) = ((&name).into(), Generation(1));
         Request::ReplicaMerge(ReplicaMerge {
-            since: Since2(None),
+            since: Generation(1),
             store,
             generation,
             epoch: model::Epoch(0),
@@ -96,7 +96,12 @@ async fn what_a_monotonic_get_has_shown_no_later_get_misses() {
     }
     for node in 1..=3 {
         let keys = ["a", "b", "c"].into_iter().map(Bytes::from).collect();
-        let get = ReplicaGet { terms: Since2(None), store: (&name).into(), generation: Generation(1), keys };
+        let get = ReplicaGet {
+            terms: Terms { since: Generation(1), role: Role::Replica },
+            store: (&name).into(),
+            generation: Generation(1),
+            keys,
+        };
         let Response::ReplicaGot(got) = ask(&peers, node, Request::ReplicaGet(get)).await else { panic!() };
         assert!(got.sets.iter().all(|set| *set == Ok(written("v"))), "node {node} lacks some: {got:?}");
     }

@@ -11,8 +11,8 @@ use protocol::gossip::{Row, State};
 use runtime::{Link, Ports};
 use wire::error::ErrorCode;
 use wire::messages::{
-    Failure, Gossip, Hello, Peer, Ping, ReplicaGet, Request, RequestOptions, Response, Since2, VERSION_MAX,
-    decode_response, encode_request,
+    Failure, Gossip, Hello, Peer, Ping, ReplicaGet, Request, RequestOptions, Response, Role, Terms,
+    VERSION_MAX, VERSION_MIN, decode_response, encode_request,
 };
 
 use crate::cluster::{RunningCluster, store};
@@ -32,13 +32,13 @@ async fn a_request_that_does_not_decode_is_answered_with_the_reason_and_the_link
         // A kind that no version has yet.
         (&b"\x7f\x80\x80\x10"[..], ErrorCode::UnknownRequest),
         // A replica-get that announces 16,777,215 keys.
-        (b"\x20\x80\x80\x10\x01s\x07\xff\xff\xff\x07", ErrorCode::TooManyKeys),
+        (b"\x23\x80\x80\x10\x01\x00\x01s\x07\xff\xff\xff\x07", ErrorCode::TooManyKeys),
         // A ping with a byte too many.
         (b"\x02\x80\x80\x10\x00", ErrorCode::Malformed),
     ] {
         let mut link = Ports::os().unwrap().network.connect(&address).await.unwrap();
         let peer = Peer::Client { name: "from the future".to_owned() };
-        let hello = Request::Hello(Hello { version_min: 1, version_max: 9, cluster: None, peer });
+        let hello = Request::Hello(Hello { version_min: 1, version_max: 99, cluster: None, peer });
         link.sender.send(&mut |body: &mut BytesMut| encode_request(1 << 16, &hello, body)).unwrap();
         let welcome = answer(&mut link).await;
         assert!(
@@ -52,41 +52,60 @@ async fn a_request_that_does_not_decode_is_answered_with_the_reason_and_the_link
     }
 }
 
-/// A link of version 1 carries nothing that came later, and one of version 2 the generation of each answer.
 #[tokio::test]
-async fn a_replica_tells_its_generation_to_those_that_understand_it() {
+async fn a_replica_tells_its_generation() {
     let cluster = RunningCluster::start((1, 1), store(1, 1, 1), |_| {}).await;
     let view = cluster.nodes[0].replica().view().get();
     let address = view.cluster().nodes[0].native.clone();
     let generation = view.cluster().generation;
-    for (version, said) in [(1, Since2(None)), (2, Since2(Some(generation)))] {
-        let got = asked(&address, version, replica_get(&view, generation)).await;
-        assert!(matches!(&got, Response::ReplicaGot(got) if got.generation == said), "{got:?}");
+    let got = asked(&address, replica_get(&view, generation)).await;
+    assert!(matches!(&got, Response::ReplicaGot(got) if got.generation == generation), "{got:?}");
+}
+
+/// A client or node of another version hears which versions there are, and what to do.
+#[tokio::test]
+async fn a_peer_that_shares_no_version_is_refused_and_told_why() {
+    let cluster = RunningCluster::start((1, 1), store(1, 1, 1), |_| {}).await;
+    let address = cluster.nodes[0].replica().view().get().cluster().nodes[0].native.clone();
+    for (version_min, version_max) in [(1, VERSION_MIN - 1), (VERSION_MAX + 1, VERSION_MAX + 2)] {
+        let mut link = Ports::os().unwrap().network.connect(&address).await.unwrap();
+        let peer = Peer::Client { name: "of another version".to_owned() };
+        let hello = Request::Hello(Hello { version_min, version_max, cluster: None, peer });
+        link.sender.send(&mut |body: &mut BytesMut| encode_request(1 << 16, &hello, body)).unwrap();
+        let Response::Failure(failure) = answer(&mut link).await else { panic!("it is refused") };
+        assert_eq!(failure.code, ErrorCode::UnsupportedVersion);
+        let said = format!(
+            "the client speaks versions {version_min} to {version_max} of the protocol, and this node {VERSION_MIN} to \
+             {VERSION_MAX}"
+        );
+        assert_eq!(failure.detail, said);
     }
 }
 
-/// Asks over a link of its own, of this version of the protocol.
-async fn asked(address: &str, version: u16, request: Request) -> Response {
-    asked_by(Peer::Client { name: "of some version".to_owned() }, address, version, request).await
+/// Asks over a link of its own.
+async fn asked(address: &str, request: Request) -> Response {
+    asked_by(Peer::Client { name: "of a test".to_owned() }, address, request).await
 }
 
-async fn asked_by(peer: Peer, address: &str, version: u16, request: Request) -> Response {
+async fn asked_by(peer: Peer, address: &str, request: Request) -> Response {
     let mut link = Ports::os().unwrap().network.connect(address).await.unwrap();
-    let hello = Request::Hello(Hello { version_min: 1, version_max: version, cluster: None, peer });
+    let (version_min, version_max) = (VERSION_MIN, VERSION_MAX);
+    let hello = Request::Hello(Hello { version_min, version_max, cluster: None, peer });
     link.sender.send(&mut |body: &mut BytesMut| encode_request(1 << 16, &hello, body)).unwrap();
     let welcome = answer(&mut link).await;
-    assert!(matches!(&welcome, Response::Welcome(welcome) if welcome.version == version), "{welcome:?}");
+    assert!(matches!(&welcome, Response::Welcome(_)), "{welcome:?}");
     link.sender.send(&mut |body: &mut BytesMut| encode_request(2 << 16, &request, body)).unwrap();
     answer(&mut link).await
 }
 
 fn replica_get(view: &View, generation: Generation) -> Request {
-    let (terms, store) = (Since2(None), view.stores()[0].reference().clone());
+    let terms = Terms { since: Generation::default(), role: Role::Replica };
+    let store = view.stores()[0].reference().clone();
     let keys = [b"k"[..].into()].into_iter().collect();
     Request::ReplicaGet(ReplicaGet { terms, store, generation, keys })
 }
 
-/// Who cannot read changes, or goes by a document that the node has forgotten, hears all of the newest one.
+/// A caller that goes by a document that the node has forgotten hears all of the newest one.
 #[tokio::test]
 async fn a_refused_request_hears_what_changed_since_its_document() {
     let cluster = RunningCluster::start((1, 1), store(1, 1, 1), |_| {}).await;
@@ -104,19 +123,17 @@ async fn a_refused_request_hears_what_changed_since_its_document() {
     }
     let known = |generation| Cluster { generation, generation_accepted_min: generation, ..(*before).clone() };
     let (oldest, last) = (before.generation, Generation(newest.generation.0 - 1));
-    for (version, generation, is_whole) in
-        [(3, last, true), (4, last, false), (4, oldest, true), (4, Generation(oldest.0 + 1), false)]
-    {
-        let refused = asked(&address, version, replica_get(&current.get(), generation)).await;
+    for (generation, is_whole) in [(last, false), (oldest, true), (Generation(oldest.0 + 1), false)] {
+        let refused = asked(&address, replica_get(&current.get(), generation)).await;
         let Response::Failure(Failure { code: ErrorCode::StaleGeneration, cluster: Some(told), .. }) =
             refused
         else {
             panic!("{refused:?}");
         };
         let whole: Option<Cluster> = serde_json::from_slice(&told).ok();
-        assert_eq!(whole.is_some(), is_whole, "version {version}, {generation:?}");
+        assert_eq!(whole.is_some(), is_whole, "{generation:?}");
         let made = Cluster::handed_over(&told, &known(generation));
-        assert_eq!(made.as_ref(), Some(&*newest), "version {version}, {generation:?}");
+        assert_eq!(made.as_ref(), Some(&*newest), "{generation:?}");
     }
 }
 
@@ -144,7 +161,7 @@ async fn gossip_of_a_client_is_refused_and_changes_no_belief() {
     let generation = view.cluster().generation;
     let row = Row { left: true, heartbeat: u64::MAX, ..Row::new(NodeId(2), u64::MAX, generation) };
     let gossip = Request::Gossip(Gossip { from: NodeId(2), generation, rows: vec![row] });
-    let refused = asked(&address, VERSION_MAX, gossip).await;
+    let refused = asked(&address, gossip).await;
     let is_refused =
         matches!(&refused, Response::Failure(failure) if failure.code == ErrorCode::UnknownRequest);
     assert!(is_refused, "{refused:?}");
@@ -161,7 +178,7 @@ async fn gossip_in_the_name_of_another_node_or_incarnation_is_refused() {
     let told = |from: u32, incarnation| {
         let row = Row { left: true, ..Row::new(NodeId(from), incarnation, generation) };
         let gossip = Request::Gossip(Gossip { from: NodeId(from), generation, rows: vec![row] });
-        asked_by(Peer::Node { id: NodeId(2), incarnation: 5 }, &address, VERSION_MAX, gossip)
+        asked_by(Peer::Node { id: NodeId(2), incarnation: 5 }, &address, gossip)
     };
     for (from, incarnation) in [(3, 5), (2, u64::MAX)] {
         let refused = told(from, incarnation).await;

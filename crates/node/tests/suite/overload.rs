@@ -16,7 +16,7 @@ use tokio::net::TcpStream;
 use wire::error::ErrorCode;
 use wire::messages::{
     Condition, Get, Hello, MultiGet, Peer, Put, ReplicaGet, ReplicaMerge, Request, RequestOptions, Response,
-    Since2, decode_response, encode_request,
+    Role, Terms, decode_response, encode_request,
 };
 
 use crate::cluster::{PATIENCE, RunningCluster, store};
@@ -417,7 +417,7 @@ async fn a_merge_over_the_limit_is_refused_before_it_is_done() {
     let (store, generation) = ((&name).into(), Generation(1));
     let entries = [(key.clone(), set)].into_iter().collect();
     let merge = Request::ReplicaMerge(ReplicaMerge {
-        since: Since2(None),
+        since: Generation(1),
         store,
         generation,
         epoch: model::Epoch(0),
@@ -427,9 +427,16 @@ async fn a_merge_over_the_limit_is_refused_before_it_is_done() {
     let answers = flood(&peers, vec![merge]).await;
     assert_eq!(code(&answers[0]), Some(ErrorCode::Overloaded), "{answers:?}");
     let (store, keys) = ((&name).into(), [key].into_iter().collect());
-    let answers =
-        flood(&peers, vec![Request::ReplicaGet(ReplicaGet { terms: Since2(None), store, generation, keys })])
-            .await;
+    let answers = flood(
+        &peers,
+        vec![Request::ReplicaGet(ReplicaGet {
+            terms: Terms { since: Generation(1), role: Role::Replica },
+            store,
+            generation,
+            keys,
+        })],
+    )
+    .await;
     let Ok(Response::ReplicaGot(got)) = &answers[0] else { panic!("{answers:?}") };
     assert_eq!(got.sets[0], Ok(VersionSet::default()));
 }

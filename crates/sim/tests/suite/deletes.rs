@@ -9,7 +9,7 @@ use client::{Client, DeleteOptions};
 use model::{Epoch, NodeId, VersionSet};
 use sim::cluster::{LAST_WRITE, World};
 use sim::network::Host;
-use wire::messages::{ReplicaMerge, Request, Response, Since2};
+use wire::messages::{ReplicaMerge, Request, Response};
 
 use crate::stage::{equal, held, keys, local, play, put_all, records, setup, shows_none, until};
 
@@ -41,7 +41,7 @@ fn arrives(
     let (store, generation) =
         (local(world, position).reference().clone(), node.replica().view().generation());
     let entries = [(key.clone(), set.clone())].into_iter().collect();
-    let merge = ReplicaMerge { since: Since2(None), store, generation, epoch: Epoch(0), hint_for, entries };
+    let merge = ReplicaMerge { since: generation, store, generation, epoch: Epoch(0), hint_for, entries };
     match node.replica().call(Request::ReplicaMerge(merge)) {
         Call::Ready(answer) => answer.expect("it is an answer"),
         Call::Pending(_) => panic!("nothing of before is stored"),

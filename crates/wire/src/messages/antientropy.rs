@@ -7,7 +7,7 @@ use model::{Epoch, Generation, PartitionId, StoreName, Token, VersionSet};
 use protocol::antientropy::merkle::{Digest, Span};
 
 use super::store_ref::StoreRef;
-use crate::codec::{Field, Reader, Since2, added_in_version_2, fields, tags};
+use crate::codec::{Field, Reader, fields, tags};
 use crate::decode_error::DecodeError;
 use crate::error::ErrorCode;
 
@@ -102,15 +102,11 @@ fields! {
     }
 }
 
-added_in_version_2! {
-    TreeSummed: standing,
-}
-
 fields! {
     /// Which partitions differ.
     pub struct TreeSummed {
         /// What the answering node goes by.
-        pub standing: Since2<Standing>,
+        pub standing: Standing,
         /// Those whose sums differ, with the bits of the shallower of the two trees' leaves.
         pub differing: Vec<(PartitionId, u8)>,
         /// Those that cannot be compared now: one of the trees is doubtful.

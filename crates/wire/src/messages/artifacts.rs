@@ -40,7 +40,7 @@ fields! {
 
 fields! {
     /// Asks one replica for a page of what an artifact holds of some tokens, in order of token and key. Answered as a scan is,
-    /// from exactly that artifact. A node that speaks version 2 of the protocol does not know it.
+    /// from exactly that artifact.
     pub struct ArtifactScan {
         /// Which store.
         pub store: StoreRef,
@@ -82,8 +82,7 @@ tags! {
 }
 
 fields! {
-    /// Asks for a part of a file that artifacts are made of, by the digest that names it: another node fetches it. A node
-    /// that speaks version 2 of the protocol does not know it.
+    /// Asks for a part of a file that artifacts are made of, by the digest that names it: another node fetches it.
     pub struct ArtifactRead {
         /// Of which store.
         pub store: StoreRef,

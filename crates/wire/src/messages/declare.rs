@@ -1,11 +1,8 @@
 //! How the messages of one direction are declared.
 
 /// Declares the messages of one direction: an enumeration whose variants are the message structures.
-///
-/// A message that version 2 of the protocol gave another field has two kinds: `0xa3 | 0xa0` is sent under the second
-/// where that field, a [`Since2`](crate::codec::Since2), is absent.
 macro_rules! messages {
-    ($(#[$meta:meta])* pub enum $name:ident { $($kind:literal $(| $older:literal)? $variant:ident $label:literal,)* }) => {
+    ($(#[$meta:meta])* pub enum $name:ident { $($kind:literal $variant:ident $label:literal,)* }) => {
         $(#[$meta])*
         #[derive(Clone, Debug, PartialEq, Eq)]
         pub enum $name { $(#[doc = concat!("Kind `", stringify!($kind), "`.")] $variant($variant),)* }
@@ -13,20 +10,7 @@ macro_rules! messages {
         impl $name {
             /// The first byte of its frame.
             pub fn kind(&self) -> u8 {
-                match self { $($name::$variant(_message) => {
-                    $(if _message.is_of_version_1() { return $older; })?
-                    $kind
-                })* }
-            }
-
-            /// Makes of it what a link of this version of the protocol carries: what is newer is left out.
-            pub fn lower(&mut self, version: u16) {
-                if version < 2 {
-                    self.lower_codes(version);
-                    match self { $($name::$variant(_message) => {
-                        $(let _: u8 = $older; _message.lower();)?
-                    })* }
-                }
+                match self { $($name::$variant(_) => $kind,)* }
             }
 
             /// Its name in logs and metrics.
@@ -35,7 +19,7 @@ macro_rules! messages {
             }
 
             /// Every kind with its name.
-            pub const KINDS: &'static [(u8, &'static str)] = &[$($(($older, $label),)? ($kind, $label),)*];
+            pub const KINDS: &'static [(u8, &'static str)] = &[$(($kind, $label),)*];
 
             pub(in crate::messages) fn fields_bytes_bound(&self) -> usize {
                 match self { $($name::$variant(message) => message.bytes_bound(),)* }
@@ -48,7 +32,6 @@ macro_rules! messages {
             pub(in crate::messages) fn read_fields(kind: u8, reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
                 match kind {
                     $($kind => $variant::read(reader).map($name::$variant),)*
-                    $($($older => $variant::read(reader.of_version_1()).map($name::$variant),)?)*
                     kind => Err(DecodeError::UnknownKind { kind }),
                 }
             }

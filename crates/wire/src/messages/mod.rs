@@ -12,9 +12,6 @@
 //! to their quorum; *replica* operations, which a node answers from its own storage alone; and what nodes tell each
 //! other about themselves.
 //!
-//! A message that version 2 of the protocol has given a field has two kinds, and so it says itself which layout it has.
-//! Whoever sends on a link of version 1 [lowers](Request::lower) its messages first.
-//!
 //! **Architecture Invariant:** unknown kinds, unknown tags and trailing bytes are errors; nothing is skipped that is
 //! not understood.
 
@@ -53,8 +50,6 @@ pub use response::{
 };
 pub use store_ref::StoreRef;
 
-pub use crate::codec::Since2;
-
 use bytes::{BufMut, Bytes, BytesMut};
 
 use crate::codec::{Reader, put_varint};
@@ -65,13 +60,10 @@ use crate::decode_error::DecodeError;
 pub const SLOT_BITS: u32 = 16;
 
 /// Oldest version of the protocol that this program speaks.
-pub const VERSION_MIN: u16 = 1;
+pub const VERSION_MIN: u16 = 5;
 
 /// Newest version of the protocol that this program speaks.
-pub const VERSION_MAX: u16 = 4;
-
-/// From this version on a refusal may tell what changed in the cluster document, in place of all of it.
-pub const VERSION_OF_CHANGES: u16 = 4;
+pub const VERSION_MAX: u16 = 5;
 
 /// Kind and request id.
 const FRAME_HEAD_BYTES_MAX: usize = 11;

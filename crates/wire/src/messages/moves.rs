@@ -11,7 +11,7 @@ use super::store_ref::StoreRef;
 use crate::codec::fields;
 
 fields! {
-    /// Asks a node how far it is with what moves. A node that speaks version 1 of the protocol does not know it.
+    /// Asks a node how far it is with what moves.
     pub struct MovesGet {}
 }
 

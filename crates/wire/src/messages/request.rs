@@ -13,7 +13,7 @@ use super::declare::messages;
 use super::gossip::Gossip;
 use super::moves::MovesGet;
 use super::store_ref::StoreRef;
-use crate::codec::{Field, Reader, Since2, added_in_version_2, fields, tags};
+use crate::codec::{Field, Reader, fields, tags};
 use crate::decode_error::DecodeError;
 
 messages! {
@@ -36,9 +36,9 @@ messages! {
         0x13 MultiGet "multi-get",
         0x14 MultiPut "multi-put",
         0x15 MultiDelete "multi-delete",
-        0x23 | 0x20 ReplicaGet "replica-get",
-        0x24 | 0x21 ReplicaMerge "replica-merge",
-        0x25 | 0x22 Scan "scan",
+        0x23 ReplicaGet "replica-get",
+        0x24 ReplicaMerge "replica-merge",
+        0x25 Scan "scan",
         0x30 Gossip "gossip",
         0x31 TreeSums "tree-sums",
         0x32 TreeNodes "tree-nodes",
@@ -349,7 +349,7 @@ fields! {
     /// Asks one replica for what it holds.
     pub struct ReplicaGet {
         /// Under which conditions.
-        pub terms: Since2<Terms>,
+        pub terms: Terms,
         /// Which store.
         pub store: StoreRef,
         /// The generation under which the quorum is formed.
@@ -363,7 +363,7 @@ fields! {
     /// Gives one replica, or a fallback that stands in for it, sets to merge into what it holds.
     pub struct ReplicaMerge {
         /// From which generation on a node's ring shows the keys' places as the caller's does.
-        pub since: Since2<Generation>,
+        pub since: Generation,
         /// Which store.
         pub store: StoreRef,
         /// The generation under which the quorum is formed.
@@ -377,29 +377,6 @@ fields! {
     }
 }
 
-impl Request {
-    /// No request names an error code.
-    fn lower_codes(&mut self, _version: u16) {}
-
-    /// The oldest version of the protocol that knows it; it must not be sent to a node that speaks an older one.
-    pub fn version_min(&self) -> u16 {
-        match self {
-            Request::MovesGet(_)
-            | Request::ArtifactsGet(_)
-            | Request::ArtifactsOrder(_)
-            | Request::ArtifactGet(_) => 2,
-            Request::ArtifactRead(_) | Request::ArtifactScan(_) => 3,
-            _ => 1,
-        }
-    }
-}
-
-added_in_version_2! {
-    ReplicaGet: terms,
-    ReplicaMerge: since,
-    Scan: since,
-}
-
 /// Where a scan goes on: strictly after this token and key.
 pub type ScanAfter = (Token, Bytes);
 
@@ -407,7 +384,7 @@ fields! {
     /// Asks one replica for a page of a partition, in order of token and key.
     pub struct Scan {
         /// From which generation on a node's ring shows the partition as the caller's does.
-        pub since: Since2<Generation>,
+        pub since: Generation,
         /// Which store.
         pub store: StoreRef,
         /// The newest generation that the caller knows.

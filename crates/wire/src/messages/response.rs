@@ -13,7 +13,7 @@ use super::declare::messages;
 use super::gossip::Gossiped;
 use super::moves::MovesGot;
 use super::request::ScanAfter;
-use crate::codec::{Field, Reader, Since2, added_in_version_2, fields, tags};
+use crate::codec::{Field, Reader, fields, tags};
 use crate::decode_error::DecodeError;
 use crate::error::ErrorCode;
 
@@ -33,11 +33,11 @@ messages! {
         0x91 Written "written",
         0x93 MultiGot "multi-got",
         0x94 MultiWritten "multi-written",
-        0xa3 | 0xa0 ReplicaGot "replica-got",
-        0xa4 | 0xa1 ReplicaMerged "replica-merged",
+        0xa3 ReplicaGot "replica-got",
+        0xa4 ReplicaMerged "replica-merged",
         0xa2 Scanned "scanned",
         0xb0 Gossiped "gossiped",
-        0xb6 | 0xb1 TreeSummed "tree-summed",
+        0xb6 TreeSummed "tree-summed",
         0xb2 TreeNoded "tree-noded",
         0xb3 KeyDigested "key-digested",
         0xb4 RecordsGot "records-got",
@@ -165,7 +165,7 @@ fields! {
     /// What one replica holds, in the order of the keys.
     pub struct ReplicaGot {
         /// The generation by which the replica went.
-        pub generation: Since2<Generation>,
+        pub generation: Generation,
         /// The collection epoch before the sets were read.
         pub epoch: Epoch,
         /// Each key's state, empty when never written, or why the replica cannot tell. Fewer than were asked for, but
@@ -190,45 +190,10 @@ fields! {
     /// What merging did, in the order of the entries.
     pub struct ReplicaMerged {
         /// The generation by which the replica went.
-        pub generation: Since2<Generation>,
+        pub generation: Generation,
         /// Each entry's outcome.
         pub outcomes: SmallVec<[Result<Merged, ErrorCode>; 1]>,
     }
-}
-
-impl Response {
-    /// Error codes that came later are sent as what a peer of this version takes them for.
-    fn lower_codes(&mut self, version: u16) {
-        fn lower<'a>(codes: impl Iterator<Item = &'a mut ErrorCode>, version: u16) {
-            codes.for_each(|code| *code = code.lower(version));
-        }
-        match self {
-            Response::Failure(failure) => lower([&mut failure.code].into_iter(), version),
-            Response::ReplicaGot(got) => {
-                lower(got.sets.iter_mut().filter_map(|set| set.as_mut().err()), version)
-            }
-            Response::ReplicaMerged(merged) => {
-                lower(merged.outcomes.iter_mut().filter_map(|outcome| outcome.as_mut().err()), version);
-            }
-            Response::MultiGot(got) => {
-                let failures = got.results.iter_mut().filter_map(|result| result.as_mut().err());
-                lower(failures.map(|failure| &mut failure.code), version);
-            }
-            Response::MultiWritten(written) => {
-                let failures = written.results.iter_mut().filter_map(|result| result.as_mut().err());
-                lower(failures.map(|failure| &mut failure.code), version);
-            }
-            Response::RecordsGot(got) => {
-                lower(got.sets.iter_mut().filter_map(|set| set.as_mut().err()), version)
-            }
-            _ => {}
-        }
-    }
-}
-
-added_in_version_2! {
-    ReplicaGot: generation,
-    ReplicaMerged: generation,
 }
 
 fields! {

@@ -91,7 +91,7 @@ pub fn responses() -> Vec<u8> {
         ),
         response(
             TreeSummed {
-                standing: Standing { incarnation: 0x18f_0000_0000, adopted: Generation(7) }.into(),
+                standing: Standing { incarnation: 0x18f_0000_0000, adopted: Generation(7) },
                 differing: vec![(partition, 14)],
                 unready: vec![PartitionId(2)],
                 incomplete: vec![PartitionId(3)],
@@ -99,17 +99,6 @@ pub fn responses() -> Vec<u8> {
             expect![[r#"
                 b6 01 80 80 80 80 f0 31 07 01 81 04 0e 01 02 01  .......1........
                 03                                               .
-            "#]],
-        ),
-        response(
-            TreeSummed {
-                standing: Since2(None),
-                differing: vec![(partition, 14)],
-                unready: vec![PartitionId(2)],
-                incomplete: vec![PartitionId(3)],
-            },
-            expect![[r#"
-                b1 01 01 81 04 0e 01 02 01 03                    ..........
             "#]],
         ),
         response(

@@ -88,37 +88,3 @@ pub fn responses() -> Vec<u8> {
         ),
     ]
 }
-
-/// A node of an older version would close the link that carries one of them.
-#[test]
-fn what_is_about_artifacts_is_sent_to_no_node_that_is_too_old_for_it() {
-    let get = ArtifactGet {
-        store: store(),
-        generation: Generation(9),
-        number: ArtifactNumber(1),
-        manifest: ManifestDigest([0; 16]),
-        keys: smallvec![],
-    };
-    let read = ArtifactRead {
-        store: store(),
-        file: ArtifactFile::Manifest,
-        digest: [0; 16],
-        offset: 0,
-        bytes_max: 1,
-    };
-    let scan = ArtifactScan {
-        store: store(),
-        generation: Generation(9),
-        number: ArtifactNumber(1),
-        manifest: ManifestDigest([0; 16]),
-        first: Token(0),
-        last: Token(1),
-        after: None,
-        records_max: 1,
-        bytes_max: 1,
-    };
-    let order = ArtifactsOrder { json: Bytes::from_static(b"{}") };
-    let requests: [Request; 6] =
-        [Ping {}.into(), ArtifactsGet {}.into(), order.into(), get.into(), read.into(), scan.into()];
-    assert_eq!(requests.map(|request| request.version_min()), [1, 2, 2, 2, 3, 3]);
-}

@@ -260,7 +260,7 @@ fn replica_requests() -> Vec<u8> {
     let (store, generation) = (store(), Generation(7));
     let key = Bytes::from_static(b"cart:1");
     let merge = ReplicaMerge {
-        since: Since2(None),
+        since: Generation(6),
         store: store.clone(),
         generation,
         epoch: Epoch(9),
@@ -278,7 +278,7 @@ fn replica_requests() -> Vec<u8> {
     };
     vec![
         request(
-            ReplicaMerge { since: Generation(6).into(), ..merge.clone() },
+            merge,
             expect![[r#"
             24 ac 02 06 05 63 61 72 74 73 07 09 00 01 06 63  $....carts.....c
             61 72 74 3a 31 61 03 07 06 05 04 03 02 01 01 80  art:1a..........
@@ -287,7 +287,7 @@ fn replica_requests() -> Vec<u8> {
         ),
         request(
             ReplicaGet {
-                terms: Terms { since: Generation(6), role: Role::StandIn }.into(),
+                terms: Terms { since: Generation(6), role: Role::StandIn },
                 store: store.clone(),
                 generation,
                 keys: smallvec![key.clone()],
@@ -298,32 +298,17 @@ fn replica_requests() -> Vec<u8> {
             "#]],
         ),
         request(
-            ReplicaGet { terms: Since2(None), store, generation, keys: smallvec![key] },
-            expect![[r#"
-            20 ac 02 05 63 61 72 74 73 07 01 06 63 61 72 74  ....carts...cart
-            3a 31                                            :1
-        "#]],
-        ),
-        request(
-            merge,
-            expect![[r#"
-                21 ac 02 05 63 61 72 74 73 07 09 00 01 06 63 61  !...carts.....ca
-                72 74 3a 31 61 03 07 06 05 04 03 02 01 01 80 80  rt:1a...........
-                80 80 f0 31 07 03 04 6d 69 6c 6b                 ...1...milk
-            "#]],
-        ),
-        request(
             hint,
             expect![[r#"
-                21 ac 02 05 63 61 72 74 73 07 09 01 03 03 06 63  !...carts......c
-                61 72 74 3a 31 01 02 01 80 80 80 80 f0 31 07 03  art:1........1..
-                02 80 80 80 80 f0 31 01 02 03 00 02 02 07 06 05  ......1.........
-                04 03 02 01 01 04 01 01 01 07 06 05 04 03 02 01  ................
-                03 80 d0 95 ff bc 31 04 01 02 02 07 06 05 04 03  ......1.........
-                02 01 00 6d 69 6c 6b 65 67 67 73 01 62 21 03 07  ...milkeggs.b!..
-                06 05 04 03 02 01 01 80 80 80 80 f0 31 07 03 01  ............1...
-                63 e1 03 07 06 05 04 03 02 01 80 d0 95 ff bc 31  c..............1
-                01 80 80 80 80 f0 31 07 03 04 6d 69 6c 6b        ......1...milk
+                24 ac 02 06 05 63 61 72 74 73 07 09 01 03 03 06  $....carts......
+                63 61 72 74 3a 31 01 02 01 80 80 80 80 f0 31 07  cart:1........1.
+                03 02 80 80 80 80 f0 31 01 02 03 00 02 02 07 06  .......1........
+                05 04 03 02 01 01 04 01 01 01 07 06 05 04 03 02  ................
+                01 03 80 d0 95 ff bc 31 04 01 02 02 07 06 05 04  .......1........
+                03 02 01 00 6d 69 6c 6b 65 67 67 73 01 62 21 03  ....milkeggs.b!.
+                07 06 05 04 03 02 01 01 80 80 80 80 f0 31 07 03  .............1..
+                01 63 e1 03 07 06 05 04 03 02 01 80 d0 95 ff bc  .c..............
+                31 01 80 80 80 80 f0 31 07 03 04 6d 69 6c 6b     1......1...milk
             "#]],
         ),
     ]
@@ -333,7 +318,7 @@ fn scan_requests() -> Vec<u8> {
     let (store, generation) = (store(), Generation(7));
     let key = Bytes::from_static(b"cart:1");
     let scan = Scan {
-        since: Since2(None),
+        since: Generation(6),
         store,
         generation,
         partition: PartitionId(513),
@@ -344,25 +329,19 @@ fn scan_requests() -> Vec<u8> {
     let onward = Scan { after: Some((Token(0x1122_3344_5566_7788), key)), ..scan.clone() };
     vec![
         request(
-            Scan { since: Generation(6).into(), ..scan.clone() },
+            scan,
             expect![[r#"
             25 ac 02 06 05 63 61 72 74 73 07 81 04 00 64 80  %....carts....d.
             80 40                                            .@
         "#]],
         ),
         request(
-            scan,
-            expect![[r#"
-            22 ac 02 05 63 61 72 74 73 07 81 04 00 64 80 80  "...carts....d..
-            40                                               @
-        "#]],
-        ),
-        request(
             onward,
             expect![[r#"
-            22 ac 02 05 63 61 72 74 73 07 81 04 01 88 77 66  "...carts.....wf
-            55 44 33 22 11 06 63 61 72 74 3a 31 64 80 80 40  UD3"..cart:1d..@
-        "#]],
+                25 ac 02 06 05 63 61 72 74 73 07 81 04 01 88 77  %....carts.....w
+                66 55 44 33 22 11 06 63 61 72 74 3a 31 64 80 80  fUD3"..cart:1d..
+                40                                               @
+            "#]],
         ),
     ]
 }
@@ -518,7 +497,7 @@ fn replica_responses() -> Vec<u8> {
     vec![
         response(
             ReplicaGot {
-                generation: Generation(7).into(),
+                generation: Generation(7),
                 epoch: Epoch(9),
                 sets: smallvec![Ok(single()), Ok(Default::default()), Err(ErrorCode::Corrupt)],
             },
@@ -529,29 +508,8 @@ fn replica_responses() -> Vec<u8> {
             "#]],
         ),
         response(
-            ReplicaGot {
-                generation: Since2(None),
-                epoch: Epoch(9),
-                sets: smallvec![Ok(single()), Ok(Default::default()), Err(ErrorCode::Corrupt)],
-            },
-            expect![[r#"
-                a0 01 09 03 00 61 03 07 06 05 04 03 02 01 01 80  .....a..........
-                80 80 80 f0 31 07 03 04 6d 69 6c 6b 00 01 00 00  ....1...milk....
-                01 92 01                                         ...
-            "#]],
-        ),
-        response(
             ReplicaMerged {
-                generation: Generation(7).into(),
-                outcomes: smallvec![Ok(Merged::Changed), Err(ErrorCode::DiskFull)],
-            },
-            expect![[r#"
-                a4 01 07 02 00 00 01 90 01                       .........
-            "#]],
-        ),
-        response(
-            ReplicaMerged {
-                generation: Since2(None),
+                generation: Generation(7),
                 outcomes: smallvec![
                     Ok(Merged::Changed),
                     Ok(Merged::Known),
@@ -560,7 +518,7 @@ fn replica_responses() -> Vec<u8> {
                 ],
             },
             expect![[r#"
-                a1 01 04 00 00 00 01 00 02 01 90 01              ............
+                a4 01 07 04 00 00 00 01 00 02 01 90 01           .............
             "#]],
         ),
         response(

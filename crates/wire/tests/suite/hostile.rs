@@ -163,9 +163,9 @@ fn refusals_say_what_is_wrong_and_which_error_to_answer() {
     let peer = DecodeError::UnknownTag { what: "a peer", tag: 2 };
     assert_eq!(decode(b"\x01\x01\x01\x01\x00\x02\x00"), peer);
     assert_eq!(decode(b"\x01\x01\x01\x01\x00\x00\x01\xff"), DecodeError::NotText);
-    assert_eq!(decode(b"\x20\x01\x01s\x07\xff\xff\xff\x07"), DecodeError::ListTooLong { count: 0xff_ffff });
-    assert_eq!(decode(b"\x20\x01\x01s\x07\xff\xff\xff\x07").code(), ErrorCode::TooManyKeys);
-    assert_eq!(decode(b"\x20\x01\x01s\x07\xff\x01"), DecodeError::Truncated, "no room for 255 keys");
+    assert_eq!(decode(b"\x23\x01\x01\x00\x01s\x07\xff\xff\xff\x07"), DecodeError::ListTooLong { count: 0xff_ffff });
+    assert_eq!(decode(b"\x23\x01\x01\x00\x01s\x07\xff\xff\xff\x07").code(), ErrorCode::TooManyKeys);
+    assert_eq!(decode(b"\x23\x01\x01\x00\x01s\x07\xff\x01"), DecodeError::Truncated, "no room for 255 keys");
     let unknown = decode_response(Bytes::from_static(b"\xff\x01\x01\x00\x00\x00")).unwrap_err();
     assert_eq!(unknown, DecodeError::UnknownErrorCode { code: 1 });
 }
@@ -182,15 +182,11 @@ fn the_densest_lists_stay_below_the_promised_amplification() {
     for (kind, element) in [
         (0xa2_u8, &[0x00, 0x01, 0x00, 0x00][..]), // Scanned: an empty key with an empty set.
         (0x93, &[0x00, 0x01, 0x00, 0x00]),        // MultiGot: an empty set.
-        (0xa0, &[0x01, 100, 0x00]),               // ReplicaGot of version 1: an error.
         (0xa3, &[0x01, 100, 0x00]),               // ReplicaGot: an error.
         (0x94, &[0x01, 100, 0x00, 0x00, 0x00]),   // MultiWritten: a failure.
     ] {
         let count = 60_000_usize;
         let mut body = BytesMut::from(&[kind, 1][..]);
-        if kind == 0xa0 {
-            body.extend_from_slice(&[0]);
-        }
         if kind == 0xa3 {
             body.extend_from_slice(&[0, 0]);
         }

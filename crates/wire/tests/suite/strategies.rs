@@ -156,7 +156,7 @@ fn hello() -> impl Strategy<Value = Hello> {
 }
 
 fn scan() -> impl Strategy<Value = Scan> {
-    (since_2(), store(), generation(), any::<u32>(), after(), any::<u32>(), any::<u32>()).prop_map(
+    (generation(), store(), generation(), any::<u32>(), after(), any::<u32>(), any::<u32>()).prop_map(
         |(since, store, generation, partition, after, records_max, bytes_max)| Scan {
             since,
             store,
@@ -186,7 +186,7 @@ fn plain_request() -> impl Strategy<Value = Request> {
 
 pub fn request() -> impl Strategy<Value = Request> {
     let replica_merge = (
-        since_2(),
+        generation(),
         store(),
         generation(),
         any::<u64>(),
@@ -274,15 +274,9 @@ fn welcome() -> impl Strategy<Value = Welcome> {
     )
 }
 
-fn terms() -> impl Strategy<Value = Since2<Terms>> {
+fn terms() -> impl Strategy<Value = Terms> {
     let role = select(vec![Role::Replica, Role::StandIn]);
-    let terms = (any::<u64>(), role).prop_map(|(since, role)| Terms { since: Generation(since), role });
-    option::of(terms).prop_map(Since2)
-}
-
-/// What a message of either version of the protocol says of its generation.
-fn since_2() -> impl Strategy<Value = Since2<Generation>> {
-    option::of(any::<u64>().prop_map(Generation)).prop_map(Since2)
+    (any::<u64>(), role).prop_map(|(since, role)| Terms { since: Generation(since), role })
 }
 
 pub fn response() -> impl Strategy<Value = Response> {
@@ -303,14 +297,14 @@ pub fn response() -> impl Strategy<Value = Response> {
         vec(prop::result::maybe_err(set(), failure()), 0..4).prop_map(|results| MultiGot { results }.into()),
         vec(prop::result::maybe_err(written(), failure()), 0..4)
             .prop_map(|results| MultiWritten { results }.into()),
-        (since_2(), any::<u64>(), vec(prop::result::maybe_err(set(), code()), 0..4)).prop_map(
+        (generation(), any::<u64>(), vec(prop::result::maybe_err(set(), code()), 0..4)).prop_map(
             |(generation, epoch, sets)| {
                 ReplicaGot { generation, epoch: Epoch(epoch), sets: sets.into() }.into()
             }
         ),
-        (since_2(), vec(prop::result::maybe_err(merged, code()), 0..4)).prop_map(|(generation, outcomes)| {
-            ReplicaMerged { generation, outcomes: outcomes.into() }.into()
-        }),
+        (generation(), vec(prop::result::maybe_err(merged, code()), 0..4)).prop_map(
+            |(generation, outcomes)| { ReplicaMerged { generation, outcomes: outcomes.into() }.into() }
+        ),
         (vec((bytes(), set()), 0..4), after(), any::<u64>()).prop_map(|(records, next, damaged)| Scanned {
             records,
             next,
@@ -415,14 +409,15 @@ fn repair_response() -> impl Strategy<Value = Response> {
     prop_oneof![
         bytes().prop_map(|json| AntiEntropyDocument { json }.into()),
         (
-            option::of((number(), generation())),
+            (number(), generation()),
             vec((partition(), any::<u8>()), 0..4),
             vec(partition(), 0..4),
             vec(partition(), 0..4)
         )
             .prop_map(|(standing, differing, unready, incomplete)| {
-                let standing = standing.map(|(incarnation, adopted)| Standing { incarnation, adopted });
-                TreeSummed { standing: Since2(standing), differing, unready, incomplete }.into()
+                let (incarnation, adopted) = standing;
+                let standing = Standing { incarnation, adopted };
+                TreeSummed { standing, differing, unready, incomplete }.into()
             }),
         moves_got(),
         vec(option::of(vec(digest(), 0..4)), 0..4).prop_map(|sums| TreeNoded { sums }.into()),

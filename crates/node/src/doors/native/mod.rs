@@ -104,8 +104,6 @@ struct Served {
 struct Agreed {
     /// How its requests enter.
     entry: Entry,
-    /// The version of the protocol that it carries.
-    version: u16,
     /// Which node is at its other end, and under which incarnation, if it is one.
     node: Option<(NodeId, u64)>,
 }
@@ -211,7 +209,7 @@ impl Service {
                 connection
                     .identify(peer)
                     .map_err(|full| Failure::new(ErrorCode::TooManyConnections, full.to_string()))?;
-                let agreed = Agreed { entry, version: welcome.version, node };
+                let agreed = Agreed { entry, node };
                 Ok((welcome, agreed))
             }),
             Ok((_, other)) => Err(Failure::new(
@@ -354,7 +352,7 @@ impl Served {
     /// Asks the replica of this process. A merge is admitted before it is carried out: what was carried out is not answered
     /// with a refusal.
     fn ask_replica(&self, (id, bytes): (u64, usize), request: Request, timed: Timed, burst: &mut Burst) {
-        let (news, replica) = (News::of(self, &request), self.service.front.replica());
+        let (news, replica) = (News::of(&request), self.service.front.replica());
         let admitted = match &request {
             Request::ReplicaMerge(_) => match self.permit(id, bytes) {
                 Some(permit) => Some(permit),
@@ -416,12 +414,10 @@ impl Served {
     fn take_step(&self, id: u64, bytes: usize, step: Request) -> bool {
         if let Some(permit) = self.permit(id, bytes) {
             let (collection, sender) = (self.service.collection.clone(), self.sender.clone());
-            let version = self.agreed.version;
             let numbers = self.service.numbers.clone();
             self.service.ports.tasks.spawn_background(Box::pin(async move {
-                let mut answer = counted(&numbers, collection.answers.answer(step).await);
+                let answer = counted(&numbers, collection.answers.answer(step).await);
                 drop(permit);
-                answer.lower(version);
                 send(&*sender, id, &answer);
             }));
         }
@@ -448,11 +444,9 @@ impl Served {
         request: impl Future<Output = Result<Response, Failure>> + Send + 'static,
     ) {
         let (sender, numbers) = (self.sender.clone(), self.service.numbers.clone());
-        let version = self.agreed.version;
         self.service.ports.tasks.spawn(Box::pin(async move {
-            let mut answer = counted(&numbers, request.await);
+            let answer = counted(&numbers, request.await);
             drop(permit);
-            answer.lower(version);
             send(&*sender, id, &answer);
             if let Some((operation, began)) = timed {
                 numbers.took(operation, began);
@@ -461,8 +455,7 @@ impl Served {
     }
 
     fn answer(&self, id: u64, answer: Result<Response, Failure>) {
-        let mut answer = counted(&self.service.numbers, answer);
-        answer.lower(self.agreed.version);
+        let answer = counted(&self.service.numbers, answer);
         send(&*self.sender, id, &answer);
     }
 

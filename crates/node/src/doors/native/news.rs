@@ -1,13 +1,12 @@
-//! What a refused request hears of a newer cluster document: what changed since its own, where its link can carry that.
+//! What a refused request hears of a newer cluster document: what changed since its own.
 //!
 //! Many requests of a client are refused at once when a partition steps, and a document may have megabytes.
 
 use client::peers::CallError;
 use model::Generation;
 use wire::error::ErrorCode;
-use wire::messages::{Failure, Request, Response, VERSION_OF_CHANGES};
+use wire::messages::{Failure, Request, Response};
 
-use super::Served;
 use crate::replica::Replica;
 
 /// The document that the caller of a request goes by, if it is to hear what changed since.
@@ -16,13 +15,12 @@ pub(super) struct News(Option<Generation>);
 
 impl News {
     /// Of a request that came over a link.
-    pub(super) fn of(link: &Served, request: &Request) -> News {
-        let generation = match request {
+    pub(super) fn of(request: &Request) -> News {
+        News(match request {
             Request::ReplicaGet(get) => Some(get.generation),
             Request::ReplicaMerge(merge) => Some(merge.generation),
             _ => None,
-        };
-        News(generation.filter(|_| link.agreed.version >= VERSION_OF_CHANGES))
+        })
     }
 
     /// What the replica of this process answered, as it goes over the link.

@@ -10,7 +10,7 @@ use protocol::collection::RoundId;
 use wire::error::ErrorCode;
 use wire::messages::{
     CollectConfirm, KeyDigests, RecordsGet, RecordsPage, ReplicaGet, ReplicaMerge, Request, Response, Role,
-    Scan, Since2, StoreRef, Terms, TreeNodes,
+    Scan, StoreRef, Terms, TreeNodes,
 };
 
 use super::home::{cluster, set};
@@ -55,12 +55,12 @@ fn refusal(answer: Result<Response, CallError>) -> wire::messages::Failure {
 }
 
 fn under(merge: ReplicaMerge, generation: u64, since: u64) -> ReplicaMerge {
-    ReplicaMerge { generation: Generation(generation), since: Generation(since).into(), ..merge }
+    ReplicaMerge { generation: Generation(generation), since: Generation(since), ..merge }
 }
 
 fn a_get(key: &Bytes, generation: u64, role: Role) -> ReplicaGet {
     let store = StoreRef::from(&cluster().stores[0].name);
-    let terms = Terms { since: Generation(1), role }.into();
+    let terms = Terms { since: Generation(1), role };
     ReplicaGet { terms, store, generation: Generation(generation), keys: [key.clone()].into_iter().collect() }
 }
 
@@ -137,9 +137,7 @@ fn a_newer_request_waits_for_its_document_and_is_refused_as_behind_when_it_does_
     home.publish(&next);
     let written = set(&old(), 9, model::Timestamp(7), model::Value::Tombstone);
     let merged = home.call(&node, under(merge(&key, &written, 0, None), 2, 2)).unwrap();
-    assert!(
-        matches!(&merged, Response::ReplicaMerged(merged) if merged.generation == Since2(Some(Generation(2))))
-    );
+    assert!(matches!(&merged, Response::ReplicaMerged(merged) if merged.generation == Generation(2)));
 }
 
 #[test]
@@ -190,7 +188,7 @@ fn a_node_that_does_not_hold_a_key_neither_stores_it_nor_answers_for_it() {
     home.call(&node, a_get(&theirs, 1, Role::StandIn)).unwrap();
     home.call(&node, a_get(&mine, 1, Role::Replica)).unwrap();
     let scan = Scan {
-        since: Generation(1).into(),
+        since: Generation(1),
         store: store.clone(),
         generation,
         partition,

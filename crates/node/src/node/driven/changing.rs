@@ -144,7 +144,7 @@ fn a_request_from_before_a_step_of_the_store_is_refused_with_the_news() {
     let before = three.document.generation;
     let (id, key) = (three.old_replicas()[0], three.keys[1].clone());
     let write = |three: &Three, generation: Generation| {
-        let write = ReplicaMerge { generation, since: generation.into(), ..merge(&key, &old(), 0, None) };
+        let write = ReplicaMerge { generation, since: generation, ..merge(&key, &old(), 0, None) };
         three.homes[0].call(three.node(id), write)
     };
     three.change(numbers(3, 2, 2));

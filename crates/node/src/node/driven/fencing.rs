@@ -13,7 +13,7 @@ use storage::ScanLimit;
 use wire::error::ErrorCode;
 use wire::messages::{
     Collect, CollectConfirm, CollectConfirmed, CollectFence, CollectFenced, CollectRelease, Collectable,
-    Collected, Condition, ReplicaGet, Request, Response, Since2, StoreRef,
+    Collected, Condition, ReplicaGet, Request, Response, Role, StoreRef, Terms,
 };
 
 use super::home::{cluster, store};
@@ -424,7 +424,7 @@ fn a_node_behind_a_wire_answers_as_it_does_itself() {
     let clock: Arc<dyn runtime::Clock> = Arc::new(home.stage.clone());
     assert!(home.stage.run(call.within(&clock, Duration::from_secs(1))).is_ok());
     let asked = ReplicaGet {
-        terms: Since2(None),
+        terms: Terms { since: Generation(1), role: Role::Replica },
         store: StoreRef::from(&StoreName::new("s").unwrap()),
         generation: Generation(1),
         keys: [KEY].into_iter().collect(),

@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use runtime::disk::simulated::SimulatedDisk;
 use runtime::{Disk, Ports};
 use storage::{Durability, LogOptions};
-use wire::messages::{ReplicaMerge, Request, Response, Since2, StoreRef};
+use wire::messages::{ReplicaMerge, Request, Response, StoreRef};
 
 use super::stage::WALL_BEGIN;
 use super::{Answer, Stage, Wires};
@@ -263,7 +263,7 @@ pub(crate) fn get(node: &Node, key: &Bytes) -> Result<VersionSet, wire::error::E
 /// A message that brings this content, read at `epoch`.
 pub(crate) fn merge(key: &Bytes, content: &VersionSet, epoch: u64, hint_for: Option<u32>) -> ReplicaMerge {
     ReplicaMerge {
-        since: Since2(None),
+        since: Generation(1),
         store: StoreRef::from(&StoreName::new("s").unwrap()),
         generation: Generation(1),
         epoch: Epoch(epoch),

@@ -133,8 +133,8 @@ impl Three {
     }
 
     fn write(&self, id: NodeId, key: &Bytes) {
-        let (generation, since) = (self.document.generation, self.document.generation.into());
-        let merge = ReplicaMerge { generation, since, ..merge(key, &old(), 0, None) };
+        let generation = self.document.generation;
+        let merge = ReplicaMerge { generation, since: generation, ..merge(key, &old(), 0, None) };
         self.homes[0].call(self.node(id), merge).unwrap();
     }
 
@@ -432,7 +432,7 @@ fn a_split_or_merge_touches_no_record_and_no_tree_and_older_walks_are_refused_wi
         let (mut keys, mut after) = (Vec::new(), None);
         loop {
             let scan = Scan {
-                since: document.generation.into(),
+                since: document.generation,
                 store: store(three.node(holder)).reference().clone(),
                 generation: document.generation,
                 partition: PartitionId(partition),

@@ -21,10 +21,8 @@ fn outdated(three: &Three, id: NodeId) -> Arc<AtomicBool> {
         let (antientropy, request) = (node.upgrade()?.antientropy.clone(), request.clone());
         Some(Answer::Later(Box::pin(async move {
             let mut answer = antientropy.answer(request).await.unwrap_or_else(Response::Failure);
-            if let Response::TreeSummed(summed) = &mut answer
-                && let Some(standing) = &mut summed.standing.0
-            {
-                standing.adopted = Generation(1);
+            if let Response::TreeSummed(summed) = &mut answer {
+                summed.standing.adopted = Generation(1);
             }
             answer
         })))

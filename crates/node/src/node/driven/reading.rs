@@ -14,7 +14,7 @@ use runtime::BoxFuture;
 use storage::{MemoryEngine, Met, Remains, ScanCursor, ScanLimit, ScanPage, StorageEngine, StorageError};
 use wire::error::ErrorCode;
 use wire::messages::{
-    Merged, RecordsGet, RecordsPage, ReplicaGet, ReplicaMerged, Request, Response, Since2, StoreRef,
+    Merged, RecordsGet, RecordsPage, ReplicaGet, ReplicaMerged, Request, Response, Role, StoreRef, Terms,
 };
 
 use super::{Home, KEY, failing, merge, old};
@@ -115,9 +115,15 @@ fn what_is_read_for_others_carries_the_epoch_of_before() {
     let before = || node.replica.epochs().tag();
 
     let (epoch, keys) = (before(), [KEY].into_iter().collect());
-    let Ok(Response::ReplicaGot(got)) =
-        home.call(&node, ReplicaGet { terms: Since2(None), store: store.clone(), generation, keys })
-    else {
+    let Ok(Response::ReplicaGot(got)) = home.call(
+        &node,
+        ReplicaGet {
+            terms: Terms { since: Generation(1), role: Role::Replica },
+            store: store.clone(),
+            generation,
+            keys,
+        },
+    ) else {
         panic!()
     };
     assert_eq!((got.epoch, got.sets[0].clone()), (epoch, Ok(old())));

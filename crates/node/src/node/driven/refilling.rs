@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use model::{PartitionId, VersionSet};
+use model::{Generation, PartitionId, VersionSet};
 use wire::error::ErrorCode;
-use wire::messages::{Request, Since2, TreeSummed};
+use wire::messages::{Request, Standing, TreeSummed};
 
 use super::home::cluster;
 use super::{Answer, Home, failing, get, merge, old};
@@ -202,7 +202,8 @@ fn a_peer_that_has_lost_its_records_itself_makes_nothing_whole() {
         Request::TreeSums(sums) => {
             let incomplete: Vec<PartitionId> = sums.sums.iter().map(|(id, _)| *id).collect();
             let (differing, unready) = (Vec::new(), Vec::new());
-            Some(TreeSummed { standing: Since2(None), differing, unready, incomplete }.into())
+            let standing = Standing { incarnation: 0, adopted: Generation(1) };
+            Some(TreeSummed { standing, differing, unready, incomplete }.into())
         }
         _ => None,
     });
