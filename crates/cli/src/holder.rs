@@ -122,7 +122,6 @@ pub(crate) struct Launch {
     /// Whether Redis clients had to give a password.
     pub(crate) needs_password: bool,
     /// The process that was started so.
-    #[serde(default)]
     pub(crate) process_id: u32,
 }
 

@@ -14,9 +14,8 @@ pub struct Blueprint {
     pub nodes: Vec<Node>,
     /// Partitions of its ring; rounded up to a power of two. Default: 1024.
     pub partitions: usize,
-    /// Buckets of its token space, a power of two, and at least one for each partition. `None` as in clusters from before
-    /// buckets: each partition is one.
-    pub buckets: Option<u32>,
+    /// Buckets of its token space, a power of two. Never fewer than partitions.
+    pub buckets: u32,
     /// Its stores.
     pub stores: Vec<Store>,
 }
@@ -32,7 +31,7 @@ impl Blueprint {
         for (store, resolver) in [("default", Resolver::LastWriteWins), ("siblings", Resolver::Siblings)] {
             stores.push(Store { resolver, ..Store::new(StoreName::new(store)?, consistency)? });
         }
-        let (name, partitions, buckets) = (name.to_owned(), PARTITIONS_DEFAULT, Some(BUCKETS_DEFAULT));
+        let (name, partitions, buckets) = (name.to_owned(), PARTITIONS_DEFAULT, BUCKETS_DEFAULT);
         Ok(Blueprint { name, nodes, partitions, buckets, stores })
     }
 
@@ -45,7 +44,7 @@ impl Blueprint {
         let members: Vec<_> = nodes.iter().map(|node| (node.id, node.zone.clone())).collect();
         let replicas = stores.iter().map(|store| usize::from(store.consistency.replicas)).max().unwrap_or(1);
         let ring = Ring::equal_slices_listing(self.partitions, &members, replicas + FALLBACKS_LISTED);
-        let buckets = self.buckets.map(|buckets| buckets.max(ring.partitions().len() as u32));
+        let buckets = self.buckets.max(ring.partitions().len() as u32);
         Cluster { buckets, ..Cluster::new(self.name.clone(), nodes, ring, stores) }
     }
 }

@@ -94,21 +94,20 @@ pub struct ActiveNode {
     /// directory was given its id.
     pub incarnation: u64,
     /// The user of ZooKeeper as whom it would go along if the documents moved there, empty for none; `None` when it
-    /// would not go along: it is of an older version.
+    /// would not go along.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub follows_as: Option<String>,
-    /// The cluster whose member the node is. `None` of a node that waits to be named, and of one of an older version.
+    /// The cluster whose member the node is. `None` of a node that waits to be named.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster: Option<String>,
-    /// The greatest form of the cluster document that it understands; `None` of one of an older version.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reads_form: Option<u32>,
+    /// The greatest form of the cluster document that it understands.
+    pub reads_form: u32,
 }
 
 impl ActiveNode {
     /// A node that waits to be named, and does not go along with its documents.
     pub fn new(node: Node, incarnation: u64) -> Self {
-        let reads_form = Some(model::cluster::FORM);
+        let reads_form = model::cluster::FORM;
         ActiveNode { node, incarnation, follows_as: None, cluster: None, reads_form }
     }
 }
@@ -120,7 +119,6 @@ pub struct Member {
     pub incarnation: u64,
     /// The last clean stop of this incarnation that it came back from. A disk that offers it, or an earlier one, is a
     /// copy.
-    #[serde(default)]
     pub redeemed: Option<u64>,
 }
 

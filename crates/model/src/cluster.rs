@@ -39,16 +39,14 @@ pub struct Cluster {
     /// Requests formed under an older generation than this are refused and handed the newer document (D5), whatever
     /// their partition.
     pub generation_accepted_min: Generation,
-    /// The generation in which the set of nodes changed last; what depends on no more than that set goes by it. `None`
-    /// in documents that do not say so: see [`Cluster::nodes_since`].
-    pub nodes_changed: Option<Generation>,
+    /// The generation in which the set of nodes changed last; what depends on no more than that set goes by it.
+    pub nodes_changed: Generation,
     /// All nodes, sorted by id.
     pub nodes: Vec<Node>,
     /// Who owns which partition.
     pub ring: Ring,
-    /// How many buckets the token space has, a power of two that never changes. `None` in clusters from before buckets:
-    /// see [`Cluster::bucket_count`].
-    pub buckets: Option<u32>,
+    /// How many buckets the token space has, a power of two that never changes.
+    pub buckets: u32,
     /// All stores that take writes, sorted by name.
     pub stores: Vec<Store>,
     /// All read-only stores, sorted by name. Programs that do not know them pass over them.
@@ -58,26 +56,20 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// A cluster as it is first published: of generation 1.
+    /// A cluster as it is first published: of generation 1, and with as few buckets as its partitions can be made of.
     pub fn new(name: impl Into<String>, nodes: Vec<Node>, ring: Ring, stores: Vec<Store>) -> Self {
         Cluster {
             name: name.into(),
             generation: Generation(1),
             generation_accepted_min: Generation(1),
-            nodes_changed: Some(Generation(1)),
+            nodes_changed: Generation(1),
             nodes,
+            buckets: ring.buckets_min(),
             ring,
-            buckets: None,
             stores,
             read_only: Vec::new(),
             unknown: Unknown::new(),
         }
-    }
-
-    /// Since which generation the cluster has had the same nodes, as far as the document tells: every document that
-    /// does not say so may have changed them.
-    pub fn nodes_since(&self) -> Generation {
-        self.nodes_changed.unwrap_or(self.generation)
     }
 
     /// Requests for a store's keys in this partition that were formed under an older generation are refused.

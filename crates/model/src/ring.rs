@@ -273,10 +273,11 @@ impl Ring {
         self.partitions.iter().all(|partition| partition.coming.is_none())
     }
 
-    /// Whether its partitions are equal slices, a power of two in number, each with the number of its slice as its id.
-    pub fn is_equal_slices(&self) -> bool {
-        let numbered = |(number, partition): (usize, &Partition)| partition.id.0 as usize == number;
-        self.equal_shift.is_some() && self.partitions.iter().enumerate().all(numbered)
+    /// The least power of two of equal slices of which all partitions can be made, as far as there may be so many.
+    pub(crate) fn buckets_min(&self) -> u32 {
+        let bits = |partition: &Partition| 64 - partition.start.trailing_zeros();
+        let most = self.partitions.iter().map(bits).max().unwrap_or(0);
+        1 << most.min(PARTITIONS_MAX.trailing_zeros())
     }
 
     fn position(&self, id: PartitionId) -> Option<usize> {

@@ -110,10 +110,8 @@ pub struct Store {
     /// Whether fallbacks may acknowledge for replicas that are down.
     pub sloppy: bool,
     /// Who stands in for replicas that are down. Default: [`FallbackOrder::Consistent`].
-    #[serde(default)]
     pub fallbacks: FallbackOrder,
     /// What a get does when replicas disagree. Default: [`Reads::Fast`].
-    #[serde(default)]
     pub reads: Reads,
     /// Largest value in bytes.
     pub value_bytes_max: usize,
@@ -227,11 +225,6 @@ impl Store {
             Some(step) if step.writes_both() => (self.consistency, self.numbers_to_come()),
             _ => (self.consistency, self.consistency),
         }
-    }
-
-    /// Whether its numbers change, or have ever changed.
-    pub(crate) fn has_changed(&self) -> bool {
-        self.coming.is_some() || !is_first(&self.since)
     }
 
     /// The largest N of its partitions, also while it changes.

@@ -6,7 +6,7 @@
 //! new incarnation, durably, before the first write is stamped.
 //!
 //! ```text
-//! tontine-identity 1
+//! tontine-identity 2
 //! cluster dev
 //! node 2
 //! incarnation 1763754000123
@@ -68,8 +68,8 @@ use self::file::{lock, read, replace};
 const FILE: &str = "identity";
 /// The name of the file that says under which incarnation the node was about to be registered last.
 const ANNOUNCED: &str = "registering";
-/// Newest format that this program reads and writes.
-const FORMAT: u32 = 1;
+/// The format that this program reads and writes.
+const FORMAT: u32 = 2;
 
 /// Why a data directory cannot be this node's.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -94,9 +94,19 @@ pub enum IdentityError {
     },
     /// Written by a newer version.
     #[error(
-        "the data directory has format {found}, and this program reads formats up to {FORMAT}; upgrade tontine"
+        "the data directory has format {found}, and this program reads format {FORMAT}: a later version of tontine wrote \
+         it; upgrade this one"
     )]
     Newer {
+        /// The format found.
+        found: u32,
+    },
+    /// Written by an earlier version.
+    #[error(
+        "the data directory has format {found}, and this program reads format {FORMAT}: an earlier version of tontine \
+         wrote it; export the data with that version, and load it into a new cluster of this one"
+    )]
+    Earlier {
         /// The format found.
         found: u32,
     },
@@ -150,7 +160,6 @@ pub(crate) struct Identity {
     births_used: u64,
     /// Clean stops that the incarnation has had.
     stops: u64,
-    contents: String,
     /// Whether a later start needs a password.
     password_required: bool,
     holds: Holds,
@@ -179,13 +188,10 @@ struct Remembered {
     cluster: String,
     node: NodeId,
     incarnation: u64,
-    /// Below which the engines lie, in directories whose records an earlier version set aside.
-    contents: String,
     password_required: bool,
     holds: Holds,
-    births: Option<u64>,
-    /// Which clean stop of its incarnation this was; none if an earlier version stopped it.
-    stop: Option<u64>,
+    /// After a clean stop: births that were used, and which stop of its incarnation this was.
+    stopped: Option<(u64, u64)>,
 }
 
 /// So far beyond what is known of it a node begins whose directory does not tell what it was: an hour, by which its clock
@@ -211,7 +217,7 @@ pub(crate) enum Standing {
     /// After a clean stop.
     Stopped {
         /// Which one of its incarnation: to be remembered as redeemed.
-        stop: Option<u64>,
+        stop: u64,
     },
     /// After any other end.
     Ended,
@@ -245,10 +251,7 @@ impl Identity {
                 cluster: cluster.to_owned(),
             });
         }
-        let (contents, holds) = remembered
-            .as_ref()
-            .map(|found| (found.contents.clone(), found.holds.clone()))
-            .unwrap_or_default();
+        let holds = remembered.as_ref().map(|found| found.holds.clone()).unwrap_or_default();
         Ok(Identity {
             disk,
             cluster: cluster.to_owned(),
@@ -257,7 +260,6 @@ impl Identity {
             incarnation: 0,
             births_used: 0,
             stops: 0,
-            contents,
             password_required: false,
             holds,
             unfit: Vec::new(),
@@ -308,18 +310,16 @@ impl Identity {
         };
         let own = self.remembered.as_ref().map_or(0, |found| found.incarnation);
         let theirs = if let Known::Member(member) = known { member.incarnation } else { 0 };
-        let births = self.remembered.as_ref().and_then(|found| found.births);
+        let stopped = self.remembered.as_ref().and_then(|found| found.stopped);
         (self.incarnation, self.births_used) = match standing {
-            Standing::Stopped { .. } => (own, births.unwrap_or(0)),
+            Standing::Stopped { .. } => (own, stopped.map_or(0, |(births, _)| births)),
             // Processes of which the service never heard had incarnations by this node's clock, which may have gone back.
             Standing::Lost | Standing::RolledBack => (wall.0.max(theirs + 1) + LEAP_MS, 0),
             Standing::New | Standing::Ended => (wall.0.max(own.max(theirs) + 1), 0),
         };
-        self.stops = if let Standing::Stopped { stop: Some(stop) } = standing { stop } else { 0 };
+        self.stops = if let Standing::Stopped { stop } = standing { stop } else { 0 };
         if standing.owns_nothing() {
-            let contents = std::mem::take(&mut self.contents);
-            let contents = contents.strip_suffix('/').map(str::to_owned);
-            self.unfit = ["stores", "hints"].map(str::to_owned).into_iter().chain(contents).collect();
+            self.unfit = ["stores", "hints"].map(str::to_owned).into();
             self.holds.clear();
         } else {
             self.unfit = gone.iter().filter(|gone| gone.replaced).map(|gone| gone.engine.clone()).collect();
@@ -373,11 +373,6 @@ impl Identity {
         Ok(self.write(None).await?)
     }
 
-    /// Where below the data directory the records lie: a prefix of paths.
-    pub(crate) fn contents(&self) -> &str {
-        &self.contents
-    }
-
     /// Names engines that have been opened, so that the next start knows if one of them is gone: before anything is
     /// written to them.
     pub(crate) async fn hold(&mut self, found: Vec<Found>) -> Result<(), DiskError> {
@@ -415,9 +410,6 @@ impl Identity {
             "tontine-identity {FORMAT}\ncluster {}\nnode {}\nincarnation {}\n",
             self.cluster, self.node.0, self.incarnation
         );
-        if !self.contents.is_empty() {
-            text.push_str(&format!("contents {}\n", self.contents));
-        }
         if self.password_required {
             text.push_str("password required\n");
         }
@@ -443,14 +435,17 @@ fn standing(remembered: Option<&Remembered>, known: Known) -> Standing {
         (Some(found), Known::Member(member)) => {
             // Stops of one incarnation are numbered; each is come back from once.
             let is_spent = |stop| member.redeemed.is_some_and(|redeemed| stop <= redeemed);
-            let spent = found.incarnation == member.incarnation && found.stop.is_some_and(is_spent);
-            match found.births {
+            let stop = found.stopped.map(|(_, stop)| stop);
+            let spent = found.incarnation == member.incarnation && stop.is_some_and(is_spent);
+            match stop {
                 _ if found.incarnation < member.incarnation || spent => Standing::RolledBack,
-                Some(_) => Standing::Stopped { stop: found.stop },
+                Some(stop) => Standing::Stopped { stop },
                 None => Standing::Ended,
             }
         }
-        (Some(found), Known::Nothing) if found.births.is_some() => Standing::Stopped { stop: found.stop },
+        (Some(Remembered { stopped: Some((_, stop)), .. }), Known::Nothing) => {
+            Standing::Stopped { stop: *stop }
+        }
         // A stop that cannot be redeemed now might have been redeemed before.
         (Some(_), Known::Nothing | Known::Unavailable) => Standing::Ended,
     }
@@ -465,11 +460,9 @@ mod tests {
             cluster: "dev".to_owned(),
             node: NodeId(1),
             incarnation,
-            contents: String::new(),
             password_required: false,
             holds: Holds::new(),
-            births: stopped.map(|_| 5),
-            stop: stopped,
+            stopped: stopped.map(|stop| (5, stop)),
         })
     }
 
@@ -509,7 +502,7 @@ mod tests {
             let mut identity = Identity::open(disk.clone(), "dev", NodeId(1)).unwrap();
             let standing = identity.settle(known, WallMillis(7), &[]);
             let redeemed = match standing {
-                Standing::Stopped { stop } => stop,
+                Standing::Stopped { stop } => Some(stop),
                 other => {
                     assert_eq!((other, life), (Standing::New, 0));
                     None
@@ -521,7 +514,7 @@ mod tests {
             copies.push(read(&*disk, FILE).unwrap());
         }
         let standings = copies.iter().map(|copy| standing(copy.as_ref(), known));
-        let own = Standing::Stopped { stop: Some(4) };
+        let own = Standing::Stopped { stop: 4 };
         let expected = [Standing::RolledBack, Standing::RolledBack, Standing::RolledBack, own];
         assert_eq!(standings.collect::<Vec<_>>(), expected);
     }
@@ -534,13 +527,13 @@ mod tests {
             (found(7, None), member(7, None), Standing::Ended),
             (found(8, None), member(7, None), Standing::Ended),
             (found(6, None), member(7, None), Standing::RolledBack),
-            (found(7, Some(9)), member(7, None), Standing::Stopped { stop: Some(9) }),
-            (found(7, Some(9)), member(7, Some(8)), Standing::Stopped { stop: Some(9) }),
+            (found(7, Some(9)), member(7, None), Standing::Stopped { stop: 9 }),
+            (found(7, Some(9)), member(7, Some(8)), Standing::Stopped { stop: 9 }),
             (found(7, Some(9)), member(7, Some(9)), Standing::RolledBack),
             (found(7, Some(4)), member(7, Some(9)), Standing::RolledBack),
-            (found(8, Some(1)), member(7, Some(9)), Standing::Stopped { stop: Some(1) }),
+            (found(8, Some(1)), member(7, Some(9)), Standing::Stopped { stop: 1 }),
             (found(6, Some(9)), member(7, None), Standing::RolledBack),
-            (found(7, Some(9)), Known::Nothing, Standing::Stopped { stop: Some(9) }),
+            (found(7, Some(9)), Known::Nothing, Standing::Stopped { stop: 9 }),
             (found(7, Some(9)), Known::Unavailable, Standing::Ended),
             (found(7, None), Known::Unavailable, Standing::Ended),
         ];

@@ -212,7 +212,6 @@ pub struct Node {
     /// Each worker's requests.
     requests: Mutex<Vec<Counter>>,
     /// Where below the data directory the records lie.
-    contents: String,
     antientropy: Arc<AntiEntropy>,
     artifacts: Arc<Artifacts>,
     started: Moment,
@@ -244,7 +243,7 @@ impl Node {
     ) -> Result<Arc<Node>, StartError> {
         let (joined, registered) = joining::join(&config, &ports, &disk, &*engines, &*coordination).await?;
         let come_back = joined.events();
-        let joining::Joined { identity, stamper, contents, replica, refill, .. } = joined;
+        let joining::Joined { identity, stamper, replica, refill, .. } = joined;
         let view = replica.view().clone();
         let events = Events::new(config.id, ports.entropy.next_u64(), ports.clock.clone());
         let generation = view.generation().0;
@@ -282,7 +281,6 @@ impl Node {
             replica,
             identity: tokio::sync::Mutex::new(Some(identity)),
             peers: Mutex::new(vec![Arc::downgrade(antientropy.peers())]),
-            contents,
             antientropy,
             artifacts,
             started: ports.clock.now(),
@@ -448,7 +446,6 @@ impl Node {
                 Some(store) => stores.push(store),
                 None => match joining::open_store(
                     &*self.engines,
-                    &self.contents,
                     definition,
                     &self.stamper,
                     (BTreeMap::new(), self.config.expiry.margin),
@@ -505,7 +502,7 @@ impl Node {
     /// Names the engine of a store that was opened while the node runs.
     async fn hold(&self, store: &str) {
         let Some(identity) = &mut *self.identity.lock().await else { return };
-        let names = vec![joining::store_engine(&self.contents, store)];
+        let names = vec![joining::store_engine(store)];
         let named = match joining::find_engines(&*self.engines, names) {
             Ok(found) => identity.hold(found).await.map_err(|error| error.to_string()),
             Err(error) => Err(error.to_string()),

@@ -102,7 +102,7 @@ mod tests {
         let consistency = Consistency { replicas: 3, reads_required: 2, writes_required: 2 };
         let store = Store::new(StoreName::new("s").expect("well formed"), consistency).expect("they fit");
         let ring = Ring::equal_slices(8, &zoned);
-        Cluster { buckets: Some(32), ..Cluster::new("drawn", nodes, ring, vec![store]) }
+        Cluster { buckets: 32, ..Cluster::new("drawn", nodes, ring, vec![store]) }
     }
 
     #[test]

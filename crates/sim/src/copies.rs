@@ -98,10 +98,7 @@ impl Copies {
     ) -> Result<Remains, String> {
         let token = Token::of(key);
         let partition = cluster.ring.partition(token);
-        let bucket = match (cluster.buckets, cluster.bucket_tokens()) {
-            (Some(_), Some(tokens)) => PartitionId((token.0 / tokens) as u32),
-            _ => partition.id,
-        };
+        let bucket = PartitionId(cluster.bucket_tokens().map_or(0, |tokens| (token.0 / tokens) as u32));
         // Who holds it while it moves: those that did and those that will. A hint counts for whoever it is for: one for
         // a node that has left goes to those that came.
         let holds = |node| Part::of(definition, partition, node) != Part::Nothing;

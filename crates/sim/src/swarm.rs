@@ -219,8 +219,8 @@ pub struct Setup {
     pub moves: bool,
     /// Whether headmasters move them, by an operator's orders.
     pub headmasters: bool,
-    /// Buckets of the cluster; `None` as in one from before buckets.
-    pub buckets: Option<u32>,
+    /// Buckets of the cluster: at least one for each partition.
+    pub buckets: u32,
     /// Whether partitions are cut and joined while others move.
     pub reshapes: bool,
     /// Clients that read a read-only store, to which artifacts are pushed if there is one.
@@ -297,7 +297,7 @@ impl Setup {
             storms: 0,
             moves: false,
             headmasters: false,
-            buckets: None,
+            buckets: 1,
             reshapes: false,
             readers: 0,
             renumbers: false,

@@ -27,16 +27,12 @@ pub(super) struct Told {
     pub(super) bytes: u64,
     pub(super) bytes_total: u64,
     pub(super) bytes_fetched: u64,
-    /// Nodes of older versions know no deltas.
-    #[serde(default)]
     pub(super) bytes_fetched_as_deltas: u64,
     #[serde(default)]
     pub(super) error: Option<String>,
-    /// For how long it has served it, if it began since it started. Nodes of older versions do not tell.
-    #[serde(default)]
+    /// For how long it has served it, if it began since it started.
     pub(super) serving_ms: Option<u64>,
-    /// The artifact that it was built upon, where the node has its manifest. Nodes of older versions do not tell.
-    #[serde(default)]
+    /// The artifact that it was built upon, where the node has its manifest.
     pub(super) parent: Option<u64>,
 }
 
@@ -56,7 +52,7 @@ impl Told {
 #[derive(Clone, Debug)]
 pub(super) struct NodeTold {
     pub(super) artifacts: Vec<Told>,
-    /// How far its scrub is. Nodes of older versions do not tell.
+    /// How far its scrub is.
     pub(super) scrub: Json,
 }
 

@@ -194,10 +194,10 @@ fn a_data_directory_of_a_newer_version_is_left_alone() {
     let mut cluster = Cluster::start();
     cluster.stop();
     let file = cluster.data().join("node-1/identity");
-    let newer = std::fs::read_to_string(&file).unwrap().replace("tontine-identity 1", "tontine-identity 2");
+    let newer = std::fs::read_to_string(&file).unwrap().replace("tontine-identity 2", "tontine-identity 3");
     std::fs::write(&file, &newer).unwrap();
     let words: Vec<&str> = cluster.arguments.iter().map(String::as_str).collect();
-    tontine(&words).fails_with("has format 2, and this program reads formats up to 1");
+    tontine(&words).fails_with("has format 3, and this program reads format 2");
     assert_eq!(std::fs::read_to_string(&file).unwrap(), newer);
 }
 

@@ -89,8 +89,7 @@ impl Asking {
             (Some("down" | "left"), Some(millis)) => Duration::from_millis(millis),
             _ => Duration::ZERO,
         };
-        // A node of an earlier version does not say.
-        Ok(Silence { lasts, heard_before: seen["heard"].as_bool().unwrap_or(true) })
+        Ok(Silence { lasts, heard_before: seen["heard"].as_bool().unwrap_or(false) })
     }
 }
 

@@ -426,7 +426,7 @@ impl Office {
 /// Why no store can change its numbers: a node would not understand the document.
 fn too_old(scene: &Scene) -> Option<String> {
     let form = model::cluster::FORM;
-    let old = scene.active.iter().find(|active| active.reads_form.is_none_or(|reads| reads < form))?;
+    let old = scene.active.iter().find(|active| active.reads_form < form)?;
     Some(format!(
         "{} runs an older version, which does not understand a document in which a store changes; upgrade it first",
         old.node.id
@@ -436,8 +436,7 @@ fn too_old(scene: &Scene) -> Option<String> {
 /// About how many buckets of stores a plan brings in somewhere: partitions count as equally wide.
 fn units(cluster: &Cluster, plan: &PlanDocument) -> u64 {
     let partitions = cluster.ring.partitions().len() as u64;
-    let buckets = cluster.buckets.map_or(partitions, u64::from);
-    (plan.copies() * cluster.stores.len()) as u64 * buckets / partitions.max(1)
+    (plan.copies() * cluster.stores.len()) as u64 * u64::from(cluster.buckets) / partitions.max(1)
 }
 
 /// What a plan does, in short.
@@ -465,7 +464,7 @@ pub(super) fn unknown(node: NodeId) -> Answer {
 
 /// The next document, with another entry for a node.
 pub(super) fn changed(cluster: &Cluster, node: NodeId, change: impl Fn(&mut Node)) -> Option<Cluster> {
-    let nodes_changed = Some(cluster.nodes_since());
+    let nodes_changed = cluster.nodes_changed;
     let generation = Generation(cluster.generation.0 + 1);
     let mut next = Cluster { generation, nodes_changed, ..cluster.clone() };
     change(next.nodes.iter_mut().find(|known| known.id == node)?);

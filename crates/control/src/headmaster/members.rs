@@ -259,7 +259,7 @@ pub(super) fn holds(cluster: &Cluster, node: NodeId, report: Option<&Report>) ->
 /// The next document, without a node that no partition names.
 pub(super) fn without(cluster: &Cluster, node: NodeId) -> Cluster {
     let generation = Generation(cluster.generation.0 + 1);
-    let mut next = Cluster { generation, nodes_changed: Some(generation), ..cluster.clone() };
+    let mut next = Cluster { generation, nodes_changed: generation, ..cluster.clone() };
     next.nodes.retain(|known| known.id != node);
     next
 }

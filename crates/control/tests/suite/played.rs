@@ -187,7 +187,7 @@ impl World {
         let numbers = Consistency { replicas: 3, reads_required: 2, writes_required: 2 };
         let blueprint = Blueprint {
             partitions: PARTITIONS,
-            buckets: Some(BUCKETS_DEFAULT),
+            buckets: BUCKETS_DEFAULT,
             ..Blueprint::new("shop", members, numbers).unwrap()
         };
         create(&*session, &blueprint).await.unwrap();

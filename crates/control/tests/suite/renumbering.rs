@@ -141,7 +141,7 @@ async fn what_cannot_be_is_refused_with_its_reason_and_changes_nothing() {
 async fn while_a_node_of_an_older_version_is_registered_no_store_changes() {
     let (world, mut office) = four().await;
     world.unregister(2).await;
-    let older = ActiveNode { reads_form: None, ..ActiveNode::new(node(2), 1) };
+    let older = ActiveNode { reads_form: model::cluster::FORM - 1, ..ActiveNode::new(node(2), 1) };
     register(&*world.session, &older).await.unwrap();
     let text = refused(&world, &mut office, set(numbers(2, 1, 2))).await;
     assert!(text.contains("n2 runs an older version"), "{text}");

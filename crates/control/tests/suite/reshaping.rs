@@ -53,7 +53,7 @@ async fn refused(world: &World, office: &mut Office, order: Order) -> String {
 async fn a_partition_is_split_and_merged_again_and_all_are_doubled_by_one_document_each() {
     let (world, mut office) = four().await;
     let first = world.cluster().await;
-    assert_eq!(first.buckets, Some(BUCKETS_DEFAULT));
+    assert_eq!(first.buckets, BUCKETS_DEFAULT);
     let plan = carried_out(&world, &mut office, split(5)).await;
     let second = PartitionId(PARTITIONS as u32);
     let at = (5 << 59) + (1 << 58);
@@ -175,7 +175,7 @@ async fn bounds_that_cannot_be_are_refused_with_the_reason_and_change_nothing() 
 #[tokio::test]
 async fn partitions_are_doubled_down_to_one_bucket_and_no_further() {
     let (world, mut office) = four().await;
-    publish(&world, |cluster| cluster.buckets = Some(2 * PARTITIONS as u32)).await;
+    publish(&world, |cluster| cluster.buckets = 2 * PARTITIONS as u32).await;
     carried_out(&world, &mut office, Wish::Double).await;
     let text = refused(&world, &mut office, create(Wish::Double)).await;
     assert!(text.contains("p0 is one bucket of the 64 that the cluster was made with"), "{text}");

@@ -27,7 +27,6 @@ pub struct Ids {
     /// The greatest id that was given.
     pub last: u32,
     /// Ids up to this one were named by the command that created the cluster. No data directory took one by itself.
-    #[serde(default)]
     pub named: u32,
     /// Fields of a later program.
     #[serde(flatten)]

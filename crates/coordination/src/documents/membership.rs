@@ -181,7 +181,7 @@ async fn change(
         }
         let generation = Generation(cluster.generation.0 + 1);
         let are_others = nodes.len() != cluster.nodes.len();
-        let nodes_changed = Some(if are_others { generation } else { cluster.nodes_since() });
+        let nodes_changed = if are_others { generation } else { cluster.nodes_changed };
         let changed = Cluster { nodes, generation, nodes_changed, ..cluster };
         match publish_cluster(service, &changed).await {
             Ok(()) => return Ok(changed),

@@ -91,11 +91,10 @@ pub enum MigrateError {
     },
     /// A node would not go along.
     #[error(
-        "{} would stay behind: it runs an older version of Tontine, which does not follow moved documents; upgrade it \
-         first",
+        "{} would stay behind: it does not follow moved documents; stop it first",
         .0.node.id
     )]
-    Older(Box<ActiveNode>),
+    StaysBehind(Box<ActiveNode>),
     /// A node would go along and could not write.
     #[error(
         "{} could not register in the new place: it runs {} instead of those of user {user:?}; restart it with \
@@ -289,7 +288,7 @@ pub async fn abort(ends: &Ends<'_>) -> Result<(), MigrateError> {
 async fn check_followers(ends: &Ends<'_>) -> Result<(), MigrateError> {
     for node in active_nodes_now(ends.from).await.map_err(ends.at_from())? {
         match node.follows_as.as_deref() {
-            None => return Err(MigrateError::Older(Box::new(node))),
+            None => return Err(MigrateError::StaysBehind(Box::new(node))),
             Some(user) if user != ends.user && !ends.user.is_empty() => {
                 return Err(MigrateError::OtherUser { node: Box::new(node), user: ends.user.clone() });
             }

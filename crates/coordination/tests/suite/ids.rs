@@ -76,7 +76,7 @@ async fn ids_that_are_named_registered_or_remembered_are_not_given() {
     assert_eq!((id, origin), (NodeId(21), format!("{:016x}", 1)), "whoever came first made it up");
     let ids = prepare_ids(&session, 30, 3).await.unwrap();
     assert_eq!((ids.last, ids.named), (30, 30));
-    let text = br#"{"origin":"a","last":40,"later":[1]}"#;
+    let text = br#"{"origin":"a","last":40,"named":0,"later":[1]}"#;
     session.set(&ids_path(), text[..].into(), Expected::Any).await.unwrap();
     assert_eq!(take_id(&session, 1).await.unwrap(), (NodeId(41), "a".to_owned()));
     let stored = session.get(&ids_path()).await.unwrap().data;
@@ -112,7 +112,7 @@ async fn nodes_are_admitted_and_readdressed_beside_one_another() {
     assert_eq!(natives, expected);
     readdress(&session, &node(1, "h1:1"), None).await.unwrap();
     let again = readdress(&session, &node(1, "moved1:1"), None).await.unwrap();
-    assert!(again.nodes_since() <= Generation(11), "a node that moves is no other one");
+    assert!(again.nodes_changed <= Generation(11), "a node that moves is no other one");
     let now = again;
 
     // What is so already is no change.

@@ -9,32 +9,23 @@
 //!   buckets      | 0  | 1  | 2  | 3  | 4  | 5  | 6  | 7  |
 //! ```
 //!
-//! A partition is made of whole buckets, so it is never narrower than one. In a cluster from before buckets, which has
-//! never been split, each partition is one bucket with the partition's id: the top bits of its tokens.
+//! A partition is made of whole buckets, so it is never narrower than one.
 
 use super::Cluster;
 use crate::limits::PARTITIONS_MAX;
 use crate::ring::{Partition, PartitionId, Ring};
 
 impl Cluster {
-    /// How many buckets the token space has; `None` where partitions are no equal slices, and the document does not say.
-    pub fn bucket_count(&self) -> Option<u32> {
-        let slices = || self.ring.is_equal_slices().then_some(self.ring.partitions().len() as u32);
-        self.buckets.or_else(slices)
-    }
-
-    /// Tokens of one bucket; `None` where a bucket is all there is, or where there are no buckets of equal width.
+    /// Tokens of one bucket; `None` where a bucket is all there is.
     pub fn bucket_tokens(&self) -> Option<u64> {
-        let bits = self.bucket_count()?.trailing_zeros();
+        let bits = self.buckets.trailing_zeros();
         (bits > 0).then(|| 1 << (64 - bits))
     }
 
     /// The ring as everything below a node's view sees it: an entry for each bucket, which says of it what the ring says
     /// of its partition.
     pub fn by_bucket(&self) -> Ring {
-        let (Some(count), Some(tokens)) = (self.buckets, self.bucket_tokens()) else {
-            return self.ring.clone();
-        };
+        let tokens = self.bucket_tokens().unwrap_or(0);
         let mut owners = self.ring.partitions().iter().peekable();
         let mut owner = owners.next().expect("a ring has a partition");
         let bucket = |number: u32| {
@@ -44,12 +35,11 @@ impl Cluster {
             }
             Partition { id: PartitionId(number), start, ..owner.clone() }
         };
-        Ring::new((0..count).map(bucket).collect()).expect("buckets are sorted and distinct")
+        Ring::new((0..self.buckets).map(bucket).collect()).expect("buckets are sorted and distinct")
     }
 
     /// The first partition that is not made of whole buckets.
     pub(super) fn off_the_grid(&self) -> Option<&Partition> {
-        self.buckets?;
         let tokens = self.bucket_tokens();
         self.ring.partitions().iter().find(|p| tokens.map_or(p.start, |tokens| p.start % tokens) != 0)
     }

@@ -145,7 +145,7 @@ impl Cluster {
         }
         self.check_buckets()?;
         self.check_past("the oldest requests that are accepted", self.generation_accepted_min)?;
-        self.check_past("the set of nodes", self.nodes_changed.unwrap_or_default())?;
+        self.check_past("the set of nodes", self.nodes_changed)?;
         self.ring.partitions().iter().try_for_each(|partition| self.check_partition(partition, &nodes))
     }
 
@@ -162,7 +162,7 @@ impl Cluster {
     }
 
     fn check_buckets(&self) -> Result<(), ClusterError> {
-        let Some(buckets) = self.buckets else { return Ok(()) };
+        let buckets = self.buckets;
         if !is_bucket_count(buckets) {
             return Err(ClusterError::Buckets { buckets });
         }

@@ -3,6 +3,8 @@
 //! The number of the document's form comes first, so that a program which is too old for a document says so, whatever
 //! else the document holds. Fields that this program does not know survive: they are written again.
 
+use std::cmp::Ordering;
+
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -13,36 +15,35 @@ use crate::readonly::ReadOnlyStore;
 use crate::ring::Ring;
 use crate::store::Store;
 
-/// The greatest form that this program understands. Form 1 had no steps: a program that knows no other takes a partition
-/// that moves for one that stays. It is written as long as nothing has moved, for those that know no other. Form 2 had no
-/// buckets: a node that knows no other takes each partition for one, and would look for records in the wrong places.
-/// Form 3 had no stores whose numbers change: a program that knows no other takes them for what they were. It is written
-/// as long as no store has ever changed, because such a program would not refuse requests from before a change, either.
-pub const FORM: u32 = 4;
-const FORM_BUCKETS: u32 = 3;
-const FORM_STEPS: u32 = 2;
-const FORM_PLAIN: u32 = 1;
+/// The form of documents that this program writes, and the only one that it understands. A form that later programs add
+/// gets the next number; one that they still understand is no reason to refuse a document.
+pub const FORM: u32 = 5;
 
 /// A form that this program understands.
 struct Form;
 
-impl Form {
-    /// That of documents from before forms were numbered.
-    fn first() -> Form {
-        Form
+impl<'de> Deserialize<'de> for Form {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        // Programs from before forms were numbered named none.
+        Form::of(Option::deserialize(deserializer)?.unwrap_or(1))
     }
 }
 
-impl<'de> Deserialize<'de> for Form {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let form = u32::deserialize(deserializer)?;
-        let later = || {
-            format!(
-                "the cluster document has form {form}, and this program understands up to form {FORM}: it was written \
-                 by a later program; run that one here, too"
-            )
+impl Form {
+    fn of<E: Error>(form: u32) -> Result<Form, E> {
+        let refused = |says: &str| {
+            E::custom(format!(
+                "the cluster document has form {form}, and this program understands form {FORM}: {says}"
+            ))
         };
-        if form <= FORM { Ok(Form) } else { Err(D::Error::custom(later())) }
+        match form.cmp(&FORM) {
+            Ordering::Equal => Ok(Form),
+            Ordering::Greater => Err(refused("a later program wrote it; upgrade this one")),
+            Ordering::Less => Err(refused(
+                "an earlier program wrote it; export the data with that program, and load it into a new cluster of this \
+                 one",
+            )),
+        }
     }
 }
 
@@ -52,12 +53,10 @@ struct Written<'a> {
     name: &'a str,
     generation: Generation,
     generation_accepted_min: Generation,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    nodes_changed: Option<Generation>,
+    nodes_changed: Generation,
     nodes: &'a [Node],
     ring: &'a Ring,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    buckets: Option<u32>,
+    buckets: u32,
     stores: &'a [Store],
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     read_only: &'a [ReadOnlyStore],
@@ -67,15 +66,15 @@ struct Written<'a> {
 
 #[derive(Deserialize)]
 struct Read {
-    #[serde(default = "Form::first", rename = "form")]
+    #[serde(rename = "form")]
     _form: Form,
     name: String,
     generation: Generation,
     generation_accepted_min: Generation,
-    nodes_changed: Option<Generation>,
+    nodes_changed: Generation,
     nodes: Vec<Node>,
     ring: Ring,
-    buckets: Option<u32>,
+    buckets: u32,
     stores: Vec<Store>,
     #[serde(default)]
     read_only: Vec<ReadOnlyStore>,
@@ -105,12 +104,7 @@ impl Serialize for Cluster {
             ..
         } = self;
         Written {
-            form: match buckets {
-                _ if stores.iter().any(Store::has_changed) => FORM,
-                Some(_) => FORM_BUCKETS,
-                None if ring.is_plain() => FORM_PLAIN,
-                None => FORM_STEPS,
-            },
+            form: FORM,
             name: &self.name,
             generation: *generation,
             generation_accepted_min: *generation_accepted_min,

@@ -17,7 +17,7 @@ pub enum Order {
         store: StoreName,
         /// N.
         replicas: u8,
-        /// Artifacts that are kept beside the served one; 1 by default. Nodes of older versions refuse it by name.
+        /// Artifacts that are kept beside the served one; 1 by default.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         kept: Option<u8>,
     },

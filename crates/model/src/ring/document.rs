@@ -2,9 +2,6 @@
 //!
 //! What a reader can tell from the entries before is left out, so that 16,384 partitions fit a document: an id that is
 //! one more than the neighbour's, and a start as far behind the neighbour's as that lies behind its own neighbour's.
-//!
-//! A ring in which nothing has moved yet is written in full, so that a program of the first version can read it: nodes
-//! and clients of both versions serve together while a cluster is upgraded.
 
 use serde::{Deserialize, Serialize};
 
@@ -27,19 +24,6 @@ pub(super) struct Entry {
     coming: Option<Coming>,
     #[serde(flatten)]
     unknown: Unknown,
-}
-
-/// Most partitions of a ring that is written in full: about a quarter of what a document may have.
-const FULL_MAX: usize = 4096;
-
-impl Ring {
-    /// Whether a program of the first version, which knows no moves, understands the ring as it is written.
-    pub(crate) fn is_plain(&self) -> bool {
-        let plain = |partition: &Partition| {
-            partition.coming.is_none() && is_first(&partition.since) && partition.unknown.is_empty()
-        };
-        self.partitions.len() <= FULL_MAX && self.partitions.iter().all(plain)
-    }
 }
 
 fn is_first(generation: &Generation) -> bool {
@@ -79,47 +63,16 @@ impl TryFrom<Vec<Entry>> for Ring {
 
 impl From<Ring> for Vec<Entry> {
     fn from(ring: Ring) -> Self {
-        let full = ring.is_plain();
         let known: Vec<_> =
             (0..ring.partitions.len()).map(|position| expected(&ring.partitions[..position])).collect();
         let entry = |(partition, (id, start)): (Partition, (Option<PartitionId>, Option<u64>))| Entry {
-            id: (full || Some(partition.id) != id).then_some(partition.id),
-            start: (full || Some(partition.start) != start).then_some(partition.start),
+            id: (Some(partition.id) != id).then_some(partition.id),
+            start: (Some(partition.start) != start).then_some(partition.start),
             nodes: partition.nodes,
             since: partition.since,
             coming: partition.coming,
             unknown: partition.unknown,
         };
         ring.partitions.into_iter().zip(known).map(entry).collect()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use serde::Deserialize;
-
-    use super::*;
-    use crate::node::Zone;
-
-    /// A partition as the first version read it.
-    #[derive(Deserialize)]
-    struct First {
-        id: u32,
-        start: u64,
-        nodes: Vec<u32>,
-    }
-
-    /// New nodes once handed out only what differs from the neighbour, and every client of the first version failed with
-    /// "missing field `id`" as soon as the last node was upgraded.
-    #[test]
-    fn a_program_of_the_first_version_reads_a_ring_in_which_nothing_has_moved() {
-        let nodes = [1, 2, 3].map(|id| (NodeId(id), Zone("a".to_owned())));
-        let ring = Ring::equal_slices(1024, &nodes);
-        let read: Vec<First> = serde_json::from_slice(&serde_json::to_vec(&ring).unwrap()).unwrap();
-        let read: Vec<_> = read.into_iter().map(|first| (first.id, first.start, first.nodes)).collect();
-        let ids = |nodes: &[NodeId]| nodes.iter().map(|node| node.0).collect::<Vec<_>>();
-        let own: Vec<_> =
-            ring.partitions().iter().map(|own| (own.id.0, own.start, ids(&own.nodes))).collect();
-        assert_eq!(read, own);
     }
 }

@@ -6,7 +6,7 @@ use model::{
 };
 use proptest::prelude::*;
 
-fn cluster(partitions: Vec<Partition>, buckets: Option<u32>) -> Cluster {
+fn cluster(partitions: Vec<Partition>, buckets: u32) -> Cluster {
     let nodes = (1..=4).map(|id| Node::new(NodeId(id), Zone("z".to_owned()), "h:1", None)).collect();
     let consistency = Consistency { replicas: 2, reads_required: 1, writes_required: 2 };
     let store = Store::new(StoreName::new("s").unwrap(), consistency).unwrap();
@@ -29,7 +29,7 @@ proptest! {
             let id = PartitionId(100 - number as u32);
             Partition { since: Generation(number as u64 % 9), ..Partition::settled(id, start << 58, nodes) }
         };
-        let cluster = cluster(starts.enumerate().map(partition).collect(), Some(64));
+        let cluster = cluster(starts.enumerate().map(partition).collect(), 64);
         prop_assert_eq!(cluster.check(), Ok(()));
         let read: Cluster = serde_json::from_slice(&serde_json::to_vec(&cluster).unwrap()).unwrap();
         prop_assert_eq!(&read, &cluster);
@@ -46,27 +46,26 @@ proptest! {
 }
 
 #[test]
-fn in_a_cluster_from_before_buckets_each_partition_is_one() {
-    let old = cluster(equal(8), None);
-    assert_eq!((old.bucket_count(), old.by_bucket()), (Some(8), old.ring.clone()));
-    assert!(!serde_json::to_string(&old).unwrap().contains("buckets"), "programs from before it read it");
-    let named = cluster(equal(8), Some(8));
-    assert_eq!(named.by_bucket(), old.by_bucket(), "what lies on disks stays where it is");
-    assert!(serde_json::to_string(&named).unwrap().contains(r#""form":3"#), "they would not understand this");
+fn a_new_cluster_has_as_few_buckets_as_its_partitions_can_be_made_of() {
+    let buckets = |partitions: Vec<Partition>| {
+        let made = cluster(partitions, 1);
+        Cluster::new("test", made.nodes, made.ring, made.stores).buckets
+    };
+    assert_eq!((buckets(equal(1)), buckets(equal(8))), (1, 8));
     let mut uneven = equal(8);
     uneven.remove(3);
-    assert_eq!(cluster(uneven, None).bucket_count(), None);
+    assert_eq!(buckets(uneven.clone()), 8);
+    uneven.retain(|partition| partition.start % (1 << 62) == 0);
+    assert_eq!(buckets(uneven), 4);
 }
 
 #[test]
 fn partitions_that_are_not_made_of_whole_buckets_are_refused() {
     let error = |cluster: &Cluster| cluster.check().unwrap_err().to_string();
-    assert!(
-        error(&cluster(equal(8), Some(4))).contains("p1 does not begin where one of the 4 buckets begins")
-    );
-    assert!(error(&cluster(equal(8), Some(1))).contains("p1 does not begin"));
-    assert!(error(&cluster(equal(8), Some(12))).contains("12 buckets"));
-    assert!(error(&cluster(equal(1), Some(0))).contains("0 buckets"));
-    assert_eq!(cluster(equal(1), Some(1)).check(), Ok(()));
-    assert_eq!(cluster(equal(1), Some(1)).by_bucket().partitions().len(), 1);
+    assert!(error(&cluster(equal(8), 4)).contains("p1 does not begin where one of the 4 buckets begins"));
+    assert!(error(&cluster(equal(8), 1)).contains("p1 does not begin"));
+    assert!(error(&cluster(equal(8), 12)).contains("12 buckets"));
+    assert!(error(&cluster(equal(1), 0)).contains("0 buckets"));
+    assert_eq!(cluster(equal(1), 1).check(), Ok(()));
+    assert_eq!(cluster(equal(1), 1).by_bucket().partitions().len(), 1);
 }

@@ -17,7 +17,9 @@ fn cluster(nodes: u32, partitions: usize) -> Cluster {
     let zoned: Vec<_> = nodes.iter().map(|node| (node.id, node.zone.clone())).collect();
     let consistency = Consistency { replicas: 3, reads_required: 2, writes_required: 2 };
     let stores = vec![Store::new(StoreName::new("carts").unwrap(), consistency).unwrap()];
-    Cluster::new("dev", nodes, Ring::equal_slices_listing(partitions, &zoned, 6), stores)
+    let ring = Ring::equal_slices_listing(partitions, &zoned, 6);
+    let cluster = Cluster::new("dev", nodes, ring, stores);
+    Cluster { buckets: cluster.buckets.max(64), ..cluster }
 }
 
 fn next(cluster: &Cluster, partitions: Vec<Partition>) -> Cluster {
@@ -67,7 +69,7 @@ fn edited(cluster: &Cluster, edit: &Edit) -> Cluster {
             newer.stores.sort_by(|a, b| a.name.cmp(&b.name));
         }
         Edit::Create(_) => {}
-        Edit::Buckets => newer.buckets = newer.buckets.xor(Some(64)),
+        Edit::Buckets => newer.buckets ^= 64 ^ 128,
         Edit::Name(name) => {
             let known = newer.unknown.remove(name).is_some();
             newer.unknown.extend((!known).then(|| (name.clone(), serde_json::json!([1, name]))));

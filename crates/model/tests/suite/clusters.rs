@@ -157,29 +157,16 @@ fn proximity_keeps_a_stand_in_within_the_zone_of_the_replica() {
     assert!(!list.fallbacks().iter().any(|&fallback| list.is_near(fallback, list.replicas()[0])));
 }
 
-#[test]
-fn a_store_of_an_older_document_turns_to_the_next_on_the_ring() {
-    let document = serde_json::to_string(&cluster()).unwrap();
-    let older = document.replace("\"fallbacks\":\"consistent\",", "");
-    assert_ne!(older, document);
-    assert_eq!(serde_json::from_str::<Cluster>(&older).unwrap(), cluster());
-    let unknown = document.replace("\"fallbacks\":\"consistent\"", "\"fallbacks\":\"nearest\"");
-    let error = serde_json::from_str::<Cluster>(&unknown).unwrap_err().to_string();
-    assert!(error.contains("nearest") && error.contains("proximity"), "{error}");
-}
-
-/// A document as programs before this one wrote it.
-const OLDER: &str = r#"{"name":"dev","generation":3,"generation_accepted_min":2,
+/// A document in which nothing says more than it must.
+const PLAIN: &str = r#"{"form":5,"name":"dev","generation":3,"generation_accepted_min":2,"nodes_changed":1,
     "nodes":[{"id":1,"zone":"a","native":"h:1","resp":null},{"id":2,"zone":"b","native":"h:2","resp":"h:3"}],
-    "ring":[{"id":0,"start":0,"nodes":[1,2]},{"id":1,"start":9223372036854775808,"nodes":[2,1]}],
-    "stores":[{"name":"s","consistency":{"replicas":2,"reads_required":1,"writes_required":2},
-        "resolver":"siblings","sloppy":true,"value_bytes_max":10,"siblings_max":3}]}"#;
+    "ring":[{"id":0,"start":0,"nodes":[1,2]},{"id":1,"start":9223372036854775808,"nodes":[2,1]}],"buckets":2,
+    "stores":[{"name":"s","consistency":{"replicas":2,"reads_required":1,"writes_required":2},"resolver":"siblings",
+        "sloppy":true,"fallbacks":"consistent","reads":"fast","value_bytes_max":10,"siblings_max":3}]}"#;
 
 #[test]
-fn a_document_of_an_older_program_is_read_as_settled() {
-    let cluster: Cluster = serde_json::from_str(OLDER).unwrap();
-    assert_eq!(cluster.nodes_changed, None);
-    assert_eq!(cluster.nodes_since(), Generation(3), "any document may have changed the nodes");
+fn what_a_document_does_not_say_is_as_in_a_new_cluster() {
+    let cluster: Cluster = serde_json::from_str(PLAIN).unwrap();
     assert!(cluster.nodes.iter().all(|node| node.weight.get() == 100 && node.role == Role::Serving));
     assert!(cluster.ring.is_settled());
     for partition in cluster.ring.partitions() {
@@ -191,8 +178,8 @@ fn a_document_of_an_older_program_is_read_as_settled() {
 
 #[test]
 fn fields_of_a_later_program_survive_a_rewrite() {
-    let later = OLDER
-        .replace(r#""generation":3"#, r#""form":2,"generation":3,"mood":{"of":["the",1,"day"]}"#)
+    let later = PLAIN
+        .replace(r#""generation":3"#, r#""generation":3,"mood":{"of":["the",1,"day"]}"#)
         .replace(r#""zone":"a""#, r#""zone":"a","engine":"v8""#)
         .replace(r#""start":0"#, r#""start":0,"heat":7"#)
         .replace(r#""nodes":[2,1]"#, r#""nodes":[2,1],"coming":{"step":"joint","nodes":[1,2],"why":"so"}"#)
@@ -212,12 +199,25 @@ fn fields_of_a_later_program_survive_a_rewrite() {
 }
 
 #[test]
-fn a_document_of_a_later_form_is_refused_by_its_number_whatever_else_it_holds() {
-    let later = r#"{"form":5,"name":7,"ring":"a circle"}"#;
-    let error = serde_json::from_str::<Cluster>(later).unwrap_err().to_string();
-    assert!(error.contains("form 5") && error.contains("up to form 4"), "{error}");
+fn a_document_of_another_form_is_refused_by_its_number_whatever_else_it_holds() {
+    let refused = |document: &str| serde_json::from_str::<Cluster>(document).unwrap_err().to_string();
+    let error = refused(r#"{"form":6,"name":7,"ring":"a circle"}"#);
+    let later = "the cluster document has form 6, and this program understands form 5: a later program wrote it; upgrade \
+                 this one";
+    assert!(error.starts_with(later), "{error}");
+    let earlier = "the cluster document has form 4, and this program understands form 5: an earlier program wrote it; \
+                   export the data with that program, and load it into a new cluster of this one";
+    let error = refused(r#"{"form":4,"name":7,"ring":"a circle"}"#);
+    assert!(error.starts_with(earlier), "{error}");
+    // Before forms were numbered.
+    let error = refused(&PLAIN.replace(r#""form":5,"#, ""));
+    assert!(error.contains("has form 1") && error.contains("an earlier program wrote it"), "{error}");
+}
+
+#[test]
+fn a_step_that_this_program_does_not_know_is_refused_by_its_name() {
     let unknown =
-        OLDER.replace(r#""nodes":[2,1]"#, r#""nodes":[2,1],"coming":{"step":"flying","nodes":[1,2]}"#);
+        PLAIN.replace(r#""nodes":[2,1]"#, r#""nodes":[2,1],"coming":{"step":"flying","nodes":[1,2]}"#);
     let error = serde_json::from_str::<Cluster>(&unknown).unwrap_err().to_string();
     assert!(error.contains("flying") && error.contains("reading-new"), "{error}");
 }
@@ -225,8 +225,8 @@ fn a_document_of_a_later_form_is_refused_by_its_number_whatever_else_it_holds() 
 #[test]
 fn documents_that_do_not_hold_together_are_refused_with_what_is_wrong() {
     let check = |from: &str, to: &str, says: &str| {
-        let edited = OLDER.replacen(from, to, 1);
-        assert_ne!(edited, OLDER, "{from}");
+        let edited = PLAIN.replacen(from, to, 1);
+        assert_ne!(edited, PLAIN, "{from}");
         let error = serde_json::from_str::<Cluster>(&edited).unwrap_err().to_string();
         assert!(error.contains(says), "{error}");
     };

@@ -116,7 +116,7 @@ impl Answers {
             }
         }
         let view = self.replica.view().get();
-        let own = view.cluster().nodes_since();
+        let own = view.cluster().nodes_changed;
         let guarded = kept.iter().map(|(_, place, tombstones)| (place.clone(), tombstones.clone())).collect();
         let confirm = Confirm { round, generation, keys: Arc::new(guarded) };
         let now = self.clock.now();

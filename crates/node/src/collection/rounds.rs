@@ -256,7 +256,7 @@ impl Collection {
         let id = RoundId(ports.entropy.next_u64());
         // Rounds depend on who is a member, not on who holds what: they go on while partitions move.
         let view = self.answers.replica.view().get();
-        let (members, generation) = (members(&view), view.cluster().nodes_since());
+        let (members, generation) = (members(&view), view.cluster().nodes_changed);
         let mut actions = Vec::new();
         let count = keys.len() as u32;
         let mut round = Round::start(members, count, generation, ports.clock.now(), &mut actions);
@@ -345,7 +345,7 @@ impl Collection {
             return RoundEvent::ServiceFailed;
         }
         match documents::read_cluster(&*service).await {
-            Ok(Some(cluster)) => RoundEvent::Completed(cluster.nodes_since()),
+            Ok(Some(cluster)) => RoundEvent::Completed(cluster.nodes_changed),
             _ => RoundEvent::ServiceFailed,
         }
     }

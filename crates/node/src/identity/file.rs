@@ -2,6 +2,8 @@
 //!
 //! Must never: read a file whose checksum does not fit, or leave half of one in the place of another.
 
+use std::cmp::Ordering;
+
 use model::NodeId;
 use runtime::{Disk, DiskError};
 
@@ -76,8 +78,10 @@ fn parse(text: &str) -> Result<Remembered, IdentityError> {
         .strip_prefix("tontine-identity ")
         .and_then(|format| format.parse::<u32>().ok())
         .ok_or_else(|| damaged("its first line is not that of an identity file"))?;
-    if format > FORMAT {
-        return Err(IdentityError::Newer { found: format });
+    match format.cmp(&FORMAT) {
+        Ordering::Greater => return Err(IdentityError::Newer { found: format }),
+        Ordering::Less => return Err(IdentityError::Earlier { found: format }),
+        Ordering::Equal => {}
     }
     let body = checked(text)?;
     let field = |name: &str| {
@@ -91,11 +95,9 @@ fn parse(text: &str) -> Result<Remembered, IdentityError> {
             .map(NodeId)
             .ok_or_else(|| damaged("it names no node"))?,
         incarnation: number("incarnation").ok_or_else(|| damaged("it names no incarnation"))?,
-        contents: field("contents").unwrap_or_default(),
         password_required: field("password").is_some(),
         holds: body.lines().filter_map(held).collect(),
-        births: number("births"),
-        stop: number("stop"),
+        stopped: number("births").zip(number("stop")),
     })
 }
 

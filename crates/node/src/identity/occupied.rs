@@ -26,8 +26,8 @@ const FILES: [&str; 11] = [
 ];
 /// Its directories.
 const DIRECTORIES: [&str; 4] = ["stores", "hints", "artifacts", super::bring_back::DIRECTORY];
-/// How the names of the other ones begin: what was set aside, and what an earlier version began anew.
-const DIRECTORIES_BEGIN: [&str; 2] = ["set-aside-", "since-"];
+/// How the names of the other ones begin: what was set aside.
+const DIRECTORIES_BEGIN: &str = "set-aside-";
 /// What says nothing: a new file system brings the one along, and others than nodes hold directories with the other.
 const NEUTRAL: [&str; 2] = ["lost+found", "lock"];
 /// Names that are shown at most.
@@ -85,7 +85,7 @@ fn node_below(disk: &dyn Disk, name: &str) -> Option<Below> {
 fn is_of_a_node(name: &str) -> bool {
     FILES.contains(&name.strip_suffix(".new").unwrap_or(name))
         || DIRECTORIES.contains(&name)
-        || DIRECTORIES_BEGIN.iter().any(|begin| name.starts_with(begin))
+        || name.starts_with(DIRECTORIES_BEGIN)
 }
 
 fn list(mut names: Vec<String>) -> String {

@@ -36,7 +36,6 @@ pub(super) struct Joined {
     pub(super) identity: Identity,
     pub(super) stamper: Arc<Stamper>,
     /// Where below the data directory the records lie.
-    pub(super) contents: String,
     pub(super) replica: Arc<Replica>,
     /// What it has lost.
     pub(super) refill: Refill,
@@ -97,18 +96,17 @@ pub(super) async fn join(
     let (mut gone, back) = match engines.forget() {
         true => identity.refuse_to_forget().map(|()| Default::default())?,
         false => (
-            identity.gone(&find_lost(engines, identity.contents(), &cluster)?),
+            identity.gone(&find_lost(engines, &cluster)?),
             bring_back::find(&**disk, &cluster).map_err(IdentityError::Disk)?,
         ),
     };
-    gone.retain(|gone| back.iter().all(|store| gone.engine != store_engine(identity.contents(), store)));
+    gone.retain(|gone| back.iter().all(|store| gone.engine != store_engine(store)));
     // What makes way for what is brought back is set aside like what is not the node's own.
     let replaced: Vec<Gone> = back
         .iter()
-        .map(|store| Gone { engine: store_engine(identity.contents(), store), replaced: true })
+        .map(|store| Gone { engine: store_engine(store), replaced: true })
         .chain(gone.iter().cloned())
         .collect();
-    let contents_before = identity.contents().to_owned();
     let known = known_of(coordination, config.id, identity.incarnation_before().is_none()).await?;
     let standing = identity.settle(known, ports.clock.wall(), &replaced);
     let registered = introduce(config, ports, coordination, &cluster, (&identity, standing)).await?;
@@ -117,14 +115,14 @@ pub(super) async fn join(
     // Before its epoch, which must not be that of contents that are no part of it.
     let aside = identity.set_aside().await.map_err(IdentityError::Disk)?;
     let only_copies = match &aside {
-        Some(directory) => only_copies(&**disk, &cluster, &format!("{directory}/{contents_before}"))?,
+        Some(directory) => only_copies(&**disk, &cluster, directory)?,
         None => Vec::new(),
     };
     let epochs = settle_epochs(disk, coordination, standing).await?;
     refuse_elsewhere(coordination).await?;
     identity.begin().await?;
     for store in &back {
-        let engine = store_engine(identity.contents(), store);
+        let engine = store_engine(store);
         bring_back::take(&**disk, store, &engine).await.map_err(IdentityError::Disk)?;
     }
     let told = remember_member(coordination, config.id, &identity, standing).await?;
@@ -132,21 +130,20 @@ pub(super) async fn join(
         Stamper::new(config.id, identity.incarnation(), identity.births_used(), ports.clock.clone());
     let stamper = Arc::new(stamper);
     stamper.rise_above(epochs.known().floor);
-    let contents = identity.contents().to_owned();
     let mut remembered = crate::antientropy::recall(&**disk).await.map_err(IdentityError::Disk)?;
     if standing.owns_nothing() {
         remembered.clear();
     }
-    remembered.retain(|store, _| replaced.iter().all(|gone| gone.engine != store_engine(&contents, store)));
-    let hints_engine = open(engines, &format!("{contents}{HINTS}")).await?;
+    remembered.retain(|store, _| replaced.iter().all(|gone| gone.engine != store_engine(store)));
+    let hints_engine = open(engines, HINTS).await?;
     let hints = Arc::new(Hints::new(hints_engine, stamper.clone(), config.hint_bytes_max));
     let mut stores = Vec::new();
     for definition in &cluster.stores {
         let trees = remembered.remove(definition.name.as_str()).unwrap_or_default();
         let margin = config.expiry.margin;
-        stores.push(open_store(engines, &contents, definition, &stamper, (trees, margin)).await?);
+        stores.push(open_store(engines, definition, &stamper, (trees, margin)).await?);
     }
-    let found = find_engines(engines, engine_names(&contents, &cluster))?;
+    let found = find_engines(engines, engine_names(&cluster))?;
     identity.hold(found).await.map_err(IdentityError::Disk)?;
     let view = begin(disk, cluster, stores).await;
     for store in view.get().stores() {
@@ -156,8 +153,7 @@ pub(super) async fn join(
     }
     let replica =
         Arc::new(Replica::new(config.id, view, hints, epochs, (ports.tasks.clone(), ports.clock.clone())));
-    let joined =
-        Joined { identity, stamper, contents, replica, refill, standing, gone, back, aside, only_copies };
+    let joined = Joined { identity, stamper, replica, refill, standing, gone, back, aside, only_copies };
     Ok((joined, registered && told))
 }
 
@@ -216,11 +212,11 @@ async fn begin(disk: &Arc<dyn Disk>, cluster: Cluster, stores: Vec<Arc<LocalStor
 }
 
 /// The stores of one replica of which something lies below a directory, set aside: nobody has another copy of that.
-fn only_copies(disk: &dyn Disk, cluster: &Cluster, contents: &str) -> Result<Vec<String>, StartError> {
+fn only_copies(disk: &dyn Disk, cluster: &Cluster, directory: &str) -> Result<Vec<String>, StartError> {
     let mut stores = Vec::new();
     for store in cluster.stores.iter().filter(|store| store.consistency.replicas <= 1) {
         let name = store.name.as_str();
-        let files = disk.list(&store_engine(contents, name)).map_err(IdentityError::Disk)?;
+        let files = disk.list(&format!("{directory}/{}", store_engine(name))).map_err(IdentityError::Disk)?;
         if !files.is_empty() {
             stores.push(name.to_owned());
         }
@@ -229,14 +225,14 @@ fn only_copies(disk: &dyn Disk, cluster: &Cluster, contents: &str) -> Result<Vec
 }
 
 /// The name of a store's engine.
-pub(super) fn store_engine(contents: &str, store: &str) -> String {
-    format!("{contents}{STORES}{store}")
+pub(super) fn store_engine(store: &str) -> String {
+    format!("{STORES}{store}")
 }
 
 /// The engines of a node of this cluster.
-fn engine_names(contents: &str, cluster: &Cluster) -> Vec<String> {
-    let stores = cluster.stores.iter().map(|store| store_engine(contents, store.name.as_str()));
-    stores.chain([format!("{contents}{HINTS}")]).collect()
+fn engine_names(cluster: &Cluster) -> Vec<String> {
+    let stores = cluster.stores.iter().map(|store| store_engine(store.name.as_str()));
+    stores.chain([HINTS.to_owned()]).collect()
 }
 
 /// What lies under these names.
@@ -250,10 +246,10 @@ pub(super) fn find_engines(engines: &dyn Engines, names: Vec<String>) -> Result<
 
 /// What lies under the names of a node's engines. What is left of a store without another replica counts as all there
 /// is: it is better than nothing.
-fn find_lost(engines: &dyn Engines, contents: &str, cluster: &Cluster) -> Result<Vec<Found>, StartError> {
-    let mut found = find_engines(engines, engine_names(contents, cluster))?;
+fn find_lost(engines: &dyn Engines, cluster: &Cluster) -> Result<Vec<Found>, StartError> {
+    let mut found = find_engines(engines, engine_names(cluster))?;
     for store in cluster.stores.iter().filter(|store| store.consistency.replicas <= 1) {
-        let name = store_engine(contents, store.name.as_str());
+        let name = store_engine(store.name.as_str());
         for (_, remains) in found.iter_mut().filter(|(engine, _)| *engine == name) {
             if let Remains::Part(number) = *remains {
                 *remains = Remains::Whole(number);
@@ -272,12 +268,11 @@ pub(super) async fn open(
 
 pub(super) async fn open_store(
     engines: &dyn Engines,
-    contents: &str,
     definition: &Store,
     stamper: &Arc<Stamper>,
     (trees, margin): (BTreeMap<PartitionId, Tree>, Duration),
 ) -> Result<Arc<LocalStore>, StartError> {
-    let engine = open(engines, &store_engine(contents, definition.name.as_str())).await?;
+    let engine = open(engines, &store_engine(definition.name.as_str())).await?;
     // An older record in the place of a damaged one leaves their number as it was, but not the tree.
     let damaged = engine.repairable().is_some_and(|engine| engine.damage().found > 0);
     let trees = if damaged { BTreeMap::new() } else { trees };
@@ -314,7 +309,7 @@ pub(super) async fn remember_member(
     identity: &Identity,
     standing: Standing,
 ) -> Result<bool, StartError> {
-    let redeemed = if let Standing::Stopped { stop } = standing { stop } else { None };
+    let redeemed = if let Standing::Stopped { stop } = standing { Some(stop) } else { None };
     let member = documents::Member { incarnation: identity.incarnation(), redeemed };
     match documents::write_member(coordination, id, &member).await {
         Ok(()) => Ok(true),

@@ -163,7 +163,7 @@ mod tests {
     #[test]
     fn a_partition_counts_as_merged_only_when_every_bucket_is() {
         let mut before = cluster();
-        before.buckets = Some(8);
+        before.buckets = 8;
         before.stores[0].consistency.replicas = 2;
         let home = Home::of(&before);
         let (node, own) = (home.start(), NodeId(1));

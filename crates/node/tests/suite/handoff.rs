@@ -120,7 +120,7 @@ async fn hints_for_a_node_that_was_removed_reach_its_successors() {
     let zones: Vec<_> = nodes.iter().map(|node| (node.id, node.zone.clone())).collect();
     let smaller = Cluster {
         generation: Generation(2),
-        nodes_changed: Some(Generation(2)),
+        nodes_changed: Generation(2),
         nodes,
         ring: Ring::equal_slices(8, &zones),
         ..view.cluster().as_ref().clone()

@@ -95,7 +95,7 @@ async fn a_clean_stop_keeps_the_incarnation_and_any_other_end_takes_a_new_one() 
 }
 
 #[tokio::test]
-async fn a_directory_of_another_node_a_newer_version_or_a_damaged_one_is_refused() {
+async fn a_directory_of_another_node_another_version_or_a_damaged_one_is_refused() {
     let (disk, service) = (Arc::new(SimulatedDisk::new(1)), MemoryService::new());
     start(&disk, 1, &service).await.unwrap().stop().await.unwrap();
     let refusal = |answer: Result<Arc<Node>, StartError>| match answer {
@@ -108,7 +108,10 @@ async fn a_directory_of_another_node_a_newer_version_or_a_damaged_one_is_refused
     write_identity(&disk, "tontine-identity 9\nsomething new\n");
     let newer = refusal(start(&disk, 1, &service).await);
     assert!(matches!(newer, IdentityError::Newer { found: 9 }), "{newer}");
-    for damaged in ["", "tontine-identity 1\nnode 1\n", "tontine-identity 1\nnode 1\nchecksum 00\n"] {
+    write_identity(&disk, "tontine-identity 1\nsomething old\n");
+    let earlier = refusal(start(&disk, 1, &service).await);
+    assert!(matches!(earlier, IdentityError::Earlier { found: 1 }), "{earlier}");
+    for damaged in ["", "tontine-identity 2\nnode 1\n", "tontine-identity 2\nnode 1\nchecksum 00\n"] {
         write_identity(&disk, damaged);
         let error = refusal(start(&disk, 1, &service).await);
         assert!(matches!(error, IdentityError::Damaged { .. }), "{damaged:?}: {error}");

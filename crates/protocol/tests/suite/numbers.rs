@@ -57,7 +57,7 @@ fn a_plan_for_fewer_replicas_copies_nothing_and_one_for_the_same_numbers_is_empt
 
 #[test]
 fn a_plan_is_empty_only_without_moves_other_bounds_and_other_numbers() {
-    let before = Cluster { buckets: Some(64), ..four((2, 1, 2)) };
+    let before = Cluster { buckets: 64, ..four((2, 1, 2)) };
     let wishes =
         [Wish::Move { partitions: vec![PartitionId(0)], from: NodeId(1), to: NodeId(3) }, split(0, None)];
     for wish in wishes.into_iter().chain([numbers((3, 2, 2))]) {

@@ -210,7 +210,7 @@ fn as_many_moves_begin_as_the_document_has_room_for() {
 #[test]
 fn as_many_moves_begin_as_fit_whatever_the_room() {
     let zoned: Vec<_> = (1..=3).map(|id| (NodeId(id), Zone("z".to_owned()))).collect();
-    let settled = Cluster { ring: Ring::equal_slices(8, &zoned), ..cluster(3, 2, 2) };
+    let settled = Cluster { ring: Ring::equal_slices(8, &zoned), buckets: 8, ..cluster(3, 2, 2) };
     let moves: Vec<_> = (0..8).map(|id| (PartitionId(id), ids([1, 2, 4]))).collect();
     let begun: Vec<Cluster> = (0..=8).map(|count| steps::begin(&settled, &moves[..count]).unwrap()).collect();
     for count in 1..=8 {

@@ -15,7 +15,7 @@ impl Setup {
 
     /// The same run with other bounds of partitions, where partitions move.
     pub fn with_bounds(self) -> Setup {
-        let buckets = *Dice::apart(self.seed, 27).pick(&[None, Some(8), Some(16), Some(32), Some(64)]);
+        let buckets = *Dice::apart(self.seed, 27).pick(&[1, 8, 16, 32, 64]);
         Setup { buckets, reshapes: self.moves, ..self }
     }
 

@@ -18,7 +18,7 @@ impl Setup {
         (setup.monotonic, setup.expiring) = (false, 0);
         (setup.without, setup.storms) = (Vec::new(), 0);
         (setup.moves, setup.headmasters) = (false, false);
-        (setup.buckets, setup.reshapes) = (None, false);
+        (setup.buckets, setup.reshapes) = (1, false);
         setup.readers = 0;
         setup.service = MemoryFaults::default();
         (setup.redis_clients, setup.workers) = (0, 1);
@@ -166,7 +166,7 @@ impl Setup {
             }
             Plant::CutsUnannounced => {
                 (self.nodes, self.moves, self.keys, self.walks) = (5, true, 40, 500);
-                (self.buckets, self.reshapes) = (Some(64), true);
+                (self.buckets, self.reshapes) = (64, true);
                 (Vec::new(), 0)
             }
             Plant::NumbersAtOnce => {

@@ -163,7 +163,10 @@ fn refusals_say_what_is_wrong_and_which_error_to_answer() {
     let peer = DecodeError::UnknownTag { what: "a peer", tag: 2 };
     assert_eq!(decode(b"\x01\x01\x01\x01\x00\x02\x00"), peer);
     assert_eq!(decode(b"\x01\x01\x01\x01\x00\x00\x01\xff"), DecodeError::NotText);
-    assert_eq!(decode(b"\x23\x01\x01\x00\x01s\x07\xff\xff\xff\x07"), DecodeError::ListTooLong { count: 0xff_ffff });
+    assert_eq!(
+        decode(b"\x23\x01\x01\x00\x01s\x07\xff\xff\xff\x07"),
+        DecodeError::ListTooLong { count: 0xff_ffff }
+    );
     assert_eq!(decode(b"\x23\x01\x01\x00\x01s\x07\xff\xff\xff\x07").code(), ErrorCode::TooManyKeys);
     assert_eq!(decode(b"\x23\x01\x01\x00\x01s\x07\xff\x01"), DecodeError::Truncated, "no room for 255 keys");
     let unknown = decode_response(Bytes::from_static(b"\xff\x01\x01\x00\x00\x00")).unwrap_err();

@@ -492,8 +492,8 @@ fn nodes_that_would_stay_behind_are_named_before_anything_is_changed() {
         let refused = now(migrate(&Ends { user: user.to_owned(), ..ends(&from, &to) }, "a"));
         refused.unwrap_err().to_string()
     };
-    let older = refusal(&active(1, None), "");
-    assert!(older.contains("n1 would stay behind") && older.contains("upgrade it first"), "{older}");
+    let stays = refusal(&active(1, None), "");
+    assert!(stays.contains("n1 would stay behind") && stays.contains("stop it first"), "{stays}");
     let bare = refusal(&active(1, Some("")), "shop");
     assert!(bare.contains("without credentials instead of those of user \"shop\""), "{bare}");
     drop(session);

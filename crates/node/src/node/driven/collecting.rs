@@ -223,7 +223,7 @@ fn changed_in_a_round(newer: Cluster) -> (usize, VersionSet) {
 
 #[test]
 fn nothing_is_collected_when_the_cluster_document_has_changed_since_the_round_began() {
-    let nodes_changed = Some(Generation(2));
+    let nodes_changed = Generation(2);
     let newer = Cluster { generation: Generation(2), nodes_changed, ..cluster() };
     assert_eq!(changed_in_a_round(newer), (0, deleted()), "a node that joined may hold what it covers");
 }

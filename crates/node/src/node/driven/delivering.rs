@@ -194,7 +194,7 @@ fn a_hint_for_a_node_that_left_is_removed_when_its_content_is_durable_where_it_b
     let node = home.start();
     park(&home, &node, &KEY, &old());
     let mut smaller = model::Cluster { generation: model::Generation(2), ..super::home::cluster() };
-    smaller.nodes_changed = Some(smaller.generation);
+    smaller.nodes_changed = smaller.generation;
     smaller.nodes.remove(1);
     let zones: Vec<_> = smaller.nodes.iter().map(|node| (node.id, node.zone.clone())).collect();
     smaller.ring = model::Ring::equal_slices(2, &zones);
@@ -221,7 +221,7 @@ fn a_node_that_has_left_or_is_about_to_takes_no_hints() {
         let home = Home::new();
         let node = home.start();
         let mut next = model::Cluster { generation: model::Generation(2), ..super::home::cluster() };
-        next.nodes_changed = Some(next.generation);
+        next.nodes_changed = next.generation;
         next.nodes[0].role = model::Role::Leaving;
         let zones = next.nodes.iter().skip(usize::from(!is_listed)).map(|node| (node.id, node.zone.clone()));
         next.ring = model::Ring::equal_slices(2, &zones.collect::<Vec<_>>());

@@ -333,7 +333,7 @@ fn damage_of_unknown_keys_is_told_of_until_all_was_compared_with_every_other_rep
 pub(super) type Others = Vec<(Home, Arc<Node>)>;
 
 /// A node whose disk was lost, in so many buckets, and the two others, with some keys; it is not started again yet.
-fn lost(buckets: Option<u32>) -> (Home, Others, Vec<Bytes>) {
+fn lost(buckets: u32) -> (Home, Others, Vec<Bytes>) {
     lost_from(Home::of(&Cluster { buckets, ..cluster() }))
 }
 
@@ -359,7 +359,7 @@ pub(super) fn left(node: &Node) -> usize {
 /// It had everything when it gave it, and has lost it since.
 #[test]
 fn what_a_peer_gave_that_is_another_at_the_end_of_the_exchange_makes_nothing_whole() {
-    let (home, others, _) = lost(None);
+    let (home, others, _) = lost(2);
     let is_another = Arc::new(AtomicBool::new(true));
     for (_, node) in &others {
         let is_another = is_another.clone();
@@ -382,7 +382,7 @@ fn what_a_peer_gave_that_is_another_at_the_end_of_the_exchange_makes_nothing_who
 /// By the newer document others may hold the partition, and may have acknowledged more.
 #[test]
 fn an_exchange_that_ends_under_another_document_makes_nothing_whole() {
-    let (home, others, _) = lost(None);
+    let (home, others, _) = lost(2);
     let mut newer = Cluster { generation: Generation(2), ..cluster() };
     newer.stores[0].since = Generation(2);
     let node = Arc::new(Mutex::new(Weak::<Node>::new()));
@@ -408,7 +408,7 @@ fn an_exchange_that_ends_under_another_document_makes_nothing_whole() {
 
 #[test]
 fn a_long_refill_tells_how_far_it_is_every_ten_seconds_and_goes_on_from_there_after_a_power_cut() {
-    let (home, others, keys) = lost(Some(32));
+    let (home, others, keys) = lost(32);
     let slow = |seconds: u64| {
         for (_, peer) in &others {
             let (its, stage) = (Arc::downgrade(peer), home.stage.clone());
@@ -441,7 +441,7 @@ fn a_long_refill_tells_how_far_it_is_every_ten_seconds_and_goes_on_from_there_af
 /// Each in vain takes time, and what others could give would wait for it.
 #[test]
 fn a_peer_that_refuses_is_asked_once_in_a_round_of_a_refill() {
-    let (home, others, _) = lost(Some(16));
+    let (home, others, _) = lost(16);
     let asked = Arc::new(Mutex::new(Vec::new()));
     for (other, peer) in &others {
         let (asked, id) = (asked.clone(), other.config.id);
@@ -507,7 +507,7 @@ fn who_enters_brings_all_in_from_the_one_whose_place_it_takes() {
 #[test]
 fn buckets_that_hold_little_are_waited_for_many_at_a_time() {
     let mut document = cluster();
-    document.buckets = Some(512);
+    document.buckets = 512;
     let mut three = Three::over(document);
     let (_, to) = three.ends();
     let asked = Arc::new(AtomicUsize::new(0));

@@ -50,7 +50,7 @@ impl Three {
 
     fn of(replicas: u8, more: &[(&str, u8)], synced: fn(Home) -> Home) -> Three {
         // Four for each partition: a step waits for all of them.
-        Three::among(Cluster { buckets: Some(8), ..cluster() }, replicas, more, synced)
+        Three::among(Cluster { buckets: 8, ..cluster() }, replicas, more, synced)
     }
 
     fn among(mut document: Cluster, replicas: u8, more: &[(&str, u8)], synced: fn(Home) -> Home) -> Three {

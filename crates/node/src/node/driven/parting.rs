@@ -75,7 +75,7 @@ fn of_two_stores(writes_required: u8) -> Cluster {
 /// The cluster of one store after node 2 has left.
 fn smaller() -> Cluster {
     let mut smaller = Cluster { generation: Generation(2), ..cluster() };
-    smaller.nodes_changed = Some(smaller.generation);
+    smaller.nodes_changed = smaller.generation;
     smaller.nodes.remove(1);
     let zones: Vec<_> = smaller.nodes.iter().map(|node| (node.id, node.zone.clone())).collect();
     smaller.ring = Ring::equal_slices(2, &zones);
@@ -159,7 +159,7 @@ fn a_hint_that_is_given_up_goes_to_the_replicas_of_its_own_key_only() {
     let two = Consistency { replicas: 2, reads_required: 1, writes_required: 1 };
     document.stores = vec![Store::new(StoreName::new("s").unwrap(), two).unwrap()];
     let zones: Vec<_> = document.nodes.iter().map(|node| (node.id, node.zone.clone())).collect();
-    document.ring = Ring::equal_slices(12, &zones);
+    (document.ring, document.buckets) = (Ring::equal_slices(12, &zones), 16);
     let mut home = Home::of(&document);
     impatient(&mut home);
     let got = third(&home);
@@ -292,7 +292,7 @@ fn as_many_as_256_parts_can_be_stopped_and_one_more_when_one_of_them_is_started(
     use AntiEntropyOrder::{Start, Stop};
     let mut document = cluster();
     let zones: Vec<_> = document.nodes.iter().map(|node| (node.id, node.zone.clone())).collect();
-    document.ring = Ring::equal_slices(300, &zones);
+    (document.ring, document.buckets) = (Ring::equal_slices(300, &zones), 512);
     let home = Home::of(&document);
     let node = home.start();
     let ids: Vec<u32> = document.ring.partitions().iter().map(|partition| partition.id.0).collect();

@@ -90,8 +90,6 @@ pub enum Refusal {
         /// Buckets of the cluster.
         buckets: u32,
     },
-    /// The cluster has no buckets, so no bounds can change.
-    NoBuckets,
     /// Not every partition can be cut: one is a single bucket.
     NotDoubled {
         /// The partition.
@@ -162,11 +160,6 @@ impl fmt::Display for Refusal {
                 f,
                 "partition {partition} cannot be cut: it is one bucket, and the cluster was made with {buckets} buckets, \
                  so it has at most {buckets} partitions; a new cluster may have more: export the data and load it there"
-            ),
-            Refusal::NoBuckets => write!(
-                f,
-                "the partitions of this cluster are no equal slices, and its document names no buckets: their bounds \
-                 cannot change"
             ),
             Refusal::NotDoubled { partition, buckets } => write!(
                 f,

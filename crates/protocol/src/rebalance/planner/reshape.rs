@@ -92,7 +92,6 @@ impl Reshape {
             let position = cluster.ring.partitions().iter().position(|known| known.id == id);
             position.ok_or(Refusal::PartitionUnknown { partition: id })
         };
-        grid(cluster)?;
         match (find(partition)?, find(other)?) {
             (first, second) if second == first + 1 => Ok(Reshape::Join { partition, other }),
             (first, second) if first == second + 1 => {
@@ -132,7 +131,7 @@ impl Reshape {
         check_count(count)?;
         let ring =
             Ring::new(partitions).expect("cuts lie within their partitions, and neighbours are joined");
-        let reshaped = Cluster { generation, ring, buckets: Some(grid(cluster)?), ..cluster.clone() };
+        let reshaped = Cluster { generation, ring, ..cluster.clone() };
         let bytes = reshaped.document_bytes();
         if bytes > bytes_max {
             return Err(Refusal::TooLarge { partitions: count, bytes, bytes_max });
@@ -210,7 +209,7 @@ fn check_settled(partition: &Partition) -> Result<(), Refusal> {
 
 /// Where a partition is cut, if it can be cut there.
 fn cut(cluster: &Cluster, partition: &Partition, at: Option<u64>) -> Result<u64, Refusal> {
-    let buckets = grid(cluster)?;
+    let buckets = cluster.buckets;
     let narrow = Refusal::Narrow { partition: partition.id, buckets };
     let Some(tokens) = cluster.bucket_tokens() else { return Err(narrow) };
     let (first, last) = cluster.ring.bounds(partition.id).expect("it is of this ring");
@@ -222,11 +221,6 @@ fn cut(cluster: &Cluster, partition: &Partition, at: Option<u64>) -> Result<u64,
     let at = at.unwrap_or(first.0 + whole / 2 * tokens);
     let fits = (between.0..=between.1).contains(&at) && at.is_multiple_of(tokens);
     if fits { Ok(at) } else { Err(Refusal::Cut { partition: partition.id, at, between, tokens }) }
-}
-
-/// How many buckets the cluster has.
-fn grid(cluster: &Cluster) -> Result<u32, Refusal> {
-    cluster.bucket_count().ok_or(Refusal::NoBuckets)
 }
 
 /// The least id above all that the ring has.
