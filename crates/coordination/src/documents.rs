@@ -134,6 +134,14 @@ pub enum ReadError {
         /// What is wrong with it.
         reason: String,
     },
+    /// Another program wrote the content, in a form that this one does not understand.
+    #[error("document {path} is not for this program: {reason}")]
+    OtherForm {
+        /// The document.
+        path: DocumentPath,
+        /// Which form it has, and what to do.
+        reason: String,
+    },
     /// The documents are in another service.
     #[error("the documents of cluster {:?} have moved to {}; name that address", .0.name, .0.to)]
     Moved(Box<Move>),

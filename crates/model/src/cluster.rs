@@ -20,7 +20,7 @@ use crate::routing::{PreferenceList, replicas_to_come};
 use crate::store::{FallbackOrder, Store, StoreName};
 
 pub use check::ClusterError;
-pub use document::FORM;
+pub use document::{FORM, refused_form};
 pub use numbers::{Accepted, NumbersError};
 pub use stores::{ArtifactsError, CreateStoreError};
 

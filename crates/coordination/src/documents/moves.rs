@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::{ReadError, cluster_path, decode, encode};
-use crate::{CoordinationError, CoordinationService, DocumentVersion, Expected};
+use crate::{CoordinationError, CoordinationService, DocumentPath, DocumentVersion, Expected};
 
 /// A move of all documents of a cluster from one service to another.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -98,13 +98,20 @@ pub(super) fn read_standing(data: &[u8]) -> Result<Standing, ReadError> {
     let path = cluster_path();
     match decode::<Form>(&path, data)? {
         Form { moving: Some(this), cluster: Some(cluster), .. } => {
-            Ok(Standing::Moving(this, decode(&path, cluster.get().as_bytes())?))
+            Ok(Standing::Moving(this, read(&path, cluster.get().as_bytes())?))
         }
         Form { moved: Some(this), .. } => Ok(Standing::Moved(this)),
         Form { arriving: Some(this), cluster, before, .. } => {
             Ok(Standing::Arriving(Arriving { this, cluster: cluster.map(text), before: before.map(text) }))
         }
-        _ => Ok(Standing::InForce(decode(&path, data)?)),
+        _ => Ok(Standing::InForce(read(&path, data)?)),
+    }
+}
+
+fn read(path: &DocumentPath, data: &[u8]) -> Result<Cluster, ReadError> {
+    match model::cluster::refused_form(data) {
+        Some(reason) => Err(ReadError::OtherForm { path: path.clone(), reason }),
+        None => decode(path, data),
     }
 }
 

@@ -5,7 +5,7 @@
 
 use std::cmp::Ordering;
 
-use serde::de::Error;
+use serde::de::{Error, IgnoredAny};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::{Cluster, Generation};
@@ -18,31 +18,44 @@ use crate::store::Store;
 /// The form of documents that this program writes, and the only one that it understands. A form that later programs add
 /// gets the next number; one that they still understand is no reason to refuse a document.
 pub const FORM: u32 = 5;
+/// That of documents from before forms were numbered.
+const FORM_UNNAMED: u32 = 1;
 
 /// A form that this program understands.
 struct Form;
 
 impl<'de> Deserialize<'de> for Form {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        // Programs from before forms were numbered named none.
-        Form::of(Option::deserialize(deserializer)?.unwrap_or(1))
+        Form::of(Option::deserialize(deserializer)?.unwrap_or(FORM_UNNAMED))
     }
+}
+
+/// What is looked at first.
+#[derive(Deserialize)]
+struct Head {
+    form: Option<u32>,
+    ring: Option<IgnoredAny>,
+}
+
+/// Why this program does not understand a cluster document, if that is because of the document's form.
+pub fn refused_form(json: &[u8]) -> Option<String> {
+    let Head { form, ring } = serde_json::from_slice(json).ok()?;
+    let form = form.or(ring.map(|_| FORM_UNNAMED))?;
+    let says = match form.cmp(&FORM) {
+        Ordering::Equal => return None,
+        Ordering::Greater => "a later program wrote it; upgrade this one",
+        Ordering::Less => {
+            "an earlier program wrote it; export the data with that program, and load it into a new cluster of this one"
+        }
+    };
+    Some(format!("it has form {form}, and this program understands form {FORM}: {says}"))
 }
 
 impl Form {
     fn of<E: Error>(form: u32) -> Result<Form, E> {
-        let refused = |says: &str| {
-            E::custom(format!(
-                "the cluster document has form {form}, and this program understands form {FORM}: {says}"
-            ))
-        };
-        match form.cmp(&FORM) {
-            Ordering::Equal => Ok(Form),
-            Ordering::Greater => Err(refused("a later program wrote it; upgrade this one")),
-            Ordering::Less => Err(refused(
-                "an earlier program wrote it; export the data with that program, and load it into a new cluster of this \
-                 one",
-            )),
+        match form == FORM {
+            true => Ok(Form),
+            false => Err(E::custom(format!("form {form}, and this program understands form {FORM}"))),
         }
     }
 }
