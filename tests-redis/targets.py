@@ -112,7 +112,7 @@ class TontineCluster(Process):
     def __init__(self, binary: Path) -> None:
         assert binary.is_file(), f"{binary} is not there: cargo build --profile proof -p cli"
         folder = scratch_folder()
-        command = [str(binary.resolve()), "dev", "--nodes", "3", "--separate-processes"]
+        command = [str(binary.resolve()), "dev", "--nodes", "3"]
         super().__init__("tontine", [*command, "--data-dir", str(folder / "cluster")], folder)
         self.addresses = []
         self.native: list[str] = []

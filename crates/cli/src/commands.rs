@@ -20,9 +20,9 @@ use crate::keys::{
     SiblingsArguments,
 };
 use crate::load::LoadArguments;
-use crate::logging::{self, NodeLog};
+use crate::logging::NodeLog;
 use crate::manual::ManualArguments;
-use crate::node_command::NodeArguments;
+use crate::node_command::NodeVerb;
 use crate::plan_command::PlanCommand;
 use crate::repair::RepairCommand;
 use crate::serve::ServeArguments;
@@ -87,7 +87,7 @@ impl CommandLine for Arguments {
                 ("store", "it is about documents"),
                 ("deadline", "it asks the coordination service, which has limits of its own"),
             ],
-            "dev" | "node" | "serve" => &[CONNECT_NODE, STORE_NODE, DEADLINE_NODE],
+            "dev" | "serve" => &[CONNECT_NODE, STORE_NODE, DEADLINE_NODE],
             "completions" => &[
                 ("connect", "it does not contact a cluster"),
                 ("store", "it does not contact a cluster"),
@@ -138,8 +138,9 @@ pub enum Command {
     Dev(DevArguments),
     /// Run this machine's node of a cluster until Ctrl-C. It gets its id by itself.
     Serve(Box<ServeArguments>),
-    /// Run one node of a cluster until Ctrl-C; list, add, drain, remove or weigh nodes.
-    Node(Box<NodeArguments>),
+    /// List, add, drain, replace, remove or weigh nodes.
+    #[command(subcommand)]
+    Node(Box<NodeVerb>),
     /// Run a headmaster until Ctrl-C: the process that carries out plans and orders.
     Headmaster(HeadmasterArguments),
     /// Plan what moves between nodes: create, show, apply, abort.
@@ -203,7 +204,6 @@ impl Command {
     pub(crate) fn is_role(&self) -> bool {
         match self {
             Command::Dev(_) | Command::Serve(_) | Command::Headmaster(_) => true,
-            Command::Node(node) => node.verb.is_none(),
             _ => false,
         }
     }
@@ -211,13 +211,6 @@ impl Command {
     /// What nodes of this process log; `None` for a command that runs none.
     pub(crate) fn node_log(&self) -> Option<NodeLog> {
         match self {
-            Command::Dev(dev) if dev.separate_processes => None,
-            Command::Dev(dev) => {
-                Some(NodeLog { settings: dev.settings.log, file: Some(logging::nodes_file(&dev.data_dir)) })
-            }
-            Command::Node(node) if node.verb.is_none() => {
-                Some(NodeLog { settings: node.settings.log, file: node.log_file.clone() })
-            }
             Command::Serve(serve) => {
                 Some(NodeLog { settings: serve.settings.log, file: serve.log_file.clone() })
             }
@@ -234,7 +227,7 @@ pub(crate) fn carry_out(arguments: Arguments) -> Result<ExitCode, CliError> {
     let shared = arguments.shared;
     match arguments.command {
         Command::Dev(arguments) => dev::run(&shared, arguments),
-        Command::Node(command) => node_command::node(shared, *command),
+        Command::Node(verb) => block_on(node_command::run(shared, *verb)),
         Command::Headmaster(arguments) => headmaster::run(arguments),
         Command::Plan(command) => block_on(plan_command::run(shared, *command)),
         Command::Serve(arguments) => serve::run(&shared, *arguments),

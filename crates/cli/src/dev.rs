@@ -1,4 +1,7 @@
 //! `tontine dev`: a whole cluster on this machine, from one command.
+//!
+//! Each node is a process of its own, `tontine serve`, as on any machine; so is the headmaster beside them. Whichever of
+//! them ends, the others go on.
 
 mod arguments;
 pub(crate) mod creation;
@@ -21,7 +24,7 @@ use crate::headmaster::Beside;
 use crate::holder::PASSWORD_VARIABLE;
 use crate::output::Format;
 use crate::ready::{node_json, ready_line, stores_json};
-use crate::server::{EngineKind, NodeSpec, RunningNode};
+use crate::server::EngineKind;
 use crate::shared::{Shared, block_on};
 use crate::stop_signals::{STOP_WITH_STDIN, StopSignals};
 pub(crate) use arguments::{DevArguments, ShapeArguments, parse_consistency};
@@ -51,58 +54,24 @@ pub(crate) fn run(shared: &Shared, arguments: DevArguments) -> Result<ExitCode, 
         };
         let creation::Standing { mut cluster, own, place } =
             creation::create_or_find(&arguments, here).await?;
-        let (mine, added) = cluster.nodes.drain(..).partition(|node| own.is_none_or(|own| node.id <= own));
+        let (mine, added) = cluster.nodes.drain(..).partition(|node| node.id <= own);
         cluster.nodes = mine;
         for node in &added {
             say!("{}", added_line(node, &coordination_dir));
         }
-        let specs: Vec<NodeSpec> =
-            cluster.nodes.iter().map(|node| spec(&arguments, node, &cluster, &place)).collect();
+        if cluster.nodes.is_empty() {
+            return Err(CliError::Other(format!(
+                "the cluster in {} has no node that `tontine dev` made; start its nodes with `tontine serve`",
+                arguments.data_dir.display()
+            )));
+        }
         let beside = (!arguments.no_headmaster).then(|| headmaster_beside(&arguments, &place));
-        let ran = match arguments.separate_processes {
-            true => run_children(&arguments, format, &cluster, &specs).await,
-            false => run_here(&arguments, format, &cluster, &specs).await,
-        };
+        let ran = run_nodes(&arguments, format, &cluster, &place).await;
         if let Some(beside) = beside {
             beside.stop().await;
         }
         ran.map_err(CliError::once)
     })
-}
-
-async fn run_here(
-    arguments: &DevArguments,
-    format: Format,
-    cluster: &Cluster,
-    specs: &[NodeSpec],
-) -> Result<ExitCode, CliError> {
-    let mut signals = StopSignals::listen()?;
-    let mut running = Vec::new();
-    for spec in specs {
-        let started = async {
-            let session = crate::coordination::open(&spec.coordination, false).await?;
-            RunningNode::start(spec, cluster, session).await
-        };
-        match started.await {
-            Ok(node) => running.push(node),
-            Err(error) => {
-                for node in running {
-                    // What matters is why the other one did not start.
-                    let _ = node.stop().await;
-                }
-                return Err(error);
-            }
-        }
-    }
-    let process = Some(std::process::id());
-    greet(arguments, format, cluster, &vec![process; cluster.nodes.len()]);
-    signals.requested(false).await;
-    say!("stopping");
-    for node in running {
-        node.stop().await?;
-    }
-    say!("stopped cleanly; {}", kept_where(arguments));
-    Ok(ExitCode::SUCCESS)
 }
 
 /// One node's process, and how to start it again by hand.
@@ -114,25 +83,28 @@ struct NodeProcess {
     command_line: String,
 }
 
-async fn run_children(
+async fn run_nodes(
     arguments: &DevArguments,
     format: Format,
     cluster: &Cluster,
-    specs: &[NodeSpec],
+    place: &Place,
 ) -> Result<ExitCode, CliError> {
     let mut signals = StopSignals::listen()?;
-    let mut children = Vec::new();
-    for spec in specs {
-        match start_child(arguments, spec).await {
+    let starts = cluster.nodes.iter().map(|node| start_child(arguments, node.id, cluster.nodes.len(), place));
+    let (mut children, mut refused) = (Vec::new(), None);
+    for started in futures_util::future::join_all(starts).await {
+        match started {
             Ok(child) => children.push(child),
-            Err(error) => {
-                // They hold their directories until they have ended, which must not meet the next start.
-                for process in &mut children {
-                    stop_child(process).await;
-                }
-                return Err(error);
-            }
+            // Each has said why by itself.
+            Err(error) => refused = refused.or(Some(error)),
         }
+    }
+    if let Some(error) = refused {
+        // They hold their directories until they have ended, which must not meet the next start.
+        for process in &mut children {
+            stop_child(process).await;
+        }
+        return Err(error);
     }
     let processes: Vec<Option<u32>> = children.iter().map(|process| process.child.id()).collect();
     greet(arguments, format, cluster, &processes);
@@ -144,7 +116,7 @@ async fn run_children(
     }
     let all_ended = async {
         watch_children(&mut children).await;
-        none_registered(&specs[0].coordination).await
+        none_registered(place).await
     };
     let ended = signals.unless_requested(false, all_ended).await;
     if let Some(ended) = ended {
@@ -165,17 +137,24 @@ async fn run_children(
     Ok(if clean { ExitCode::SUCCESS } else { ExitCode::from(2) })
 }
 
-async fn start_child(arguments: &DevArguments, spec: &NodeSpec) -> Result<NodeProcess, CliError> {
+async fn start_child(
+    arguments: &DevArguments,
+    id: NodeId,
+    nodes: usize,
+    place: &Place,
+) -> Result<NodeProcess, CliError> {
     let program = std::env::current_exe().map_err(CliError::io("cannot find this program"))?;
     let mut words = vec![
-        "node".to_owned(),
-        format!("--id={}", spec.id.0),
-        format!("--cluster={}", spec.cluster),
-        format!("--data-dir={}", spec.data_dir.display()),
-        format!("--coordination={}", spec.coordination.address),
+        "serve".to_owned(),
+        // So that it also comes back as this one when its directory is lost.
+        format!("--id={}", id.0),
+        format!("--data-dir={}", arguments.data_dir.join(format!("node-{}", id.0)).display()),
+        format!("--coordination={}", place.address),
+        format!("--log-file={}", crate::logging::node_file(&arguments.data_dir, id).display()),
+        // It runs beside this process.
+        "--no-headmaster".to_owned(),
     ];
-    words.push(format!("--log-file={}", crate::logging::node_file(&arguments.data_dir, spec.id).display()));
-    words.extend(arguments.settings.as_arguments(spec.workers));
+    words.extend(arguments.settings.as_arguments(arguments.settings.workers_each(nodes)));
     let mut command = Command::new(&program);
     command.args(&words).arg(STOP_WITH_STDIN).stdin(Stdio::piped()).stdout(Stdio::piped());
     if arguments.settings.no_password {
@@ -187,16 +166,16 @@ async fn start_child(arguments: &DevArguments, spec: &NodeSpec) -> Result<NodePr
     }
     // Ctrl-C at the terminal reaches the whole group; the nodes shall wait for our word.
     command.process_group(0);
-    let mut child = command.spawn().map_err(CliError::io(format!("cannot start node {}", spec.id.0)))?;
+    let mut child = command.spawn().map_err(CliError::io(format!("cannot start node {}", id.0)))?;
     let stdout = child.stdout.take().expect("stdout is piped");
     let mut lines = BufReader::new(stdout).lines();
     match tokio::time::timeout(CHILD_START_TIME_MAX, lines.next_line()).await {
         Ok(Ok(Some(_))) => {}
-        Ok(_) => return Err(format!("node {} did not start; read its message above", spec.id.0).into()),
+        Ok(_) => return Err(format!("node {} did not start; read its message above", id.0).into()),
         Err(_) => {
             return Err(format!(
                 "node {} did not start within {CHILD_START_TIME_MAX:?}; read its log in {}",
-                spec.id.0,
+                id.0,
                 log_place(arguments).display()
             )
             .into());
@@ -206,7 +185,7 @@ async fn start_child(arguments: &DevArguments, spec: &NodeSpec) -> Result<NodePr
     command_line.extend(words);
     let command_line = crate::holder::shell(&command_line);
     let command_line = crate::holder::with_password(&command_line, arguments.settings.password.is_some());
-    Ok(NodeProcess { id: spec.id, stdin: child.stdin.take(), child, command_line })
+    Ok(NodeProcess { id, stdin: child.stdin.take(), child, command_line })
 }
 
 /// Says when a node ends; completes when all have.
@@ -260,27 +239,6 @@ async fn stop_child(process: &mut NodeProcess) -> bool {
     }
 }
 
-fn spec(arguments: &DevArguments, node: &Node, cluster: &Cluster, place: &Place) -> NodeSpec {
-    let settings = &arguments.settings;
-    NodeSpec {
-        id: node.id,
-        cluster: cluster.name.clone(),
-        data_dir: arguments.data_dir.join(format!("node-{}", node.id.0)),
-        coordination: place.clone(),
-        engine: settings.engine,
-        durability: settings.durability,
-        workers: settings.workers_each(cluster.nodes.len()),
-        password: settings.password.clone(),
-        no_password: settings.no_password,
-        limits: settings.limits,
-        hedge_after: settings.hedge_after,
-        repair_period: settings.repair_period,
-        allow_sources: settings.allow_sources.clone(),
-        addresses: None,
-        insecure: false,
-    }
-}
-
 /// Starts a headmaster for this cluster.
 fn headmaster_beside(arguments: &DevArguments, place: &Place) -> Beside {
     let service = CoordinationArguments {
@@ -288,8 +246,8 @@ fn headmaster_beside(arguments: &DevArguments, place: &Place) -> Beside {
         coordination_credentials: None,
         session_timeout: place.session_timeout,
     };
-    let log = crate::logging::nodes_file(&arguments.data_dir).with_file_name("headmaster.log");
-    Beside::start(&service, arguments.settings.log, Some(log))
+    let log = log_place(arguments).join("headmaster.log");
+    Beside::start(&service, arguments.settings.log, Some(log), arguments.admit_nodes)
 }
 
 /// A node that somebody added, and that is not started here.
@@ -305,13 +263,9 @@ fn added_line(node: &Node, coordination_dir: &Path) -> String {
     }
 }
 
-/// Where the nodes' log is: a file, or the directory of one file for each node.
+/// The directory with a log for each process.
 fn log_place(arguments: &DevArguments) -> PathBuf {
-    let file = crate::logging::nodes_file(&arguments.data_dir);
-    match arguments.separate_processes {
-        true => file.parent().map_or_else(PathBuf::new, Path::to_path_buf),
-        false => file,
-    }
+    crate::logging::directory(&arguments.data_dir)
 }
 
 /// What becomes of the records when the cluster stops.

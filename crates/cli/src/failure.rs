@@ -191,7 +191,7 @@ impl CliError {
             ClientError::NotConnected { .. } if matches!(self, CliError::NoAnswer { named: true, .. }) => {
                 Some(
                     "Check the addresses in --connect (or TONTINE_CONNECT): they are the native addresses that `tontine \
-                     dev` and `tontine node` print. Name several nodes: one that answers is enough. If none runs, start \
+                     dev` and `tontine serve` print. Name several nodes: one that answers is enough. If none runs, start \
                      the cluster again with its --data-dir.",
                 )
             }

@@ -116,6 +116,7 @@ impl Beside {
         service: &CoordinationArguments,
         log: LogSettings,
         log_file: Option<PathBuf>,
+        admits: bool,
     ) -> Beside {
         let mut words = vec!["headmaster".to_owned()];
         if let Some(address) = &service.coordination {
@@ -127,6 +128,7 @@ impl Beside {
         words.push(format!("--session-timeout={}", crate::durations::shown(service.session_timeout)));
         words.extend(log_file.map(|file| format!("--log-file={}", file.display())));
         words.extend(log.as_arguments());
+        words.extend(admits.then(|| "--admit-nodes".to_owned()));
         words.push(STOP_WITH_STDIN.to_owned());
         let (stop, stopped) = oneshot::channel();
         Beside { stop, task: tokio::spawn(keep_running(words, stopped)) }

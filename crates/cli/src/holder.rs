@@ -82,14 +82,6 @@ pub(crate) fn hold(data_dir: &Path) -> Result<HeldDirectory, CliError> {
     Ok(HeldDirectory { _lock: file })
 }
 
-/// The running `tontine dev` that holds a cluster's data directory, where the system tells. The lock is not tried: for
-/// that moment a `dev` that starts would be refused.
-pub(crate) fn dev_process(data_dir: &Path) -> Option<u32> {
-    let id: u32 = std::fs::read_to_string(data_dir.join(DEV_LOCK)).ok()?.trim().parse().ok()?;
-    let words = std::fs::read(format!("/proc/{id}/cmdline")).ok()?;
-    words.split(|byte| *byte == 0).any(|word| word == b"dev").then_some(id)
-}
-
 fn write_process(file: &mut File) -> std::io::Result<()> {
     writeln!(file, "{}", std::process::id())
 }
@@ -232,9 +224,6 @@ pub(crate) fn noted_launch(coordination_dir: &Path, node: NodeId) -> Option<Laun
 
 #[cfg(test)]
 mod tests {
-    use std::io::Read as _;
-    use std::process::Stdio;
-
     use super::*;
 
     #[test]
@@ -251,30 +240,11 @@ mod tests {
     }
 
     #[test]
-    fn a_dev_that_runs_is_known_by_its_lock_and_its_command() {
-        let folder = tempfile::tempdir().unwrap();
-        assert_eq!(dev_process(folder.path()), None);
-        let _held = hold(folder.path()).unwrap_or_else(|error| panic!("{error}"));
-        assert_eq!(dev_process(folder.path()), None, "this is no dev");
-        if Path::new("/proc/self/cmdline").exists() {
-            let mut command = std::process::Command::new("sh");
-            command.args(["-c", "echo; read line", "dev"]);
-            let mut dev = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-            // A process that has only just started may still be without its command line.
-            dev.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
-            std::fs::write(folder.path().join(DEV_LOCK), format!("{}\n", dev.id())).unwrap();
-            assert_eq!(dev_process(folder.path()), Some(dev.id()));
-            drop(dev.stdin.take());
-            dev.wait().unwrap();
-            assert_eq!(dev_process(folder.path()), None, "it has ended");
-        }
-    }
-
-    #[test]
     fn a_note_on_a_start_holds_no_password() {
-        let words = "tontine node --password secret --id=2 --stop-with-stdin --no-password --password=secret";
+        let words =
+            "tontine serve --password secret --id=2 --stop-with-stdin --no-password --password=secret";
         let kept = repeatable(words.split(' ').map(str::to_owned));
-        assert_eq!(kept, ["tontine", "node", "--id=2"]);
+        assert_eq!(kept, ["tontine", "serve", "--id=2"]);
     }
 
     #[test]
@@ -282,18 +252,18 @@ mod tests {
         let this = Launch::this(false);
         if let Some(process) = this.process() {
             assert_eq!(process, Process::Runs);
-            let other = Launch { command: "tontine node --id=2".to_owned(), ..this };
+            let other = Launch { command: "tontine serve --id=2".to_owned(), ..this };
             assert_eq!(other.process(), Some(Process::Ended), "its number was given to this one");
         }
     }
 
     #[test]
     fn commands_can_be_pasted_into_a_shell() {
-        let plain = with_password("tontine node", false);
-        assert_eq!(plain, "tontine node");
-        let asked = with_password("tontine node", true);
-        assert_eq!(asked, r#"TONTINE_PASSWORD="$TONTINE_PASSWORD" tontine node"#);
-        let words = ["/a b/tontine", "node", "--id=2", "", "it's"].map(str::to_owned);
-        assert_eq!(shell(&words), r"'/a b/tontine' node --id=2 '' 'it'\''s'");
+        let plain = with_password("tontine serve", false);
+        assert_eq!(plain, "tontine serve");
+        let asked = with_password("tontine serve", true);
+        assert_eq!(asked, r#"TONTINE_PASSWORD="$TONTINE_PASSWORD" tontine serve"#);
+        let words = ["/a b/tontine", "serve", "--id=2", "", "it's"].map(str::to_owned);
+        assert_eq!(shell(&words), r"'/a b/tontine' serve --id=2 '' 'it'\''s'");
     }
 }

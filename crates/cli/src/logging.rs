@@ -2,9 +2,8 @@
 //!
 //! | command | its log |
 //! |---|---|
-//! | `tontine node` | standard error, or the files of `--log-file` |
-//! | `tontine dev` | the files `DATA/log/nodes.log` |
-//! | `tontine dev --separate-processes` | the files `DATA/log/node-N.log` of each node |
+//! | `tontine serve` | standard error, or the files of `--log-file` |
+//! | `tontine dev` | the files `DATA/log/node-N.log` of each node |
 //! | every other command | standard error, warnings and errors only |
 //!
 //! What a command has to say to the person who typed it is no log: it goes to standard output and standard error as ever.
@@ -80,14 +79,14 @@ impl LogSettings {
     }
 }
 
-/// The log of a node that `dev` starts as a process of its own.
-pub(crate) fn node_file(cluster_data: &Path, node: model::NodeId) -> PathBuf {
-    cluster_data.join("log").join(format!("node-{}.log", node.0))
+/// Where the logs of the processes are that `dev` starts.
+pub(crate) fn directory(cluster_data: &Path) -> PathBuf {
+    cluster_data.join("log")
 }
 
-/// The log of all nodes of one `dev` process.
-pub(crate) fn nodes_file(cluster_data: &Path) -> PathBuf {
-    cluster_data.join("log").join("nodes.log")
+/// The log of a node that `dev` starts.
+pub(crate) fn node_file(cluster_data: &Path, node: model::NodeId) -> PathBuf {
+    directory(cluster_data).join(format!("node-{}.log", node.0))
 }
 
 /// What a process that runs nodes logs, and where.

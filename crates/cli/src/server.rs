@@ -11,7 +11,7 @@ use node::disk_watch::DiskWatch;
 use node::doors::resp::{CpuTime, RespOptions};
 use node::engines::{Engines, LogEngines, MemoryEngines};
 use node::events::Event;
-use node::{Advertised, IdentityError, Installation, Node, NodeConfig, StartError, Worker};
+use node::{IdentityError, Installation, Node, NodeConfig, StartError, Worker};
 use parking_lot::Mutex;
 use runtime::disk::os::OsDisk;
 use runtime::network::bytes::{self, ByteListener};
@@ -56,21 +56,10 @@ pub(crate) struct NodeSpec {
     pub(crate) repair_period: Duration,
     /// Below which URLs it may read artifacts.
     pub(crate) allow_sources: Vec<AllowedPrefix>,
-    /// Where the node is, if the cluster document need not know it yet.
-    pub(crate) addresses: Option<Addresses>,
+    /// Where the node is: the cluster document need not know it yet.
+    pub(crate) addresses: Addresses,
     /// Whether it may listen where other machines reach it.
     pub(crate) insecure: bool,
-}
-
-impl NodeSpec {
-    /// Where a node that the cluster document knows as `entry` is.
-    fn addresses(&self, entry: &model::Node) -> Addresses {
-        self.addresses.clone().unwrap_or_else(|| Addresses {
-            native: entry.native.clone(),
-            resp: entry.resp.clone(),
-            advertised: Advertised { native: entry.native.clone(), resp: entry.resp.clone() },
-        })
-    }
 }
 
 /// A node that serves.
@@ -100,8 +89,8 @@ impl RunningNode {
             )
             .into());
         };
-        let addresses = spec.addresses(me);
-        let is_loopback = crate::serve::refuse_open(spec.insecure, &addresses)?;
+        let addresses = &spec.addresses;
+        let is_loopback = crate::serve::refuse_open(spec.insecure, addresses)?;
         let network = Arc::new(TcpNetwork::new());
         let mut ports = Ports::os().map_err(CliError::io("cannot start the background thread"))?;
         ports.network = network.clone();
@@ -109,7 +98,7 @@ impl RunningNode {
             addresses.resp.as_deref().and_then(|resp| resp.rsplit_once(':')?.1.parse().ok()).unwrap_or(0);
         // The directory before the addresses: that a node runs already says more than that its port is taken.
         let node = open(spec, &ports, port, session).await?;
-        let listeners = match listen(&network, &addresses, spec.workers) {
+        let listeners = match listen(&network, addresses, spec.workers) {
             Ok(listeners) => Arc::new(Mutex::new(listeners)),
             Err(error) => {
                 // What matters is why it did not start.
@@ -118,7 +107,7 @@ impl RunningNode {
             }
         };
         crate::holder::note_process(&spec.data_dir);
-        log_start(spec, me, &addresses);
+        log_start(spec, me);
         if !is_loopback {
             say!(
                 "warning: anyone who can reach {} can read and change all data of {}, because nothing is authenticated or \
@@ -174,7 +163,8 @@ pub(crate) fn show_durability(durability: Durability) -> String {
 }
 
 /// Says in the log what starts, and with which settings.
-fn log_start(spec: &NodeSpec, me: &model::Node, addresses: &Addresses) {
+fn log_start(spec: &NodeSpec, me: &model::Node) {
+    let addresses = &spec.addresses;
     tracing::info!(
         node = %spec.id,
         version = env!("CARGO_PKG_VERSION"),
@@ -203,13 +193,9 @@ fn not_listening(spec: &NodeSpec, error: NetworkError) -> CliError {
     };
     let port = address.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
     CliError::Other(format!(
-        "node {}: address {address} is in use{}; stop that process{}",
+        "node {}: address {address} is in use{}; stop that process, or choose another address with --listen or --resp",
         spec.id.0,
-        port.map_or_else(String::new, crate::port_holder::shown),
-        match spec.addresses {
-            Some(_) => ", or choose another address with --listen or --resp",
-            None => ": a cluster keeps the ports that it was created with",
-        }
+        port.map_or_else(String::new, crate::port_holder::shown)
     ))
     .later()
 }
@@ -260,7 +246,7 @@ async fn open(
         cpu: Some(cpu_time),
         ..RespOptions::default()
     };
-    config.advertised = spec.addresses.as_ref().map(|addresses| addresses.advertised.clone());
+    config.advertised = Some(spec.addresses.advertised.clone());
     config.may_stop_requiring_password = spec.no_password;
     config.coordinator.hedge_after = spec.hedge_after;
     config.antientropy.period = spec.repair_period;

@@ -32,7 +32,7 @@ class Cluster:
 
     def __init__(self, binary: str, folder: Path) -> None:
         self.binary, self.base = binary, free_ports()
-        command = [binary, "dev", "--separate-processes", "--data-dir", str(folder / "data")]
+        command = [binary, "dev", "--data-dir", str(folder / "data")]
         command += ["--port-base", str(self.base)]
         self.dev = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True

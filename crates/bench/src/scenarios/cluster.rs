@@ -22,7 +22,7 @@ use crate::workload::{Preset, WorkloadOptions};
 use super::{ScenarioError, ScenarioReport, TontineArgs, components_note, medians_note, native_addresses};
 
 /// How the cluster is started unless the command line says otherwise: `dev` has N=3, R=2, W=2.
-pub const TONTINE_ARGUMENTS: &str = "dev --nodes 3 --data-dir {dir} --port-base {base} --separate-processes";
+pub const TONTINE_ARGUMENTS: &str = "dev --nodes 3 --data-dir {dir} --port-base {base}";
 /// Loading is no part of the figures: a pipeline makes it short.
 const LOAD_DEPTH: usize = 16;
 /// The open loop's rate, as a share of what the closed loop reached.

@@ -21,7 +21,7 @@ use super::{ScenarioError, ScenarioReport, TontineArgs, native_addresses};
 
 /// How the node is started unless the command line says otherwise.
 const ARGUMENTS: &str = "dev --nodes 1 --replicas 1 --engine memory --workers 1 --data-dir {dir} --port-base {base} \
-                         --separate-processes";
+                        ";
 /// Loading is no part of the figures: a pipeline makes it short.
 const LOAD_DEPTH: usize = 16;
 /// The store that takes writes.

@@ -95,7 +95,7 @@ impl FetchScenario {
         let parent = self.tontine.scratch.clone().unwrap_or_else(std::env::temp_dir);
         let tables = tempfile::tempdir_in(parent).map_err(system)?;
         let arguments = format!(
-            "dev --nodes {NODES} --data-dir {{dir}} --port-base {{base}} --separate-processes --fetch-ceiling {}",
+            "dev --nodes {NODES} --data-dir {{dir}} --port-base {{base}} --fetch-ceiling {}",
             self.ceiling
         );
         let options = self.tontine.options(&arguments, NODES)?;

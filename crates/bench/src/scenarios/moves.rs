@@ -161,8 +161,7 @@ impl MovesScenario {
             self.what()
         );
         let mut report = ScenarioReport::new("moves", &question);
-        let arguments =
-            format!("dev --nodes {NODES} --data-dir {{dir}} --port-base {{base}} --separate-processes");
+        let arguments = format!("dev --nodes {NODES} --data-dir {{dir}} --port-base {{base}}");
         let options = self.tontine.options(&arguments, NODES)?;
         let program = options.program.clone();
         let started = Contestant::start("tontine", &PeerOptions::Tontine(options))?;

@@ -17,7 +17,7 @@ use super::{ScenarioError, ScenarioReport, TontineArgs, native_addresses};
 
 /// How a node is started unless the command line says otherwise.
 pub const TONTINE_ARGUMENTS: &str =
-    "dev --nodes 1 --replicas 1 --engine log --data-dir {dir} --port-base {base} --separate-processes";
+    "dev --nodes 1 --replicas 1 --engine log --data-dir {dir} --port-base {base}";
 /// Loading is no part of the figures: a pipeline makes it short.
 const LOAD_DEPTH: usize = 16;
 /// Requests of a healthy node never take this long.

@@ -19,7 +19,7 @@ use super::{ScenarioError, ScenarioReport, TontineArgs};
 
 /// How a node is started unless the command line says otherwise: with one worker, because Redis serves with one thread.
 pub const TONTINE_ARGUMENTS: &str = "dev --nodes 1 --replicas 1 --engine memory --workers 1 --data-dir {dir} \
-                                     --port-base {base} --separate-processes";
+                                     --port-base {base}";
 /// Pipelined requests are cheaper: as many more are sent, so that CPU time is measured as finely.
 const PIPELINED_REQUESTS_FACTOR: u64 = 4;
 /// Loading is no part of the figures: a pipeline makes it short.

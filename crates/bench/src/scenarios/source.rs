@@ -85,7 +85,7 @@ impl SourceScenario {
         let parent = self.tontine.scratch.clone().unwrap_or_else(std::env::temp_dir);
         let tables = tempfile::tempdir_in(parent).map_err(system)?;
         let arguments = format!(
-            "dev --nodes 1 --data-dir {{dir}} --port-base {{base}} --separate-processes --fetch-ceiling 100000000000 \
+            "dev --nodes 1 --data-dir {{dir}} --port-base {{base}} --fetch-ceiling 100000000000 \
              --allow-sources {}",
             self.url
         );

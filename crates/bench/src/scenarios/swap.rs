@@ -140,7 +140,7 @@ impl SwapScenario {
     /// Starts a node over a directory; also the milliseconds until it answers.
     fn start(&self, data: &Path) -> Result<(f64, Contestant), ScenarioError> {
         let arguments = format!(
-            "dev --nodes 1 --replicas 1 --port-base {{base}} --separate-processes --fetch-ceiling 1073741824 \
+            "dev --nodes 1 --replicas 1 --port-base {{base}} --fetch-ceiling 1073741824 \
              --data-dir {}",
             data.display()
         );

@@ -186,7 +186,7 @@ mod tests {
     fn told(node: u32, number: u64, error: Option<&str>) -> Told {
         let state = if error.is_some() { "failed" } else { "staged" };
         let told = json!({ "node": node, "store": "words", "number": number, "state": state, "whole_under": 1,
-            "bytes": 1024, "bytes_total": 2048, "bytes_fetched": 0, "error": error, "parent": number - 1 });
+            "bytes": 1024, "bytes_total": 2048, "bytes_fetched": 0, "bytes_fetched_as_deltas": 0, "error": error, "parent": number - 1 });
         serde_json::from_value(told).unwrap()
     }
 

@@ -149,7 +149,7 @@ mod tests {
     fn told(node: u32, state: &str, bytes: u64) -> Told {
         let error = (state == "unknown").then_some("h:1 refused the connection");
         let told = json!({ "node": node, "store": "words", "number": 2, "state": state, "whole_under": 0,
-            "bytes": bytes, "bytes_total": bytes, "bytes_fetched": 0, "error": error });
+            "bytes": bytes, "bytes_total": bytes, "bytes_fetched": 0, "bytes_fetched_as_deltas": 0, "error": error });
         serde_json::from_value(told).unwrap()
     }
 

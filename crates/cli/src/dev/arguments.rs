@@ -10,8 +10,7 @@ use crate::node_settings::NodeSettings;
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  tontine dev                                    three nodes in one process, data in ./tontine-data
-  tontine dev --separate-processes               one process per node; requests survive killing one
+  tontine dev                                    three nodes, data in ./tontine-data; requests survive killing one
   tontine dev --nodes 5 --zones 3 --data-dir d   five nodes in three zones, data in ./d
   tontine dev --engine memory --nodes 1          for application tests: no data is kept
 
@@ -23,12 +22,12 @@ pub struct DevArguments {
     /// Where the cluster keeps its data. A cluster that is already there starts again with its own settings.
     #[arg(long, default_value = "tontine-data", value_name = "DIR")]
     pub data_dir: PathBuf,
-    /// Run each node in its own process.
-    #[arg(long)]
-    pub separate_processes: bool,
     /// Start no headmaster beside the nodes.
     #[arg(long)]
     pub no_headmaster: bool,
+    /// Make each node that `tontine serve` adds a member as soon as it is registered. By default, `tontine node add` does.
+    #[arg(long, conflicts_with = "no_headmaster")]
+    pub admit_nodes: bool,
     /// How the nodes run.
     #[command(flatten)]
     pub settings: NodeSettings,

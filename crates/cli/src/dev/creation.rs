@@ -46,7 +46,7 @@ pub(crate) fn check(arguments: &ShapeArguments) -> Result<(), CliError> {
 pub(super) struct Standing {
     pub(super) cluster: Cluster,
     /// Up to which id its nodes are this command's own: later ones were added with `tontine serve`.
-    pub(super) own: Option<NodeId>,
+    pub(super) own: NodeId,
     pub(super) place: Place,
 }
 
@@ -89,8 +89,7 @@ pub(super) async fn create_or_find(arguments: &DevArguments, here: Place) -> Res
     };
     let ids = coordination::documents::read_ids(&*session).await.map_err(|error| refused(&error))?;
     session.close().await.map_err(|error| refused(&error))?;
-    // An earlier version kept no such document, and named all nodes itself.
-    let own = ids.map(|ids| ids.named).filter(|&named| named > 0).map(NodeId);
+    let own = NodeId(ids.map_or(0, |ids| ids.named));
     Ok(Standing { cluster, own, place })
 }
 

@@ -15,10 +15,9 @@ use crate::status::NodeStatus;
 /// The command that starts a node again. With its id it does so with an empty directory, too, which would be another node's
 /// without.
 fn with_id(command: &str, node: NodeId) -> String {
-    let serves = command.contains(" serve ") || command.ends_with(" serve");
-    match serves && !command.contains("--id") {
-        true => format!("{command} --id {}", node.0),
-        false => command.to_owned(),
+    match command.contains("--id") {
+        true => command.to_owned(),
+        false => format!("{command} --id {}", node.0),
     }
 }
 
@@ -169,14 +168,6 @@ fn start(dead: &Node, nodes: &[NodeStatus]) -> String {
         let data = text(place, "data_directory")
             .and_then(|data| Some(data.parent()?.join(format!("node-{}", dead.id.0))));
         guess = guess.or_else(|| Some((data?, coordination)));
-    }
-    let dev = guess.as_ref().and_then(|(data, _)| crate::holder::dev_process(data.parent()?));
-    if let Some(process) = dev {
-        // Other nodes of it answer: ending it would end them as well.
-        return format!(
-            "wait: it is starting as part of `tontine dev`, process {process}; if this persists, stop that process (Ctrl-C) and \
-             start it again"
-        );
     }
     match guess {
         Some((data, coordination)) if data.is_dir() => {

@@ -77,9 +77,16 @@ pub struct ServeArguments {
     /// Start no headmaster beside the node.
     #[arg(long)]
     pub no_headmaster: bool,
+    /// Make each node a member as soon as it is registered. By default, `tontine node add` does. This holds while the
+    /// headmaster beside this node has the office.
+    #[arg(long, conflicts_with = "no_headmaster")]
+    pub admit_nodes: bool,
     /// Log to this file instead of standard error. The file is rotated at 16 MiB, and four older ones are kept.
     #[arg(long, value_name = "FILE")]
     pub log_file: Option<PathBuf>,
+    /// Stop when the standard input ends, as for a child whose parent is gone.
+    #[arg(long, hide = true)]
+    pub stop_with_stdin: bool,
     /// How the node runs.
     #[command(flatten)]
     pub settings: NodeSettings,
@@ -102,7 +109,7 @@ async fn start(
     let mut signals = StopSignals::listen()?;
     let mut service = None;
     let start = begin(&arguments, password, &mut service);
-    let started = signals.unless_requested(false, start).await.transpose();
+    let started = signals.unless_requested(arguments.stop_with_stdin, start).await.transpose();
     if !matches!(started, Ok(Some(_)))
         && let Some(service) = &service
     {
@@ -117,9 +124,9 @@ async fn start(
         let file = arguments.log_file.as_ref().map(|file| file.with_extension("headmaster.log"));
         let coordination = Some(service.place.address.clone());
         let there = CoordinationArguments { coordination, ..arguments.service.clone() };
-        Beside::start(&there, arguments.settings.log, file)
+        Beside::start(&there, arguments.settings.log, file, arguments.admit_nodes)
     });
-    signals.requested(false).await;
+    signals.requested(arguments.stop_with_stdin).await;
     if let Some(beside) = beside {
         beside.stop().await;
     }
@@ -151,7 +158,7 @@ async fn begin(
         hedge_after: settings.hedge_after,
         repair_period: settings.repair_period,
         allow_sources: settings.allow_sources.clone(),
-        addresses: Some(named.addresses),
+        addresses: named.addresses,
         insecure: arguments.addresses.insecure,
     };
     let running = RunningNode::start(&spec, &named.cluster, service.session.clone()).await?;
@@ -159,6 +166,11 @@ async fn begin(
         crate::holder::note_launch(directory, spec.id, spec.password.is_some());
     }
     Ok((running, named.node))
+}
+
+/// The copy of the cluster document in a node's data directory; nothing is made where there is none.
+fn own_copy(data_dir: &Path) -> Option<Cluster> {
+    data_dir.is_dir().then(|| OsDisk::open(data_dir).ok()).flatten().and_then(|disk| node::own_copy(&disk))
 }
 
 fn check_zone(zone: Option<&str>) -> Result<(), CliError> {
@@ -204,10 +216,10 @@ impl Service {
         let cluster = match cluster {
             // A service without a cluster is the wrong one, whatever the copy says.
             Ok(None) => None,
-            Ok(served) => node::newest_document(served, crate::node_command::own_copy(data_dir)),
+            Ok(served) => node::newest_document(served, own_copy(data_dir)),
             Err(ReadError::Coordination(CoordinationError::Unavailable { reason })) => {
                 // The node's own copy says who it is. Everything else is for the node to settle.
-                let copy = crate::node_command::own_copy(data_dir).ok_or_else(|| {
+                let copy = own_copy(data_dir).ok_or_else(|| {
                     CliError::Other(format!(
                         "cannot find the cluster document: {reason}; and {} holds no copy of it; start the node again when \
                          the coordination service answers",

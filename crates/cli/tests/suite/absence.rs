@@ -21,7 +21,7 @@ fn replicas(cluster: &Cluster, keys: &[String]) -> Vec<Vec<u64>> {
 
 /// Five nodes, and an outsider that is no replica of `key` and so has only fallbacks and itself to believe.
 fn with_outsider(key: &str) -> (Cluster, Vec<u64>, u16) {
-    let cluster = Cluster::with(5, &["--separate-processes", "--engine=memory"]);
+    let cluster = Cluster::with(5, &["--engine=memory"]);
     await_calm(&cluster);
     let replicas = replicas(&cluster, &[key.to_owned()]).remove(0);
     let outsider = (1..=5).find(|node| !replicas.contains(node)).expect("five nodes, three replicas");

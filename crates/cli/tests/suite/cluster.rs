@@ -214,7 +214,7 @@ impl Answer {
 }
 
 impl Cluster {
-    /// Starts a new cluster of three nodes in one process.
+    /// Starts a new cluster of three nodes.
     pub(crate) fn start() -> Cluster {
         Cluster::with(3, &[])
     }
@@ -448,9 +448,6 @@ fn start_dev(
     command.args(arguments).envs(environment.iter().copied());
     let dev = Process::start(&mut command, folder.path().join("dev.stderr"));
     dev.await_line("Ctrl-C stops the cluster");
-    if !arguments.iter().any(|word| word == "--separate-processes") {
-        return (dev, Vec::new());
-    }
     let lines = dev.await_line(&format!("node {nodes} is process"));
     let pids: Vec<u32> =
         lines.iter().filter_map(|line| line.split(" is process ").nth(1)?.parse().ok()).collect();

@@ -16,7 +16,7 @@ fn kinds_about(cluster: &Cluster, peer: u64) -> Vec<String> {
 
 #[test]
 fn a_killed_node_is_down_to_every_survivor_and_alive_again_after_its_restart() {
-    let mut cluster = Cluster::with(4, &["--separate-processes", "--engine=memory"]);
+    let mut cluster = Cluster::with(4, &["--engine=memory"]);
     await_calm(&cluster);
     cluster.kill_node(2);
     await_views(&cluster, 2, &["down"], 3);
@@ -32,7 +32,7 @@ fn a_killed_node_is_down_to_every_survivor_and_alive_again_after_its_restart() {
 
 #[test]
 fn a_five_second_pause_causes_no_replacement_and_no_lost_write() {
-    let cluster = Cluster::with(3, &["--separate-processes", "--engine=memory"]);
+    let cluster = Cluster::with(3, &["--engine=memory"]);
     await_calm(&cluster);
     cluster.run(&["put", "before", "1"]).exits(0);
     cluster.signal_node(3, Signal::STOP);
@@ -65,7 +65,7 @@ fn a_five_second_pause_causes_no_replacement_and_no_lost_write() {
 
 #[test]
 fn a_node_that_is_stopped_has_left() {
-    let cluster = Cluster::with(3, &["--separate-processes", "--engine=memory"]);
+    let cluster = Cluster::with(3, &["--engine=memory"]);
     await_calm(&cluster);
     cluster.signal_node(1, Signal::TERM);
     await_views(&cluster, 1, &["left"], 2);
@@ -76,7 +76,7 @@ fn a_node_that_is_stopped_has_left() {
 /// Starting it again would be refused: its process lives, and holds the directory.
 #[test]
 fn a_node_that_hangs_is_told_from_one_that_is_gone() {
-    let cluster = Cluster::with(3, &["--separate-processes"]);
+    let cluster = Cluster::with(3, &[]);
     cluster.signal_node(2, Signal::STOP);
     // Longer than the suite's patience would make each look a minute long.
     let look = |command: &str| cluster.run(&[command, "--deadline=2s"]);
@@ -102,7 +102,7 @@ fn a_node_that_hangs_is_told_from_one_that_is_gone() {
 /// replica.
 #[test]
 fn a_node_that_hangs_lets_no_command_wait_for_it() {
-    let cluster = Cluster::with(3, &["--separate-processes", "--engine=memory"]);
+    let cluster = Cluster::with(3, &["--engine=memory"]);
     await_calm(&cluster);
     cluster.signal_node(1, Signal::STOP);
     let mut took = Vec::new();

@@ -17,7 +17,7 @@ use crate::resp::{Redis, Reply};
 
 /// Three processes that sync each write.
 fn cluster(further: &[&str]) -> Cluster {
-    Cluster::with(3, &[&["--separate-processes", "--durability=always"], further].concat())
+    Cluster::with(3, &[&["--durability=always"], further].concat())
 }
 
 /// Three processes that also compare every second.

@@ -161,7 +161,7 @@ fn deleted_keys_are_left_out_and_siblings_come_when_asked() {
 
 #[test]
 fn an_export_misses_nothing_that_one_replica_missed() {
-    let mut cluster = Cluster::with(3, &["--separate-processes"]);
+    let mut cluster = Cluster::with(3, &[]);
     cluster.kill_node(1);
     let lines: String = (0..2000).map(|n| format!("key-{n}\t{n}\n")).collect();
     let file = cluster.write("in.tsv", &lines);

@@ -27,7 +27,7 @@ fn collections(cluster: &Cluster) -> Vec<Json> {
 
 #[test]
 fn a_write_reaches_its_replica_although_the_holder_of_its_hint_dies_before_delivery() {
-    let mut cluster = Cluster::with(5, &["--separate-processes"]);
+    let mut cluster = Cluster::with(5, &[]);
     await_calm(&cluster);
     let routes = routes(&cluster, 200);
     let (_, replicas, fallbacks) = &routes[0];
@@ -64,7 +64,7 @@ fn a_write_reaches_its_replica_although_the_holder_of_its_hint_dies_before_deliv
 /// The deletion and the node's old records meet when it is back; nothing may be forgotten before that.
 #[test]
 fn keys_deleted_while_a_replica_was_down_stay_deleted_and_leave_no_tombstone_when_it_is_back() {
-    let mut cluster = Cluster::with(3, &["--separate-processes"]);
+    let mut cluster = Cluster::with(3, &[]);
     put(&cluster, 0..20, "old");
     await_records(&cluster, 20);
     cluster.end_node(3, Signal::KILL);
@@ -101,7 +101,7 @@ fn keys_deleted_while_a_replica_was_down_stay_deleted_and_leave_no_tombstone_whe
 
 /// Ends three of five nodes, one after the other, and starts each again. The puts of unknown outcome.
 fn restart_three_of_five(signal: Signal) -> Vec<String> {
-    let mut cluster = Cluster::with(5, &["--separate-processes"]);
+    let mut cluster = Cluster::with(5, &[]);
     await_calm(&cluster);
     let traffic = Traffic::start(&cluster);
     for node in 1..=3 {

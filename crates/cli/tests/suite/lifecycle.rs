@@ -21,7 +21,7 @@ fn dev_goes_on_with_its_data_after_a_restart() {
 
 #[test]
 fn dev_of_separate_processes_goes_on_with_its_data_after_a_restart() {
-    let mut cluster = Cluster::with(3, &["--separate-processes"]);
+    let mut cluster = Cluster::with(3, &[]);
     cluster.run(&["put", "greeting", "hello"]).exits(0);
     cluster.restart();
     assert_eq!(cluster.run(&["get", "greeting"]).exits(0).text(), "hello\n");
@@ -30,7 +30,7 @@ fn dev_of_separate_processes_goes_on_with_its_data_after_a_restart() {
 
 #[test]
 fn a_killed_node_starts_again_with_the_command_that_dev_prints() {
-    let mut cluster = Cluster::with(3, &["--separate-processes"]);
+    let mut cluster = Cluster::with(3, &[]);
     // With all three, or a hint for the node that is killed could wait for this key, too.
     cluster.run(&["put", "before", "1", "--writes=3"]).exits(0);
     cluster.kill_node(2);
@@ -97,7 +97,7 @@ fn a_hangup_ends_a_node_as_sigterm_does() {
 /// It said *all nodes have exited* while nodes ran that were started again by hand, and took the headmaster along.
 #[test]
 fn dev_goes_on_for_nodes_that_were_started_again_by_hand() {
-    let mut cluster = Cluster::with(2, &["--separate-processes"]);
+    let mut cluster = Cluster::with(2, &[]);
     cluster.end_node(1, Signal::KILL);
     cluster.start_node_again(1);
     cluster.end_node(2, Signal::KILL);

@@ -243,7 +243,7 @@ fn bad_records_are_named_by_their_line_in_every_format() {
 
 #[test]
 fn a_load_outlives_the_death_of_a_node_and_stops_with_advice_when_too_few_are_left() {
-    let mut cluster = Cluster::with(3, &["--separate-processes"]);
+    let mut cluster = Cluster::with(3, &[]);
     let lines: String = (0..20_000).map(|n| format!("key-{n}\tvalue-{n}\n")).collect();
     let file = cluster.write("many.tsv", &lines);
     let load = ["load", &file, "--key", "1", "--value", "2", "--batch", "100"];

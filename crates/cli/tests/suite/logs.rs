@@ -35,7 +35,7 @@ fn await_entry(path: &Path, message: &str, fields: &[(&str, &str)]) -> Json {
 
 #[test]
 fn nodes_log_starts_stops_membership_and_refusals_as_json_lines_with_dates() {
-    let mut cluster = Cluster::with(3, &["--separate-processes", "--log-format=json"]);
+    let mut cluster = Cluster::with(3, &["--log-format=json"]);
     let (first, third) = (log_of(&cluster, 1), log_of(&cluster, 3));
     let start = await_entry(&first, "node starts", &[("node", "n1"), ("level", "INFO")]);
     assert_eq!((&start["native"], &start["password_required"]), (&cluster.native(1).into(), &false.into()));
@@ -71,12 +71,12 @@ fn nodes_log_starts_stops_membership_and_refusals_as_json_lines_with_dates() {
 }
 
 #[test]
-fn a_node_that_is_started_by_hand_logs_to_standard_error_and_a_dev_process_to_one_file() {
-    let cluster = Cluster::with(3, &["--separate-processes"]);
+fn a_node_that_is_started_by_hand_logs_to_standard_error_and_those_of_dev_to_files() {
+    let cluster = Cluster::with(3, &[]);
     cluster.end_node(2, Signal::TERM);
     let coordination = cluster.data().join("coordination").display().to_string();
     let data = cluster.data().join("node-2").display().to_string();
-    let words = ["node", "--id=2", "--data-dir", &data, "--coordination", &coordination, "--log-level=info"];
+    let words = ["serve", "--data-dir", &data, "--coordination", &coordination, "--log-level=info"];
     let mut node = Process::start(&mut command(&words), cluster.folder.path().join("by-hand.stderr"));
     node.await_line("node 2");
     let said = until("it logs", || node.stderr(), |said| said.contains("node starts"));
@@ -94,11 +94,7 @@ fn a_node_that_is_started_by_hand_logs_to_standard_error_and_a_dev_process_to_on
 #[test]
 fn no_key_value_or_password_is_ever_in_a_log() {
     let password = "open-sesame-7";
-    let cluster = Cluster::with_environment(
-        3,
-        &["--separate-processes", "--log-level=trace"],
-        &[("TONTINE_PASSWORD", password)],
-    );
+    let cluster = Cluster::with_environment(3, &["--log-level=trace"], &[("TONTINE_PASSWORD", password)]);
     let (key, value) = ("key-of-nobody's-business", "value-of-nobody's-business");
     cluster.run(&["put", key, value]).exits(0);
     cluster.run(&["get", key]).exits(0);
@@ -129,7 +125,7 @@ fn await_log(cluster: &Cluster, words: &str) {
 /// The page is compared with the code by `tidy`; this compares it with a node that runs.
 #[test]
 fn a_node_tells_every_metric_of_the_reference_page_and_nothing_else() {
-    let cluster = Cluster::with(3, &["--separate-processes"]);
+    let cluster = Cluster::with(3, &[]);
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/metrics.md");
     let page = std::fs::read_to_string(page).unwrap();
     let row = |line: &str| {
@@ -146,7 +142,7 @@ fn a_node_tells_every_metric_of_the_reference_page_and_nothing_else() {
 
 #[test]
 fn latencies_errors_records_and_memory_are_told() {
-    let cluster = Cluster::with(3, &["--separate-processes"]);
+    let cluster = Cluster::with(3, &[]);
     let mut redis = Redis::connect(&cluster.resp(1));
     for number in 0..20 {
         let key = format!("key-{number}");

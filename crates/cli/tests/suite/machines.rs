@@ -26,9 +26,9 @@ const AWAY: Duration = Duration::from_secs(20);
 pub(crate) fn start_node(id: u16, address: &str, folder: &Path) -> Process {
     let data = folder.join(format!("node-{id}"));
     let words = [
-        "node".to_owned(),
+        "serve".to_owned(),
         format!("--id={id}"),
-        "--cluster=shop".to_owned(),
+        "--no-headmaster".to_owned(),
         format!("--data-dir={}", data.display()),
         format!("--coordination={address}"),
         "--session-timeout=4s".to_owned(),
@@ -202,7 +202,7 @@ fn wrong_services_and_credentials_are_refused_at_once() {
     let data = folder.path().join("node-1");
     let data_dir = format!("--data-dir={}", data.display());
     let start = |address: &str, further: &[&str]| {
-        let words = ["node", "--id=1", "--cluster=shop", &data_dir, "--coordination", address];
+        let words = ["serve", "--id=1", &data_dir, "--coordination", address];
         tontine(&[&words[..], further].concat())
     };
     start("etcd://127.0.0.1:1", &[]).fails_with("names no service that Tontine knows");

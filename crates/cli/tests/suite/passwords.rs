@@ -38,7 +38,7 @@ fn holds(directory: &Path, wanted: &[u8]) -> bool {
 /// all was well.
 #[test]
 fn a_node_that_had_a_password_starts_with_one_or_not_at_all() {
-    let mut cluster = Cluster::with_environment(3, &["--separate-processes"], WITH_PASSWORD);
+    let mut cluster = Cluster::with_environment(3, &[], WITH_PASSWORD);
     assert_eq!(ping(&cluster, 2), Reply::Error("NOAUTH Authentication required.".to_owned()));
     cluster.end_node(2, Signal::KILL);
     let command = cluster.start_command(2);
@@ -83,7 +83,7 @@ fn a_cluster_that_stops_requiring_a_password_says_so_once() {
 
 #[test]
 fn the_doctor_names_the_nodes_that_serve_everybody_among_those_that_require_a_password() {
-    let mut cluster = Cluster::with_environment(3, &["--separate-processes"], WITH_PASSWORD);
+    let mut cluster = Cluster::with_environment(3, &[], WITH_PASSWORD);
     cluster.run(&["doctor"]).exits(0);
     cluster.end_node(2, Signal::TERM);
     cluster.start_node_with_words(2, &["--no-password"]);

@@ -98,7 +98,7 @@ pub(crate) fn more_answers(answers: &AtomicU64, count: u64) {
 fn a_table_goes_live_and_back_under_reads_without_a_failed_or_mixed_request() {
     let folder = tempfile::tempdir().unwrap();
     let (one, two) = (build(folder.path(), 1), build(folder.path(), 2));
-    let mut cluster = Cluster::with(3, &["--separate-processes"]);
+    let mut cluster = Cluster::with(3, &[]);
     cluster.run(&["store", "create", "words", "--read-only"]).exits(0);
     let status = cluster.run(&["status"]).exits(0).text();
     assert!(status.contains("words (N=3, empty until the first `artifact push`)"), "{status}");

@@ -83,7 +83,7 @@ fn the_package_index_survives_two_killed_nodes_and_is_read_back_byte_for_byte() 
         index.len()
     );
     let batch = (stanzas(&index) / BATCHES_MIN).clamp(1, BATCH_MAX).to_string();
-    let mut cluster = Cluster::with(3, &["--separate-processes"]);
+    let mut cluster = Cluster::with(3, &[]);
     let file = cluster.write("packages.deb822", &index);
 
     let report = cluster.file("report.json");

@@ -4,23 +4,22 @@ use std::net::TcpListener;
 
 use rustix::process::Signal;
 
-use crate::cluster::{Answer, Cluster, Process, command, exists, free_port_base, limit_files, tontine};
+use crate::cluster::{Answer, Cluster, Process, command, exists, free_port_base, tontine};
 use crate::observe::until;
 use crate::resp::{Redis, Reply};
 
 /// Nobody heard a signal before the node served: with a long session it went on for twenty minutes.
 #[test]
 fn a_start_that_waits_ends_at_once_when_it_is_told_to() {
-    let cluster = Cluster::with(1, &["--separate-processes"]);
+    let cluster = Cluster::with(1, &[]);
     let coordination = format!("--coordination={}", cluster.data().join("coordination").display());
     let listen = format!("--listen=127.0.0.1:{}", free_port_base());
-    let commands = [vec!["node", "--id=1"], vec!["serve", &listen]];
-    for (number, (words, signal)) in commands.iter().zip([Signal::TERM, Signal::INT]).enumerate() {
+    for (number, signal) in [Signal::TERM, Signal::INT].into_iter().enumerate() {
         // A copy waits for the process of the directory.
         let copy = cluster.folder.path().join(format!("copy-{number}"));
         crate::disks::copy_directory(&cluster.data().join("node-1"), &copy);
         let data = format!("--data-dir={}", copy.display());
-        let words = [&words[..], &[&coordination, &data]].concat();
+        let words = ["serve", &listen, &coordination, &data];
         let log = cluster.folder.path().join(format!("copy-{number}.stderr"));
         let mut waiting = Process::start(&mut command(&words), log);
         until("it waits", || waiting.stderr(), |said| said.contains("waits for the registration"));
@@ -32,14 +31,14 @@ fn a_start_that_waits_ends_at_once_when_it_is_told_to() {
 /// restarted meanwhile.
 #[test]
 fn a_second_node_with_the_id_of_a_running_one_is_refused_at_once_and_never_takes_it_over() {
-    let mut cluster = Cluster::with(3, &["--separate-processes"]);
+    let mut cluster = Cluster::with(3, &[]);
     cluster.run(&["put", "k", "v"]).exits(0);
     let coordination = cluster.data().join("coordination").display().to_string();
-    let duplicate =
-        |data: &str| command(&["node", "--id=3", "--data-dir", data, "--coordination", &coordination]);
+    let listen = format!("--listen=127.0.0.1:{}", free_port_base());
+    let serve = ["serve", "--id=3", &listen, "--coordination", &coordination, "--data-dir"];
+    let duplicate = |data: &str| command(&[&serve[..], &[data]].concat());
     let began = std::time::Instant::now();
-    let second =
-        tontine(&["node", "--id=3", "--data-dir", &cluster.file("second"), "--coordination", &coordination]);
+    let second = Answer::of(duplicate(&cluster.file("second")).output().unwrap());
     second.fails_until_later_with("two nodes with one id");
     second.fails_until_later_with(&cluster.native(3));
     assert!(began.elapsed() < std::time::Duration::from_secs(8), "it waits for what it may not have");
@@ -66,10 +65,10 @@ fn a_second_node_with_the_id_of_a_running_one_is_refused_at_once_and_never_takes
 fn a_node_that_the_cluster_does_not_know_is_refused() {
     let cluster = Cluster::start();
     let coordination = cluster.data().join("coordination").display().to_string();
-    tontine(&["node", "--id=9", "--data-dir", &cluster.file("ninth"), "--coordination", &coordination])
-        .fails_with("its nodes are 1, 2, 3");
+    tontine(&["serve", "--id=9", "--data-dir", &cluster.file("ninth"), "--coordination", &coordination])
+        .fails_with("has no member n9");
     let empty = cluster.file("empty");
-    tontine(&["node", "--id=1", "--data-dir", &cluster.file("first"), "--coordination", &empty])
+    tontine(&["serve", "--id=1", "--data-dir", &cluster.file("first"), "--coordination", &empty])
         .fails_until_later_with("holds no cluster");
     assert!(!exists(&empty), "what cannot be leaves no trace");
 }
@@ -107,7 +106,7 @@ fn a_data_directory_serves_one_process() {
     other.stop();
     let data = running.data().join("node-1").display().to_string();
     let coordination = other.data().join("coordination").display().to_string();
-    let refused = tontine(&["node", "--id=1", "--data-dir", &data, "--coordination", &coordination]);
+    let refused = tontine(&["serve", "--data-dir", &data, "--coordination", &coordination]);
     refused
         .fails_until_later_with(&format!("the data directory {data} is in use by another process (process "));
     running.run(&["put", "k", "v"]).exits(0);
@@ -131,7 +130,7 @@ fn addresses_that_do_not_answer_as_nodes_are_named_with_what_they_answered_and_a
 /// It said to ask another node, of which all had been asked.
 #[test]
 fn a_put_that_wants_more_acknowledgements_than_there_are_nodes_says_whose_are_missing() {
-    let cluster = Cluster::with(3, &["--separate-processes"]);
+    let cluster = Cluster::with(3, &[]);
     cluster.end_node(3, Signal::KILL);
     // Before the others know, it is begun, and in doubt.
     until("the others know", || cluster.run(&["put", "k", "v", "-w3"]).code, |&code| code == 2);
@@ -157,8 +156,8 @@ fn a_data_directory_belongs_to_one_node() {
     cluster.stop();
     let data = cluster.data().join("node-1").display().to_string();
     let coordination = cluster.data().join("coordination").display().to_string();
-    tontine(&["node", "--id=2", "--data-dir", &data, "--coordination", &coordination])
-        .fails_with("belongs to n1 of cluster");
+    tontine(&["serve", "--id=2", "--data-dir", &data, "--coordination", &coordination])
+        .fails_with("belongs to n1, and --id says n2");
     cluster.start_again();
     cluster.run(&["put", "k", "v"]).exits(0);
 }
@@ -167,18 +166,18 @@ fn a_data_directory_belongs_to_one_node() {
 /// start it with that directory for ever.
 #[test]
 fn a_directory_of_other_things_is_no_new_disk_and_the_node_below_it_is_named() {
-    let mut cluster = Cluster::with(3, &["--separate-processes"]);
+    let mut cluster = Cluster::with(3, &[]);
     cluster.run(&["put", "k", "v"]).exits(0);
     cluster.end_node(2, Signal::TERM);
     let coordination = cluster.data().join("coordination").display().to_string();
     let start =
-        |data: &str| tontine(&["node", "--id=2", "--data-dir", data, "--coordination", &coordination]);
+        |data: &str| tontine(&["serve", "--id=2", "--data-dir", data, "--coordination", &coordination]);
     let parent = cluster.data().display().to_string();
     let refused = start(&parent);
     refused.fails_with(
         r#"the data directory belongs to no node but is not empty: it holds "coordination", "dev.lock", "log" and 3 more"#,
     );
-    refused.fails_with(r#""node-2" in it is the data directory of n2: start the node with that directory"#);
+    refused.fails_with(r#"n2 of cluster "dev" in "node-2""#);
     refused.fails_with(&parent);
     assert!(!exists(&cluster.data().join("lock").display().to_string()), "what is refused leaves no trace");
     start(&coordination).fails_with("with an empty one");
@@ -214,16 +213,14 @@ fn refused_for_us(words: &[&str], which: &str) -> Answer {
 /// For a cluster that exists: its ports are settled, so the message names who has them.
 #[test]
 fn a_port_in_use_is_named() {
-    for further in [&[][..], &["--separate-processes"]] {
-        let mut cluster = Cluster::with(3, further);
-        cluster.stop();
-        let words: Vec<&str> = cluster.arguments.iter().map(String::as_str).collect();
-        for address in [cluster.native(2), cluster.resp(3)] {
-            let _held = TcpListener::bind(&address).unwrap();
-            refused_for_us(&words, &format!("address {address}"));
-        }
-        cluster.start_again();
+    let mut cluster = Cluster::start();
+    cluster.stop();
+    let words: Vec<&str> = cluster.arguments.iter().map(String::as_str).collect();
+    for address in [cluster.native(2), cluster.resp(3)] {
+        let _held = TcpListener::bind(&address).unwrap();
+        refused_for_us(&words, &format!("address {address}"));
     }
+    cluster.start_again();
 }
 
 #[test]
@@ -371,8 +368,8 @@ fn fill(cluster: &Cluster, make_small: impl FnOnce()) {
 fn a_full_disk_refuses_writes_and_still_answers_gets() {
     let cluster = Cluster::with(1, &[]);
     // No file may have more than 20 MiB: every write beyond is refused by the system, whoever runs this test.
-    fill(&cluster, || limit_files(cluster.dev.id(), Some(20 << 20)));
-    limit_files(cluster.dev.id(), None);
+    fill(&cluster, || cluster.limit_files(1, Some(20 << 20)));
+    cluster.limit_files(1, None);
     until("there is room again", || cluster.run(&["put", "late", "kept"]).code, |&code| code == 0);
     // A real small disk too, where this test may mount one: writes end at the reserve, before the system refuses any.
     let folder = tempfile::tempdir().unwrap();

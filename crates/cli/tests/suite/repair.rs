@@ -72,7 +72,7 @@ fn a_part_that_is_stopped_is_left_out_also_after_a_restart_until_it_is_started()
 
 #[test]
 fn a_command_about_all_nodes_says_of_one_that_is_away_that_it_is_and_not_that_all_are() {
-    let cluster = Cluster::with(3, &["--separate-processes"]);
+    let cluster = Cluster::with(3, &[]);
     cluster.end_node(3, rustix::process::Signal::KILL);
     let address = cluster.native(3);
     let away = format!("{address} refused the connection: no process listens there");

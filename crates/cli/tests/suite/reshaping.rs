@@ -136,7 +136,7 @@ fn neighbours(ring: &[Partition], alike: bool) -> (PartitionId, PartitionId) {
 
 #[test]
 fn partitions_are_cut_joined_and_doubled_under_load_while_nodes_come_and_go_and_nothing_is_lost() {
-    let mut cluster = Cluster::with(4, &["--separate-processes", "--repair-period=1h"]);
+    let mut cluster = Cluster::with(4, &["--repair-period=1h"]);
     put(&cluster, 0..RECORDS, "value");
     let (idle, traffic, stop) = (Idle::connect(&cluster), Traffic::start(&cluster), AtomicBool::new(false));
     let mut walk = Walk::begin(&cluster);

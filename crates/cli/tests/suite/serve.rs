@@ -295,7 +295,7 @@ fn a_node_that_cannot_be_is_refused_at_once_and_changes_nothing() {
     other.stop(Signal::INT);
     place.refused("d1", &["--zone=elsewhere"]).fails_with("n1 is in zone zone-1");
     std::fs::write(place.folder.path().join("d1/identity"), "tontine-identity 9\n").unwrap();
-    place.refused("d1", &[]).fails_with("has format 9, and this program reads formats up to");
+    place.refused("d1", &[]).fails_with("has format 9, and this program reads format 2");
 }
 
 /// Puts something in the place of a document, as no command does.

@@ -18,7 +18,7 @@ fn a_table_is_fetched_from_a_web_server_under_reads_and_one_that_vanishes_change
     let nginx = Nginx::start(folder.path(), free_port());
     let (one, two, port) = (nginx.url("words-1"), nginx.url("words-2"), nginx.port);
     let allowed = format!("--allow-sources=file:///nowhere,http://127.0.0.1:{port}");
-    let mut cluster = Cluster::with(3, &["--separate-processes", &allowed]);
+    let mut cluster = Cluster::with(3, &[&allowed]);
     cluster.run(&["store", "create", "words", "--read-only"]).exits(0);
     let checked = tontine(&["artifact", "check", &one]);
     assert!(checked.code == 0 && checked.text().contains("sound"), "{checked:?}");

@@ -12,7 +12,7 @@ fn names(cluster: &Cluster) -> Vec<String> {
 
 #[test]
 fn a_store_is_created_while_the_cluster_runs_and_is_there_after_a_restart() {
-    let mut cluster = Cluster::with(3, &["--separate-processes"]);
+    let mut cluster = Cluster::with(3, &[]);
     let created = cluster.run(&["store", "create", "carts", "--resolver=siblings", "--reads=monotonic"]);
     let text = created.exits(0).text();
     assert!(text.starts_with("created store carts: N=3 R=2 W=2, concurrent versions are kept\n"), "{text}");
@@ -32,7 +32,7 @@ fn a_store_is_created_while_the_cluster_runs_and_is_there_after_a_restart() {
 
 #[test]
 fn a_node_that_was_down_opens_a_new_store_when_it_is_back_and_catches_up() {
-    let mut cluster = Cluster::with(3, &["--separate-processes"]);
+    let mut cluster = Cluster::with(3, &[]);
     cluster.kill_node(2);
     let text = cluster.run(&["store", "create", "late"]).exits(0).text();
     assert!(text.contains("n2 has not opened it yet; it will when it can be reached again"), "{text}");

@@ -23,7 +23,7 @@ fn help_names_the_options_that_a_command_takes_and_no_others() {
         "the variables of options are part of the help"
     );
     assert!(!names(&["dev"], "connect") && !names(&["dev"], "deadline") && names(&["dev"], "output"));
-    assert!(!names(&["node"], "connect") && names(&["node", "list"], "connect"));
+    assert!(!names(&["serve"], "connect") && names(&["node", "list"], "connect"));
     assert!(!names(&["node", "list"], "store") && !names(&["status"], "store"));
     // What help does not name is refused with the reason, wherever it stands.
     tontine(&["--connect", "h:1", "dev"]).fails_with("it starts nodes instead of connecting to them");

@@ -146,14 +146,18 @@ fn what_an_earlier_version_wrote_is_refused_by_name_with_the_way_out() {
     tar.arg("-xzf").arg(&fixture).arg("-C").arg(folder.path());
     assert!(tar.status().unwrap().success());
     let at = |name: &str| folder.path().join(name).display().to_string();
-    let listen = format!("--listen=127.0.0.1:{}", free_port_base() + 1);
-    let serve = |data: &str| {
-        tontine(&["serve", "--coordination", &at("coordination"), "--data-dir", &at(data), &listen]).exits(2).stderr
+    let serve = |service: &str| {
+        tontine(&["serve", "--data-dir", &at("node-1"), "--coordination", service]).exits(2).stderr
     };
-    let directory = serve("node-1");
-    assert!(directory.contains("the data directory has format 1, and this program reads format 2"), "{directory}");
-    let document = serve("node-2");
-    assert!(document.contains("the cluster document has form 1, and this program understands form 5"), "{document}");
+    let document = serve(&at("coordination"));
+    assert!(document.contains("/config/cluster is not for this program: it has form 1, and"), "{document}");
+    let (new, port_base) = (at("new"), format!("--port-base={}", free_port_base()));
+    tontine(&["cluster", "create", "--name=shop", "--nodes=1", &port_base, "--coordination", &new]).exits(0);
+    let directory = serve(&new);
+    assert!(
+        directory.contains("the data directory has format 1, and this program reads format 2"),
+        "{directory}"
+    );
     for said in [directory, document] {
         assert!(said.contains("an earlier ") && said.contains("export the data with that "), "{said}");
     }

@@ -65,7 +65,7 @@ impl Heard {
 #[test]
 fn every_word_of_every_answer_is_documented_and_has_one_meaning() {
     let mut heard = Heard::default();
-    let mut cluster = Cluster::with(3, &["--separate-processes", "--repair-period=1h"]);
+    let mut cluster = Cluster::with(3, &["--repair-period=1h"]);
     keys(&mut heard, &cluster);
     for words in [
         "status",
@@ -99,7 +99,7 @@ fn every_word_of_every_answer_is_documented_and_has_one_meaning() {
     let mut node = std::process::Command::new(words.next().unwrap());
     let node = Process::start(node.args(words).arg("--json"), cluster.folder.path().join("node.stderr"));
     let lines = node.await_line("native");
-    heard.document("node", &serde_json::from_str(lines.last().unwrap()).unwrap());
+    heard.document("serve", &serde_json::from_str(lines.last().unwrap()).unwrap());
     drop(node);
     let _ = cluster.dev.stop(Signal::INT);
 

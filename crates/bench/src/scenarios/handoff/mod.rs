@@ -75,8 +75,7 @@ impl HandoffScenario {
              hints flow, time until it is equal, requests that failed.",
         );
         let nodes = usize::try_from(self.nodes).expect("at most 16");
-        let arguments =
-            format!("dev --nodes {nodes} --data-dir {{dir}} --port-base {{base}} --separate-processes");
+        let arguments = format!("dev --nodes {nodes} --data-dir {{dir}} --port-base {{base}}");
         let options = self.tontine.options(&arguments, nodes)?;
         let started = Contestant::start("tontine", &PeerOptions::Tontine(options))?;
         let addresses = native_addresses(&started, nodes)?;

@@ -29,8 +29,7 @@ struct Stage {
 
 impl Stage {
     fn start() -> Stage {
-        let mut cluster =
-            Cluster::with(3, &["--separate-processes", "--repair-period=1h", "--no-headmaster"]);
+        let mut cluster = Cluster::with(3, &["--repair-period=1h", "--no-headmaster"]);
         put(&cluster, 0..RECORDS, "value");
         let fourth = fourth(&cluster, &["--no-headmaster"]);
         let waits = || fourth.stderr().contains("waits until cluster");

@@ -55,7 +55,7 @@ fn a_push_that_waits_for_a_dead_node_names_it_and_the_command_that_goes_on() {
 #[test]
 fn a_source_without_a_readable_manifest_is_refused_before_a_wish_is_published() {
     let folder = tempfile::tempdir().unwrap();
-    let cluster = Cluster::with(3, &["--separate-processes", "--allow-sources=file:///nowhere"]);
+    let cluster = Cluster::with(3, &["--allow-sources=file:///nowhere"]);
     cluster.run(&["store", "create", "words", "--read-only"]).exits(0);
     let one = build_of(folder.path(), 1, KEYS);
     for verb in ["push", "stage"] {

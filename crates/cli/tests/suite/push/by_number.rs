@@ -9,7 +9,7 @@ const KEYS: u64 = 40;
 fn an_artifact_is_read_by_its_number_while_it_is_staged_served_or_kept_and_not_after_it_was_deleted() {
     let folder = tempfile::tempdir().unwrap();
     let (one, two) = (build_of(folder.path(), 1, KEYS), build_of(folder.path(), 2, KEYS));
-    let cluster = Cluster::with(3, &["--separate-processes"]);
+    let cluster = Cluster::with(3, &[]);
     cluster.run(&["store", "create", "words", "--read-only"]).exits(0);
     cluster.run(&["artifact", "push", &one]).exits(0);
     cluster.run(&["artifact", "stage", &two]).exits(0);

@@ -35,7 +35,7 @@ fn a_node_that_is_killed_in_mid_fetch_goes_on_where_it_was() {
     let folder = tempfile::tempdir().unwrap();
     let one = build(folder.path(), 1);
     let total = bytes_below(&Path::new(&one).join("chunks"));
-    let mut cluster = Cluster::with(3, &["--separate-processes", CEILING]);
+    let mut cluster = Cluster::with(3, &[CEILING]);
     cluster.run(&["store", "create", "words", "--read-only"]).exits(0);
     cluster.run(&["artifact", "push", &one, "--timeout-s", "0"]);
     let fetched = |cluster: &Cluster| metric(cluster, 2, FETCHED) as u64;
@@ -55,7 +55,7 @@ fn a_node_that_is_killed_in_mid_fetch_goes_on_where_it_was() {
 fn a_node_without_its_artifacts_gets_them_from_replicas_when_the_source_is_gone() {
     let folder = tempfile::tempdir().unwrap();
     let one = build(folder.path(), 1);
-    let mut cluster = Cluster::with(3, &["--separate-processes"]);
+    let mut cluster = Cluster::with(3, &[]);
     cluster.run(&["store", "create", "words", "--read-only"]).exits(0);
     cluster.run(&["artifact", "push", &one]).exits(0);
     assert!(metric(&cluster, 3, FETCHED) > (KEYS * 1000) as f64, "a node with N = 3 of 3 has all of it");

@@ -78,7 +78,7 @@ fn served_at(cluster: &Cluster, node: u16) -> u64 {
 
 /// Three processes that serve artifact 1.
 pub(super) fn serving(folder: &Path) -> Cluster {
-    let cluster = Cluster::with(3, &["--separate-processes"]);
+    let cluster = Cluster::with(3, &[]);
     cluster.run(&["store", "create", "words", "--read-only"]).exits(0);
     cluster.run(&["artifact", "push", &build_of(folder, 1, KEYS)]).exits(0);
     cluster

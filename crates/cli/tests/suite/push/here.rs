@@ -43,7 +43,7 @@ fn all_are_of(redis: &mut Redis, number: u64) {
 fn served_files_that_are_cut_longer_or_removed_under_a_node_cost_no_answer_and_come_again() {
     let folder = tempfile::tempdir().unwrap();
     let one = build_of(folder.path(), 1, KEYS);
-    let cluster = Cluster::with(3, &["--separate-processes"]);
+    let cluster = Cluster::with(3, &[]);
     cluster.run(&["store", "create", "words", "--read-only"]).exits(0);
     cluster.run(&["artifact", "push", &one]).exits(0);
     let artifacts = artifacts_of(&cluster, 3);
@@ -74,7 +74,7 @@ fn served_files_that_are_cut_longer_or_removed_under_a_node_cost_no_answer_and_c
 #[test]
 fn a_list_tells_how_long_a_swap_took_to_the_last_node_unless_one_has_started_since() {
     let folder = tempfile::tempdir().unwrap();
-    let mut cluster = Cluster::with(3, &["--separate-processes"]);
+    let mut cluster = Cluster::with(3, &[]);
     cluster.run(&["store", "create", "words", "--read-only"]).exits(0);
     cluster.run(&["artifact", "push", &build_of(folder.path(), 1, KEYS)]).exits(0);
     let listed = |cluster: &Cluster| cluster.json(&["artifact", "list", "words"])["stores"][0].clone();
@@ -102,7 +102,7 @@ fn a_list_tells_how_long_a_swap_took_to_the_last_node_unless_one_has_started_sin
 fn nodes_whose_artifacts_are_gone_say_not_here_and_never_absent() {
     let folder = tempfile::tempdir().unwrap();
     let one = build_of(folder.path(), 1, KEYS);
-    let mut cluster = Cluster::with(3, &["--separate-processes"]);
+    let mut cluster = Cluster::with(3, &[]);
     cluster.run(&["store", "create", "words", "--read-only"]).exits(0);
     cluster.run(&["artifact", "push", &one]).exits(0);
     let away = format!("{one}-away");
@@ -132,7 +132,7 @@ fn nodes_whose_artifacts_are_gone_say_not_here_and_never_absent() {
 fn a_table_above_what_a_node_may_hold_is_refused_there_before_its_first_byte_until_there_is_room() {
     let folder = tempfile::tempdir().unwrap();
     let (one, two) = (build_of(folder.path(), 1, KEYS), build_of(folder.path(), 2, KEYS));
-    let mut cluster = Cluster::with(3, &["--separate-processes"]);
+    let mut cluster = Cluster::with(3, &[]);
     cluster.run(&["store", "create", "words", "--read-only"]).exits(0);
     cluster.run(&["artifact", "push", &one]).exits(0);
     let there: usize = files(&Path::new(&one).join("chunks")).values().map(Vec::len).sum();

@@ -69,7 +69,7 @@ fn a_child_goes_live_and_back_under_reads_and_nodes_fetch_its_deltas_alone() {
     let delta_bytes = built["delta_bytes"].as_f64().unwrap();
     assert!(built["deltas"].as_u64().unwrap() > 5 && built["chunks_same"] != built["chunks"], "{built}");
     assert!(delta_bytes < built["file_bytes"].as_f64().unwrap() * 0.06, "{built}");
-    let cluster = Cluster::with(3, &["--separate-processes"]);
+    let cluster = Cluster::with(3, &[]);
     cluster.run(&["store", "create", "words", "--read-only"]).exits(0);
     cluster.run(&["artifact", "push", &one]).exits(0);
     let came = |node| metric(&cluster, node, "tontine_artifacts_fetched_bytes_total");
@@ -128,7 +128,7 @@ fn a_delta_that_is_damaged_or_killed_over_stands_in_no_push_s_way() {
     let folder = tempfile::tempdir().unwrap();
     let (_, one) = build(folder.path(), 1, None);
     let (built, two) = build(folder.path(), 2, Some(&one));
-    let mut cluster = Cluster::with(3, &["--separate-processes"]);
+    let mut cluster = Cluster::with(3, &[]);
     cluster.run(&["store", "create", "words", "--read-only"]).exits(0);
     cluster.run(&["artifact", "push", &one]).exits(0);
     // One delta is damaged at the source.

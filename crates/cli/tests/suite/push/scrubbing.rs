@@ -22,7 +22,7 @@ fn files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 fn a_flipped_byte_that_nobody_reads_is_found_by_the_scrub_and_mended_byte_for_byte() {
     let folder = tempfile::tempdir().unwrap();
     let one = build_of(folder.path(), 1, KEYS);
-    let cluster = Cluster::with(3, &["--separate-processes"]);
+    let cluster = Cluster::with(3, &[]);
     cluster.run(&["store", "create", "words", "--read-only"]).exits(0);
     cluster.run(&["artifact", "push", &one]).exits(0);
     std::fs::rename(&one, format!("{one}-away")).unwrap();

@@ -62,7 +62,7 @@ fn median(mut times: Vec<Duration>) -> (Duration, Duration) {
 #[test]
 fn nodes_and_clients_hear_of_a_swap_within_moments() {
     let folder = tempfile::tempdir().unwrap();
-    let cluster = Cluster::with(3, &["--separate-processes"]);
+    let cluster = Cluster::with(3, &[]);
     cluster.run(&["store", "create", "words", "--read-only"]).exits(0);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {

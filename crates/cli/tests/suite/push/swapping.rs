@@ -57,7 +57,7 @@ fn read_all(address: &str, stop: &AtomicBool, answers: &AtomicU64) -> Vec<u64> {
 /// So many swaps, in every `still`th of which a node stands still for two seconds.
 fn swap_under_reads(swaps: u64, still: u64) {
     let folder = tempfile::tempdir().unwrap();
-    let cluster = Cluster::with(3, &["--separate-processes"]);
+    let cluster = Cluster::with(3, &[]);
     cluster.run(&["store", "create", "words", "--read-only"]).exits(0);
     for number in [1, 2] {
         cluster.run(&["artifact", "push", &build(folder.path(), number)]).exits(0);

@@ -78,7 +78,7 @@ fn assert_same<T: PartialEq>(found: impl IntoIterator<Item = T>, expected: &[T],
 fn a_read_only_store_is_walked_whole_and_an_export_is_of_one_artifact() {
     let folder = tempfile::tempdir().unwrap();
     let (one, two) = (build(folder.path(), 1), build_of_pages(folder.path(), 2, 100..KEYS + 3000));
-    let cluster = Cluster::with(3, &["--separate-processes"]);
+    let cluster = Cluster::with(3, &[]);
     cluster.run(&["store", "create", "words", "--read-only"]).exits(0);
     cluster.run(&["keys", "-s", "words"]).fails_with("store words serves no artifact yet");
     let mut doors: Vec<Redis> = (1..=3).map(|node| in_words(&cluster.resp(node))).collect();

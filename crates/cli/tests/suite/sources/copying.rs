@@ -98,7 +98,7 @@ fn all_are_of(cluster: &Cluster, number: u64) {
 /// Pushes from there; one node is killed while it fetches.
 fn nodes_fetch_from(place: &Place) {
     let allowed = format!("--allow-sources={}", place.url);
-    let further = ["--separate-processes", CEILING, &allowed];
+    let further = [CEILING, &allowed];
     let mut cluster = Cluster::with_environment(3, &further, &place.environment);
     let run = |cluster: &Cluster, words: &[&str]| {
         let mut command = cluster.command(words);
