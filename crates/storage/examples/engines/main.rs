@@ -1,20 +1,15 @@
 //! Engines side by side, in process: CPU per operation, latency, space, memory, and how long a restart takes.
 //!
 //! ```text
-//! cargo run --release -p storage --features peers --example engines -- \
+//! cargo run --release -p storage --example engines -- \
 //!     [--records N] [--operations N] [--directory DIR] [--json]
 //! ```
-//!
-//! With the feature `peers` an engine from outside is measured beside ours (`fjall`).
 //!
 //! Records of 1 KiB under keys of 16 bytes, spread over 1024 partitions. The processor time is that of the whole
 //! process: requests, syncs, compaction and snapshots, and the load generator itself, whose share is shown as the
 //! engine named *nothing*.
 
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a program for people, run by hand")]
-
-#[cfg(feature = "peers")]
-mod fjall;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -36,8 +31,8 @@ struct Arguments {
     operations: u64,
     directory: PathBuf,
     json: bool,
-    /// Set in the child that is killed: the engine that it writes to.
-    child: Option<String>,
+    /// Set in the child that is killed.
+    child: bool,
 }
 
 fn arguments() -> Arguments {
@@ -46,7 +41,7 @@ fn arguments() -> Arguments {
         operations: 1_000_000,
         directory: std::env::temp_dir().join(format!("tontine-engines-{}", std::process::id())),
         json: false,
-        child: None,
+        child: false,
     };
     let mut given = std::env::args().skip(1);
     while let Some(flag) = given.next() {
@@ -56,7 +51,7 @@ fn arguments() -> Arguments {
             "--operations" => parsed.operations = value().parse().unwrap(),
             "--directory" => parsed.directory = value().into(),
             "--json" => parsed.json = true,
-            "--child" => parsed.child = Some(value()),
+            "--child" => parsed.child = true,
             _ => panic!("unknown option {flag}"),
         }
     }
@@ -312,36 +307,17 @@ fn restarts(arguments: &Arguments) -> Vec<Value> {
         result
     };
     let mut results = vec![open("a clean stop")];
-    kill_a_writer("log", arguments);
+    kill_a_writer(arguments);
     results.push(open("SIGKILL"));
     std::fs::remove_file(arguments.directory.join("log/index")).unwrap();
     results.push(open("loss of the index snapshot"));
     results
 }
 
-/// The same of the engine from outside. What counts its records reads them all, and is not timed.
-#[cfg(feature = "peers")]
-fn restarts_of_fjall(arguments: &Arguments) -> Vec<Value> {
-    let open = |after: &str| {
-        let began = Instant::now();
-        let engine = fjall::Fjall::open(&arguments.directory);
-        let seconds = began.elapsed().as_secs_f64();
-        let records = engine.count();
-        assert_eq!(records, arguments.records);
-        json!({
-            "engine": "fjall", "phase": format!("restart after {after}"), "records": records,
-            "seconds": seconds,
-        })
-    };
-    let clean = open("a clean stop");
-    kill_a_writer("fjall", arguments);
-    vec![clean, open("SIGKILL")]
-}
-
 /// Starts a process that overwrites records, and kills it.
-fn kill_a_writer(engine: &str, arguments: &Arguments) {
+fn kill_a_writer(arguments: &Arguments) {
     let mut child = std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["--child", engine, "--records", &arguments.records.to_string(), "--directory"])
+        .args(["--child", "--records", &arguments.records.to_string(), "--directory"])
         .arg(&arguments.directory)
         .spawn()
         .unwrap();
@@ -351,12 +327,8 @@ fn kill_a_writer(engine: &str, arguments: &Arguments) {
 }
 
 /// Overwrites records until it is killed.
-fn child(engine: &str, arguments: &Arguments) -> ! {
-    let engine: Arc<dyn StorageEngine> = match engine {
-        #[cfg(feature = "peers")]
-        "fjall" => Arc::new(fjall::Fjall::open(&arguments.directory)),
-        _ => open_log(&arguments.directory, Durability::default()),
-    };
+fn child(arguments: &Arguments) -> ! {
+    let engine = open_log(&arguments.directory, Durability::default());
     let (pool, mut dice) = (pool(), Dice(7));
     loop {
         let number = dice.below(arguments.records);
@@ -366,8 +338,8 @@ fn child(engine: &str, arguments: &Arguments) -> ! {
 
 fn main() {
     let arguments = arguments();
-    if let Some(engine) = &arguments.child {
-        child(engine, &arguments);
+    if arguments.child {
+        child(&arguments);
     }
     let mut results = Vec::new();
     let mut report = |new: Vec<Value>| {
@@ -390,13 +362,6 @@ fn main() {
     drop(log);
     report(restarts(&arguments));
     report(always(&arguments));
-    #[cfg(feature = "peers")]
-    {
-        let peer = fjall::Fjall::open(&arguments.directory);
-        report(measure(&peer, "fjall", &arguments));
-        drop(peer);
-        report(restarts_of_fjall(&arguments));
-    }
     std::fs::remove_dir_all(&arguments.directory).unwrap();
     if arguments.json {
         println!("{}", serde_json::to_string_pretty(&results).unwrap());
