@@ -12,7 +12,8 @@ use xtask::tidy::{self, Tree};
 const USAGE: &str = "usage: cargo run -p xtask -- tidy [ROOT]
        cargo run -p xtask -- mutants PACKAGE [FILES...] [--skip WORD] [--seconds N] [--budget N] [--seeds N] [--threads N]
 
-  tidy      holds the tree against ARCHITECTURE.md, docs/glossary.md, docs/design/dependencies.md and the style rules
+  tidy      holds the tree against ARCHITECTURE.md, docs/glossary.md, docs/design/dependencies.md and the style rules,
+            and counts its lines of Rust
   ROOT      checkout to look at; the workspace that this program was built from by default
 
   mutants   changes one expression at a time, and prints each change that no test of the crate notices;
@@ -60,6 +61,7 @@ fn tidy(root: PathBuf) -> ExitCode {
     for offence in &offences {
         println!("{offence}\n");
     }
+    println!("{}", tidy::lines::table(&tree));
     println!("tidy: {} files, {} rules, {} offences", tree.len(), tidy::RULES.len(), offences.len());
     if offences.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) }
 }

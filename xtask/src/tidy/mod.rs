@@ -16,6 +16,7 @@ mod dependencies;
 mod docs;
 mod documents;
 mod glossary;
+pub mod lines;
 mod links;
 mod logs;
 mod manifest;

@@ -132,7 +132,12 @@ impl Tree {
 
     /// Whether a file is compiled for tests only.
     pub(crate) fn is_test(&self, path: &str) -> bool {
+        let below = |file: &String| {
+            let folder = file.strip_suffix("mod.rs").map_or_else(|| file.replace(".rs", "/"), str::to_owned);
+            path.starts_with(&folder)
+        };
         self.test_only.contains(path)
+            || self.test_only.iter().filter(|file| self.files.contains_key(*file)).any(below)
             || path.split('/').any(|part| part == "tests" || part == "benches" || part == "examples")
     }
 
