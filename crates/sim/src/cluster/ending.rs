@@ -110,7 +110,7 @@ impl World {
         let Some(contents) = machine.disk.contents("identity") else { return };
         let text = String::from_utf8_lossy(&contents).into_owned();
         let Some(end) = text.find("checksum ") else { return };
-        let text = format!("{}births 0\n", &text[..end]);
+        let text = format!("{}births 0\nstop 1\n", &text[..end]);
         let text = format!("{text}checksum {:016x}\n", model::Token::of(text.as_bytes()).0);
         let mut life = machine.life.lock();
         let first = life.identity.get_or_insert(text.into_bytes());
