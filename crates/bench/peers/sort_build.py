@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What `tontine artifact build` costs, beside `LC_ALL=C sort` of the same file in the same memory.
 
-    python3 crates/bench/peers/sort_build.py --tontine target/release/tontine --records 10000000 --memory-mib 512
+    python3 crates/bench/peers/sort_build.py --tontine target/shipped/tontine --records 10000000 --memory-mib 512
 
 The file has a key of 16 bytes, a tab and a value of 100 bytes on each line, keys in no order.
 Each command runs alone, in turn, as often as --turns says; the figures are processor time and the greatest resident
@@ -45,7 +45,7 @@ def measured(command, environment=None):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tontine", default="target/release/tontine")
+    parser.add_argument("--tontine", default="target/shipped/tontine")
     parser.add_argument("--records", type=int, default=10_000_000)
     parser.add_argument("--memory-mib", type=int, default=512)
     parser.add_argument("--jobs", type=int, default=2)

@@ -2,7 +2,7 @@
 """Fetching from nginx, S3 and HDFS, each beside raw reading and writing: `tontine bench source` three times.
 
     ./check --full sources          installs the servers below target/check-servers
-    cargo build --release -p cli --features sources
+    cargo build --profile shipped -p cli --features sources
     crates/bench/peers/sources.py --records 1000000 --rounds 3
 
 What: starts the three servers on loopback, one after the other, and ends each by its id.
@@ -92,7 +92,7 @@ def hdfs(folder: Path):
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("--tontine", default=str(ROOT / "target/release/tontine"))
+    arguments.add_argument("--tontine", default=str(ROOT / "target/shipped/tontine"))
     arguments.add_argument("--records", default="1000000", help="of a kilobyte each")
     arguments.add_argument("--rounds", default="3")
     arguments.add_argument("--scratch", default=None, help="the disk to measure; servers keep their tables there, too")

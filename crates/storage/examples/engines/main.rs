@@ -1,7 +1,7 @@
 //! Engines side by side, in process: CPU per operation, latency, space, memory, and how long a restart takes.
 //!
 //! ```text
-//! cargo run --release -p storage --example engines -- \
+//! cargo run --profile shipped -p storage --example engines -- \
 //!     [--records N] [--operations N] [--directory DIR] [--json]
 //! ```
 //!
