@@ -1,7 +1,9 @@
-//! Bodies of frames: whatever decodes must encode to the very same bytes.
+//! Bodies of frames: whatever decodes must encode to the very same bytes. A report must survive being read and written.
 
 use bytes::{Bytes, BytesMut};
-use wire::messages::{decode_request, decode_response, encode_request, encode_response, request_id};
+use wire::messages::{
+    ReportGot, Response, decode_request, decode_response, encode_request, encode_response, request_id,
+};
 
 /// Panics when a body decodes and does not encode to itself.
 pub fn check(input: &[u8]) {
@@ -15,6 +17,11 @@ pub fn check(input: &[u8]) {
     if let Ok((id, response)) = decode_response(body.clone()) {
         encode_response(id, &response, &mut again);
         assert_eq!(again.split(), body);
+        if let Response::ReportGot(got) = &response
+            && let Ok(report) = got.report()
+        {
+            ReportGot::of(&report).report().expect("what was read can be written and read again");
+        }
     }
 }
 
@@ -23,7 +30,7 @@ mod tests {
     use std::collections::BTreeSet;
     use std::path::Path;
 
-    use wire::messages::{Request, Response};
+    use wire::messages::Request;
 
     use super::*;
 

@@ -9,9 +9,10 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use client::{Client, ClientOptions};
+use model::WallMillis;
 use node::Node;
+use protocol::report::Parts;
 use runtime::Ports;
-use serde_json::Value as Json;
 
 /// Clocks may differ by so much.
 pub(crate) const DIFFERENCE_MAX: Duration = Duration::from_secs(60);
@@ -30,8 +31,8 @@ pub(crate) fn now_ms() -> i64 {
 
 /// By how many milliseconds the clock of a node that answered is ahead of this machine's, which showed `asked` before and
 /// `answered` after.
-pub(crate) fn ahead_ms(status: &Json, asked: i64, answered: i64) -> Option<i64> {
-    Some(status["clock_ms"].as_i64()? - asked.midpoint(answered))
+pub(crate) fn ahead_ms(at: WallMillis, asked: i64, answered: i64) -> i64 {
+    i64::try_from(at.0).unwrap_or(i64::MAX).saturating_sub(asked.midpoint(answered))
 }
 
 /// By how much each clock that is too far off differs from most, given how far each is ahead of one and the same clock.
@@ -67,12 +68,11 @@ pub(crate) async fn watch(node: Arc<Node>) {
         let before = cluster.nodes.iter().filter(|other| other.id < me);
         for peer in after.chain(before).take(PEERS_ASKED) {
             let asked = now_ms();
-            let answer = tokio::time::timeout(PATIENCE, client.status(peer.id)).await;
-            let status =
-                answer.ok().and_then(Result::ok).and_then(|bytes| serde_json::from_slice(&bytes).ok());
+            // Without any part it says what its clock shows, and nothing else.
+            let answer = tokio::time::timeout(PATIENCE, client.report(peer.id, Parts::default())).await;
             // One that does not answer has no say.
-            ahead
-                .extend(status.and_then(|status: Json| Some((peer.id, ahead_ms(&status, asked, now_ms())?))));
+            let report = answer.ok().and_then(Result::ok);
+            ahead.extend(report.map(|report| (peer.id, ahead_ms(report.at_ms, asked, now_ms()))));
         }
         let own = off(&ahead).into_iter().find(|(id, _)| *id == me);
         if let Some((_, difference)) = own.filter(|_| !told) {
@@ -95,8 +95,6 @@ async fn connect(addresses: &[String]) -> Option<Client> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]
@@ -109,7 +107,6 @@ mod tests {
         // Of two nobody knows which is right: the one that is ahead is named.
         assert_eq!(off(&[(1, 0), (2, 61_000)]), [(2, 61_000)]);
         assert_eq!((shown(90_000), shown(-90_000)), ("1m30s ahead of".to_owned(), "1m30s behind".to_owned()));
-        assert_eq!(ahead_ms(&json!({ "clock_ms": 5_000 }), 1_000, 3_000), Some(3_000));
-        assert_eq!(ahead_ms(&json!({}), 1_000, 3_000), None);
+        assert_eq!(ahead_ms(WallMillis(5_000), 1_000, 3_000), 3_000);
     }
 }

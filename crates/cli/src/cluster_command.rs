@@ -1,6 +1,5 @@
 //! `tontine cluster`: the first document of a cluster, and the nodes that it names.
 
-mod admit;
 pub(crate) mod create;
 
 use std::process::ExitCode;
@@ -8,7 +7,6 @@ use std::process::ExitCode;
 use coordination::documents::{self, ActiveNode, ReadError};
 use coordination::{CoordinationError, CoordinationService, Watch};
 
-use self::admit::AdmitArguments;
 use self::create::CreateArguments;
 use crate::failure::CliError;
 use crate::shared::Shared;
@@ -18,19 +16,16 @@ use crate::shared::Shared;
 pub enum ClusterCommand {
     /// Wait for the first nodes of a new cluster, and write its first document.
     Create(CreateArguments),
-    /// Name nodes that wait, so that they serve.
-    Admit(AdmitArguments),
 }
 
 /// Carries out a command.
 pub(crate) async fn run(shared: Shared, command: ClusterCommand) -> Result<ExitCode, CliError> {
     match command {
         ClusterCommand::Create(arguments) => create::run(shared, arguments).await,
-        ClusterCommand::Admit(arguments) => admit::run(shared, arguments).await,
     }
 }
 
-fn unread(error: ReadError) -> CliError {
+pub(crate) fn unread(error: ReadError) -> CliError {
     match error {
         ReadError::Coordination(error) => error.into(),
         error => CliError::Other(error.to_string()),

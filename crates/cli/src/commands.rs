@@ -77,7 +77,6 @@ impl CommandLine for Arguments {
         const DEADLINE_SCENARIO: Useless = ("deadline", "it measures with a fixed deadline");
         match path {
             "cluster create"
-            | "cluster admit"
             | "coordination show"
             | "coordination watch"
             | "coordination export"
@@ -202,10 +201,7 @@ pub enum Command {
 impl Command {
     /// Whether it runs until it is told to stop, and answers nothing.
     pub(crate) fn is_role(&self) -> bool {
-        match self {
-            Command::Dev(_) | Command::Serve(_) | Command::Headmaster(_) => true,
-            _ => false,
-        }
+        matches!(self, Command::Dev(_) | Command::Serve(_) | Command::Headmaster(_))
     }
 
     /// What nodes of this process log; `None` for a command that runs none.

@@ -204,7 +204,7 @@ async fn none_registered(place: &Place) -> Result<(), CliError> {
     let session = crate::coordination::open(place, false).await?;
     let mut told = Vec::new();
     loop {
-        let active = active_nodes_now(&*session).await.map_err(crate::orders::unread)?;
+        let active = active_nodes_now(&*session).await.map_err(crate::cluster_command::unread)?;
         let ids: Vec<String> = active.iter().map(|active| active.node.id.to_string()).collect();
         if ids.is_empty() {
             let _ = session.close().await;

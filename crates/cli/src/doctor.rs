@@ -3,13 +3,14 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use model::NodeId;
-use serde_json::{Value as Json, json};
+use model::{Generation, NodeId};
+use protocol::report::{Parts, RepairReport, Status};
+use serde_json::json;
 
 use crate::failure::CliError;
 use crate::output::{count, print, program, size};
 use crate::shared::Shared;
-use crate::status::{NodeStatus, ask_all, is_up, tombstones};
+use crate::status::{NodeStatus, ask_all, is_up};
 
 mod artifacts;
 mod disks;
@@ -30,37 +31,44 @@ use starting::{Spare, start_again};
 /// Pause before nodes are asked again that do not go by the same document, or avoid each other.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
+/// What nodes are asked: not what each believes about all others, which grows with the square of the cluster.
+fn parts() -> Parts {
+    Parts::STATUS | Parts::MOVES | Parts::REPAIR | Parts::ARTIFACTS
+}
+
 /// `tontine doctor`.
 pub(crate) async fn doctor(shared: Shared) -> Result<ExitCode, CliError> {
     let client = shared.client().await?;
-    let first = ask_all(&client).await;
-    let generation = client.cluster().generation.0;
+    let first = ask_all(&client, parts()).await;
+    let generation = client.cluster().generation;
     // A document spreads in a moment, and while a plan is carried out there are two in a second.
     let nodes = match first.iter().all(|status| goes_by(status).is_none_or(|own| own == generation)) {
         true => first.clone(),
         false => {
             tokio::time::sleep(LOOK_AGAIN).await;
             let _ = client.refresh().await;
-            ask_all(&client).await
+            ask_all(&client, parts()).await
         }
     };
     let look = crate::orders::look(&shared).await;
-    let mut findings: Vec<Finding> = documents::unread(&look).into_iter().collect();
-    let seen = look.seen();
+    let mut findings: Vec<Finding> = documents::unread(look.as_ref()).into_iter().collect();
+    let seen = look.filter(|office| office.generation.is_some());
     let cluster = client.cluster();
     findings.extend(cluster.stores.iter().flat_map(|store| replicas::numbers(&cluster, store)));
     let waits = seen.as_ref().map(|seen| &seen.waiting[..]).unwrap_or_default();
     let spare = Spare::find(&cluster, &nodes, waits);
     findings.extend(waits.iter().map(|node| starting::waits_to_join(node, &nodes)));
     // A node that is dead and in no list any more leaves within seconds, where a headmaster is at work: nothing is to do.
-    let is_led = seen.as_ref().is_some_and(|seen| seen.has_headmaster && seen.headmaster_silent.is_none());
+    let is_led = seen
+        .as_ref()
+        .is_some_and(|seen| seen.headmaster.as_ref().is_some_and(|holder| holder.silent_ms.is_none()));
     let leaves = |status: &NodeStatus| is_led && status.node.gone && !cluster.ring.lists(status.node.id);
     for status in nodes.iter().filter(|status| !leaves(status)) {
         examine(status, &nodes, spare, &mut findings);
         let before = first.iter().find(|before| before.node.id == status.node.id).and_then(goes_by);
-        findings.extend(left_behind(status, before, cluster.generation.0));
+        findings.extend(left_behind(status, before, cluster.generation));
     }
-    findings.extend(seen.as_ref().and_then(|seen| documents::older(&nodes, seen.generation)));
+    findings.extend(seen.as_ref().and_then(|seen| documents::older(&nodes, seen.generation?.0)));
     findings.extend(views::avoided(&client, &nodes).await);
     findings.extend(replicas::too_few(&cluster, &nodes));
     findings.extend(wrong_clocks(&nodes));
@@ -69,7 +77,7 @@ pub(crate) async fn doctor(shared: Shared) -> Result<ExitCode, CliError> {
     findings.extend(hints::waiting(&nodes, &hints::heard(&client, &nodes).await));
     findings.extend(waiting_tombstones(&nodes));
     findings.extend(artifacts::found(&cluster, &nodes, seen.as_ref()));
-    findings.extend(moves::found(&client, seen.as_ref()).await);
+    findings.extend(moves::found(&cluster, &nodes, seen.as_ref()));
     let healthy = !findings.iter().any(Finding::is_bad);
     let document = json!({
         "healthy": healthy,
@@ -80,20 +88,20 @@ pub(crate) async fn doctor(shared: Shared) -> Result<ExitCode, CliError> {
 }
 
 /// The generation that a node goes by.
-fn goes_by(status: &NodeStatus) -> Option<u64> {
-    status.answer.as_ref().ok()?["generation"].as_u64()
+fn goes_by(status: &NodeStatus) -> Option<Generation> {
+    status.report().map(|report| report.generation)
 }
 
 /// A node that has gone by another generation than this client since it was asked first.
-fn left_behind(status: &NodeStatus, before: Option<u64>, generation: u64) -> Option<Finding> {
+fn left_behind(status: &NodeStatus, before: Option<Generation>, generation: Generation) -> Option<Finding> {
     let own = goes_by(status)?;
     (own != generation && before == Some(own)).then(|| Finding {
         code: Code::GenerationDiffers,
-        node: Some(status.id()),
+        node: Some(status.node.id),
         store: None,
         what: format!(
-            "{} is at generation {own} of the cluster, and this client at {generation}",
-            status.node.id
+            "{} is at generation {} of the cluster, and this client at {}",
+            status.node.id, own.0, generation.0
         ),
         next: format!(
             "restore the connection of {} to the coordination service, and look from its machine: {} coordination show \
@@ -124,7 +132,7 @@ fn wrong_clocks(nodes: &[NodeStatus]) -> Vec<Finding> {
     let ahead: Vec<_> = nodes.iter().filter_map(|status| Some((status.node.id, status.ahead_ms?))).collect();
     let finding = |(id, difference): (NodeId, i64)| Finding {
         code: Code::ClockOff,
-        node: Some(id.0.into()),
+        node: Some(id),
         store: None,
         what: format!(
             "the clock of {id} is {} those of the other nodes, and the newest write of a key is the one with the latest time",
@@ -135,15 +143,17 @@ fn wrong_clocks(nodes: &[NodeStatus]) -> Vec<Finding> {
     crate::clocks::off(&ahead).into_iter().map(finding).collect()
 }
 
+fn repair(status: &NodeStatus) -> Option<&RepairReport> {
+    status.report()?.repair.as_ref()
+}
+
 /// Where somebody has stopped comparing, and left it so: one finding for each node.
 fn stopped_repair(nodes: &[NodeStatus]) -> Vec<Finding> {
-    let stopped = |status: &&NodeStatus| {
-        status.answer.as_ref().is_ok_and(|answer| answer["repair_stopped"].as_bool() == Some(true))
-    };
+    let stopped = |status: &&NodeStatus| repair(status).is_some_and(|repair| repair.stopped);
     let finding = |status: &NodeStatus| {
         Finding {
         code: Code::RepairStopped,
-        node: Some(status.id()),
+        node: Some(status.node.id),
         store: None,
         what: format!("replica repair is stopped on {}", status.node.id),
         next: "until it is started again, even after a restart, only reads and hints bring replicas up to date: tontine repair start"
@@ -154,12 +164,11 @@ fn stopped_repair(nodes: &[NodeStatus]) -> Vec<Finding> {
 }
 
 /// The parts that somebody has stopped comparing at a node, and left it so.
-fn stopped_parts(status: &NodeStatus, answer: &Json) -> Option<Finding> {
-    let parts = answer["repair_stopped_parts"].as_array().into_iter().flatten().filter_map(Json::as_str);
-    let parts: Vec<&str> = parts.collect();
+fn stopped_parts(status: &NodeStatus) -> Option<Finding> {
+    let parts: Vec<String> = repair(status)?.stopped_parts.iter().map(ToString::to_string).collect();
     (!parts.is_empty()).then(|| Finding {
         code: Code::RepairPartsStopped,
-        node: Some(status.id()),
+        node: Some(status.node.id),
         store: None,
         what: format!("replica repair is stopped on {} for {}", status.node.id, parts.join(", ")),
         next: "until it is started again, even after a restart, only reads and hints bring them up to date: tontine repair start"
@@ -168,12 +177,11 @@ fn stopped_parts(status: &NodeStatus, answer: &Json) -> Option<Finding> {
 }
 
 /// What nodes have refused to hold.
-fn refused_hints(status: &NodeStatus, answer: &Json) -> Option<Finding> {
-    let refused = answer["hints_refused_total"].as_u64().filter(|&refused| refused > 0)?;
-    let limit = size(answer["hint_bytes_max"].as_u64().unwrap_or(0));
-    Some(Finding {
+fn refused_hints(status: &NodeStatus, told: &Status) -> Option<Finding> {
+    let (refused, limit) = (told.hints_refused_total, size(told.hint_bytes_max));
+    (refused > 0).then(|| Finding {
         code: Code::HintsRefused,
-        node: Some(status.id()),
+        node: Some(status.node.id),
         store: None,
         what: format!(
             "{} has refused {} since it started: its hints had reached the limit of {limit}",
@@ -187,12 +195,12 @@ fn refused_hints(status: &NodeStatus, answer: &Json) -> Option<Finding> {
 }
 
 /// That a node has lost its records and does not have all of them back.
-fn refilling(status: &NodeStatus, answer: &Json) -> Option<Finding> {
-    let progress = crate::repair::refilling(&answer["refill"])?;
+fn refilling(status: &NodeStatus) -> Option<Finding> {
+    let progress = crate::repair::refilling(status.report()?.refill()?)?;
     let id = status.node.id;
     Some(Finding {
         code: Code::Refilling,
-        node: Some(status.id()),
+        node: Some(status.node.id),
         store: None,
         what: format!("{id} is refilling lost data from its peers: {progress}"),
         next: format!(
@@ -203,15 +211,16 @@ fn refilling(status: &NodeStatus, answer: &Json) -> Option<Finding> {
 }
 
 /// That a node does not know whether its directory is a copy of earlier days.
-fn not_compared(status: &NodeStatus, answer: &Json) -> Option<Finding> {
-    (answer["collection"]["compared"].as_bool() == Some(false)).then(|| Finding {
+fn not_compared(status: &NodeStatus, told: &Status) -> Option<Finding> {
+    let collection = told.collection.as_ref()?;
+    (!collection.compared).then(|| Finding {
         code: Code::EpochNotCompared,
-        node: Some(status.id()),
+        node: Some(status.node.id),
         store: None,
         what: format!(
             "{} has not verified its collection epoch ({}) against the cluster's since it started, so no node can remove \
              tombstones",
-            status.node.id, answer["collection"]["epoch"]
+            status.node.id, collection.epoch.0
         ),
         next: "see with `tontine coordination show` whether the coordination service answers; while it does not, there is nothing \
                else to mend; if it does, the node's data directory is an older copy: start it with an empty one"
@@ -220,33 +229,33 @@ fn not_compared(status: &NodeStatus, answer: &Json) -> Option<Finding> {
 }
 
 /// What ends the wait for a node that does not answer. What to do in detail, the finding about the node itself says.
-fn missing(nodes: &[NodeStatus], id: u64) -> Option<String> {
-    let status = nodes.iter().find(|status| status.id() == id);
+fn missing(nodes: &[NodeStatus], id: NodeId) -> Option<String> {
+    let status = nodes.iter().find(|status| status.node.id == id);
     match status {
         _ if is_up(nodes, id) => None,
         Some(status) if status.node.gone => {
-            Some(format!("wait: n{id} was declared dead, and leaves when others have its data"))
+            Some(format!("wait: {id} was declared dead, and leaves when others have its data"))
         }
-        _ => Some(format!("start n{id} again, or replace it, as said above")),
+        _ => Some(format!("start {id} again, or replace it, as said above")),
     }
 }
 
 /// For whom the collection of tombstones waits, if for anybody.
 fn waiting_tombstones(nodes: &[NodeStatus]) -> Option<Finding> {
-    let answers = || nodes.iter().filter_map(|status| status.answer.as_ref().ok());
-    let missed = answers().find_map(|answer| answer["collection"]["waits_for"].as_u64())?;
+    let told = || nodes.iter().filter_map(NodeStatus::status);
+    let missed = told().find_map(|told| told.collection.as_ref()?.waits_for)?;
     // Every replica holds its own: the most that one node holds is nearest to the number of deletions.
-    let most = answers().map(tombstones).max().filter(|&most| most > 0)?;
+    let most = told().map(Status::tombstones).max().filter(|&most| most > 0)?;
     let waits = format!("{} {}", count(most, "tombstone"), if most == 1 { "waits" } else { "wait" });
     Some(Finding {
         code: Code::TombstonesWaiting,
         node: Some(missed),
         store: None,
         what: format!(
-            "{waits} for n{missed}: a tombstone is removed when every node has confirmed the deletion"
+            "{waits} for {missed}: a tombstone is removed when every node has confirmed the deletion"
         ),
         next: match missing(nodes, missed) {
-            None => format!("wait: the nodes ask n{missed} again every few seconds"),
+            None => format!("wait: the nodes ask {missed} again every few seconds"),
             Some(what) => {
                 format!("{what}; until then tombstones take up space, and deleted keys stay deleted")
             }
@@ -256,12 +265,12 @@ fn waiting_tombstones(nodes: &[NodeStatus]) -> Option<Finding> {
 
 fn examine(status: &NodeStatus, nodes: &[NodeStatus], spare: Option<Spare>, findings: &mut Vec<Finding>) {
     let id = status.node.id;
-    let answer = match &status.answer {
-        Ok(answer) => answer,
+    let report = match &status.answer {
+        Ok(report) => report,
         Err(error) => {
             findings.push(Finding {
                 code: Code::NodeDown,
-                node: Some(status.id()),
+                node: Some(status.node.id),
                 store: None,
                 what: match status.node.gone {
                     true => format!(
@@ -275,36 +284,48 @@ fn examine(status: &NodeStatus, nodes: &[NodeStatus], spare: Option<Spare>, find
             return;
         }
     };
-    findings.extend(disks::room(status, answer));
-    findings.extend(refused_hints(status, answer));
+    let Some(told) = &report.status else { return };
+    findings.extend(disks::room(status, told));
+    findings.extend(refused_hints(status, told));
     // A node whose storage has stopped gets nothing back.
-    findings
-        .extend(refilling(status, answer).filter(|_| !matches!(refuses(answer), Some(Refuses::Stopped(_)))));
-    findings.extend(not_compared(status, answer));
-    findings.extend(stopped_parts(status, answer));
-    findings.extend(disks::damage(status, answer));
+    findings.extend(refilling(status).filter(|_| !matches!(refuses(told), Some(Refuses::Stopped(_)))));
+    findings.extend(not_compared(status, told));
+    findings.extend(stopped_parts(status));
+    findings.extend(disks::damage(status, told));
 }
 
 #[cfg(test)]
 mod tests {
-    use model::{Node, Zone};
+    use model::{Node, WallMillis, Zone};
+    use protocol::report::Report;
 
     use super::*;
 
-    fn status(id: u32, place: &Json, ahead_ms: i64) -> NodeStatus {
+    /// A node that answers with nothing but a status that is as `told`.
+    pub(super) fn answering(id: u32, told: Status) -> NodeStatus {
         let node = Node::new(NodeId(id), Zone("a".to_owned()), format!("10.0.0.{id}:7401"), None);
-        NodeStatus { node, answer: Ok(json!({ "place": place })), ahead_ms: Some(ahead_ms) }
+        let report = Report::new(NodeId(id), 1, WallMillis(0), Generation(1));
+        NodeStatus { node, answer: Ok(Report { status: Some(told), ..report }), ahead_ms: None }
+    }
+
+    /// A node that does not answer.
+    pub(super) fn away(id: u32) -> NodeStatus {
+        let error = client::ClientError::Unreachable { detail: "no process listens there".to_owned() };
+        NodeStatus { answer: Err(error), ..answering(id, Status::default()) }
     }
 
     #[test]
     fn a_node_is_left_behind_when_it_stays_so_and_a_service_that_went_back_is_named() {
         let at = |generation: u64| {
-            let status = status(2, &Json::Null, 0);
-            NodeStatus { answer: Ok(json!({ "generation": generation })), ..status }
+            let mut status = answering(2, Status::default());
+            status.answer.as_mut().unwrap().generation = Generation(generation);
+            status
         };
-        assert!(left_behind(&at(6), Some(5), 7).is_none(), "it goes on");
-        assert!(left_behind(&at(7), Some(7), 7).is_none());
-        let found = left_behind(&at(5), Some(5), 7).unwrap();
+        let behind =
+            |own, before, client| left_behind(&at(own), Some(Generation(before)), Generation(client));
+        assert!(behind(6, 5, 7).is_none(), "it goes on");
+        assert!(behind(7, 7, 7).is_none());
+        let found = behind(5, 5, 7).unwrap();
         assert_eq!(found.what, "n2 is at generation 5 of the cluster, and this client at 7");
         assert!(documents::older(&[at(7), at(9)], 9).is_none());
         let found = documents::older(&[at(7), at(9)], 8).unwrap();
@@ -313,11 +334,15 @@ mod tests {
 
     #[test]
     fn a_wrong_clock_is_named() {
-        let nodes = [status(1, &Json::Null, 0), status(2, &Json::Null, 90_000), status(3, &Json::Null, -5)];
+        let ahead = [(1, 0), (2, 90_000), (3, -5)];
+        let nodes = ahead.map(|(id, ahead_ms)| NodeStatus {
+            ahead_ms: Some(ahead_ms),
+            ..answering(id, Status::default())
+        });
         let found = wrong_clocks(&nodes);
         let said: Vec<_> = found.iter().map(|finding| (finding.node, finding.what.as_str())).collect();
         let expected = "the clock of n2 is 1m30s ahead of those of the other nodes, and the newest write of a key is the \
                         one with the latest time";
-        assert_eq!(said, [(Some(2), expected)]);
+        assert_eq!(said, [(Some(NodeId(2)), expected)]);
     }
 }

@@ -10,6 +10,8 @@ use std::process::ExitCode;
 use client::ClientError;
 use coordination::CoordinationError;
 use model::KeyError;
+use model::order::Refusal;
+use model::readonly::ArtifactError;
 use serde_json::{Value as Json, json};
 use thiserror::Error;
 use wire::ErrorCode;
@@ -31,7 +33,7 @@ const EXIT_UNKNOWN: u8 = 3;
 pub(crate) enum CliError {
     /// The cluster refused or could not be reached.
     #[error(transparent)]
-    Client(#[from] ClientError),
+    Client(ClientError),
     /// None of the addresses answered as a node does.
     #[error("{error}")]
     NoAnswer {
@@ -68,6 +70,14 @@ pub(crate) enum CliError {
     /// What was ordered may still be done.
     #[error("{0}")]
     Unanswered(String),
+    /// An order was refused.
+    #[error("{text}")]
+    Refused {
+        /// The code, which stays the same from version to version.
+        code: String,
+        /// What people read.
+        text: String,
+    },
     /// Something else, said in full.
     #[error("{0}")]
     Other(String),
@@ -155,12 +165,13 @@ impl CliError {
             | CliError::Usage(_)
             | CliError::Later(_)
             | CliError::Unanswered(_)
+            | CliError::Refused { .. }
             | CliError::Other(_) => None,
         }
     }
 
     /// A word that stays the same from version to version.
-    fn kind(&self) -> &'static str {
+    fn kind(&self) -> &str {
         let error = match self {
             CliError::Client(error) | CliError::NoAnswer { error, .. } | CliError::OfKey { error, .. } => {
                 error
@@ -170,6 +181,7 @@ impl CliError {
             CliError::Usage(_) => return "usage",
             CliError::Later(error) => return error.kind(),
             CliError::Unanswered(_) => return "indeterminate",
+            CliError::Refused { code, .. } => return code,
             CliError::Other(_) => return "failed",
         };
         match error {
@@ -211,7 +223,7 @@ impl CliError {
                 "Find the nodes that are down with `tontine doctor`, and start or replace them. Until then, `tontine get -r 1` \
                  may read an old value from a single replica, if one of the key is up.",
             ),
-            error => code_of(error).map(ErrorCode::remedy),
+            error => code_of(error).map(crate::words::remedy),
         }
     }
 }
@@ -230,6 +242,24 @@ fn code_of(error: &ClientError) -> Option<ErrorCode> {
         ClientError::Key(KeyError::Empty) => Some(ErrorCode::KeyEmpty),
         ClientError::Key(_) => Some(ErrorCode::KeyTooLong),
         _ => None,
+    }
+}
+
+impl From<ClientError> for CliError {
+    fn from(error: ClientError) -> Self {
+        match error {
+            ClientError::Refused { refusal } => {
+                CliError::Refused { code: refusal.code(), text: crate::words::why(&refusal) }
+            }
+            error => CliError::Client(error),
+        }
+    }
+}
+
+impl From<ArtifactError> for CliError {
+    fn from(error: ArtifactError) -> Self {
+        let refusal = Refusal::Artifact(error.into());
+        CliError::Refused { code: refusal.code(), text: crate::words::why(&refusal) }
     }
 }
 
@@ -272,7 +302,7 @@ mod tests {
         let document = &error.json()["error"];
         assert_eq!((&document["kind"], &document["retryable"]), (&json!("overloaded"), &json!(true)));
         assert_eq!(document["message"], "key \"k\": overloaded: 4096 requests");
-        assert_eq!(document["next"], ErrorCode::Overloaded.remedy());
+        assert_eq!(document["next"], crate::words::remedy(ErrorCode::Overloaded));
 
         let unanswered = CliError::Unanswered("order 7 has no answer".to_owned());
         assert_eq!((unanswered.exit_code(), &unanswered.json()["error"]["outcome"]), (3, &json!("unknown")));

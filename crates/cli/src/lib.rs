@@ -54,6 +54,7 @@ mod shared;
 mod status;
 mod stop_signals;
 mod store_command;
+mod words;
 
 use std::process::ExitCode;
 

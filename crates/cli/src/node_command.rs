@@ -2,13 +2,13 @@
 
 use std::process::ExitCode;
 
-use control::orders::Order;
+use model::order::Order;
+use model::plan::Consent;
 use model::{NodeId, Role, Weight};
-use protocol::rebalance::planner::Consent;
 
 use crate::failure::CliError;
 use crate::node_list::NodeListArguments;
-use crate::orders::{DocumentsArguments, parse_node};
+use crate::orders::parse_node;
 use crate::plan_command::{Ordering, give_and_wait, order_and_wait};
 use crate::shared::Shared;
 
@@ -40,9 +40,6 @@ pub struct MemberArguments {
     /// The node, such as 4 or n4.
     #[arg(value_parser = parse_node, value_name = "NODE")]
     pub node: NodeId,
-    /// Where the documents are.
-    #[command(flatten)]
-    pub documents: DocumentsArguments,
 }
 
 /// Which node, and how.
@@ -78,9 +75,6 @@ pub struct ReplaceArguments {
     /// Do not wait until its data is there again.
     #[arg(long)]
     pub no_wait: bool,
-    /// Where the documents are.
-    #[command(flatten)]
-    pub documents: DocumentsArguments,
 }
 
 /// Which node, and its weight.
@@ -109,29 +103,25 @@ pub(crate) async fn run(shared: Shared, verb: NodeVerb) -> Result<ExitCode, CliE
 
 /// Orders what a verb says.
 async fn ordered(shared: Shared, verb: NodeVerb) -> Result<ExitCode, CliError> {
-    let (MemberArguments { documents, .. }, order, no_wait) = match verb {
-        NodeVerb::Replace(ReplaceArguments { dead, new, accept_fewer_zones, wait, no_wait, documents }) => {
+    let (order, no_wait) = match verb {
+        NodeVerb::Replace(ReplaceArguments { dead, new, accept_fewer_zones, wait, no_wait }) => {
             let consent = Consent { fewer_zones: accept_fewer_zones, ..Consent::default() };
             let order = Order::Replace { node: dead, by: new, consent };
             let ordering = if wait { Ordering::Patient } else { Ordering::Once };
-            return give_and_wait(&shared, &documents, (order, ordering), no_wait).await;
+            return give_and_wait(&shared, (order, ordering), no_wait).await;
         }
-        NodeVerb::Standby(member) => {
-            (member.clone(), Order::Cast { node: member.node, role: Role::Standby }, true)
-        }
+        NodeVerb::Standby(member) => (Order::Cast { node: member.node, role: Role::Standby }, true),
         NodeVerb::List(arguments) => return crate::node_list::list(shared, arguments).await,
-        NodeVerb::Add(member) => (member.clone(), Order::Admit { node: member.node }, true),
+        NodeVerb::Add(member) => (Order::Admit { node: member.node }, true),
         NodeVerb::Drain(DrainArguments { member, accept_fewer_zones, no_wait }) => {
             let consent = Consent { fewer_zones: accept_fewer_zones, ..Consent::default() };
-            (member.clone(), Order::Drain { node: member.node, consent }, no_wait)
+            (Order::Drain { node: member.node, consent }, no_wait)
         }
-        NodeVerb::Remove(member) => (member.clone(), Order::Remove { node: member.node }, true),
+        NodeVerb::Remove(member) => (Order::Remove { node: member.node }, true),
         NodeVerb::Weight(WeightArguments { member, weight }) => {
-            (member.clone(), Order::Weigh { node: member.node, weight }, true)
+            (Order::Weigh { node: member.node, weight }, true)
         }
-        NodeVerb::Recommission(member) => {
-            (member.clone(), Order::Cast { node: member.node, role: Role::Serving }, true)
-        }
+        NodeVerb::Recommission(member) => (Order::Cast { node: member.node, role: Role::Serving }, true),
     };
-    order_and_wait(&shared, &documents, order, no_wait).await
+    order_and_wait(&shared, order, no_wait).await
 }

@@ -5,8 +5,11 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use client::Client;
-use model::{Cluster, Node, NodeId};
+use model::{Cluster, Node, NodeId, Role, Weight};
+use protocol::gossip::State;
 use protocol::rebalance::entering::Way;
+use protocol::report::{NodeSeen, Parts, Report};
+use serde::Serialize;
 use serde_json::{Value as Json, json};
 
 use crate::failure::CliError;
@@ -44,12 +47,12 @@ pub struct NodeListArguments {
 pub(crate) async fn list(shared: Shared, arguments: NodeListArguments) -> Result<ExitCode, CliError> {
     let client = shared.client().await?;
     loop {
-        let (mut document, mut text) = if arguments.all_views {
+        let Listing { mut document, mut text, is_calm } = if arguments.all_views {
             all_views(&client).await
         } else {
             one_view(&client, arguments.from).await?
         };
-        if let Some(seen) = crate::orders::look(&shared).await.seen() {
+        if let Some(seen) = crate::orders::look(&shared).await {
             text.push_str(&waiting_text(&seen.waiting));
             document["waiting"] = seen.waiting.iter().map(waiting_json).collect();
         }
@@ -59,7 +62,7 @@ pub(crate) async fn list(shared: Shared, arguments: NodeListArguments) -> Result
         }
         print(shared.format(), &document, || text);
         if !arguments.watch {
-            return Ok(if is_calm(&document) { ExitCode::SUCCESS } else { ExitCode::from(1) });
+            return Ok(if is_calm { ExitCode::SUCCESS } else { ExitCode::from(1) });
         }
         crate::output::check()?;
         tokio::time::sleep(WATCH_INTERVAL).await;
@@ -83,31 +86,77 @@ fn waiting_json(node: &Node) -> Json {
     json!({ "node": node.id, "native": node.native, "zone": node.zone })
 }
 
-/// Whether nobody is suspected or down in any view that the document holds.
-fn is_calm(document: &Json) -> bool {
-    let mut views: Vec<&Json> = document["views"].as_array().into_iter().flatten().collect();
-    views.push(document);
-    let mut seen = views.iter().filter_map(|view| view["nodes"].as_array()).flatten();
-    seen.all(|node| matches!(node["state"].as_str(), Some("alive" | "left")))
-        && views.iter().all(|view| view["error"].is_null())
+/// What is shown.
+struct Listing {
+    document: Json,
+    text: String,
+    /// Whether no node is suspected or down in any view, and all views are there.
+    is_calm: bool,
 }
 
-/// What a node believes about all nodes.
-pub(crate) async fn ask(client: &Client, node: NodeId) -> Result<Json, String> {
-    let answer = client.nodes_seen_by(node).await.map_err(|error| error.to_string())?;
-    serde_json::from_slice(&answer).map_err(|error| error.to_string())
+/// A node as another one sees it, with what the cluster document says of it.
+#[derive(Serialize)]
+struct Row<'a> {
+    #[serde(flatten)]
+    seen: &'a NodeSeen,
+    #[serde(flatten)]
+    documented: Option<Documented>,
 }
 
-async fn one_view(client: &Client, from: Option<u32>) -> Result<(Json, String), CliError> {
+/// What the cluster document says of a node: its role, and what moves to it and away from it.
+#[derive(Serialize)]
+struct Documented {
+    role: Role,
+    weight: Weight,
+    partitions_in: usize,
+    partitions_out: usize,
+}
+
+impl Documented {
+    fn of(cluster: &Cluster, node: NodeId) -> Option<Documented> {
+        let node = cluster.node(node)?;
+        let definitions = cluster.definitions();
+        let partitions = cluster.ring.partitions().iter();
+        let ways: Vec<Way> =
+            partitions.filter_map(|partition| Way::of(&definitions, partition, node.id)).collect();
+        let count = |way| ways.iter().filter(|of| **of == way).count();
+        Some(Documented {
+            role: node.role,
+            weight: node.weight,
+            partitions_in: count(Way::Enters),
+            partitions_out: count(Way::Leaves),
+        })
+    }
+
+    /// What moves to the node and away from it.
+    fn moves(&self) -> String {
+        let moves = [(self.partitions_in, "in"), (self.partitions_out, "out")];
+        let words = moves.iter().filter(|(count, _)| *count > 0).map(|(count, way)| format!("{count} {way}"));
+        let words: Vec<String> = words.collect();
+        if words.is_empty() { "-".to_owned() } else { words.join(", ") }
+    }
+}
+
+/// Whether no node is suspected or down.
+fn is_calm(view: &Report) -> bool {
+    let mut seen = view.nodes.iter().flatten();
+    seen.all(|seen| matches!(seen.state, State::Alive | State::Left))
+}
+
+async fn one_view(client: &Client, from: Option<u32>) -> Result<Listing, CliError> {
     let cluster = client.cluster();
     let asked = cluster.nodes.iter().map(|node| node.id).filter(|id| from.is_none_or(|from| from == id.0));
     let mut reasons = Vec::new();
     for node in asked {
-        match ask(client, node).await {
-            Ok(mut view) => {
-                add_documented(&cluster, &mut view);
-                let text = format!("as seen by {node}\n\n{}", view_table(&view));
-                return Ok((view, text));
+        match client.report(node, Parts::NODES).await {
+            Ok(view) => {
+                let seen = view.nodes.iter().flatten();
+                let rows: Vec<Row<'_>> =
+                    seen.map(|seen| Row { seen, documented: Documented::of(&cluster, seen.node) }).collect();
+                let text = format!("as seen by {node}\n\n{}", view_table(&rows));
+                let mut document = json!(view);
+                document["nodes"] = json!(rows);
+                return Ok(Listing { document, text, is_calm: is_calm(&view) });
             }
             Err(reason) => reasons.push(format!("{node}: {reason}")),
         }
@@ -118,34 +167,7 @@ async fn one_view(client: &Client, from: Option<u32>) -> Result<(Json, String), 
     })
 }
 
-/// What the cluster document says of each node: its role, and what moves to it and away from it.
-fn add_documented(cluster: &Cluster, view: &mut Json) {
-    let definitions = cluster.definitions();
-    for seen in view["nodes"].as_array_mut().into_iter().flatten() {
-        let is_seen = |node: &&Node| seen["node"].as_u64() == Some(u64::from(node.id.0));
-        let Some(node) = cluster.nodes.iter().find(is_seen) else { continue };
-        let partitions = cluster.ring.partitions().iter();
-        let ways: Vec<Way> =
-            partitions.filter_map(|partition| Way::of(&definitions, partition, node.id)).collect();
-        let count = |way| ways.iter().filter(|of| **of == way).count();
-        seen["role"] = json!(node.role);
-        seen["weight"] = json!(node.weight);
-        seen["partitions_in"] = json!(count(Way::Enters));
-        seen["partitions_out"] = json!(count(Way::Leaves));
-    }
-}
-
-/// What moves to a node and away from it.
-fn moves_text(node: &Json) -> String {
-    let moves = [(&node["partitions_in"], "in"), (&node["partitions_out"], "out")];
-    let words = moves.iter().filter_map(|(count, way)| {
-        count.as_u64().filter(|count| *count > 0).map(|count| format!("{count} {way}"))
-    });
-    let words: Vec<String> = words.collect();
-    if words.is_empty() { "-".to_owned() } else { words.join(", ") }
-}
-
-fn view_table(view: &Json) -> String {
+fn view_table(nodes: &[Row<'_>]) -> String {
     let heading = [
         "NODE",
         "ZONE",
@@ -162,41 +184,57 @@ fn view_table(view: &Json) -> String {
         "WHY",
     ];
     let mut rows = vec![heading.map(str::to_owned).to_vec()];
-    for node in view["nodes"].as_array().into_iter().flatten() {
-        let text = |field: &str| node[field].as_str().unwrap_or("-").to_owned();
-        let number = |field: &str| node[field].as_u64().map_or("-".to_owned(), |number| number.to_string());
-        rows.push(vec![
-            format!("n{}", number("node")),
-            text("zone"),
-            text("state"),
-            text("role"),
-            number("weight"),
-            moves_text(node),
-            format!("{:.1}", node["phi"].as_f64().unwrap_or(0.0)),
-            format!("{:.1} s ago", node["heard_ms_ago"].as_u64().unwrap_or(0) as f64 / 1000.0),
-            number("incarnation"),
-            number("generation"),
-            number("operations_per_second"),
-            node["data_bytes"].as_u64().map_or("-".to_owned(), size),
-            text("why"),
-        ]);
-    }
+    rows.extend(nodes.iter().map(view_row));
     table(&rows)
 }
 
-async fn all_views(client: &Client) -> (Json, String) {
+fn view_row(Row { seen, documented }: &Row<'_>) -> Vec<String> {
+    fn or_dash<T: ToString>(value: Option<T>) -> String {
+        value.map_or("-".to_owned(), |value| value.to_string())
+    }
+    let said = &seen.said;
+    vec![
+        seen.node.to_string(),
+        or_dash(seen.zone.as_ref()),
+        seen.state.name().to_owned(),
+        or_dash(documented.as_ref().map(|of| role(of.role))),
+        or_dash(documented.as_ref().map(|of| of.weight.get())),
+        or_dash(documented.as_ref().map(Documented::moves)),
+        format!("{:.1}", seen.phi),
+        format!("{:.1} s ago", seen.heard_ms_ago as f64 / 1000.0),
+        or_dash(said.incarnation),
+        or_dash(said.generation.map(|generation| generation.0)),
+        or_dash(said.operations_per_second),
+        or_dash(said.data_bytes.map(size)),
+        seen.why.clone(),
+    ]
+}
+
+fn role(role: Role) -> &'static str {
+    match role {
+        Role::Serving => "serving",
+        Role::Leaving => "leaving",
+        Role::Standby => "standby",
+    }
+}
+
+async fn all_views(client: &Client) -> Listing {
     let cluster = client.cluster();
-    let asks = cluster.nodes.iter().map(|node| async move { (node.id, ask(client, node.id).await) });
+    let asks = cluster.nodes.iter().map(|node| async move {
+        let view = client.report(node.id, Parts::NODES).await;
+        (node.id, view.map_err(|error| error.to_string()))
+    });
     let views = futures_util::future::join_all(asks).await;
     let document = json!({
         "views": views
             .iter()
             .map(|(node, view)| match view {
-                Ok(view) => view.clone(),
+                Ok(view) => json!(view),
                 Err(reason) => json!({ "node": node, "error": reason }),
             })
             .collect::<Vec<_>>(),
     });
+    let state_of = |view: &Report, node| view.seen(node).map_or("-", |seen| seen.state.name());
     let mut heading = vec!["SEEN BY".to_owned()];
     heading.extend(cluster.nodes.iter().map(|node| node.id.to_string()));
     let mut rows = vec![heading];
@@ -204,7 +242,7 @@ async fn all_views(client: &Client) -> (Json, String) {
         let mut row = vec![viewer.to_string()];
         row.extend(cluster.nodes.iter().map(|node| match view {
             Ok(_) if node.id == *viewer => "-".to_owned(),
-            Ok(view) => state_of(view, node.id),
+            Ok(view) => state_of(view, node.id).to_owned(),
             Err(_) => "?".to_owned(),
         }));
         rows.push(row);
@@ -213,11 +251,10 @@ async fn all_views(client: &Client) -> (Json, String) {
         .nodes
         .iter()
         .filter(|node| {
-            let mut states = views.iter().filter(|(viewer, _)| *viewer != node.id);
-            let mut states =
-                states.by_ref().filter_map(|(_, view)| Some(state_of(view.as_ref().ok()?, node.id)));
+            let states = views.iter().filter(|(viewer, _)| *viewer != node.id);
+            let mut states = states.filter_map(|(_, view)| Some(state_of(view.as_ref().ok()?, node.id)));
             let first = states.next();
-            states.any(|state| Some(&state) != first.as_ref())
+            states.any(|state| Some(state) != first)
         })
         .map(|node| node.id.to_string())
         .collect();
@@ -225,12 +262,9 @@ async fn all_views(client: &Client) -> (Json, String) {
         true => "all views agree".to_owned(),
         false => format!("views differ about {}", disputed.join(", ")),
     };
-    (document, format!("{}\n{verdict}", table(&rows)))
-}
-
-/// What a view says about a node; `-` when nothing.
-pub(crate) fn state_of(view: &Json, node: NodeId) -> String {
-    let nodes = view["nodes"].as_array().into_iter().flatten();
-    let found = nodes.into_iter().find(|seen| seen["node"].as_u64() == Some(u64::from(node.0)));
-    found.and_then(|seen| seen["state"].as_str()).unwrap_or("-").to_owned()
+    Listing {
+        document,
+        text: format!("{}\n{verdict}", table(&rows)),
+        is_calm: views.iter().all(|(_, view)| view.as_ref().is_ok_and(is_calm)),
+    }
 }

@@ -4,6 +4,9 @@ use std::process::ExitCode;
 
 use client::{Client, ClientError};
 use model::{NodeId, PartitionId};
+use protocol::report::{
+    Comparing, PartitionTree, Parts, RefillReport, RepairReport, Report, ScrubRun, Scrubbed, StoreTrees,
+};
 use serde_json::{Value as Json, json};
 use wire::messages::{AntiEntropyControl, AntiEntropyOrder};
 
@@ -99,7 +102,7 @@ pub(crate) async fn run(shared: Shared, command: RepairCommand) -> Result<ExitCo
         None => describe(&answers),
         Some(order) => answers.iter().map(|(node, answer)| ordered(*node, order, &part, answer)).collect(),
     });
-    let is_whole = |answer: &Json| refilling(&answer["refill"]).is_none();
+    let is_whole = |report: &Report| report.refill().is_none_or(|refill| !refill.is_under_way());
     let well = answers
         .iter()
         .all(|(_, answer)| answer.as_ref().is_ok_and(|answer| order.is_some() || is_whole(answer)));
@@ -114,7 +117,8 @@ fn nothing_to_compare(store: &str) -> CliError {
     ))
 }
 
-type Answers = Vec<(NodeId, Result<Json, ClientError>)>;
+type Asked = (NodeId, Result<Report, ClientError>);
+type Answers = Vec<Asked>;
 
 async fn ask_all(client: &Client, control: Option<AntiEntropyControl>) -> Answers {
     let cluster = client.cluster();
@@ -122,18 +126,18 @@ async fn ask_all(client: &Client, control: Option<AntiEntropyControl>) -> Answer
         let control = control.clone();
         async move {
             let answer = match control {
-                None => client.repair_status(node.id).await,
+                None => client.report(node.id, Parts::REPAIR).await,
                 Some(control) => client.repair_control(node.id, control).await,
             };
-            (node.id, answer.map(|bytes| serde_json::from_slice(&bytes).unwrap_or(Json::Null)))
+            (node.id, answer)
         }
     });
     futures_util::future::join_all(asks).await
 }
 
-fn node_json((node, answer): &(NodeId, Result<Json, ClientError>)) -> Json {
+fn node_json((node, answer): &Asked) -> Json {
     match answer {
-        Ok(answer) => answer.clone(),
+        Ok(report) => json!(report),
         Err(error) => json!({ "node": node, "error": error.to_string() }),
     }
 }
@@ -166,18 +170,23 @@ impl Part {
 }
 
 /// Whether a node has anything to compare, or only to read, of what it was asked about.
-fn concerns(answer: &Json, order: AntiEntropyOrder) -> bool {
-    let mut trees =
-        answer["trees"].as_array().into_iter().flatten().filter(|tree| tree["partition"].is_u64());
-    let compares = |tree: &Json| match &tree["compared_with"] {
-        Json::Array(peers) => order == AntiEntropyOrder::Scrub || !peers.is_empty(),
-        _ => false,
+fn concerns(report: &Report, order: AntiEntropyOrder) -> bool {
+    let trees = report.repair.iter().flat_map(|repair| &repair.trees);
+    let mut trees = trees.filter_map(|tree| tree.only.as_ref());
+    let compares = |tree: &PartitionTree| match &tree.compared_with {
+        Some(peers) => order == AntiEntropyOrder::Scrub || !peers.is_empty(),
+        None => false,
     };
     let first = trees.next();
     first.is_none_or(|first| compares(first) || trees.any(compares))
 }
 
-fn ordered(node: NodeId, order: AntiEntropyOrder, part: &Part, answer: &Result<Json, ClientError>) -> String {
+fn ordered(
+    node: NodeId,
+    order: AntiEntropyOrder,
+    part: &Part,
+    answer: &Result<Report, ClientError>,
+) -> String {
     let answer = match answer {
         Ok(answer) => answer,
         Err(error) => return format!("{node}  {error}; find out more with `tontine doctor`\n"),
@@ -226,40 +235,32 @@ fn describe(answers: &Answers) -> String {
 }
 
 /// What does not fit into a row: what runs and how far it is, what is stopped, and what was lost.
-fn further(asked: &(NodeId, Result<Json, ClientError>)) -> String {
-    let (node, Ok(answer)) = asked else { return String::new() };
+fn further((node, answer): &Asked) -> String {
+    let Some(repair) = answer.as_ref().ok().and_then(|report| report.repair.as_ref()) else {
+        return String::new();
+    };
     let mut lines: Vec<String> = Vec::new();
-    let running = &answer["running"];
-    if let (Some(peer), Some(store)) = (running["peer"].as_u64(), running["store"].as_str()) {
-        let progress = &running["progress"];
-        let keys = progress["keys_differing"].as_u64().unwrap_or(0);
+    if let Some(running) = &repair.running {
+        let keys = running.progress.keys_differing;
         let what = format!("{} {}", count(keys, "key"), if keys == 1 { "differs" } else { "differ" });
-        let went =
-            Went { keys_left: running["keys_left"].as_u64().unwrap_or(0), ..Went::of(running, progress) };
-        lines.push(format!("{node} is comparing store {store} with n{peer}: {}", went.describe(&what)));
+        let (Comparing { peer, store, .. }, went) = (running, Went::from(running));
+        lines.push(format!("{node} is comparing store {store} with {peer}: {}", went.describe(&what)));
     }
-    let scrub = &answer["scrub"]["running"];
-    if let Some(store) = scrub["store"].as_str() {
-        let what = format!("{} read", count(scrub["records"].as_u64().unwrap_or(0), "key"));
-        lines.push(format!("{node} is scrubbing store {store}: {}", Went::of(scrub, scrub).describe(&what)));
+    if let Some(run) = &repair.scrub.running {
+        let what = format!("{} read", count(run.records, "key"));
+        lines.push(format!("{node} is scrubbing store {}: {}", run.store, Went::from(run).describe(&what)));
     }
-    lines.extend(scrubbed(*node, &answer["scrub"]["last_asked"]));
-    for part in answer["stopped_parts"].as_array().into_iter().flatten().filter_map(Json::as_str) {
-        lines.push(format!("{node} repair is stopped for {part}"));
-    }
-    for tree in answer["trees"].as_array().into_iter().flatten().filter(|tree| tree["partition"].is_u64()) {
-        lines.push(describe_partition(*node, tree));
-    }
-    let lines: String = lines.into_iter().map(|line| line + "\n").collect();
-    format!("{lines}{}", refill(asked).unwrap_or_default())
+    lines.extend(repair.scrub.last_asked.as_ref().map(|last| scrubbed(*node, last)));
+    lines.extend(repair.stopped_parts.iter().map(|part| format!("{node} repair is stopped for {part}")));
+    lines.extend(repair.trees.iter().filter_map(|tree| describe_partition(*node, tree)));
+    lines.extend(repair.refill.as_ref().map(|refill| describe_refill(*node, refill)));
+    lines.into_iter().map(|line| line + "\n").collect()
 }
 
 /// What came of the last scrub that was asked for.
-fn scrubbed(node: NodeId, last: &Json) -> Option<String> {
-    let number = |field: &str| last[field].as_u64();
-    let (done, partitions) = (number("partitions_done")?, number("partitions")?);
-    let how = if done < partitions { "stopped a scrub early" } else { "has scrubbed" };
-    let found = match (number("corrupt_records")?, number("wrong_leaves")?) {
+fn scrubbed(node: NodeId, Scrubbed { seconds_ago, run }: &Scrubbed) -> String {
+    let how = if run.partitions_done < run.partitions { "stopped a scrub early" } else { "has scrubbed" };
+    let found = match (run.corrupt_records, run.wrong_leaves) {
         (0, 0) => "no damage found".to_owned(),
         (corrupt, wrong) => format!(
             "found {} and {} in hash trees; fetched the records from other replicas",
@@ -267,14 +268,14 @@ fn scrubbed(node: NodeId, last: &Json) -> Option<String> {
             count(wrong, "wrong checksum")
         ),
     };
-    Some(format!(
-        "{node} {how}, {:.0} s ago: {done} of {}, {}, {} in {:.1} s; {found}",
-        last["seconds_ago"].as_f64()?,
-        count(partitions, "partition"),
-        count(number("records")?, "key"),
-        size(number("bytes")?),
-        last["seconds"].as_f64()?,
-    ))
+    format!(
+        "{node} {how}, {seconds_ago:.0} s ago: {} of {}, {}, {} in {:.1} s; {found}",
+        run.partitions_done,
+        count(run.partitions, "partition"),
+        count(run.records, "key"),
+        size(run.bytes),
+        run.seconds,
+    )
 }
 
 /// How far something is that goes through partitions.
@@ -287,17 +288,21 @@ struct Went {
     keys_left: u64,
 }
 
-impl Went {
-    fn of(running: &Json, progress: &Json) -> Went {
-        Went {
-            done: running["partitions_done"].as_u64().unwrap_or(0),
-            partitions: running["partitions"].as_u64().unwrap_or(0),
-            bytes: progress["bytes"].as_u64().unwrap_or(0),
-            seconds: running["seconds"].as_f64().unwrap_or(0.0),
-            keys_left: 0,
-        }
+impl From<&Comparing> for Went {
+    fn from(running: &Comparing) -> Went {
+        let Comparing { partitions_done: done, partitions, seconds, keys_left, progress, .. } = *running;
+        Went { done, partitions, bytes: progress.bytes, seconds, keys_left }
     }
+}
 
+impl From<&ScrubRun> for Went {
+    fn from(run: &ScrubRun) -> Went {
+        let ScrubRun { partitions_done: done, partitions, bytes, seconds, .. } = *run;
+        Went { done, partitions, bytes, seconds, keys_left: 0 }
+    }
+}
+
+impl Went {
     /// Partition n of m, what was met, bytes, rate, and how long it will take if it goes on like this.
     fn describe(self, what: &str) -> String {
         let Went { done, partitions, bytes, seconds, keys_left } = self;
@@ -313,161 +318,195 @@ impl Went {
     }
 }
 
-fn describe_partition(node: NodeId, tree: &Json) -> String {
-    let (partition, store) = (&tree["partition"], tree["store"].as_str().unwrap_or("?"));
-    let peers: Vec<String> =
-        tree["compared_with"].as_array().into_iter().flatten().map(|peer| format!("n{peer}")).collect();
+/// Of the partition that was asked about.
+fn describe_partition(node: NodeId, tree: &StoreTrees) -> Option<String> {
+    let (store, tree) = (&tree.store, tree.only.as_ref()?);
+    let peers = tree.compared_with.iter().flatten().map(NodeId::to_string).collect::<Vec<_>>();
     let with = match peers.as_slice() {
         [] => "holds no replica of".to_owned(),
         peers => format!("compares with {}", peers.join(", ")),
     };
-    let state = match (tree["incomplete"].as_bool(), tree["records"].as_u64()) {
-        (Some(true), _) => "is being refilled".to_owned(),
-        (_, Some(records)) => count(records, "record"),
-        (_, None) => "hash tree is being rebuilt".to_owned(),
+    let state = match (tree.incomplete, tree.records) {
+        (true, _) => "is being refilled".to_owned(),
+        (false, Some(records)) => count(records, "record"),
+        (false, None) => "hash tree is being rebuilt".to_owned(),
     };
-    format!("{node} {with} partition {partition} of store {store}: {state}")
+    Some(format!("{node} {with} partition {} of store {store}: {state}", tree.partition.0))
 }
 
-fn row((node, answer): &(NodeId, Result<Json, ClientError>)) -> Vec<String> {
-    let Ok(answer) = answer else {
+fn row((node, answer): &Asked) -> Vec<String> {
+    let Some(repair) = answer.as_ref().ok().and_then(|report| report.repair.as_ref()) else {
         let mut row = vec!["-".to_owned(); 10];
         (row[0], row[1]) = (node.to_string(), "no answer".to_owned());
         return row;
     };
-    let peers = || answer["peers"].as_array().into_iter().flatten();
-    let sum =
-        |field: &str| peers().filter_map(|peer| peer["outcome"][field].as_u64()).sum::<u64>().to_string();
-    let trees = |field: &str| {
-        let trees = answer["trees"].as_array().into_iter().flatten();
-        trees.filter_map(|tree| tree[field].as_u64()).sum::<u64>().to_string()
+    let RepairReport { peers, trees, .. } = repair;
+    let last = peers.iter().map(|peer| peer.seconds_ago).min_by(f64::total_cmp);
+    let state = match &repair.running {
+        Some(Comparing { peer, .. }) => format!("comparing with {peer}"),
+        None if repair.stopped => "stopped".to_owned(),
+        None => "idle".to_owned(),
     };
-    let last = peers().filter_map(|peer| peer["seconds_ago"].as_f64()).min_by(f64::total_cmp);
-    let state = match (&answer["running"]["peer"], answer["stopped"].as_bool()) {
-        (Json::Number(peer), _) => format!("comparing with n{peer}"),
-        (_, Some(true)) => "stopped".to_owned(),
-        _ => "idle".to_owned(),
-    };
-    vec![
-        node.to_string(),
-        state,
-        last.map_or_else(|| "never".to_owned(), |seconds| format!("{seconds:.0} s ago")),
-        sum("keys_differing"),
-        sum("sets_pulled"),
-        sum("sets_pushed"),
-        trees("trees"),
-        trees("doubtful"),
-        answer["scrub"]["corrupt_records_total"].to_string(),
-        trees("repaired_records_total"),
-    ]
+    let numbers = [
+        peers.iter().map(|peer| peer.outcome.keys_differing).sum(),
+        peers.iter().map(|peer| peer.outcome.sets_pulled).sum(),
+        peers.iter().map(|peer| peer.outcome.sets_pushed).sum(),
+        trees.iter().map(|tree| tree.trees).sum(),
+        trees.iter().map(|tree| tree.doubtful).sum(),
+        repair.scrub.corrupt_records_total,
+        trees.iter().map(|tree| tree.repaired_records_total).sum::<u64>(),
+    ];
+    let last = last.map_or_else(|| "never".to_owned(), |seconds| format!("{seconds:.0} s ago"));
+    [node.to_string(), state, last].into_iter().chain(numbers.map(|number| number.to_string())).collect()
 }
 
-fn refill((node, answer): &(NodeId, Result<Json, ClientError>)) -> Option<String> {
-    let refill = &answer.as_ref().ok()?["refill"];
-    Some(match refilling(refill) {
-        Some(progress) => format!("{node} is refilling lost data: {progress}\n"),
-        None => {
-            let (records, bytes) =
-                (count(refill["records"].as_u64()?, "record"), size(refill["bytes"].as_u64()?));
-            let (partitions, seconds) =
-                (count(refill["partitions"].as_u64()?, "partition"), refill["seconds"].as_f64()?);
-            format!(
-                "{node} has refilled its lost data: {partitions}; since it started {records}, {bytes}, in {seconds:.0} s\n"
-            )
-        }
-    })
+fn describe_refill(node: NodeId, refill: &RefillReport) -> String {
+    match refilling(refill) {
+        Some(progress) => format!("{node} is refilling lost data: {progress}"),
+        None => format!(
+            "{node} has refilled its lost data: {}; since it started {}, {}, in {:.0} s",
+            count(refill.partitions, "partition"),
+            count(refill.records, "record"),
+            size(refill.bytes),
+            refill.seconds
+        ),
+    }
 }
 
 /// How far a node is that refills, and how long it will take if it goes on like this; `None` when nothing is missing.
-pub(crate) fn refilling(refill: &Json) -> Option<String> {
-    let number = |field: &str| refill[field].as_u64();
-    let (total, left) = (number("partitions")?, number("partitions_left").filter(|&left| left > 0)?);
-    let rate = number("bytes_per_second").map_or_else(String::new, |rate| format!(", {}/s", size(rate)));
-    let time = match number("seconds_left") {
+pub(crate) fn refilling(refill: &RefillReport) -> Option<String> {
+    let (total, left) = (refill.partitions, refill.partitions_left);
+    let rate = refill.bytes_per_second.map_or_else(String::new, |rate| format!(", {}/s", size(rate)));
+    let time = match refill.seconds_left {
         Some(seconds) => format!("about {seconds} s left"),
         None => "time left unknown".to_owned(),
     };
-    Some(format!(
-        "{} of {total} partitions are complete; since it started {}, {}{rate}, {time}",
-        total.saturating_sub(left),
-        count(number("records")?, "record"),
-        size(number("bytes")?),
-    ))
+    refill.is_under_way().then(|| {
+        format!(
+            "{} of {total} partitions are complete; since it started {}, {}{rate}, {time}",
+            total.saturating_sub(left),
+            count(refill.records, "record"),
+            size(refill.bytes),
+        )
+    })
 }
 
 #[cfg(test)]
 mod tests {
+    use model::{Generation, StoreName, WallMillis};
+    use protocol::report::{Comparison, RepairPart, Scrub};
+
     use super::*;
 
-    #[test]
-    fn a_refill_tells_how_far_it_is_until_nothing_is_missing() {
-        let mut refill = json!({
-            "partitions": 64, "partitions_left": 48, "records": 700, "bytes": 8 << 20, "seconds": 4.0,
-            "bytes_per_second": 2 << 20, "seconds_left": 12,
-        });
-        let describe = |refill: &Json| {
-            super::refill(&(NodeId(3), Ok(json!({ "refill": refill })))).expect("something was lost")
-        };
-        assert_eq!(
-            describe(&refill),
-            "n3 is refilling lost data: 16 of 64 partitions are complete; since it started 700 records, 8.0 MiB, \
-             2.0 MiB/s, about 12 s left\n"
-        );
-        (refill["seconds_left"], refill["bytes_per_second"]) = (Json::Null, Json::Null);
-        assert!(describe(&refill).ends_with(" 700 records, 8.0 MiB, time left unknown\n"));
-        refill["partitions_left"] = json!(0);
-        assert_eq!(
-            describe(&refill),
-            "n3 has refilled its lost data: 64 partitions; since it started 700 records, 8.0 MiB, in 4 s\n"
-        );
-        assert_eq!(super::refill(&(NodeId(3), Ok(json!({ "refill": null })))), None);
+    fn answer(repair: RepairReport) -> Result<Report, ClientError> {
+        let report = Report::new(NodeId(1), 1, WallMillis(0), Generation(1));
+        Ok(Report { repair: Some(repair), ..report })
     }
 
     #[test]
-    fn what_runs_tells_how_far_it_is_and_how_long_it_will_take() {
-        let running = json!({
-            "node": 1, "stopped": false, "peers": [], "trees": [], "refill": {}, "stopped_parts": ["store carts"],
-            "running": {
-                "peer": 2, "store": "default", "seconds": 4.0, "partitions": 64, "partitions_done": 16,
-                "keys_left": 30, "progress": { "keys_differing": 500, "bytes": 8 << 20 },
-            },
-            "scrub": {
-                "corrupt_records_total": 0,
-                "running": {
-                    "store": "carts", "seconds": 1.0, "partitions": 8, "partitions_done": 0, "records": 7, "bytes": 2048,
-                },
-                "last_asked": {
-                    "seconds_ago": 12.0, "seconds": 1.5, "partitions": 8, "partitions_done": 8, "records": 700,
-                    "bytes": 2048, "corrupt_records": 1, "wrong_leaves": 0,
-                },
-            },
-        });
-        let text = describe(&vec![(NodeId(1), Ok(running))]);
-        let stopped = |partition, order, answer: Json| {
+    fn a_refill_tells_how_far_it_is_until_nothing_is_missing() {
+        let mut refill = RefillReport {
+            partitions: 64,
+            partitions_left: 48,
+            records: 700,
+            bytes: 8 << 20,
+            seconds: 4.0,
+            bytes_per_second: Some(2 << 20),
+            seconds_left: Some(12),
+            ..RefillReport::default()
+        };
+        let describe = |refill: &RefillReport| describe_refill(NodeId(3), refill);
+        assert_eq!(
+            describe(&refill),
+            "n3 is refilling lost data: 16 of 64 partitions are complete; since it started 700 records, 8.0 MiB, \
+             2.0 MiB/s, about 12 s left"
+        );
+        (refill.seconds_left, refill.bytes_per_second) = (None, None);
+        assert!(describe(&refill).ends_with(" 700 records, 8.0 MiB, time left unknown"));
+        refill.partitions_left = 0;
+        assert_eq!(
+            describe(&refill),
+            "n3 has refilled its lost data: 64 partitions; since it started 700 records, 8.0 MiB, in 4 s"
+        );
+    }
+
+    #[test]
+    fn an_order_tells_what_each_node_does() {
+        let ordered = |partition, order, compared_with: Option<Option<Vec<NodeId>>>| {
+            let tree = |compared_with| StoreTrees {
+                store: StoreName::new("carts").unwrap(),
+                trees: 1,
+                doubtful: 0,
+                tree_bytes: 0,
+                repaired_records_total: 0,
+                only: Some(PartitionTree {
+                    partition: PartitionId(7),
+                    records: None,
+                    incomplete: false,
+                    compared_with,
+                }),
+            };
+            let trees = compared_with.into_iter().map(tree).collect();
             let part =
                 Part { store: Some("carts".to_owned()), partition, has_records: true, has_artifacts: false };
-            ordered(NodeId(1), order, &part, &Ok(answer))
+            let answer = answer(RepairReport { trees, ..RepairReport::default() });
+            super::ordered(NodeId(1), order, &part, &answer)
         };
-        let tree = |peers: Json| json!({ "trees": [{ "partition": 7, "compared_with": peers }] });
+        let with_peer = Some(Some(vec![NodeId(2)]));
         assert_eq!(
-            stopped(Some(PartitionId(7)), AntiEntropyOrder::Stop, tree(json!([2]))),
+            ordered(Some(PartitionId(7)), AntiEntropyOrder::Stop, with_peer),
             "n1  stopped for partition 7 of store carts, the rest continues; resume with `tontine repair start --store carts \
              --partition 7`\n"
         );
         assert_eq!(
-            stopped(None, AntiEntropyOrder::Start, json!({ "trees": [] })),
+            ordered(None, AntiEntropyOrder::Start, None),
             "n1  comparing store carts; see the progress with `tontine repair status`\n"
         );
         for (peers, order) in [
-            (Json::Null, AntiEntropyOrder::Start),
-            (json!([]), AntiEntropyOrder::Stop),
-            (Json::Null, AntiEntropyOrder::Scrub),
+            (None, AntiEntropyOrder::Start),
+            (Some(Vec::new()), AntiEntropyOrder::Stop),
+            (None, AntiEntropyOrder::Scrub),
         ] {
             assert_eq!(
-                stopped(Some(PartitionId(7)), order, tree(peers)),
+                ordered(Some(PartitionId(7)), order, Some(peers)),
                 "n1  nothing to do: no other node has a replica of partition 7 of store carts in common with it\n"
             );
         }
+    }
+
+    #[test]
+    fn what_runs_tells_how_far_it_is_and_how_long_it_will_take() {
+        let run = ScrubRun {
+            store: "carts".to_owned(),
+            seconds: 1.0,
+            partitions: 8,
+            partitions_done: 0,
+            records: 7,
+            bytes: 2048,
+            corrupt_records: 0,
+            wrong_leaves: 0,
+        };
+        let last =
+            ScrubRun { seconds: 1.5, partitions_done: 8, records: 700, corrupt_records: 1, ..run.clone() };
+        let repair = RepairReport {
+            stopped_parts: vec![RepairPart { store: Some("carts".to_owned()), partition: None }],
+            running: Some(Comparing {
+                peer: NodeId(2),
+                store: "default".to_owned(),
+                seconds: 4.0,
+                partitions: 64,
+                partitions_done: 16,
+                keys_left: 30,
+                progress: Comparison { keys_differing: 500, bytes: 8 << 20, ..Comparison::default() },
+            }),
+            scrub: Scrub {
+                running: Some(run),
+                last_asked: Some(Scrubbed { seconds_ago: 12.0, run: last }),
+                ..Scrub::default()
+            },
+            ..RepairReport::default()
+        };
+        let text = describe(&vec![(NodeId(1), answer(repair))]);
         for wanted in [
             "n1 is comparing store default with n2: partition 16 of 64, 500 keys differ (30 in transit), 8.0 MiB, \
              2.0 MiB/s, about 12 s left\n",

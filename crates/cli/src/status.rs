@@ -4,7 +4,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use client::{Client, ClientError};
-use model::{Cluster, Consistency, Node, Partition, Role, Step};
+use model::{Cluster, Consistency, Node, NodeId, Partition, Role, Step};
+use protocol::gossip::State;
+use protocol::report::{ArtifactProgress, ArtifactState, Parts, Report, Status};
 use serde_json::{Value as Json, json};
 
 use crate::artifact::told::scrub_line;
@@ -19,42 +21,46 @@ use crate::shared::Shared;
 #[derive(Clone)]
 pub(crate) struct NodeStatus {
     pub(crate) node: Node,
-    pub(crate) answer: Result<Json, ClientError>,
+    pub(crate) answer: Result<Report, ClientError>,
     /// By how many milliseconds its clock is ahead of this machine's, if it says.
     pub(crate) ahead_ms: Option<i64>,
 }
 
 impl NodeStatus {
-    /// The node's id, as documents hold it.
-    pub(crate) fn id(&self) -> u64 {
-        u64::from(self.node.id.0)
+    /// What it says, if it answered.
+    pub(crate) fn report(&self) -> Option<&Report> {
+        self.answer.as_ref().ok()
+    }
+
+    /// How it is, if it answered.
+    pub(crate) fn status(&self) -> Option<&Status> {
+        self.report()?.status.as_ref()
     }
 }
 
-/// Asks all nodes at once.
-pub(crate) async fn ask_all(client: &Client) -> Vec<NodeStatus> {
+/// Asks all nodes at once for these parts of their reports.
+pub(crate) async fn ask_all(client: &Client, parts: Parts) -> Vec<NodeStatus> {
     let cluster = client.cluster();
     let asks = cluster.nodes.iter().map(|node| async move {
         let asked = clocks::now_ms();
-        let answer = client.status(node.id).await;
+        let answer = client.report(node.id, parts).await;
         let answered = clocks::now_ms();
-        let answer = answer.map(|bytes| serde_json::from_slice(&bytes).unwrap_or(Json::Null));
-        let ahead_ms = answer.as_ref().ok().and_then(|status| clocks::ahead_ms(status, asked, answered));
+        let ahead_ms = answer.as_ref().ok().map(|report| clocks::ahead_ms(report.at_ms, asked, answered));
         NodeStatus { node: node.clone(), answer, ahead_ms }
     });
     futures_util::future::join_all(asks).await
 }
 
 /// Whether a node answered.
-pub(crate) fn is_up(nodes: &[NodeStatus], id: u64) -> bool {
-    nodes.iter().any(|status| status.id() == id && status.answer.is_ok())
+pub(crate) fn is_up(nodes: &[NodeStatus], id: NodeId) -> bool {
+    nodes.iter().any(|status| status.node.id == id && status.answer.is_ok())
 }
 
 /// `tontine status`.
 pub(crate) async fn status(shared: Shared) -> Result<ExitCode, CliError> {
     let client = shared.client().await?;
     let cluster = client.cluster();
-    let nodes = ask_all(&client).await;
+    let nodes = ask_all(&client, Parts::STATUS | Parts::ARTIFACTS).await;
     let states = states(&client, &nodes).await;
     let steps: Vec<Step> = cluster.ring.partitions().iter().filter_map(Partition::step).collect();
     let at = |step| steps.iter().filter(|at| **at == step).count();
@@ -139,49 +145,48 @@ fn store_names(cluster: &Cluster) -> Vec<String> {
 fn artifacts(nodes: &[NodeStatus]) -> String {
     let mut rows =
         vec![["NODE", "STORE", "ARTIFACT", "STATE", "HERE", "OF", "FETCHES"].map(str::to_owned).to_vec()];
-    for status in nodes {
-        let Ok(answer) = &status.answer else { continue };
-        let told = &answer["read_only"];
-        let rate = told["fetching"]["rate_bytes_per_second"].as_u64().unwrap_or(0);
-        for entry in told["artifacts"].as_array().into_iter().flatten() {
-            let text = |field: &str| entry[field].as_str().unwrap_or("-").to_owned();
-            let bytes = |field: &str| size(entry[field].as_u64().unwrap_or(0));
-            let fetches = match entry["state"] == "fetching" {
-                true => format!("{}/s", size(rate)),
-                false => "-".to_owned(),
-            };
-            rows.push(vec![
-                status.node.id.to_string(),
-                text("store"),
-                entry["number"].to_string(),
-                text("state"),
-                bytes("bytes"),
-                bytes("bytes_total"),
-                fetches,
-            ]);
-        }
+    let told = nodes
+        .iter()
+        .filter_map(|status| status.report()?.artifacts.as_ref().map(|told| (status.node.id, told)));
+    for (node, told) in told.clone() {
+        let rate = told.fetching.rate_bytes_per_second;
+        rows.extend(told.listed.iter().map(|artifact| artifact_row(node, artifact, rate)));
     }
     if rows.len() == 1 {
         return String::new();
     }
-    let answers = nodes.iter().filter_map(|status| Some((status.node.id, status.answer.as_ref().ok()?)));
-    let scrubs = answers.map(|(node, answer)| (node, &answer["read_only"]["scrub"]));
+    let scrubs = told.map(|(node, told)| (node, &told.scrub));
     format!("\n{}{}", table(&rows), scrub_line(scrubs))
 }
 
+fn artifact_row(node: NodeId, artifact: &ArtifactProgress, rate: u64) -> Vec<String> {
+    vec![
+        node.to_string(),
+        artifact.store.to_string(),
+        artifact.number.to_string(),
+        artifact.state.name().to_owned(),
+        size(artifact.bytes),
+        size(artifact.bytes_total),
+        match artifact.state {
+            ArtifactState::Fetching => format!("{}/s", size(rate)),
+            _ => "-".to_owned(),
+        },
+    ]
+}
+
 /// Alive, or what the first node that answers believes about one that does not.
-async fn states(client: &Client, nodes: &[NodeStatus]) -> Vec<String> {
+async fn states(client: &Client, nodes: &[NodeStatus]) -> Vec<&'static str> {
     let answering = nodes.iter().find(|status| status.answer.is_ok());
     let away = nodes.iter().any(|status| status.answer.is_err());
     let view = match answering.filter(|_| away) {
-        Some(status) => crate::node_list::ask(client, status.node.id).await.unwrap_or(Json::Null),
-        None => Json::Null,
+        Some(status) => client.report(status.node.id, Parts::NODES).await.ok(),
+        None => None,
     };
-    let state = |status: &NodeStatus| match &status.answer {
-        Ok(_) => "alive".to_owned(),
-        Err(_) => match crate::node_list::state_of(&view, status.node.id) {
-            state if ["suspected", "down", "left"].contains(&state.as_str()) => state,
-            _ => "no answer".to_owned(),
+    let state = |status: &NodeStatus| match (&status.answer, view.as_ref()) {
+        (Ok(_), _) => State::Alive.name(),
+        (Err(_), view) => match view.and_then(|view| view.seen(status.node.id)).map(|seen| seen.state) {
+            Some(state) if state != State::Alive => state.name(),
+            _ => "no answer",
         },
     };
     nodes.iter().map(state).collect()
@@ -189,55 +194,39 @@ async fn states(client: &Client, nodes: &[NodeStatus]) -> Vec<String> {
 
 fn node_json(status: &NodeStatus, state: &str) -> Json {
     let Node { id, zone, native, resp, weight, role, .. } = &status.node;
-    let (answers, answer, error) = match &status.answer {
-        Ok(answer) => (true, Some(answer), None),
-        Err(error) => (false, None, Some(error.to_string())),
-    };
-    json!({ "node": id, "zone": zone, "native": native, "resp": resp, "weight": weight, "role": role, "answers": answers, "state": state, "status": answer, "error": error })
-}
-
-/// A number of each of a node's stores, summed up.
-pub(crate) fn sum(answer: &Json, field: &str) -> u64 {
-    let stores = answer["stores"].as_array().into_iter().flatten();
-    stores.filter_map(|store| store[field].as_u64()).sum()
-}
-
-/// Keys of which a node holds nothing but tombstones, as far as it knows without looking.
-pub(crate) fn tombstones(answer: &Json) -> u64 {
-    answer["collection"]["tombstones"].as_u64().unwrap_or(0)
+    let error = status.answer.as_ref().err().map(ClientError::to_string);
+    json!({ "node": id, "zone": zone, "native": native, "resp": resp, "weight": weight, "role": role, "answers": status.answer.is_ok(), "state": state, "report": status.report(), "error": error })
 }
 
 /// Hints that a node holds, and how fast they leave it.
-fn hints(answer: &Json) -> String {
-    let of = |field: &str| -> u64 {
-        answer["hints"].as_array().into_iter().flatten().filter_map(|hint| hint[field].as_u64()).sum()
-    };
-    match of("hints_per_second") {
-        0 => of("hints").to_string(),
-        rate => format!("{} ({rate}/s)", of("hints")),
+fn hints(status: &Status) -> String {
+    let held: u64 = status.hints.iter().map(|held| held.hints).sum();
+    match status.hints.iter().map(|held| held.hints_per_second).sum() {
+        0_u64 => held.to_string(),
+        rate => format!("{held} ({rate}/s)"),
     }
 }
 
 fn node_row(status: &NodeStatus, state: &str) -> Vec<String> {
-    let NodeStatus { node, answer, .. } = status;
+    let node = &status.node;
     let dash = || "-".to_owned();
     let resp = node.resp.clone().unwrap_or_else(dash);
     let start = vec![node.id.to_string(), node.zone.to_string()];
     let leaving = if node.role == Role::Leaving { ", leaving" } else { "" };
-    let rest = match answer {
-        Ok(answer) => vec![
+    let rest = match status.status() {
+        Some(status) => vec![
             format!("{state}{leaving}"),
             node.native.clone(),
             resp,
-            answer["engine"].as_str().unwrap_or("-").to_owned(),
-            sum(answer, "records").saturating_sub(tombstones(answer)).to_string(),
-            tombstones(answer).to_string(),
-            size(sum(answer, "live_bytes")),
-            size(sum(answer, "disk_bytes")),
-            hints(answer),
-            durations::rough(Duration::from_secs(answer["uptime_s"].as_u64().unwrap_or(0))),
+            status.engine.clone(),
+            status.records().saturating_sub(status.tombstones()).to_string(),
+            status.tombstones().to_string(),
+            size(status.live_bytes()),
+            size(status.stores.iter().map(|store| store.disk_bytes).sum()),
+            hints(status),
+            durations::rough(Duration::from_secs(status.uptime_s)),
         ],
-        Err(_) => {
+        None => {
             let unknown = std::iter::repeat_with(dash).take(7);
             [state.to_owned(), node.native.clone(), resp].into_iter().chain(unknown).collect()
         }

@@ -4,16 +4,16 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use client::{Client, ClientError};
-use control::orders::Order;
 use model::limits::ARTIFACTS_KEPT_MAX;
+use model::order::Order;
+use model::plan::{Consent, Wish};
 use model::{Consistency, FallbackOrder, Node, ReadOnlyStore, Reads, Resolver, Store, StoreName};
-use protocol::rebalance::planner::{Consent, Wish};
+use protocol::report::Parts;
 use serde_json::{Value as Json, json};
 
 use crate::artifact;
 use crate::dev::parse_consistency;
 use crate::failure::CliError;
-use crate::orders::DocumentsArguments;
 use crate::output::{count, print, program, size, table};
 use crate::plan_command;
 use crate::ready::{read_only_json, stores_json};
@@ -69,9 +69,6 @@ pub struct SetStoreArguments {
     /// Do not wait until it is done.
     #[arg(long)]
     pub no_wait: bool,
-    /// Where the documents are.
-    #[command(flatten)]
-    pub documents: DocumentsArguments,
 }
 
 /// The name and settings of a new store.
@@ -169,10 +166,10 @@ async fn set(shared: &Shared, arguments: SetStoreArguments) -> Result<ExitCode, 
     let consent = Consent { fewer_zones: arguments.accept_fewer_zones, weaker: arguments.accept_weaker };
     if arguments.dry_run {
         let wish = Wish::Numbers { store, numbers };
-        return plan_command::show_dry(shared, &arguments.documents, wish, consent).await;
+        return plan_command::show_dry(shared, wish, consent).await;
     }
     let order = Order::Renumber { store, numbers, consent };
-    plan_command::order_and_wait(shared, &arguments.documents, order, arguments.no_wait).await
+    plan_command::order_and_wait(shared, order, arguments.no_wait).await
 }
 
 /// The store as the arguments ask for it.
@@ -275,8 +272,8 @@ async fn opened<'a>(client: &Client, nodes: &'a [Node], store: &StoreName) -> Ve
 
 /// Whether a node has opened a store; `None` when it does not answer.
 async fn has_opened(client: &Client, node: &Node, store: &StoreName) -> Option<bool> {
-    let status: Json = serde_json::from_slice(&client.status(node.id).await.ok()?).ok()?;
-    Some(status["stores"].as_array()?.iter().any(|open| open["store"] == store.as_str()))
+    let report = client.report(node.id, Parts::STATUS).await.ok()?;
+    Some(report.status?.stores.iter().any(|open| open.store == *store))
 }
 
 fn settings(store: &Store) -> String {

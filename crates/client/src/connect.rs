@@ -7,15 +7,11 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::future::{Either, select};
 use futures_util::stream::FuturesUnordered;
-use model::readonly::Order;
 use model::{Cluster, Generation, NodeId, VersionSet};
 use parking_lot::RwLock;
 use protocol::quorum::can_be_met;
 use runtime::Ports;
-use wire::messages::{
-    AntiEntropyControl, AntiEntropyGet, ArtifactsGet, ArtifactsOrder, ClusterGet, MovesGet, MovesGot, Peer,
-    Request, RequestOptions, Response, StatusGet, StoreCreate,
-};
+use wire::messages::{ClusterGet, Peer, Request, RequestOptions, Response};
 
 use crate::coordinator::{Contents, Coordinator, CoordinatorOptions, Replicas, Scope};
 use crate::error::ClientError;
@@ -67,11 +63,11 @@ pub(crate) struct Inner {
     pub(crate) peers: Arc<Peers>,
     pub(crate) coordinator: Arc<Coordinator>,
     pub(crate) options: ClientOptions,
-    nodes: Arc<Nodes>,
+    pub(crate) nodes: Arc<Nodes>,
 }
 
 /// The nodes as a client reaches them: always over a link.
-struct Nodes {
+pub(crate) struct Nodes {
     peers: Arc<Peers>,
     cluster: RwLock<Arc<Cluster>>,
 }
@@ -138,99 +134,6 @@ impl Client {
     /// The cluster as this client knows it.
     pub fn cluster(&self) -> Arc<Cluster> {
         self.inner.nodes.cluster.read().clone()
-    }
-
-    /// A node's own account of itself, as JSON.
-    pub async fn status(&self, node: NodeId) -> Result<Bytes, ClientError> {
-        match self.inner.call(node, Request::StatusGet(StatusGet {})).await? {
-            Response::StatusDocument(document) => Ok(document.json),
-            other => {
-                Err(ClientError::Indeterminate { detail: format!("unexpected answer {}", other.name()) })
-            }
-        }
-    }
-
-    /// How repair stands at a node, as JSON.
-    pub async fn repair_status(&self, node: NodeId) -> Result<Bytes, ClientError> {
-        self.repair(node, Request::AntiEntropyGet(AntiEntropyGet {})).await
-    }
-
-    /// Orders a node to start or stop comparing, or to scrub; answers how repair stands there, as JSON.
-    pub async fn repair_control(
-        &self,
-        node: NodeId,
-        control: AntiEntropyControl,
-    ) -> Result<Bytes, ClientError> {
-        self.repair(node, Request::AntiEntropyControl(control)).await
-    }
-
-    /// How far a node is with partitions that move.
-    pub async fn moves(&self, node: NodeId) -> Result<MovesGot, ClientError> {
-        match self.inner.call(node, Request::MovesGet(MovesGet {})).await? {
-            Response::MovesGot(told) => Ok(told),
-            other => {
-                Err(ClientError::Indeterminate { detail: format!("unexpected answer {}", other.name()) })
-            }
-        }
-    }
-
-    /// Creates a store, through the first node that can be reached, and goes by the document that has it. The nodes open
-    /// it within moments; until they have, they do not know it.
-    ///
-    /// # Errors
-    /// `store-refused` when there can be no such store; `coordination-unavailable` when documents cannot be changed now.
-    pub async fn create_store(&self, store: &model::Store) -> Result<Arc<Cluster>, ClientError> {
-        let json = Bytes::from(serde_json::to_vec(store).expect("a definition is plain data"));
-        self.change(&StoreCreate { json }.into()).await
-    }
-
-    /// Asks the first node that can be reached for a change of the cluster document, and goes by the new one.
-    async fn change(&self, request: &Request) -> Result<Arc<Cluster>, ClientError> {
-        let mut reasons = Vec::new();
-        for node in &self.cluster().nodes {
-            match self.inner.call(node.id, request.clone()).await {
-                Ok(Response::ClusterDocument(document)) => {
-                    return Ok(self.inner.nodes.adopt_whole(&document.json));
-                }
-                Ok(other) => {
-                    let detail = format!("{}: unexpected answer {}", node.native, other.name());
-                    return Err(ClientError::Indeterminate { detail });
-                }
-                Err(CallError::Unreachable { reason }) => reasons.push(reason),
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Err(ClientError::nobody(&reasons))
-    }
-
-    /// Changes which artifacts a read-only store lists or serves, or creates such a store, through the first node that can
-    /// be reached, and goes by the document that says so.
-    ///
-    /// # Errors
-    /// `artifact-refused` or `store-refused` when that cannot be; `not-staged` when too few replicas hold what a swap would
-    /// serve; `coordination-unavailable` when documents cannot be changed now.
-    pub async fn order_artifacts(&self, order: &Order) -> Result<Arc<Cluster>, ClientError> {
-        let json = Bytes::from(serde_json::to_vec(order).expect("an order is plain data"));
-        self.change(&ArtifactsOrder { json }.into()).await
-    }
-
-    /// What a node has of each artifact, as JSON.
-    pub async fn artifacts(&self, node: NodeId) -> Result<Bytes, ClientError> {
-        match self.inner.call(node, ArtifactsGet {}.into()).await? {
-            Response::ArtifactsDocument(document) => Ok(document.json),
-            other => {
-                Err(ClientError::Indeterminate { detail: format!("unexpected answer {}", other.name()) })
-            }
-        }
-    }
-
-    async fn repair(&self, node: NodeId, request: Request) -> Result<Bytes, ClientError> {
-        match self.inner.call(node, request).await? {
-            Response::AntiEntropyDocument(document) => Ok(document.json),
-            other => {
-                Err(ClientError::Indeterminate { detail: format!("unexpected answer {}", other.name()) })
-            }
-        }
     }
 
     /// Asks the nodes for the newest cluster document.
@@ -304,6 +207,16 @@ impl Inner {
         }
     }
 
+    /// Calls a node, and waits so long.
+    pub(crate) async fn call_for(
+        &self,
+        node: NodeId,
+        request: Request,
+        patience: Duration,
+    ) -> Result<Response, CallError> {
+        self.peers.call(node, request).within(&self.ports.clock, patience).await
+    }
+
     /// Takes in the document that a refusal carried if it is newer, and tells its generation.
     pub(crate) fn adopt(&self, document: &[u8]) -> Option<Generation> {
         let told = Cluster::generation_of(document);
@@ -315,7 +228,7 @@ impl Inner {
 
 impl Nodes {
     /// Takes in a document that was asked for.
-    fn adopt_whole(&self, document: &[u8]) -> Arc<Cluster> {
+    pub(crate) fn adopt_whole(&self, document: &[u8]) -> Arc<Cluster> {
         let known = self.cluster.read().clone();
         self.adopt(document, &known)
     }

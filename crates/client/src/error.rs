@@ -56,6 +56,12 @@ pub enum ClientError {
         /// What is known.
         detail: String,
     },
+    /// The headmaster refused an order. Nothing was changed.
+    #[error("the order was refused: {}", .refusal.code())]
+    Refused {
+        /// Why.
+        refusal: Box<model::order::Refusal>,
+    },
     /// The siblings changed each time between reading and writing their merge.
     #[error("other clients changed the key during each of {attempts} attempts; try again")]
     Contended {

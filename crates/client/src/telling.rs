@@ -1,12 +1,11 @@
-//! What nodes tell about themselves and each other: beliefs, events, numbers.
+//! What nodes tell about themselves and each other: reports, events, numbers.
 
 use std::time::Duration;
 
 use bytes::Bytes;
-use model::{ArtifactNumber, Generation, ManifestDigest, NodeId, StoreName};
-use protocol::push::Report;
-use serde_json::Value as Json;
-use wire::messages::{EventsGet, MetricsGet, NodesGet, Request, Response};
+use model::NodeId;
+use protocol::report::{Parts, Report};
+use wire::messages::{AntiEntropyControl, EventsGet, MetricsGet, ReportGet, Request, Response};
 
 use crate::connect::Client;
 use crate::error::ClientError;
@@ -15,12 +14,18 @@ use crate::error::ClientError;
 const EVENTS_GRACE: Duration = Duration::from_secs(5);
 
 impl Client {
-    /// What a node believes about all nodes, as JSON.
-    pub async fn nodes_seen_by(&self, node: NodeId) -> Result<Bytes, ClientError> {
-        match self.inner.call(node, Request::NodesGet(NodesGet {})).await? {
-            Response::NodesDocument(document) => Ok(document.json),
-            other => Err(unexpected(&other)),
-        }
+    /// These parts of what a node says of itself.
+    pub async fn report(&self, node: NodeId, parts: Parts) -> Result<Report, ClientError> {
+        report(self.inner.call(node, ReportGet { parts }.into()).await?)
+    }
+
+    /// Orders a node to start or stop comparing, or to scrub; answers how repair stands there.
+    pub async fn repair_control(
+        &self,
+        node: NodeId,
+        control: AntiEntropyControl,
+    ) -> Result<Report, ClientError> {
+        report(self.inner.call(node, control.into()).await?)
     }
 
     /// A node's numbers as Prometheus text.
@@ -43,19 +48,13 @@ impl Client {
     }
 }
 
-/// Which artifacts a node holds all that it needs of, by what it has told of itself as JSON.
-pub fn artifacts_staged(node: NodeId, told: &[u8]) -> Vec<(StoreName, Report)> {
-    let mut told: Json = serde_json::from_slice(told).unwrap_or_default();
-    let report = |told: &mut Json| {
-        let staged = told["state"] == "staged";
-        let store: StoreName = serde_json::from_value(told["store"].take()).ok()?;
-        let number: ArtifactNumber = serde_json::from_value(told["number"].take()).ok()?;
-        let manifest: ManifestDigest = serde_json::from_value(told["manifest"].take()).ok()?;
-        let generation: Generation = serde_json::from_value(told["whole_under"].take()).ok()?;
-        staged.then_some((store, Report { node, generation, number, manifest }))
-    };
-    let artifacts = told["artifacts"].as_array_mut();
-    artifacts.map(|artifacts| artifacts.iter_mut().filter_map(report).collect()).unwrap_or_default()
+fn report(answer: Response) -> Result<Report, ClientError> {
+    match answer {
+        Response::ReportGot(got) => {
+            got.report().map_err(|error| ClientError::Indeterminate { detail: error.to_string() })
+        }
+        other => Err(unexpected(&other)),
+    }
 }
 
 fn unexpected(answer: &Response) -> ClientError {

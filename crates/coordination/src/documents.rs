@@ -18,8 +18,10 @@ mod ids;
 mod membership;
 pub(crate) mod moves;
 pub mod numbered;
+pub mod office;
+pub mod orders;
+pub mod plans;
 mod restoring;
-mod stores;
 
 use std::sync::Arc;
 
@@ -32,12 +34,9 @@ use thiserror::Error;
 use crate::{CoordinationError, CoordinationService, CreateMode, DocumentPath, Expected, Watch};
 
 pub use self::ids::{Ids, ids_path, prepare_ids, read_ids, take_id};
-pub use self::membership::{
-    AddressTaken, MembershipError, admit, check_addresses, readdress, registered_before,
-};
+pub use self::membership::{AddressTaken, check_addresses, registered_before};
 pub use self::moves::{Move, arrive};
 pub use self::restoring::{Restored, restored, restored_last};
-pub use self::stores::{NoStoreError, create_store};
 
 /// What a cluster's documents lie below, of the names at the top of its place. Everything else there is not its own.
 pub(crate) const OWN_NAMES: [&str; 6] = ["active", "config", "headmaster", "members", "plans", "wishes"];
@@ -147,15 +146,15 @@ pub enum ReadError {
     Moved(Box<Move>),
     /// The documents are being moved to another service, and nobody may change them meanwhile.
     #[error(
-        "the documents of cluster {:?} are being moved to {}; wait until that is done, or if it has ended half way, run \
-         `tontine coordination migrate` with the same addresses again",
+        "the documents of cluster {:?} are being moved to {}; wait until that is done, or if it has ended half way, move \
+         them with the same addresses again",
         .0.name, .0.to
     )]
     Moving(Box<Move>),
     /// The documents are being moved to this service, and are not in force here yet.
     #[error(
         "the documents of cluster {:?} are being moved here from {}, which is still in force; wait until that is done, or \
-         if it has ended half way, run `tontine coordination migrate` with the same addresses again",
+         if it has ended half way, move them with the same addresses again",
         .0.name, .0.from
     )]
     Arriving(Box<Move>),
@@ -215,36 +214,9 @@ pub enum PublishError {
         /// The first thing that does not hold.
         error: ClusterError,
     },
-    /// Whoever wants to change the document goes by a newer one than is stored, or by another one of that number. What
-    /// follows the stored one would take the place of documents that nodes know.
-    #[error(
-        "nothing was changed: the coordination service holds generation {} of the cluster document, and this node goes by {}, \
-         so the service was restored from an older copy; import the newest export into an empty chroot with \
-         `tontine coordination import`, and start the nodes with that",
-        .stored.0, .known.0
-    )]
-    Older {
-        /// Generation of the stored document.
-        stored: Generation,
-        /// Generation that is known.
-        known: Generation,
-    },
     /// What is stored cannot be read, so nothing is written over it.
     #[error(transparent)]
     Read(#[from] ReadError),
-}
-
-/// Whether a document may be changed by somebody who goes by `known`.
-///
-/// # Errors
-/// [`PublishError::Older`]. A server of the service that lags behind makes it pass for restored for a moment.
-pub fn check_known(stored: &Cluster, known: Option<&Cluster>) -> Result<(), PublishError> {
-    let Some(known) = known else { return Ok(()) };
-    let (before, now) = (known.generation, stored.generation);
-    if before > now || (before == now && known != stored) {
-        return Err(PublishError::Older { stored: now, known: before });
-    }
-    Ok(())
 }
 
 impl From<CoordinationError> for PublishError {

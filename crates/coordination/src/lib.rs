@@ -139,7 +139,7 @@ pub trait CoordinationService: Send + Sync {
     /// Opens another session with the same service, for whoever lost this one. Nothing passes from one to the other.
     ///
     /// # Errors
-    /// `Unavailable` while the service cannot be reached.
+    /// `Unavailable` while the service cannot be reached; `NoNode` of the root where it can, and holds nothing at all.
     async fn reopen(&self) -> Result<Arc<dyn CoordinationService>, CoordinationError>;
 
     /// Creates a document and returns its path, which differs from `path` when `mode` is sequential.

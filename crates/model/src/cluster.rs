@@ -29,6 +29,16 @@ pub use stores::{ArtifactsError, CreateStoreError};
 #[serde(transparent)]
 pub struct Generation(pub u64);
 
+/// An order that a document carries out: its number, and when it was given, in milliseconds since 1970. Numbers begin anew
+/// where orders were lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ordered {
+    /// Its number.
+    pub order: u64,
+    /// When it was given.
+    pub given_ms: u64,
+}
+
 /// Everything a client or a node needs to route: nodes, ring and stores of one generation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cluster {
@@ -51,6 +61,9 @@ pub struct Cluster {
     pub stores: Vec<Store>,
     /// All read-only stores, sorted by name. Programs that do not know them pass over them.
     pub read_only: Vec<ReadOnlyStore>,
+    /// The order that was carried out last by a document: whoever finds it without an answer answers it, and does nothing
+    /// twice.
+    pub ordered: Option<Ordered>,
     /// Fields of a later program.
     pub unknown: Unknown,
 }
@@ -68,6 +81,7 @@ impl Cluster {
             ring,
             stores,
             read_only: Vec::new(),
+            ordered: None,
             unknown: Unknown::new(),
         }
     }
@@ -103,6 +117,11 @@ impl Cluster {
     /// N of the store that has most replicas.
     pub fn replicas_max(&self) -> usize {
         self.replica_counts().max().unwrap_or(1)
+    }
+
+    /// The part of a partition's list that holds data for some store.
+    pub fn replicas_in<'a>(&self, list: &'a [NodeId]) -> &'a [NodeId] {
+        &list[..self.replicas_max().min(list.len())]
     }
 
     /// The read-only store with this name.

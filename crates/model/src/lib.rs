@@ -10,6 +10,8 @@ pub mod epoch;
 pub mod key;
 pub mod limits;
 pub mod node;
+pub mod order;
+pub mod plan;
 pub mod readonly;
 pub mod ring;
 pub mod routing;

@@ -130,6 +130,18 @@ impl Node {
     }
 }
 
+impl Node {
+    /// The address of this node that another of these nodes has, if one has, and which.
+    pub fn address_taken<'a>(&self, nodes: impl IntoIterator<Item = &'a Node>) -> Option<(&str, NodeId)> {
+        let own = [Some(&self.native), self.resp.as_ref()];
+        nodes.into_iter().filter(|other| other.id != self.id).find_map(|other| {
+            let theirs = [Some(&other.native), other.resp.as_ref()];
+            let taken = own.into_iter().flatten().find(|address| theirs.contains(&Some(*address)));
+            taken.map(|address| (address.as_str(), other.id))
+        })
+    }
+}
+
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }

@@ -149,12 +149,11 @@ pub struct ReadOnlyStore {
 }
 
 /// Why a verb cannot be carried out.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
+#[serde(tag = "code", content = "facts", rename_all = "kebab-case")]
 pub enum ArtifactError {
     /// The store lists no such artifact.
-    #[error(
-        "store {store} lists no artifact {number}; to see what it lists, run `tontine artifact list {store}`"
-    )]
+    #[error("store {store} lists no artifact {number}")]
     NotListed {
         /// The store.
         store: StoreName,
@@ -162,9 +161,7 @@ pub enum ArtifactError {
         number: ArtifactNumber,
     },
     /// A new artifact has a number that is not greater than all before.
-    #[error(
-        "the number {number} is not greater than {newest}, the greatest that the store has had; build it with a greater one"
-    )]
+    #[error("the number {number} is not greater than {newest}, the greatest that the store has had")]
     NotGreater {
         /// Of the new one.
         number: ArtifactNumber,
@@ -172,10 +169,7 @@ pub enum ArtifactError {
         newest: ArtifactNumber,
     },
     /// The store lists as many as it may.
-    #[error(
-        "store {store} lists {ARTIFACTS_MAX} artifacts, which is the limit; forget one with `tontine artifact delete {store} \
-         NUMBER`, and see them with `tontine artifact list {store}`"
-    )]
+    #[error("store {store} lists {ARTIFACTS_MAX} artifacts, which is the limit")]
     TooMany {
         /// The store.
         store: StoreName,
@@ -187,18 +181,13 @@ pub enum ArtifactError {
         bytes: usize,
     },
     /// So many cannot be kept.
-    #[error(
-        "a store keeps 1 to {ARTIFACTS_KEPT_MAX} artifacts beside the served one, got {kept}; choose another --artifacts-kept"
-    )]
+    #[error("a store keeps 1 to {ARTIFACTS_KEPT_MAX} artifacts beside the served one, got {kept}")]
     Kept {
         /// As asked for.
         kept: u8,
     },
     /// It is served: it cannot be served again, nor deleted.
-    #[error(
-        "artifact {number} is served, so it can be neither served again nor deleted; to serve another one, run `tontine \
-         artifact swap {store} NUMBER`, and see them with `tontine artifact list {store}`"
-    )]
+    #[error("artifact {number} is served, so it can be neither served again nor deleted")]
     Served {
         /// The store.
         store: StoreName,
@@ -206,9 +195,7 @@ pub enum ArtifactError {
         number: ArtifactNumber,
     },
     /// It was served before: only an order of a user's own brings it back.
-    #[error(
-        "artifact {number} was served before; to serve it again, run `tontine artifact swap {store} {number}`"
-    )]
+    #[error("artifact {number} was served before")]
     WasServed {
         /// The store.
         store: StoreName,
@@ -216,10 +203,7 @@ pub enum ArtifactError {
         number: ArtifactNumber,
     },
     /// A newer artifact is served, and a push goes forward only.
-    #[error(
-        "artifact {served} is served, which is newer than {number}; to go back to {number}, run `tontine artifact swap {store} \
-         {number}`"
-    )]
+    #[error("artifact {served} is served, which is newer than {number}")]
     Overtaken {
         /// The store.
         store: StoreName,
@@ -229,9 +213,7 @@ pub enum ArtifactError {
         served: ArtifactNumber,
     },
     /// Another artifact has this number.
-    #[error(
-        "the store lists another artifact {number}, with the manifest {listed}; build this one with a greater number"
-    )]
+    #[error("the store lists another artifact {number}, with the manifest {listed}")]
     AnotherManifest {
         /// The number of both.
         number: ArtifactNumber,
@@ -239,10 +221,7 @@ pub enum ArtifactError {
         listed: ManifestDigest,
     },
     /// It was served once, so it is no push that could be aborted.
-    #[error(
-        "artifact {number} was served, so there is no push to abort; to forget it, serve another one and run `tontine \
-         artifact delete {store} {number}`"
-    )]
+    #[error("artifact {number} was served, so there is no push to abort")]
     NotStaging {
         /// The store.
         store: StoreName,

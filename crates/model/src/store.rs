@@ -147,7 +147,8 @@ fn is_first(generation: &Generation) -> bool {
 }
 
 /// What makes a store definition unusable.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
+#[serde(tag = "code", content = "facts", rename_all = "kebab-case")]
 pub enum StoreError {
     /// The name has other characters, or too many.
     #[error("store name {name:?} must be 1 to {STORE_NAME_BYTES_MAX} of a-z 0-9 _ - and start with a letter")]

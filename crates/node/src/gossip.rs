@@ -25,6 +25,7 @@ use model::{Cluster, Moment, NodeId};
 use parking_lot::{Mutex, RwLock};
 use protocol::gossip::{Action, EXCHANGE_PATIENCE, Experience, Load, Row, Seen, State, Why};
 use protocol::gossip::{Event as Happened, Gossip as Machine};
+use protocol::report::{NodeLoad, NodeSeen};
 use runtime::{Clock, Ports};
 use wire::messages::{self, Gossiped, Peer, Request, Response};
 
@@ -177,14 +178,14 @@ impl Gossip {
         Gossiped { rows: answer.unwrap_or_default(), cluster }
     }
 
-    /// What this node believes about all nodes, as JSON.
-    pub fn document(&self) -> Bytes {
+    /// What this node believes about all nodes, itself included, by id.
+    pub(crate) fn report(&self) -> Vec<NodeSeen> {
         let (seen, own) = {
             let machine = self.machine.lock();
             (machine.seen(self.clock.now()).collect::<Vec<_>>(), *machine.own())
         };
         let cluster = self.view.get().cluster().clone();
-        let mut nodes: Vec<_> = seen.iter().map(|seen| node_json(&cluster, seen)).collect();
+        let mut nodes: Vec<_> = seen.iter().map(|seen| node_seen(&cluster, seen)).collect();
         let itself = Seen {
             node: self.node,
             state: State::Alive,
@@ -194,12 +195,9 @@ impl Gossip {
             heard: true,
             row: Some(own),
         };
-        let mut itself = node_json(&cluster, &itself);
-        itself["why"] = "this node".into();
-        nodes.push(itself);
-        nodes.sort_by_key(|node| node["node"].as_u64());
-        let document = serde_json::json!({ "node": self.node, "at_ms": self.clock.wall(), "nodes": nodes });
-        serde_json::to_vec(&document).expect("a document is plain data").into()
+        nodes.push(NodeSeen { why: "this node".to_owned(), ..node_seen(&cluster, &itself) });
+        nodes.sort_by_key(|node| node.node);
+        nodes
     }
 
     fn count(&self, state: State) -> usize {
@@ -299,26 +297,27 @@ impl Witness for Exchanges {
     }
 }
 
-fn node_json(cluster: &Cluster, seen: &Seen) -> serde_json::Value {
-    let known = cluster.node(seen.node);
-    let row = seen.row.as_ref();
-    serde_json::json!({
-        "node": seen.node,
-        "zone": known.map(|node| node.zone.to_string()),
-        "native": known.map(|node| node.native.clone()),
-        "state": seen.state.name(),
-        "why": seen.why.to_string(),
-        "phi": (seen.phi * 100.0).round() / 100.0,
-        "heard_ms_ago": seen.silence.as_millis() as u64,
-        "heard": seen.heard,
-        "incarnation": row.map(|row| row.incarnation),
-        "heartbeat": row.map(|row| row.heartbeat),
-        "generation": row.map(|row| row.generation),
-        "epoch": row.map(|row| row.epoch),
-        "operations_per_second": row.map(|row| row.load.operations_per_second),
-        "data_bytes": row.map(|row| row.load.data_bytes),
-        "links": row.map(|row| row.load.links),
-    })
+fn node_seen(cluster: &Cluster, seen: &Seen) -> NodeSeen {
+    let (known, row) = (cluster.node(seen.node), seen.row.as_ref());
+    NodeSeen {
+        node: seen.node,
+        zone: known.map(|node| node.zone.clone()),
+        native: known.map(|node| node.native.clone()),
+        state: seen.state,
+        why: seen.why.to_string(),
+        phi: (seen.phi * 100.0).round() / 100.0,
+        heard_ms_ago: seen.silence.as_millis() as u64,
+        heard: seen.heard,
+        said: NodeLoad {
+            incarnation: row.map(|row| row.incarnation),
+            heartbeat: row.map(|row| row.heartbeat),
+            generation: row.map(|row| row.generation),
+            epoch: row.map(|row| row.epoch),
+            operations_per_second: row.map(|row| row.load.operations_per_second),
+            data_bytes: row.map(|row| row.load.data_bytes),
+            links: row.map(|row| row.load.links),
+        },
+    }
 }
 
 /// What the rounds need beside the beliefs.

@@ -34,4 +34,4 @@ pub mod waiting;
 pub use identity::IdentityError;
 pub use identity::given::{Directory, Given, Owner};
 pub use local_copy::{newest as newest_document, read as own_copy};
-pub use node::{Advertised, Installation, Node, NodeConfig, StartError, Worker};
+pub use node::{Advertised, Node, NodeConfig, StartError, Worker};

@@ -10,7 +10,6 @@
 //! Workers share records, but neither links nor tasks.
 
 mod collecting;
-mod defining;
 #[cfg(test)]
 pub(crate) mod driven;
 mod following;
@@ -20,16 +19,16 @@ mod liveness;
 mod moving;
 mod numbers;
 mod offers;
+mod ordering;
 mod pushing;
 mod refusal;
-mod status;
+mod report;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-use bytes::Bytes;
 use client::coordinator::{Coordinator, CoordinatorOptions, Repairs};
 use client::peers::Peers;
 use coordination::CoordinationService;
@@ -40,6 +39,7 @@ use model::{Cluster, Generation, NodeId};
 use parking_lot::Mutex;
 use protocol::admission::{Admission, AdmissionLimits};
 use protocol::handoff::HandoffOptions;
+use protocol::report::Installation;
 use runtime::{Disk, Moment, Ports, Sources};
 use wire::messages::Peer;
 
@@ -127,17 +127,6 @@ pub struct Advertised {
     pub resp: Option<String>,
 }
 
-/// Where a node runs, for the people who look after it. A node that is not a process of its own has none.
-#[derive(Clone, Debug, Default, serde::Serialize)]
-pub struct Installation {
-    /// Its process, on its machine.
-    pub process_id: u32,
-    /// Absolute path of its data.
-    pub data_directory: String,
-    /// Absolute path of the embedded coordination service, or the ensemble's address, when the node started.
-    pub coordination_directory: String,
-}
-
 impl NodeConfig {
     /// The defaults.
     pub fn new(id: NodeId, cluster: &str) -> Self {
@@ -191,6 +180,8 @@ pub struct Node {
     /// The session now; when it ends, [`following`] puts another in its place.
     coordination: Mutex<Arc<dyn CoordinationService>>,
     /// Where the documents have gone since the node started.
+    /// When it ordered last that the cluster document says where it is.
+    address_ordered: Mutex<Option<Moment>>,
     coordination_address: Mutex<Option<String>>,
     identity: tokio::sync::Mutex<Option<Identity>>,
     stamper: Arc<Stamper>,
@@ -292,6 +283,7 @@ impl Node {
             disk,
             engines,
             coordination: Mutex::new(coordination),
+            address_ordered: Mutex::default(),
             coordination_address: Mutex::default(),
             stamper,
             offered,
@@ -350,9 +342,9 @@ impl Node {
             front: front.clone(),
             collection: self.collection.get().expect("a started node collects").clone(),
             ports,
-            create_store: Arc::new(move |order| Box::pin(defining::create_store(definer.clone(), order))),
+            orders: Arc::new(move |request| Box::pin(ordering::answer(definer.clone(), request))),
             artifacts: Arc::new(move |request| Box::pin(pushing::answer(orders.clone(), request))),
-            status: Arc::new(move || weak.upgrade().map_or_else(Bytes::new, |node| node.status().into())),
+            report: Arc::new(move |parts| Some(weak.upgrade()?.report(parts))),
             admission: self.admission.clone(),
             telling: Telling {
                 gossip: self.gossip.clone(),

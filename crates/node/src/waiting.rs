@@ -29,6 +29,9 @@ use crate::node::{StartError, is_passing, register};
 /// Pause before the service is asked again after it did not answer.
 const RETRY: Duration = Duration::from_secs(1);
 
+/// So many members are told of, whom an operator can ask.
+const MEMBERS_TOLD: usize = 3;
+
 /// What a node waits for before it can serve.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Waits {
@@ -38,6 +41,8 @@ pub enum Waits {
     ToBeNamed {
         /// The cluster's name.
         cluster: String,
+        /// Where its first members can be reached.
+        members: Vec<String>,
     },
     /// That it is named in another service, to which the documents have moved.
     Moved {
@@ -133,7 +138,11 @@ impl Applicant<'_> {
         loop {
             match watch.next().await {
                 Ok(cluster) if cluster.node(active.node.id).is_some() => return Ok(Heard::Named(cluster)),
-                Ok(cluster) => say(Waits::ToBeNamed { cluster: cluster.name }),
+                Ok(cluster) => {
+                    let members = cluster.nodes.iter().map(|node| node.native.clone());
+                    let members = members.take(MEMBERS_TOLD).collect();
+                    say(Waits::ToBeNamed { cluster: cluster.name, members });
+                }
                 Err(ReadError::Moved(this)) => return Ok(Heard::Moved(*this)),
                 Err(ReadError::Coordination(error)) => return Err(failed(error)),
                 // Somebody has to mend it; the next one is read.

@@ -18,6 +18,7 @@ pub mod antientropy;
 pub mod collection;
 pub mod gossip;
 pub mod handoff;
+pub mod headmaster;
 pub mod lateness;
 pub mod pipeline;
 #[cfg(test)]
@@ -25,3 +26,4 @@ mod planted;
 pub mod push;
 pub mod quorum;
 pub mod rebalance;
+pub mod report;

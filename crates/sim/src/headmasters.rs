@@ -17,16 +17,15 @@ use std::time::Duration;
 use control::headmaster::election::Candidate;
 use control::headmaster::office::OfficeOptions;
 use control::headmaster::tenure;
-use control::orders::{self, Order};
-use control::plans::{self, Phase, Planned};
 use coordination::CoordinationService;
 use coordination::documents::numbered::{numbers, wishes_path};
-use coordination::documents::{self, ReadError};
+use coordination::documents::{self, ReadError, orders, plans};
 use coordination::memory::MemorySession;
 use futures_util::future::{Either, select};
+use model::order::Order;
+use model::plan::{Consent, Phase, Planned, Wish};
 use model::{Cluster, Moment, NodeId, Partition, PartitionId, Role, Weight};
 use parking_lot::Mutex;
-use protocol::rebalance::planner::{Consent, Wish};
 
 use crate::check::moved::Left;
 use crate::cluster::World;
@@ -160,8 +159,11 @@ async fn operate(world: Arc<World>, end: Moment) {
 
 /// All plans: each that is there was made by this version.
 async fn planned(session: &MemorySession) -> Result<Vec<Planned>, ReadError> {
-    let all = plans::read_all(session).await?;
-    Ok(all.into_iter().filter_map(|(_, plan)| plan.ok()).collect())
+    let mut all = Vec::new();
+    for number in plans::all_numbers(session).await? {
+        all.extend(plans::read(session, number).await?);
+    }
+    Ok(all)
 }
 
 /// Gives an order, and waits for the answer for a while.
@@ -170,7 +172,7 @@ async fn give(world: &World, session: &MemorySession, order: Order) {
     let answered = Box::pin(orders::answered(session, number));
     match select(answered, Box::pin(world.executor.sleep(PATIENCE))).await {
         Either::Left((Ok(answer), _)) => {
-            world.tell(format!("order {number}, {order:?}: {} ({})", answer.text, answer.done));
+            world.tell(format!("order {number}, {order:?}: {answer:?}"));
         }
         Either::Left((Err(error), _)) => world.tell(format!("order {number}, {order:?}: {error}")),
         Either::Right(_) => world.tell(format!("order {number}, {order:?}: no answer yet")),

@@ -7,6 +7,7 @@
 //!
 //! Must never: remember anything from one look to the next, or begin a move after the span of a run.
 
+use protocol::report::Parts;
 use std::sync::Arc;
 
 use client::{Client, ClientOptions};
@@ -80,7 +81,7 @@ fn other_bounds(world: &World, cluster: &Cluster, dice: &mut Dice) -> Option<(St
             Some((format!("{moves} shall lie where {stays} does:"), next))
         }
         Drawn::Refused(refusal) => {
-            world.tell(format!("bounds stay: {refusal}"));
+            world.tell(format!("bounds stay: {refusal:?}"));
             None
         }
     }
@@ -115,8 +116,8 @@ async fn next(
         return steps::back(cluster, &[turned]).map(named("a move is broken off:"));
     }
     let asked = cluster.nodes.iter().map(|node| async move {
-        let told = client.moves(node.id).await.ok()?;
-        Some((node.id, told.facts()))
+        let report = client.report(node.id, Parts::MOVES).await.ok()?;
+        Some((node.id, report.facts()?))
     });
     let nodes = join_all(asked).await.into_iter().flatten().collect();
     steps::next(cluster, &Facts { nodes }).next.map(named("a step is taken:"))

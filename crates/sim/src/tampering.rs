@@ -6,10 +6,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use model::{Epoch, NodeId, StoreName, Value, Version, VersionSet};
+use model::{Epoch, Generation, NodeId, StoreName, Value, Version, VersionSet};
+use protocol::report::{ArtifactState, Report};
 use wire::ErrorCode;
 use wire::messages::{
-    ArtifactsDocument, Condition, Merged, ReplicaGot, ReplicaMerged, Request, Response, decode_request,
+    Condition, Merged, ReplicaGot, ReplicaMerged, ReportGot, Request, Response, decode_request,
     decode_response, encode_request, encode_response,
 };
 
@@ -35,12 +36,13 @@ pub fn tamper(plant: Plant, mut dice: Dice) -> Option<Tamper> {
             }
         }),
         Plant::ForgedAnswers => Box::new(forge_answer),
-        Plant::EmptyForRefilling | Plant::EqualSums | Plant::MergesClaimed | Plant::MovesUncompared => {
+        Plant::EmptyForRefilling | Plant::EqualSums | Plant::MovesUncompared => {
             Box::new(move |frame: &mut Vec<u8>| change_answer(plant, frame))
         }
         Plant::HeedlessConfirms => Box::new(empty_confirm),
         Plant::AbsentForElsewhere => Box::new(deny),
         Plant::StagedClaimed => Box::new(claim_staged),
+        Plant::MergesClaimed => Box::new(claim_merged),
         Plant::CrowdedIsDone => {
             let mut asked = BTreeMap::new();
             Box::new(move |frame: &mut Vec<u8>| claim_done(&mut asked, frame))
@@ -74,16 +76,16 @@ fn forge_answer(frame: &mut Vec<u8>) {
 
 /// Says that an overloaded node has merged all that it was sent. Links number their requests each for itself: where two
 /// merges have one number, the count of the later may not fit, and the answer is taken for a refusal.
-fn claim_done(asked: &mut BTreeMap<u64, usize>, frame: &mut Vec<u8>) {
+fn claim_done(asked: &mut BTreeMap<u64, (usize, Generation)>, frame: &mut Vec<u8>) {
     let bytes = Bytes::copy_from_slice(frame);
     if let Ok((id, Request::ReplicaMerge(merge))) = decode_request(bytes.clone()) {
-        asked.insert(id, merge.entries.len());
+        asked.insert(id, (merge.entries.len(), merge.generation));
         return;
     }
     let Ok((id, Response::Failure(failure))) = decode_response(bytes) else { return };
-    if let (ErrorCode::Overloaded, Some(&entries)) = (failure.code, asked.get(&id)) {
+    if let (ErrorCode::Overloaded, Some(&(entries, generation))) = (failure.code, asked.get(&id)) {
         let outcomes = std::iter::repeat_n(Ok(Merged::Changed), entries).collect();
-        let merged = ReplicaMerged { generation: Default::default(), outcomes };
+        let merged = ReplicaMerged { generation, outcomes };
         let mut bytes = BytesMut::new();
         encode_response(id, &Response::ReplicaMerged(merged), &mut bytes);
         *frame = bytes.to_vec();
@@ -91,16 +93,16 @@ fn claim_done(asked: &mut BTreeMap<u64, usize>, frame: &mut Vec<u8>) {
 }
 
 /// Says that a node which refuses to read some keys has found nothing.
-fn find_nothing(asked: &mut BTreeMap<u64, usize>, frame: &mut Vec<u8>) {
+fn find_nothing(asked: &mut BTreeMap<u64, (usize, Generation)>, frame: &mut Vec<u8>) {
     let bytes = Bytes::copy_from_slice(frame);
     if let Ok((id, Request::ReplicaGet(get))) = decode_request(bytes.clone()) {
-        asked.insert(id, get.keys.len());
+        asked.insert(id, (get.keys.len(), get.generation));
         return;
     }
     let Ok((id, Response::Failure(failure))) = decode_response(bytes) else { return };
-    if let (ErrorCode::Overloaded, Some(&keys)) = (failure.code, asked.get(&id)) {
+    if let (ErrorCode::Overloaded, Some(&(keys, generation))) = (failure.code, asked.get(&id)) {
         let sets = std::iter::repeat_n(Ok(VersionSet::default()), keys).collect();
-        let got = ReplicaGot { generation: Default::default(), epoch: Default::default(), sets };
+        let got = ReplicaGot { generation, epoch: Default::default(), sets };
         let mut bytes = BytesMut::new();
         encode_response(id, &Response::ReplicaGot(got), &mut bytes);
         *frame = bytes.to_vec();
@@ -184,18 +186,31 @@ fn deny(frame: &mut Vec<u8>) {
 
 /// Says of a node that it holds all that is listed.
 fn claim_staged(frame: &mut Vec<u8>) {
-    let Ok((id, Response::ArtifactsDocument(told))) = decode_response(Bytes::copy_from_slice(frame)) else {
-        return;
-    };
-    let Ok(mut json) = serde_json::from_slice::<serde_json::Value>(&told.json) else { return };
-    let generation = json["generation"].clone();
-    for artifact in json["artifacts"].as_array_mut().into_iter().flatten() {
-        artifact["state"] = "staged".into();
-        artifact["whole_under"] = generation.clone();
-    }
-    let json = Bytes::from(json.to_string());
+    change_report(frame, |report| {
+        let generation = report.generation;
+        for artifact in report.artifacts.iter_mut().flat_map(|artifacts| &mut artifacts.listed) {
+            (artifact.state, artifact.whole_under) = (ArtifactState::Staged, generation);
+        }
+    });
+}
+
+/// Says of a node that it has merged what it enters with all others.
+fn claim_merged(frame: &mut Vec<u8>) {
+    change_report(frame, |report| {
+        for entered in report.moves.iter_mut().flat_map(|moves| &mut moves.entered) {
+            let stores = STORES.map(|store| StoreName::new(store).expect("a store of every run"));
+            entered.whole = true;
+            entered.merged = stores.map(|store| (store, (1..10).map(NodeId).collect())).into();
+        }
+    });
+}
+
+fn change_report(frame: &mut Vec<u8>, change: impl FnOnce(&mut Report)) {
+    let Ok((id, Response::ReportGot(got))) = decode_response(Bytes::copy_from_slice(frame)) else { return };
+    let Ok(mut report) = got.report() else { return };
+    change(&mut report);
     let mut bytes = BytesMut::new();
-    encode_response(id, &Response::ArtifactsDocument(ArtifactsDocument { json }), &mut bytes);
+    encode_response(id, &ReportGot::of(&report).into(), &mut bytes);
     *frame = bytes.to_vec();
 }
 
@@ -210,14 +225,6 @@ fn change_answer(plant: Plant, frame: &mut Vec<u8>) {
         (Plant::MovesUncompared, Response::TreeSummed(summed)) => {
             summed.differing.clear();
             summed.unready.clear();
-        }
-        (Plant::MergesClaimed, Response::MovesGot(told)) => {
-            let all = || (1..10).map(NodeId).collect::<Vec<_>>();
-            for entered in &mut told.entered {
-                let stores = STORES.map(|store| StoreName::new(store).expect("a store of every run"));
-                entered.whole = true;
-                entered.merged = stores.iter().map(|store| (store.into(), all())).collect();
-            }
         }
         _ => return,
     }

@@ -11,7 +11,9 @@
 //! **Architecture Invariant:** nothing is decided here; this crate gives names to what `client` does.
 
 pub use bytes::Bytes;
-pub use client::{Client, ClientError, ClientOptions, DeleteOptions, Found, Merge, PutOptions, StoreHandle};
+pub use client::{
+    Client, ClientError, ClientOptions, DeleteOptions, Found, Merge, PutOptions, StoreHandle, report,
+};
 pub use model::{
     Cluster, Consistency, Context, Node, NodeId, PartitionId, Resolver, Store, Version, VersionSet,
     WallMillis,

@@ -61,6 +61,12 @@ pub enum DecodeError {
     /// A version set breaks its own laws: unsorted, a dot outside its vector, a count of zero.
     #[error("a version set breaks its invariants")]
     Invariant,
+    /// What a node says of itself is no report.
+    #[error("what a node says of itself is no report: {reason}")]
+    Report {
+        /// Why not.
+        reason: String,
+    },
 }
 
 impl DecodeError {

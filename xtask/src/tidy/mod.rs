@@ -24,6 +24,7 @@ mod markdown;
 mod metrics;
 mod names;
 mod quorums;
+mod refusals;
 mod sentences;
 mod source;
 mod text;
@@ -76,6 +77,7 @@ pub const RULES: &[Rule] = &[
     (calls::ORDER, calls::check_order),
     (calls::SELECT, calls::check_select),
     (quorums::RULE, quorums::check),
+    (refusals::RULE, refusals::check),
     (logs::RULE, logs::check),
     (links::RULE, links::check),
     (sentences::RULE, sentences::check),

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use client::report::Parts;
 use client::{Client, ClientError, ClientOptions, DeleteOptions, Found, PutOptions, ScanPage, StoreHandle};
 use futures_util::future::join_all;
 use model::Token;
@@ -59,7 +60,7 @@ impl Target for NativeTarget {
         let store = client.store(&self.store).map_err(refused)?;
         // A link is opened when it is first needed: let that be now, not in the first measured request.
         for node in &client.cluster().nodes {
-            let _ = client.status(node.id).await;
+            let _ = client.report(node.id, Parts::default()).await;
         }
         let session = || -> Box<dyn Session> {
             Box::new(NativeSession {

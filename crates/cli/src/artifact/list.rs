@@ -4,10 +4,11 @@ use std::process::ExitCode;
 
 use model::readonly::Standing;
 use model::{ArtifactNumber, ListedArtifact, NodeId, ReadOnlyStore};
+use protocol::report::{ArtifactProgress, ArtifactState, ArtifactsReport};
 use serde_json::{Value as Json, json};
 
 use super::push_arguments::ListArguments;
-use super::told::{NodeTold, Told, ask_all, scrub_line};
+use super::told::{ask_all, scrub_line};
 use super::verbs::store_of;
 use crate::failure::CliError;
 use crate::output::{print, program, size, table};
@@ -40,7 +41,7 @@ pub(super) async fn list(shared: &Shared, arguments: &ListArguments) -> Result<E
             "artifacts": store.artifacts.iter().map(|listed| artifact(store, listed)).collect::<Json>(),
         })).collect::<Json>(),
         "nodes": all.0.iter().map(|(node, told)| match told {
-            Ok(told) => json!({ "node": node, "scrub": told.scrub }),
+            Ok(told) => json!({ "node": node, "scrub": told.scrub, "fetching": told.fetching }),
             Err(error) => json!({ "node": node, "error": error }),
         }).collect::<Json>(),
     });
@@ -52,22 +53,21 @@ pub(super) async fn list(shared: &Shared, arguments: &ListArguments) -> Result<E
 }
 
 /// What all nodes tell, or why one does not.
-struct All(Vec<(u32, Result<NodeTold, String>)>);
+struct All(Vec<(NodeId, Result<ArtifactsReport, String>)>);
 
 /// What one node tells of one artifact, if it has heard of it, or why it does not.
 struct OnNode<'a> {
-    node: u32,
-    told: Result<Option<&'a Told>, &'a String>,
+    node: NodeId,
+    told: Result<Option<&'a ArtifactProgress>, &'a String>,
 }
 
 impl OnNode<'_> {
     fn json(&self) -> Json {
         match self.told {
             Ok(Some(told)) => {
-                json!({ "node": self.node, "state": told.state, "whole_under": told.whole_under,
-                "bytes": told.bytes, "bytes_total": told.bytes_total, "bytes_fetched": told.bytes_fetched,
-                "bytes_fetched_as_deltas": told.bytes_fetched_as_deltas,
-                "error": told.error, "serving_ms": told.serving_ms })
+                let mut document = json!(told);
+                document["node"] = json!(self.node);
+                document
             }
             Ok(None) => json!({ "node": self.node, "state": "unknown", "error": null }),
             Err(error) => json!({ "node": self.node, "state": "unknown", "error": error }),
@@ -78,28 +78,31 @@ impl OnNode<'_> {
     fn cell(&self) -> String {
         let node = self.node;
         match self.told {
-            Ok(Some(told)) if told.is_staged() => format!("n{node} {}", size(told.bytes)),
+            Ok(Some(told)) if told.state == ArtifactState::Staged => format!("{node} {}", size(told.bytes)),
             Ok(Some(told)) => {
-                format!("n{node} {} {} of {}", told.state, size(told.bytes), size(told.bytes_total))
+                format!("{node} {} {} of {}", told.state.name(), size(told.bytes), size(told.bytes_total))
             }
-            Ok(None) => format!("n{node} has not heard of it"),
-            Err(_) => format!("n{node} does not answer"),
+            Ok(None) => format!("{node} has not heard of it"),
+            Err(_) => format!("{node} does not answer"),
         }
     }
 }
 
 impl All {
-    fn on_nodes(&self, store: &ReadOnlyStore, number: ArtifactNumber) -> impl Iterator<Item = OnNode<'_>> {
-        let name = store.name.to_string();
+    fn on_nodes<'a>(
+        &'a self,
+        store: &'a ReadOnlyStore,
+        number: ArtifactNumber,
+    ) -> impl Iterator<Item = OnNode<'a>> {
         self.0.iter().map(move |(node, told)| {
-            let is_it = |told: &&Told| told.store == name && told.number == number;
-            let told = told.as_ref().map(|told| told.artifacts.iter().find(is_it));
+            let is_it = |told: &&ArtifactProgress| told.store == store.name && told.number == number;
+            let told = told.as_ref().map(|told| told.listed.iter().find(is_it));
             OnNode { node: *node, told }
         })
     }
 
     /// The artifact that one was built upon, if a node has its manifest.
-    fn parent(&self, store: &ReadOnlyStore, number: ArtifactNumber) -> Option<u64> {
+    fn parent(&self, store: &ReadOnlyStore, number: ArtifactNumber) -> Option<ArtifactNumber> {
         self.on_nodes(store, number).find_map(|on_node| on_node.told.ok()??.parent)
     }
 
@@ -112,9 +115,8 @@ impl All {
     fn text(&self, stores: &[&ReadOnlyStore]) -> String {
         let mut parts: Vec<String> = stores.iter().map(|store| self.store_text(store)).collect();
         let away = self.0.iter().filter_map(|(node, told)| Some((node, told.as_ref().err()?)));
-        let away: String = away.map(|(node, error)| format!("n{node} does not answer: {error}\n")).collect();
-        let scrubs =
-            self.0.iter().filter_map(|(node, told)| Some((NodeId(*node), &told.as_ref().ok()?.scrub)));
+        let away: String = away.map(|(node, error)| format!("{node} does not answer: {error}\n")).collect();
+        let scrubs = self.0.iter().filter_map(|(node, told)| Some((*node, &told.as_ref().ok()?.scrub)));
         parts.push(away + &scrub_line(scrubs));
         parts.retain(|part| !part.is_empty());
         parts.join("\n")
@@ -141,7 +143,7 @@ impl All {
             ]);
             for OnNode { node, told } in self.on_nodes(store, listed.number) {
                 let error = told.ok().flatten().and_then(|told| told.error.as_ref());
-                errors.extend(error.map(|error| format!("artifact {} on n{node}: {error}\n", listed.number)));
+                errors.extend(error.map(|error| format!("artifact {} on {node}: {error}\n", listed.number)));
             }
         }
         head + &table(&rows) + &errors
@@ -180,14 +182,31 @@ fn spread(serving_ms: impl IntoIterator<Item = Option<u64>>) -> Option<u64> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
+    use model::{Generation, ManifestDigest, StoreName};
+    use protocol::report::{ArtifactScrub, Fetching};
+
     use super::*;
 
-    fn told(node: u32, number: u64, error: Option<&str>) -> Told {
-        let state = if error.is_some() { "failed" } else { "staged" };
-        let told = json!({ "node": node, "store": "words", "number": number, "state": state, "whole_under": 1,
-            "bytes": 1024, "bytes_total": 2048, "bytes_fetched": 0, "bytes_fetched_as_deltas": 0, "error": error, "parent": number - 1 });
-        serde_json::from_value(told).unwrap()
+    /// How far a node is that holds all of an artifact.
+    pub(in crate::artifact) fn progress(store: &str, number: u64) -> ArtifactProgress {
+        ArtifactProgress {
+            store: StoreName::new(store).unwrap(),
+            number: ArtifactNumber(number),
+            manifest: ManifestDigest([1; 16]),
+            parent: Some(ArtifactNumber(number - 1)),
+            serving_ms: None,
+            state: ArtifactState::Staged,
+            whole_under: Generation(1),
+            bytes: 1024,
+            bytes_total: 2048,
+            bytes_fetched: 0,
+            bytes_fetched_as_deltas: 0,
+            chunks: 1,
+            chunks_total: 2,
+            error: None,
+            trouble: None,
+        }
     }
 
     /// A row was once as wide as the errors of all nodes together.
@@ -198,9 +217,14 @@ mod tests {
         let store = ReadOnlyStore::new(name, 3).stage(ArtifactNumber(7), digest, "file:///words").unwrap();
         let long =
             "the source does not give chunk 0101: it is away for a reason that takes a long sentence to tell";
-        let tells =
-            |node, error| (node, Ok(NodeTold { artifacts: vec![told(node, 7, error)], scrub: Json::Null }));
-        let all = All(vec![tells(1, Some(long)), tells(2, None), (3, Err("h3:1 refused".to_owned()))]);
+        let tells = |node, error: Option<&str>| {
+            let state = if error.is_some() { ArtifactState::Failed } else { ArtifactState::Staged };
+            let told = ArtifactProgress { state, error: error.map(str::to_owned), ..progress("words", 7) };
+            let (fetching, scrub) = (Fetching::default(), ArtifactScrub::default());
+            (NodeId(node), Ok(ArtifactsReport { listed: vec![told], fetching, scrub }))
+        };
+        let away = (NodeId(3), Err("h3:1 refused".to_owned()));
+        let all = All(vec![tells(1, Some(long)), tells(2, None), away]);
         let text = all.text(&[&store]);
         let lines: Vec<&str> = text.lines().collect();
         assert!(lines[1].starts_with("ARTIFACT  STANDING  PARENT  NODES  "), "{text}");
@@ -208,7 +232,12 @@ mod tests {
         assert_eq!(lines[2], row);
         assert_eq!(
             lines[3..],
-            [&format!("artifact 7 on n1: {long}"), "", "n3 does not answer: h3:1 refused"]
+            [
+                &format!("artifact 7 on n1: {long}"),
+                "",
+                "n3 does not answer: h3:1 refused",
+                "all files read by the scrub: n1 not yet (0 of 0 files), n2 not yet (0 of 0 files)"
+            ]
         );
     }
 

@@ -70,7 +70,7 @@ pub(super) async fn push(shared: &Shared, arguments: &PushArguments) -> Result<E
     check_replicas(found, arguments.replicas)?;
     let push = Push { replicas: arguments.replicas, ..Push::default() };
     let wished = found.push(*number, *manifest, source, &push);
-    wished.map_err(|error| CliError::Other(error.to_string()))?;
+    wished?;
     if *dry_run {
         let listed = found.artifact(*number).is_some();
         would(shared, &artifact, (cluster.nodes.len(), listed), ", and swap to it when they hold it");
@@ -85,7 +85,7 @@ pub(super) async fn push(shared: &Shared, arguments: &PushArguments) -> Result<E
         replicas: arguments.replicas,
         abort_after_ms: arguments.abort_after_s.map(|seconds| seconds.saturating_mul(1000)),
     };
-    client.order_artifacts(&order).await?;
+    crate::orders::artifacts(&client, &order).await?;
     let speaker = Speaker::new(artifact.awaited(&cluster, found, true));
     let deadline = began + Duration::from_secs(*timeout_s);
     tokio::select! {
@@ -119,7 +119,7 @@ pub(super) async fn stage(shared: &Shared, arguments: &StageArguments) -> Result
     let Pushed { store, number, manifest, source, .. } = &artifact;
     let cluster = client.refresh().await?;
     let found = store_of(&cluster, store.as_str())?;
-    found.stage(*number, *manifest, source).map_err(|error| CliError::Other(error.to_string()))?;
+    found.stage(*number, *manifest, source)?;
     if arguments.dry_run {
         let listed = found.artifact(*number).is_some();
         would(shared, &artifact, (cluster.nodes.len(), listed), "");
@@ -127,7 +127,7 @@ pub(super) async fn stage(shared: &Shared, arguments: &StageArguments) -> Result
     }
     let (order_store, source) = (store.clone(), source.clone());
     let order = Order::Stage { store: order_store, number: *number, manifest: *manifest, source };
-    client.order_artifacts(&order).await?;
+    crate::orders::artifacts(&client, &order).await?;
     let began = Instant::now();
     let speaker = Speaker::new(artifact.awaited(&cluster, found, false));
     let deadline = began + Duration::from_secs(arguments.timeout_s);
@@ -225,12 +225,12 @@ async fn wait_until_served(
         let listed = store.and_then(|store| store.artifact(artifact.number));
         let enough = listed.and_then(|listed| listed.push.as_ref()?.replicas);
         if Instant::now() > deadline {
-            let told = told(client, artifact.store.as_str(), artifact.number).await;
+            let told = told(client, &artifact.store, artifact.number).await;
             let detail = format!("artifact {} is not served yet", artifact.number);
             return Err(late(artifact, &detail, &told, ("push", speaker.awaited().advice(&told, enough))));
         }
         if speaker.is_due() {
-            speaker.speak(&told(client, artifact.store.as_str(), artifact.number).await, enough);
+            speaker.speak(&told(client, &artifact.store, artifact.number).await, enough);
         }
         tokio::time::sleep(LOOK_AGAIN).await;
     }
@@ -243,7 +243,7 @@ async fn wait_until_staged(
     deadline: Instant,
 ) -> Result<(), CliError> {
     loop {
-        let told = told(client, artifact.store.as_str(), artifact.number).await;
+        let told = told(client, &artifact.store, artifact.number).await;
         if told.iter().all(Told::is_staged) {
             return Ok(());
         }
@@ -260,8 +260,7 @@ async fn wait_until_staged(
 
 /// What is said when the time is over.
 fn late(artifact: &Pushed, detail: &str, told: &[Told], (verb, advice): (&str, Option<String>)) -> CliError {
-    let why =
-        told.iter().find_map(|told| told.error.as_ref().map(|error| format!(" (n{}: {error})", told.node)));
+    let why = told.iter().find_map(|told| told.error().map(|error| format!(" ({}: {error})", told.node)));
     CliError::Unanswered(format!(
         "{detail}{}{}. The nodes go on by themselves; to see how far they are, run `{program} artifact list {}`, and to watch \
          again, run `{program} artifact {verb}` again",

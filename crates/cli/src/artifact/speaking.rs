@@ -45,7 +45,7 @@ impl Awaited {
     /// What helps while nodes do not answer; `enough` is how many replicas of each slice must hold it.
     pub(super) fn advice(&self, told: &[Told], enough: Option<u8>) -> Option<String> {
         let silent: Vec<String> =
-            told.iter().filter(|told| told.is_silent()).map(|told| format!("n{}", told.node)).collect();
+            told.iter().filter(|told| told.is_silent()).map(|told| told.node.to_string()).collect();
         if silent.is_empty() {
             return None;
         }
@@ -68,11 +68,12 @@ impl Awaited {
 
     /// Bytes that are on the nodes, and that will be.
     fn bytes(&self, told: &[Told]) -> (u64, u64) {
-        let total = |told: &Told| match told.bytes_total {
-            0 => self.owned.get(&NodeId(told.node)).copied().unwrap_or(0),
+        let total = |told: &Told| match told.here().map_or(0, |here| here.bytes_total) {
+            0 => self.owned.get(&told.node).copied().unwrap_or(0),
             total => total,
         };
-        (told.iter().map(|told| told.bytes).sum(), told.iter().map(total).sum())
+        let here = told.iter().filter_map(Told::here).map(|here| here.bytes);
+        (here.sum(), told.iter().map(total).sum())
     }
 }
 
@@ -127,9 +128,9 @@ impl Speaker {
             size(total),
             told.len()
         );
-        for Told { node, error, .. } in told {
-            if let Some(error) = error {
-                say!("n{}: {error}", node);
+        for told in told {
+            if let Some(error) = told.error() {
+                say!("{}: {error}", told.node);
             }
         }
         if let Some(advice) = self.awaited.advice(told, enough) {
@@ -141,16 +142,20 @@ impl Speaker {
 #[cfg(test)]
 mod tests {
     use model::{Node, Ring, StoreName, Zone};
-    use serde_json::json;
+    use protocol::report::ArtifactProgress;
+    use protocol::report::ArtifactState::{self, Staged, Waiting};
     use storage::readonly::{ChunkEntry, Compression, Digest, Layout, Slice, TokenHash};
 
+    use super::super::list::tests::progress;
     use super::*;
 
-    fn told(node: u32, state: &str, bytes: u64) -> Told {
-        let error = (state == "unknown").then_some("h:1 refused the connection");
-        let told = json!({ "node": node, "store": "words", "number": 2, "state": state, "whole_under": 0,
-            "bytes": bytes, "bytes_total": bytes, "bytes_fetched": 0, "bytes_fetched_as_deltas": 0, "error": error });
-        serde_json::from_value(told).unwrap()
+    fn told(node: u32, state: ArtifactState, bytes: u64) -> Told {
+        let progress = ArtifactProgress { bytes, bytes_total: bytes, state, ..progress("words", 2) };
+        Told { node: NodeId(node), progress: Ok(Some(progress)) }
+    }
+
+    fn silent(node: u32) -> Told {
+        Told { node: NodeId(node), progress: Err("h:1 refused the connection".to_owned()) }
     }
 
     fn awaited(is_pushed: bool) -> Awaited {
@@ -160,7 +165,7 @@ mod tests {
 
     #[test]
     fn a_node_that_does_not_answer_is_named_with_the_commands_that_help() {
-        let nodes = [told(1, "staged", 100), told(2, "staged", 100), told(3, "unknown", 0)];
+        let nodes = [told(1, Staged, 100), told(2, Staged, 100), silent(3)];
         let program = program();
         let doctor = format!("it waits for n3: to see what is wrong there, run `{program} doctor`");
         let push = format!(
@@ -172,13 +177,13 @@ mod tests {
         assert_eq!(awaited(true).advice(&nodes, Some(2)), None, "it is not waited for");
         assert_eq!(awaited(false).advice(&nodes, None), Some(doctor));
         assert_eq!(awaited(true).advice(&nodes[..2], None), None);
-        let all = [1, 2, 3].map(|node| told(node, "unknown", 0));
+        let all = [1, 2, 3].map(silent);
         assert!(!awaited(true).advice(&all, None).unwrap().contains("--replicas"), "nobody could serve it");
     }
 
     #[test]
     fn what_nodes_will_hold_counts_before_it_is_their_turn() {
-        let nodes = [told(1, "staged", 100), told(2, "waiting", 0), told(3, "unknown", 0)];
+        let nodes = [told(1, Staged, 100), told(2, Waiting, 0), silent(3)];
         assert_eq!(awaited(true).bytes(&nodes), (100, 300));
     }
 

@@ -12,9 +12,9 @@ use serde_json::{Value as Json, json};
 use super::push_arguments::{OfStore, OneArtifact, RollbackArguments, SwapArguments};
 use super::told::{adopted, behind_text};
 use crate::failure::CliError;
+use crate::orders;
 use crate::output::{print, program};
 use crate::shared::Shared;
-use crate::store_command::in_doubt;
 
 /// The read-only store of this name.
 pub(super) fn store_of<'a>(cluster: &'a Cluster, name: &str) -> Result<&'a ReadOnlyStore, CliError> {
@@ -49,7 +49,7 @@ pub(super) async fn swap(shared: &Shared, arguments: &SwapArguments) -> Result<E
     let found = store_of(&cluster, store)?;
     check_replicas(found, arguments.replicas)?;
     let (name, number) = (found.name.clone(), ArtifactNumber(*number));
-    found.swap(number).map_err(|error| CliError::Other(error.to_string()))?;
+    found.swap(number)?;
     let order = Order::Swap { store: name, number, replicas: arguments.replicas, first: false };
     carry_out(shared, &client, (&order, found, number), arguments.artifact.dry_run, "serve").await
 }
@@ -61,10 +61,7 @@ pub(super) async fn rollback(shared: &Shared, arguments: &RollbackArguments) -> 
     let cluster = client.cluster();
     let found = store_of(&cluster, store)?;
     check_replicas(found, *replicas)?;
-    let number = found.behind().map_err(|error| {
-        let program = program();
-        CliError::Other(format!("{error}; to see what it keeps, run `{program} artifact list {store}`"))
-    })?;
+    let number = found.behind()?;
     let order = Order::Rollback { store: found.name.clone(), replicas: *replicas };
     carry_out(shared, &client, (&order, found, number), *dry_run, "serve").await
 }
@@ -84,7 +81,7 @@ pub(super) async fn forget(
         true => (Order::Abort { store: name, number }, found.abort(number)),
         false => (Order::Delete { store: name, number }, found.delete(number)),
     };
-    judged.map_err(|error| CliError::Other(error.to_string()))?;
+    judged?;
     carry_out(shared, &client, (&order, found, number), *dry_run, "forget").await
 }
 
@@ -99,7 +96,7 @@ async fn carry_out(
     let (generation, behind) = match dry_run {
         true => (client.cluster().generation, Vec::new()),
         false => {
-            let generation = client.order_artifacts(order).await?.generation;
+            let generation = orders::artifacts(client, order).await?;
             (generation, adopted(client, generation).await)
         }
     };
@@ -133,12 +130,12 @@ pub(crate) async fn keep(
     let client = shared.client().await?;
     let cluster = client.cluster();
     let found = store_of(&cluster, store)?;
-    found.keep(kept).map_err(|error| CliError::Other(error.to_string()))?;
+    found.keep(kept)?;
     let (generation, behind) = match dry_run {
         true => (cluster.generation, Vec::new()),
         false => {
             let order = Order::Keep { store: found.name.clone(), kept };
-            let generation = client.order_artifacts(&order).await?.generation;
+            let generation = orders::artifacts(&client, &order).await?;
             (generation, adopted(&client, generation).await)
         }
     };
@@ -166,8 +163,7 @@ pub(crate) async fn create(
     kept: Option<u8>,
 ) -> Result<ExitCode, CliError> {
     let order = Order::Create { store: name.clone(), replicas, kept };
-    let created = client.order_artifacts(&order).await;
-    let generation = created.map_err(|error| in_doubt(&name, error))?.generation;
+    let generation = orders::artifacts(client, &order).await?;
     let behind = adopted(client, generation).await;
     let document: Json = json!({ "store": name, "replicas": replicas, "kept": kept.unwrap_or(1), "read_only": true,
         "generation": generation, "nodes_behind": behind });

@@ -1,46 +1,48 @@
 //! What the doctor finds of read-only stores: sources that give nothing, disks without room, damage, nodes that lag.
 
+use model::order::Office;
 use model::readonly::Standing;
 use model::{ArtifactNumber, Cluster, ListedArtifact, ReadOnlyStore};
-use serde_json::Value as Json;
+use protocol::report::{ArtifactProgress, ArtifactState, ArtifactTrouble, Fetching};
 
 use super::finding::{Code, Finding};
 use crate::holder::shell;
-use crate::orders::Seen;
 use crate::output::{count, program, size};
 use crate::status::NodeStatus;
 
 /// What is wrong with the artifacts of nodes that answer.
-pub(super) fn found(cluster: &Cluster, nodes: &[NodeStatus], seen: Option<&Seen>) -> Vec<Finding> {
+pub(super) fn found(cluster: &Cluster, nodes: &[NodeStatus], seen: Option<&Office>) -> Vec<Finding> {
     let mut findings = unserved(cluster, nodes, seen);
     for status in nodes {
-        let Ok(answer) = &status.answer else { continue };
-        let told = &answer["read_only"];
+        let Some(told) = status.report().and_then(|report| report.artifacts.as_ref()) else { continue };
         for store in &cluster.read_only {
             for listed in &store.artifacts {
-                let of_this = |entry: &&Json| {
-                    entry["store"] == store.name.as_str() && entry["number"] == listed.number.0
-                };
-                let entry = told["artifacts"].as_array().into_iter().flatten().find(of_this);
-                findings.extend(entry.and_then(|entry| of_artifact(status, (store, listed), entry)));
+                let progress = progress(status, store, listed);
+                findings.extend(progress.and_then(|told| of_artifact(status, (store, listed), told)));
             }
         }
-        findings.extend(corrupt_here(status, &told["fetching"]));
+        findings.extend(corrupt_here(status, &told.fetching));
     }
     findings
 }
 
+/// How far a node is with an artifact, if it says so.
+fn progress<'a>(
+    status: &'a NodeStatus,
+    store: &ReadOnlyStore,
+    listed: &ListedArtifact,
+) -> Option<&'a ArtifactProgress> {
+    let mut told = status.report()?.artifacts.as_ref()?.listed.iter();
+    told.find(|told| told.store == store.name && told.number == listed.number)
+}
+
 /// Pushes that wait for nothing but a headmaster.
-fn unserved(cluster: &Cluster, nodes: &[NodeStatus], seen: Option<&Seen>) -> Vec<Finding> {
-    if seen.is_none_or(|seen| seen.has_headmaster) || nodes.is_empty() {
+fn unserved(cluster: &Cluster, nodes: &[NodeStatus], seen: Option<&Office>) -> Vec<Finding> {
+    if seen.is_none_or(|seen| seen.headmaster.is_some()) || nodes.is_empty() {
         return Vec::new();
     }
     let holds = |status: &NodeStatus, store: &ReadOnlyStore, listed: &ListedArtifact| {
-        let told = status.answer.as_ref().ok().and_then(|answer| answer["read_only"]["artifacts"].as_array());
-        told.into_iter().flatten().any(|entry| {
-            let is_it = entry["store"] == store.name.as_str() && entry["number"] == listed.number.0;
-            is_it && entry["state"] == "staged"
-        })
+        progress(status, store, listed).is_some_and(|told| told.state == ArtifactState::Staged)
     };
     let pushed = cluster.read_only.iter().flat_map(|store| {
         let listed = store.artifacts.iter().filter(|listed| listed.push.is_some());
@@ -73,30 +75,29 @@ fn newer(store: &ReadOnlyStore, listed: &ListedArtifact) -> Option<ArtifactNumbe
 fn of_artifact(
     status: &NodeStatus,
     (store, listed): (&ReadOnlyStore, &ListedArtifact),
-    entry: &Json,
+    told: &ArtifactProgress,
 ) -> Option<Finding> {
     let (id, name, number) = (status.node.id, &store.name, listed.number);
-    let finding = |code, what, next| {
-        Some(Finding { code, node: Some(status.id()), store: Some(name.to_string()), what, next })
-    };
+    let finding =
+        |code, what, next| Some(Finding { code, node: Some(id), store: Some(name.to_string()), what, next });
     let url = shell(std::slice::from_ref(&listed.source));
-    let error = entry["error"].as_str().unwrap_or("no reason is known");
+    let error = told.error.as_deref().unwrap_or("no reason is known");
     let cannot = format!("{id} cannot fetch artifact {number} of store {name}");
-    if let (Some(served), true) = (newer(store, listed), entry["state"] == "failed") {
+    if let (Some(served), ArtifactState::Failed) = (newer(store, listed), told.state) {
         let what = format!("{cannot}: {error}. Nothing depends on it: the store serves artifact {served}");
         let next = format!("forget it, and its files are removed: tontine artifact abort {name} {number}");
         return finding(Code::ArtifactOvertaken, what, next);
     }
-    if entry["state"] == "failed" {
-        return match entry["trouble"].as_str() {
-            Some("room") => finding(
+    if told.state == ArtifactState::Failed {
+        return match told.trouble {
+            Some(ArtifactTrouble::Room) => finding(
                 Code::ArtifactNoRoom,
                 format!("{cannot}: {error}"),
                 format!(
                     "free space on its disk, or delete an artifact: tontine artifact delete {name} NUMBER"
                 ),
             ),
-            Some("quota") => finding(
+            Some(ArtifactTrouble::Quota) => finding(
                 Code::ArtifactOverLimit,
                 error.to_owned(),
                 format!(
@@ -104,19 +105,19 @@ fn of_artifact(
                      artifact delete {name} NUMBER"
                 ),
             ),
-            Some("corrupt") => finding(
+            Some(ArtifactTrouble::Corrupt) => finding(
                 Code::ArtifactSourceCorrupt,
                 format!("{cannot}: its source is damaged: {error}"),
                 format!(
                     "copy the artifact to its source again; to see what is damaged: tontine artifact check {url}"
                 ),
             ),
-            Some("node") => finding(
+            Some(ArtifactTrouble::Node) => finding(
                 Code::ArtifactFailed,
                 format!("{id} cannot store artifact {number} of store {name}: {error}"),
                 format!("read the log of {id}; it tries again each second: tontine events --from {}", id.0),
             ),
-            _ => finding(
+            Some(ArtifactTrouble::Source) | None => finding(
                 Code::ArtifactSourceAway,
                 format!("{cannot}, and no replica gives it: {error}"),
                 format!(
@@ -126,11 +127,10 @@ fn of_artifact(
             ),
         };
     }
-    let number_of = |field: &str| entry[field].as_u64().unwrap_or(0);
-    if entry["state"] == "staged" || number_of("bytes_total") == 0 {
+    if told.state == ArtifactState::Staged || told.bytes_total == 0 {
         return None;
     }
-    let held = format!("{} of {}", size(number_of("bytes")), size(number_of("bytes_total")));
+    let held = format!("{} of {}", size(told.bytes), size(told.bytes_total));
     let (code, what) = match listed.standing {
         Standing::Served => (
             Code::ArtifactBehind,
@@ -147,11 +147,9 @@ fn of_artifact(
 }
 
 /// Chunks that gets and the scrub have found corrupt at a node, and whether they are back.
-fn corrupt_here(status: &NodeStatus, fetching: &Json) -> Option<Finding> {
-    let number = |field: &str| fetching[field].as_u64().unwrap_or(0);
-    let (now, all) = (number("chunks_corrupt_now"), number("chunks_corrupt"));
+fn corrupt_here(status: &NodeStatus, fetching: &Fetching) -> Option<Finding> {
     let id = status.node.id;
-    let (code, what, next) = match (now, all) {
+    let (code, what, next) = match (fetching.chunks_corrupt_now, fetching.chunks_corrupt) {
         (0, 0) => return None,
         (0, all) => (
             Code::ArtifactReplaced,
@@ -168,15 +166,18 @@ fn corrupt_here(status: &NodeStatus, fetching: &Json) -> Option<Finding> {
                 .to_owned(),
         ),
     };
-    Some(Finding { code, node: Some(status.id()), store: None, what, next })
+    Some(Finding { code, node: Some(id), store: None, what, next })
 }
 
 #[cfg(test)]
 mod tests {
     use model::readonly::Push;
-    use model::{ArtifactNumber, ManifestDigest, Node, NodeId, Ring, StoreName, Zone};
-    use serde_json::json;
+    use model::{ArtifactNumber, Generation, ManifestDigest, Node, NodeId, Ring, StoreName, Zone};
+    use protocol::report::{ArtifactsReport, Status};
 
+    use model::order::Holder;
+
+    use super::super::tests::answering;
     use super::*;
 
     fn cluster() -> Cluster {
@@ -191,13 +192,41 @@ mod tests {
         Cluster { read_only: vec![store], ..Cluster::new("test", vec![node], ring, Vec::new()) }
     }
 
-    fn findings(entry: &Json, fetching: &Json) -> Vec<(String, String, String)> {
-        let mut entry = entry.clone();
-        (entry["store"], entry["number"]) = (json!("words"), json!(7));
-        let answer = json!({ "read_only": { "artifacts": [entry], "fetching": fetching } });
-        let cluster = cluster();
-        let status = NodeStatus { node: cluster.nodes[0].clone(), answer: Ok(answer), ahead_ms: None };
-        let found = found(&cluster, &[status], None);
+    fn progress(number: u64, state: ArtifactState) -> ArtifactProgress {
+        ArtifactProgress {
+            store: StoreName::new("words").unwrap(),
+            number: ArtifactNumber(number),
+            manifest: ManifestDigest([1; 16]),
+            parent: None,
+            serving_ms: None,
+            state,
+            whole_under: Generation(1),
+            bytes: 1,
+            bytes_total: 4,
+            bytes_fetched: 0,
+            bytes_fetched_as_deltas: 0,
+            chunks: 0,
+            chunks_total: 0,
+            error: None,
+            trouble: None,
+        }
+    }
+
+    fn fails(number: u64, trouble: ArtifactTrouble) -> ArtifactProgress {
+        let error = Some("it said no".to_owned());
+        ArtifactProgress { trouble: Some(trouble), error, ..progress(number, ArtifactState::Failed) }
+    }
+
+    fn telling(progress: &ArtifactProgress, fetching: &Fetching) -> NodeStatus {
+        let mut status = answering(1, Status::default());
+        let (listed, fetching) = (vec![progress.clone()], fetching.clone());
+        let artifacts = ArtifactsReport { listed, fetching, ..ArtifactsReport::default() };
+        status.answer.as_mut().unwrap().artifacts = Some(artifacts);
+        status
+    }
+
+    fn findings(progress: &ArtifactProgress, fetching: &Fetching) -> Vec<(String, String, String)> {
+        let found = found(&cluster(), &[telling(progress, fetching)], None);
         let told = |finding: &Finding| {
             let code = finding.json()["code"].as_str().unwrap().to_owned();
             (code, finding.what.clone(), finding.next.clone())
@@ -207,23 +236,22 @@ mod tests {
 
     #[test]
     fn each_trouble_of_an_artifact_has_its_finding_with_the_command_that_helps() {
-        let failed = |trouble: &str| {
-            let entry = json!({ "state": "failed", "trouble": trouble, "error": "it said no" });
-            let found = findings(&entry, &Json::Null);
+        let failed = |trouble| {
+            let found = findings(&fails(7, trouble), &Fetching::default());
             assert_eq!(found.len(), 1, "{found:?}");
             found.into_iter().next().unwrap()
         };
-        let (code, what, next) = failed("source");
+        let (code, what, next) = failed(ArtifactTrouble::Source);
         assert_eq!(code, "artifact-source-away");
         assert_eq!(what, "n1 cannot fetch artifact 7 of store words, and no replica gives it: it said no");
         assert!(next.ends_with("tontine artifact check 's3://tables/words 7'"), "{next}");
-        assert_eq!(failed("corrupt").0, "artifact-source-corrupt");
-        assert!(failed("corrupt").2.ends_with("tontine artifact check 's3://tables/words 7'"));
-        assert_eq!(failed("node").0, "artifact-failed");
-        let (code, _, next) = failed("room");
+        assert_eq!(failed(ArtifactTrouble::Corrupt).0, "artifact-source-corrupt");
+        assert!(failed(ArtifactTrouble::Corrupt).2.ends_with("tontine artifact check 's3://tables/words 7'"));
+        assert_eq!(failed(ArtifactTrouble::Node).0, "artifact-failed");
+        let (code, _, next) = failed(ArtifactTrouble::Room);
         assert_eq!(code, "artifact-no-room");
         assert!(next.ends_with("tontine artifact delete words NUMBER"), "{next}");
-        let (code, what, next) = failed("quota");
+        let (code, what, next) = failed(ArtifactTrouble::Quota);
         assert_eq!((&code[..], &what[..]), ("artifact-over-limit", "it said no"));
         assert!(next.ends_with("tontine artifact delete words NUMBER"), "{next}");
     }
@@ -236,10 +264,7 @@ mod tests {
         let served = served.stage(ArtifactNumber(6), ManifestDigest([2; 16]), "file:///6").unwrap();
         let served = served.stage(ArtifactNumber(7), ManifestDigest([1; 16]), "file:///7").unwrap();
         cluster.read_only = vec![served.swap(ArtifactNumber(7)).unwrap()];
-        let entry =
-            json!({ "store": "words", "number": 6, "state": "failed", "trouble": "corrupt", "error": "no" });
-        let answer = json!({ "read_only": { "artifacts": [entry] } });
-        let status = NodeStatus { node: cluster.nodes[0].clone(), answer: Ok(answer), ahead_ms: None };
+        let status = telling(&fails(6, ArtifactTrouble::Corrupt), &Fetching::default());
         let found = found(&cluster, &[status], None);
         assert_eq!(found[0].json()["code"], "artifact-overtaken");
         assert!(
@@ -251,16 +276,17 @@ mod tests {
 
     #[test]
     fn a_node_that_lags_behind_what_is_served_and_one_with_damage_are_named() {
-        let lags = json!({ "state": "fetching", "bytes": 1 << 20, "bytes_total": 4 << 20 });
-        let found = findings(&lags, &Json::Null);
+        let lags =
+            ArtifactProgress { bytes: 1 << 20, bytes_total: 4 << 20, ..progress(7, ArtifactState::Fetching) };
+        let found = findings(&lags, &Fetching::default());
         assert_eq!(found[0].0, "artifact-behind");
         assert!(
             found[0].1.starts_with("n1 holds 1.0 MiB of 4.0 MiB of artifact 7, which store words serves")
         );
-        let staged = json!({ "state": "staged", "bytes": 1, "bytes_total": 1 });
-        assert_eq!(findings(&staged, &Json::Null), []);
-        let codes = |now: u64, all: u64| {
-            let fetching = json!({ "chunks_corrupt_now": now, "chunks_corrupt": all });
+        let staged = progress(7, ArtifactState::Staged);
+        assert_eq!(findings(&staged, &Fetching::default()), []);
+        let codes = |chunks_corrupt_now: u64, chunks_corrupt: u64| {
+            let fetching = Fetching { chunks_corrupt_now, chunks_corrupt, ..Fetching::default() };
             findings(&staged, &fetching).into_iter().map(|found| found.0).collect::<Vec<_>>()
         };
         assert_eq!((codes(0, 0), codes(0, 2)), (vec![], vec!["artifact-replaced".to_owned()]));
@@ -273,25 +299,16 @@ mod tests {
         let store = ReadOnlyStore::new(StoreName::new("words").unwrap(), 1);
         let pushed = store.push(ArtifactNumber(7), ManifestDigest([1; 16]), "file:///7", &Push::default());
         cluster.read_only = vec![pushed.unwrap()];
-        let look = |state: &str, has_headmaster: bool| {
-            let entry =
-                json!({ "store": "words", "number": 7, "state": state, "bytes": 1, "bytes_total": 4 });
-            let answer = json!({ "read_only": { "artifacts": [entry] } });
-            let status = NodeStatus { node: cluster.nodes[0].clone(), answer: Ok(answer), ahead_ms: None };
-            let seen = Seen {
-                generation: 1,
-                waiting: Vec::new(),
-                plan: None,
-                has_headmaster,
-                headmaster_silent: None,
-                order: None,
-            };
+        let look = |state, has_headmaster: bool| {
+            let status = telling(&progress(7, state), &Fetching::default());
+            let holder = Holder { process: "h".to_owned(), silent_ms: None };
+            let seen = Office { headmaster: has_headmaster.then_some(holder), ..Office::default() };
             let found = found(&cluster, &[status], Some(&seen));
             found.iter().map(|found| found.json()["code"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
         };
-        assert_eq!(look("fetching", true), ["artifact-fetching"]);
-        assert_eq!(look("waiting", false), ["artifact-fetching"]);
-        assert_eq!(look("staged", false), ["artifact-unserved"]);
-        assert!(look("staged", true).is_empty(), "it will be served in a moment");
+        assert_eq!(look(ArtifactState::Fetching, true), ["artifact-fetching"]);
+        assert_eq!(look(ArtifactState::Waiting, false), ["artifact-fetching"]);
+        assert_eq!(look(ArtifactState::Staged, false), ["artifact-unserved"]);
+        assert!(look(ArtifactState::Staged, true).is_empty(), "it will be served in a moment");
     }
 }

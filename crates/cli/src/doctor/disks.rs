@@ -1,6 +1,6 @@
 //! What the doctor finds of a node's disk: room, failures and damage.
 
-use serde_json::Value as Json;
+use protocol::report::{Status, StoreStatus};
 
 use super::finding::{Code, Finding};
 use crate::output::size;
@@ -22,42 +22,31 @@ pub(super) enum Refuses {
 }
 
 /// Why a node refuses writes, if it does.
-pub(super) fn refuses(answer: &Json) -> Option<Refuses> {
-    if let Some(reason) = answer["storage_stopped"].as_str() {
-        return Some(Refuses::Stopped(reason.to_owned()));
+pub(super) fn refuses(told: &Status) -> Option<Refuses> {
+    if let Some(reason) = &told.storage_stopped {
+        return Some(Refuses::Stopped(reason.clone()));
     }
-    let no_room = answer["room_bytes"].as_u64().is_some_and(|room| room < ROOM_NONE_BYTES);
-    let refused = !refusing_stores(answer).is_empty() || wanted_for_hints(answer).is_some();
+    let no_room = told.room_bytes.is_some_and(|room| room < ROOM_NONE_BYTES);
+    let refused = refusing_stores(told).next().is_some() || told.hint_bytes_wanted > 0;
     (no_room || refused).then_some(Refuses::Full)
 }
 
-/// Stores that refused a put for want of room, and have none for it now, with the bytes of the largest one.
-fn refusing_stores(answer: &Json) -> Vec<(String, u64)> {
-    let stores = answer["stores"].as_array().into_iter().flatten();
-    let refused = stores.filter_map(|store| {
-        let wanted = store["put_bytes_wanted"].as_u64().filter(|&wanted| wanted > 0)?;
-        Some((store["store"].as_str()?.to_owned(), wanted))
-    });
-    refused.collect()
-}
-
-/// Bytes of the largest hint that the node had no room for, and has none for now.
-fn wanted_for_hints(answer: &Json) -> Option<u64> {
-    answer["hint_bytes_wanted"].as_u64().filter(|&wanted| wanted > 0)
+/// Stores that refused a put for want of room, and have none for it now.
+fn refusing_stores(told: &Status) -> impl Iterator<Item = &StoreStatus> {
+    told.stores.iter().filter(|store| store.put_bytes_wanted > 0)
 }
 
 /// That a node takes no writes, or soon will not.
-pub(super) fn room(status: &NodeStatus, answer: &Json) -> Vec<Finding> {
-    let (id, node) = (status.node.id, Some(status.id()));
+pub(super) fn room(status: &NodeStatus, told: &Status) -> Vec<Finding> {
+    let (id, node) = (status.node.id, Some(status.node.id));
     let finding = |code, store, what, next: &str| Finding { code, node, store, what, next: next.to_owned() };
-    let room = answer["room_bytes"].as_u64();
     let why = || {
-        let free = size(answer["disk_available_bytes"].as_u64().unwrap_or(0));
-        let total = answer["disk_total_bytes"].as_u64().map(|total| format!(" of {}", size(total)));
-        let room = size(room.unwrap_or(0));
+        let free = size(told.disk_available_bytes);
+        let total = told.disk_total_bytes.map(|total| format!(" of {}", size(total)));
+        let room = size(told.room_bytes.unwrap_or(0));
         format!("its disk is full ({free}{} free, {room} above the reserve)", total.unwrap_or_default())
     };
-    match refuses(answer) {
+    match refuses(told) {
         Some(Refuses::Stopped(reason)) => {
             let what = format!(
                 "{id} refuses writes: its storage has stopped ({reason}); other nodes take its writes"
@@ -69,23 +58,22 @@ pub(super) fn room(status: &NodeStatus, answer: &Json) -> Vec<Finding> {
             vec![finding(Code::StorageStopped, None, what, &next)]
         }
         Some(Refuses::Full) => {
-            let stores = refusing_stores(answer);
-            let mut findings: Vec<Finding> = stores
-                .into_iter()
-                .map(|(store, wanted)| {
+            let mut findings: Vec<Finding> = refusing_stores(told)
+                .map(|store| {
                     let what = format!(
-                        "{id} refuses writes of store {store}: {}; a put of {} was refused",
+                        "{id} refuses writes of store {}: {}; a put of {} was refused",
+                        store.store,
                         why(),
-                        size(wanted)
+                        size(store.put_bytes_wanted)
                     );
-                    finding(Code::DiskFull, Some(store), what, FREE_SPACE)
+                    finding(Code::DiskFull, Some(store.store.to_string()), what, FREE_SPACE)
                 })
                 .collect();
-            if let Some(wanted) = wanted_for_hints(answer) {
+            if told.hint_bytes_wanted > 0 {
                 let what = format!(
                     "{id} refuses hints for other nodes: {}; one of {} was refused",
                     why(),
-                    size(wanted)
+                    size(told.hint_bytes_wanted)
                 );
                 findings.push(finding(Code::DiskFull, None, what, FREE_SPACE));
             }
@@ -95,7 +83,7 @@ pub(super) fn room(status: &NodeStatus, answer: &Json) -> Vec<Finding> {
             }
             findings
         }
-        None => match room.filter(|&room| room < ROOM_LOW_BYTES) {
+        None => match told.room_bytes.filter(|&room| room < ROOM_LOW_BYTES) {
             Some(room) => {
                 let what = format!(
                     "{id} is running out of disk space: writes will be refused after another {}",
@@ -121,22 +109,23 @@ const FREE_SPACE: &str = "free space on its disk or delete large values, which s
      full); until then, read the newest value from all replicas with `tontine get -r N KEY`";
 
 /// What a node's disk has damaged, of all its stores.
-pub(super) fn damage(status: &NodeStatus, answer: &Json) -> Vec<Finding> {
-    let stores = answer["stores"].as_array().into_iter().flatten();
-    stores.flat_map(|store| [damaged_records(status, store), damaged_log(status, store)]).flatten().collect()
+pub(super) fn damage(status: &NodeStatus, told: &Status) -> Vec<Finding> {
+    told.stores
+        .iter()
+        .flat_map(|store| [damaged_records(status, store), damaged_log(status, store)])
+        .flatten()
+        .collect()
 }
 
 /// Records of a store that are damaged, and whether they are back.
-fn damaged_records(status: &NodeStatus, store: &Json) -> Option<Finding> {
+fn damaged_records(status: &NodeStatus, store: &StoreStatus) -> Option<Finding> {
     let records = |count: u64| if count == 1 { "1 record".to_owned() } else { format!("{count} records") };
-    let number = |field: &str| store[field].as_u64().unwrap_or(0);
-    let unplaced = number("corrupt_unplaced");
-    let found = number("corrupt_records_total").saturating_sub(unplaced);
-    let left = number("corrupt_records_left").saturating_sub(unplaced);
+    let found = store.corrupt_records_total.saturating_sub(store.corrupt_unplaced);
+    let left = store.corrupt_records_left.saturating_sub(store.corrupt_unplaced);
     if found == 0 {
         return None;
     }
-    let (id, name) = (status.node.id, store["store"].as_str().unwrap_or_default());
+    let (id, name) = (status.node.id, &store.store);
     let (code, what, next) = match left {
         0 => (
             Code::RecordsReplaced,
@@ -156,19 +145,19 @@ fn damaged_records(status: &NodeStatus, store: &Json) -> Option<Finding> {
              --scrub",
         ),
     };
-    Some(Finding { code, node: Some(status.id()), store: Some(name.to_owned()), what, next: next.to_owned() })
+    Some(Finding { code, node: Some(id), store: Some(name.to_string()), what, next: next.to_owned() })
 }
 
 /// What the disk has damaged of records of a store whose keys nobody can tell.
-fn damaged_log(status: &NodeStatus, store: &Json) -> Option<Finding> {
-    let places = match store["corrupt_unplaced"].as_u64().unwrap_or(0) {
+fn damaged_log(status: &NodeStatus, store: &StoreStatus) -> Option<Finding> {
+    let places = match store.corrupt_unplaced {
         0 => return None,
         1 => "1 place".to_owned(),
         places => format!("{places} places"),
     };
-    let (id, name) = (status.node.id, store["store"].as_str().unwrap_or_default());
-    let next = match store["replicas"].as_u64() {
-        Some(1) => {
+    let (id, name) = (status.node.id, &store.store);
+    let next = match store.consistency.replicas {
+        1 => {
             "data loss: the store has one replica, so those records are gone; check the disk and write them again from their source"
         }
         _ => {
@@ -181,8 +170,8 @@ fn damaged_log(status: &NodeStatus, store: &Json) -> Option<Finding> {
     );
     Some(Finding {
         code: Code::LogDamaged,
-        node: Some(status.id()),
-        store: Some(name.to_owned()),
+        node: Some(id),
+        store: Some(name.to_string()),
         what,
         next: next.to_owned(),
     })
@@ -190,35 +179,36 @@ fn damaged_log(status: &NodeStatus, store: &Json) -> Option<Finding> {
 
 #[cfg(test)]
 mod tests {
-    use model::Node;
-    use serde_json::json;
+    use model::{Consistency, Resolver, StoreName};
+    use serde_json::{Value as Json, json};
 
+    use super::super::tests::answering;
     use super::*;
 
-    fn status() -> NodeStatus {
-        let node: Node = serde_json::from_value(json!({
-            "id": 3, "zone": "a", "native": "127.0.0.1:1", "resp": "127.0.0.1:2",
-        }))
-        .unwrap();
-        NodeStatus { node, answer: Ok(Json::Null), ahead_ms: None }
-    }
-
-    fn found(answer: &Json) -> Vec<(String, Json, String)> {
+    fn found(told: &Status) -> Vec<(String, Json, String)> {
         let json = |finding: &Finding| {
             let json = finding.json();
             (json["code"].as_str().unwrap().to_owned(), json["store"].clone(), finding.what.clone())
         };
-        room(&status(), answer).iter().map(json).collect()
+        room(&answering(3, told.clone()), told).iter().map(json).collect()
+    }
+
+    fn store(name: &str, put_bytes_wanted: u64) -> StoreStatus {
+        let numbers = Consistency { replicas: 3, reads_required: 2, writes_required: 2 };
+        let name = StoreName::new(name).unwrap();
+        StoreStatus { put_bytes_wanted, ..StoreStatus::empty(name, numbers, Resolver::LastWriteWins) }
     }
 
     /// It was told of as a disk that gets full, which is no reason to act.
     #[test]
     fn a_node_that_refused_a_put_for_want_of_room_is_bad_though_some_is_left() {
-        let room_left = json!({
-            "room_bytes": 600 << 10, "disk_available_bytes": 129 << 20, "disk_total_bytes": 1u64 << 30,
-            "hint_bytes_wanted": 0,
-            "stores": [{ "store": "default", "put_bytes_wanted": 1 << 20 }, { "store": "b", "put_bytes_wanted": 0 }],
-        });
+        let room_left = Status {
+            room_bytes: Some(600 << 10),
+            disk_available_bytes: 129 << 20,
+            disk_total_bytes: Some(1 << 30),
+            stores: vec![store("default", 1 << 20), store("b", 0)],
+            ..Status::default()
+        };
         let what = "n3 refuses writes of store default: its disk is full (129.0 MiB of 1.0 GiB free, 600.0 KiB above the \
                     reserve); a put of 1.0 MiB was refused";
         assert_eq!(found(&room_left), [("disk-full".to_owned(), json!("default"), what.to_owned())]);
@@ -228,13 +218,14 @@ mod tests {
     #[test]
     fn a_disk_without_room_a_disk_that_gets_full_and_one_with_room_are_told_apart() {
         let of = |room: u64| {
-            let answer = json!({ "room_bytes": room, "disk_available_bytes": room + 10, "stores": [] });
-            found(&answer).into_iter().map(|(code, ..)| code).collect::<Vec<_>>()
+            let told =
+                Status { room_bytes: Some(room), disk_available_bytes: room + 10, ..Status::default() };
+            found(&told).into_iter().map(|(code, ..)| code).collect::<Vec<_>>()
         };
         assert_eq!(of(0), ["disk-full"]);
         assert_eq!(of(ROOM_NONE_BYTES), ["disk-low"]);
         assert_eq!(of(ROOM_LOW_BYTES), Vec::<String>::new());
-        let hints = json!({ "room_bytes": 1u64 << 40, "hint_bytes_wanted": 5000, "stores": [] });
+        let hints = Status { room_bytes: Some(1 << 40), hint_bytes_wanted: 5000, ..Status::default() };
         assert!(found(&hints)[0].2.starts_with("n3 refuses hints for other nodes: its disk is full ("));
     }
 }

@@ -3,6 +3,7 @@
 //! A code never changes its meaning and is never given to another finding. `docs/reference/doctor.md` is this table; a
 //! test keeps the two equal.
 
+use model::NodeId;
 use serde_json::{Value as Json, json};
 
 /// How much a finding matters.
@@ -135,7 +136,7 @@ codes! {
 pub(super) struct Finding {
     pub(super) code: Code,
     /// The node that it is about.
-    pub(super) node: Option<u64>,
+    pub(super) node: Option<NodeId>,
     /// The store that it is about.
     pub(super) store: Option<String>,
     /// What failed, and why.
@@ -182,7 +183,7 @@ mod tests {
     fn a_finding_for_programs_has_a_code_a_severity_a_node_and_a_store() {
         let store = Some("default".to_owned());
         let (what, next) = ("it failed".to_owned(), "mend it".to_owned());
-        let finding = Finding { code: Code::DiskFull, node: Some(3), store, what, next };
+        let finding = Finding { code: Code::DiskFull, node: Some(NodeId(3)), store, what, next };
         let expected = json!({
             "code": "disk-full", "severity": "bad", "node": 3, "store": "default",
             "what": "it failed", "next": "mend it",

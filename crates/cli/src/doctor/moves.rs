@@ -2,35 +2,33 @@
 
 use std::time::Duration;
 
-use client::Client;
-use control::plans::told;
-use model::{NodeId, Partition};
+use model::order::Office;
+use model::plan::Phase;
+use model::{Cluster, Partition};
+use protocol::headmaster::held_up;
 use protocol::rebalance::{Facts, steps};
-use wire::messages::MovesGot;
+use protocol::report::Report;
 
 use super::finding::{Code, Finding};
-use crate::orders::Seen;
 use crate::output::{count, program};
+use crate::status::NodeStatus;
+use crate::words;
 
 /// A headmaster answers within a second; one that waits for silent nodes, within ten.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(15);
 
 /// One finding for all partitions that move, and one for each node that holds what is not its own.
-pub(super) async fn found(client: &Client, seen: Option<&Seen>) -> Vec<Finding> {
-    let cluster = client.cluster();
-    let asks =
-        cluster.nodes.iter().map(|node| async move { Some((node.id, client.moves(node.id).await.ok()?)) });
-    let answers: Vec<(NodeId, MovesGot)> =
-        futures_util::future::join_all(asks).await.into_iter().flatten().collect();
-    let mut findings: Vec<Finding> = answers.iter().filter_map(|(node, told)| left(*node, told)).collect();
+pub(super) fn found(cluster: &Cluster, nodes: &[NodeStatus], seen: Option<&Office>) -> Vec<Finding> {
+    let reports = || nodes.iter().filter_map(NodeStatus::report);
+    let mut findings: Vec<Finding> = reports().filter_map(left).collect();
     findings.extend(seen.and_then(|seen| silent(seen).or_else(|| unanswered(seen))));
     let moving = cluster.ring.partitions().iter().filter_map(Partition::step).count();
     if moving == 0 {
         return findings;
     }
-    let nodes = answers.iter().map(|(node, told)| (*node, told.facts())).collect();
-    let waiting = told(&steps::next(&cluster, &Facts { nodes }).waiting);
-    let (why, next) = why(waiting.first(), seen);
+    let nodes = reports().filter_map(|report| Some((report.node, report.facts()?))).collect();
+    let waiting = held_up(&steps::next(cluster, &Facts { nodes }).waiting);
+    let (why, next) = why(waiting.first().map(words::held), seen);
     findings.push(Finding {
         code: Code::PartitionsMoving,
         node: None,
@@ -42,8 +40,9 @@ pub(super) async fn found(client: &Client, seen: Option<&Seen>) -> Vec<Finding> 
 }
 
 /// A headmaster that stands still, and so keeps an order waiting, too.
-fn silent(seen: &Seen) -> Option<Finding> {
-    let (process, silent) = seen.headmaster_silent.as_ref()?;
+fn silent(seen: &Office) -> Option<Finding> {
+    let holder = seen.headmaster.as_ref()?;
+    let (process, silent) = (&holder.process, Duration::from_millis(holder.silent_ms?));
     let program = program();
     Some(Finding {
         code: Code::HeadmasterSilent,
@@ -61,7 +60,7 @@ fn silent(seen: &Seen) -> Option<Finding> {
 }
 
 /// An order that a headmaster should have seen to long ago.
-fn unanswered(seen: &Seen) -> Option<Finding> {
+fn unanswered(seen: &Office) -> Option<Finding> {
     let order = seen.order.as_ref()?;
     let now = crate::clocks::now_ms().unsigned_abs();
     let age = Duration::from_millis(now.saturating_sub(order.document.given_ms));
@@ -78,7 +77,7 @@ fn unanswered(seen: &Seen) -> Option<Finding> {
             order.document.by,
             age.as_secs()
         ),
-        next: match seen.has_headmaster {
+        next: match seen.headmaster.is_some() {
             false => format!(
                 "start one with `{program} headmaster --coordination ADDRESS`; it carries the order out"
             ),
@@ -91,17 +90,17 @@ fn unanswered(seen: &Seen) -> Option<Finding> {
 }
 
 /// Why partitions stand where they do, and what to do.
-fn why(waiting: Option<&String>, seen: Option<&Seen>) -> (String, String) {
+fn why(waiting: Option<String>, seen: Option<&Office>) -> (String, String) {
     let program = program();
     let plan = seen.and_then(|seen| seen.plan.as_ref());
-    if let Some(plan) = plan.filter(|plan| plan.word() == "paused") {
+    if let Some(plan) = plan.filter(|plan| plan.phase == Some(Phase::Paused)) {
         let number = plan.number;
         let next = format!(
             "go on with `{program} plan resume {number}`, or go back with `{program} plan abort {number}`"
         );
         return (format!("plan {number} is paused"), next);
     }
-    if seen.is_some_and(|seen| !seen.has_headmaster) {
+    if seen.is_some_and(|seen| seen.headmaster.is_none()) {
         let next = format!(
             "start one with `{program} headmaster --coordination ADDRESS`, the address that nodes were given"
         );
@@ -112,7 +111,7 @@ fn why(waiting: Option<&String>, seen: Option<&Seen>) -> (String, String) {
         None => format!("see the plan with `{program} plan history`"),
     };
     match waiting {
-        Some(first) => (first.clone(), show),
+        Some(first) => (first, show),
         None => {
             let next = format!(
                 "if this persists, the plan is paused, or no headmaster runs: look with `{program} plan history`, and start \
@@ -127,11 +126,12 @@ fn are(partitions: u64) -> String {
     format!("{} {}", count(partitions, "partition"), if partitions == 1 { "is" } else { "are" })
 }
 
-fn left(node: NodeId, told: &MovesGot) -> Option<Finding> {
-    let records: u64 = told.leftovers.iter().map(|leftover| leftover.records).sum();
-    (!told.leftovers.is_empty()).then(|| Finding {
+fn left(report: &Report) -> Option<Finding> {
+    let (node, leftovers) = (report.node, &report.moves.as_ref()?.leftovers);
+    let records: u64 = leftovers.iter().map(|leftover| leftover.records).sum();
+    (!leftovers.is_empty()).then(|| Finding {
         code: Code::LeftoversHeld,
-        node: Some(node.0.into()),
+        node: Some(node),
         store: None,
         what: format!("{node} holds {} of partitions that are not its own any more", count(records, "record")),
         next: "wait: it gives them to the replicas that lack them, and drops them; a replica that is down delays this"

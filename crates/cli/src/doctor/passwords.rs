@@ -5,7 +5,7 @@ use crate::status::NodeStatus;
 
 /// Whether a node requires a password of Redis clients; `None` while it does not say.
 pub(super) fn requires_password(status: &NodeStatus) -> Option<bool> {
-    status.answer.as_ref().ok()?["password_required"].as_bool()
+    status.status().map(|told| told.password_required)
 }
 
 /// The nodes that serve Redis clients without a password, where others require one.
@@ -21,7 +21,7 @@ pub(super) fn open_to_everybody(nodes: &[NodeStatus]) -> Vec<Finding> {
         let id = status.node.id;
         Finding {
             code: Code::PasswordMissing,
-            node: Some(status.id()),
+            node: Some(status.node.id),
             store: None,
             what: format!(
                 "{id} serves Redis clients without a password, while {closed} {require} one: anyone who can \

@@ -56,7 +56,7 @@ pub(super) fn numbers(cluster: &Cluster, store: &Store) -> Vec<Finding> {
 pub(super) fn too_few(cluster: &Cluster, nodes: &[NodeStatus]) -> Vec<Finding> {
     // A node that refills what it has lost cannot say what is absent, either.
     let is_whole = |status: &&NodeStatus| {
-        status.answer.as_ref().is_ok_and(|answer| crate::repair::refilling(&answer["refill"]).is_none())
+        status.report().is_some_and(|report| report.refill().is_none_or(|refill| !refill.is_under_way()))
     };
     let up: BTreeSet<NodeId> = nodes.iter().filter(is_whole).map(|status| status.node.id).collect();
     cluster.stores.iter().filter_map(|store| too_few_of(cluster, store, &up)).collect()

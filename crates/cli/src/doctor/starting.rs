@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use coordination::zookeeper::SCHEME;
 use model::{Cluster, Node, NodeId};
-use serde_json::Value as Json;
+use protocol::report::Installation;
 
 use super::finding::{Code, Finding};
 use super::passwords::requires_password;
@@ -50,15 +50,14 @@ const START_UNLESS_IT_RUNS: &str = "check whether its process still runs; if it 
      first (kill -KILL); then ";
 
 /// How to start a node of a cluster that may be on many machines; `None` where all run on this one.
-fn elsewhere<'a>(dead: &Node, mut places: impl Iterator<Item = &'a Json>) -> Option<String> {
-    let address = places.find_map(|place| {
-        place["coordination_directory"].as_str().filter(|address| address.starts_with(SCHEME))
-    })?;
+fn elsewhere<'a>(dead: &Node, places: impl Iterator<Item = &'a Installation>) -> Option<String> {
+    let address =
+        places.map(|place| &place.coordination_directory).find(|address| address.starts_with(SCHEME))?;
     let host = dead.native.rsplit_once(':').map_or(&*dead.native, |(host, _)| host);
     Some(format!(
         "on its machine, {host}, {START_UNLESS_IT_RUNS}start it as it was started, with its own data directory, its \
          credentials and its options, and read its output:\n        tontine serve --coordination={} --data-dir=DIR{}",
-        crate::holder::shell(&[address.to_owned()]),
+        crate::holder::shell(std::slice::from_ref(address)),
         if crate::serve::is_local(&dead.native) { "" } else { " --insecure" }
     ))
 }
@@ -98,10 +97,8 @@ pub(super) fn start_again(dead: &Node, nodes: &[NodeStatus], spare: Option<Spare
 /// The way on where the disk or the machine of a node is lost for good.
 fn otherwise(dead: &Node, nodes: &[NodeStatus], spare: Option<Spare>) -> String {
     let (program, id) = (program(), dead.id.0);
-    let mut told = nodes.iter().filter_map(|status| status.answer.as_ref().ok());
-    let service = told.find_map(|answer| {
-        let address =
-            answer["place"]["coordination_directory"].as_str().filter(|address| !address.is_empty())?;
+    let service = places(nodes).find_map(|place| {
+        let address = Some(&place.coordination_directory).filter(|address| !address.is_empty())?;
         let is_directory = !address.starts_with(SCHEME);
         Some(crate::holder::shell(&[format!("{}{address}", if is_directory { "dir:" } else { "" })]))
     });
@@ -144,28 +141,31 @@ pub(super) fn waits_to_join(new: &Node, nodes: &[NodeStatus]) -> Finding {
     };
     Finding {
         code: Code::NodeWaits,
-        node: Some(id.into()),
+        node: Some(new.id),
         store: None,
         what: format!("n{id} at {} is registered and waits to become a member", new.native),
         next: format!("if you want it{places}: {program} node add {id}"),
     }
 }
 
+/// Where the nodes that answer run.
+fn places(nodes: &[NodeStatus]) -> impl Iterator<Item = &Installation> {
+    nodes.iter().filter_map(|status| Some(&status.status()?.place))
+}
+
 /// How to start a node again: as it was started, or as its neighbours' directories suggest.
 fn start(dead: &Node, nodes: &[NodeStatus]) -> String {
-    let places = nodes.iter().filter_map(|status| Some(&status.answer.as_ref().ok()?["place"]));
-    if let Some(text) = elsewhere(dead, places.clone()) {
+    if let Some(text) = elsewhere(dead, places(nodes)) {
         return text;
     }
-    let text =
-        |place: &Json, field: &str| place[field].as_str().filter(|text| !text.is_empty()).map(PathBuf::from);
+    let path = |text: &String| Some(text).filter(|text| !text.is_empty()).map(PathBuf::from);
     let mut guess = None;
-    for place in places {
-        let Some(coordination) = text(place, "coordination_directory") else { continue };
+    for place in places(nodes) {
+        let Some(coordination) = path(&place.coordination_directory) else { continue };
         if let Some(launch) = crate::holder::noted_launch(&coordination, dead.id) {
             return again(&launch, dead.id);
         }
-        let data = text(place, "data_directory")
+        let data = path(&place.data_directory)
             .and_then(|data| Some(data.parent()?.join(format!("node-{}", dead.id.0))));
         guess = guess.or_else(|| Some((data?, coordination)));
     }
@@ -193,18 +193,19 @@ fn start(dead: &Node, nodes: &[NodeStatus]) -> String {
 #[cfg(test)]
 mod tests {
     use model::Zone;
-    use serde_json::json;
+    use protocol::report::Status;
 
+    use super::super::tests::answering;
     use super::*;
 
     #[test]
     fn a_node_of_many_machines_is_started_on_its_own_or_its_place_is_taken() {
-        let place = json!({ "coordination_directory": "zookeeper://zk1:2181/shop", "data_directory": "/var/lib/tontine" });
-        let status = |id: u32| {
-            let node = Node::new(NodeId(id), Zone("a".to_owned()), format!("10.0.0.{id}:7401"), None);
-            NodeStatus { node, answer: Ok(json!({ "place": place })), ahead_ms: None }
+        let place = || Installation {
+            process_id: 1,
+            data_directory: "/var/lib/tontine".to_owned(),
+            coordination_directory: "zookeeper://zk1:2181/shop".to_owned(),
         };
-        let nodes = [1, 2, 3].map(status);
+        let nodes = [1, 2, 3].map(|id| answering(id, Status { place: place(), ..Status::default() }));
         let advice = start(&nodes[1].node, &nodes);
         assert!(advice.starts_with("on its machine, 10.0.0.2, check whether"), "{advice}");
         assert!(

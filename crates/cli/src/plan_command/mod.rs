@@ -1,6 +1,6 @@
 //! `tontine plan`: create, look, apply, watch, abort.
 //!
-//! Must never: change a cluster document. The headmaster does; commands give it orders and read what it wrote.
+//! Must never: open a session with the coordination service. Commands give orders and read plans through any node.
 
 mod shown;
 mod wait;
@@ -8,18 +8,18 @@ mod wait;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use ::coordination::documents::ReadError;
-use control::orders::{Answer, Order};
-use control::plans::{self, PlanDocument, Planned};
+use client::{Client, PlanQuery};
+use model::order::{Answer, Order};
+use model::plan::{Consent, Planned, Wish};
 use model::{Consistency, NodeId, PartitionId};
-use protocol::rebalance::planner::{Consent, Wish};
 use serde_json::json;
 
 use crate::dev::parse_consistency;
 use crate::failure::CliError;
-use crate::orders::{Documents, DocumentsArguments, parse_node, parse_partition, unread};
+use crate::orders::{self, parse_node, parse_partition};
 use crate::output::{print, program};
 use crate::shared::Shared;
+use crate::words;
 
 /// How long an order is given again for what passes by itself.
 const ORDERED_FOR: Duration = Duration::from_secs(120);
@@ -46,7 +46,7 @@ pub enum PlanCommand {
     Resume(NumberArguments),
     /// List the plans: the last hundred are kept.
     #[command(alias = "list")]
-    History(HistoryArguments),
+    History,
 }
 
 /// For what a plan is.
@@ -143,9 +143,6 @@ pub struct CreateArguments {
     /// Accept that replicas lie in fewer zones than they do now.
     #[arg(long)]
     pub accept_fewer_zones: bool,
-    /// Where the documents are.
-    #[command(flatten)]
-    pub documents: DocumentsArguments,
 }
 
 /// Which plan.
@@ -154,9 +151,6 @@ pub struct NumberArguments {
     /// Number of the plan.
     #[arg(value_name = "NUMBER")]
     pub plan: u64,
-    /// Where the documents are.
-    #[command(flatten)]
-    pub documents: DocumentsArguments,
 }
 
 /// Which plan is shown.
@@ -165,9 +159,6 @@ pub struct ShowArguments {
     /// Number of the plan; by default the one that is under way, or else the newest.
     #[arg(value_name = "NUMBER")]
     pub plan: Option<u64>,
-    /// Where the documents are.
-    #[command(flatten)]
-    pub documents: DocumentsArguments,
 }
 
 /// Which plan, and whether its end is waited for.
@@ -181,52 +172,34 @@ pub struct ApplyArguments {
     pub no_wait: bool,
 }
 
-/// Where plans are listed.
-#[derive(Clone, Debug, clap::Args)]
-pub struct HistoryArguments {
-    /// Where the documents are.
-    #[command(flatten)]
-    pub documents: DocumentsArguments,
-}
-
 /// Carries out a command.
 pub(crate) async fn run(shared: Shared, command: PlanCommand) -> Result<ExitCode, CliError> {
     match command {
         PlanCommand::Create(command) => create(&shared, command).await,
         PlanCommand::Show(arguments) => {
-            let (documents, planned) = find(&shared, &arguments).await?;
+            let planned = find(&shared, &arguments).await?;
             print(shared.format(), &shown::json(&planned), || shown::text(&planned));
-            documents.close().await;
             Ok(ExitCode::SUCCESS)
         }
         PlanCommand::Diff(arguments) => {
-            let (documents, planned) = find(&shared, &arguments).await?;
-            let PlanDocument { moves, reshape, numbers, .. } = &planned.plan;
-            let number = planned.number;
-            let json = json!({ "plan": number, "moves": moves, "reshape": reshape, "numbers": numbers });
+            let planned = find(&shared, &arguments).await?;
+            let json = json!({ "plan": planned.number, "change": planned.plan.change });
             print(shared.format(), &json, || shown::diff(&planned.plan));
-            documents.close().await;
             Ok(ExitCode::SUCCESS)
         }
-        PlanCommand::Apply(arguments) => {
-            let plan = arguments.number.plan;
-            order_and_wait(&shared, &arguments.number.documents, Order::Apply { plan }, arguments.no_wait)
-                .await
+        PlanCommand::Apply(ApplyArguments { number, no_wait }) => {
+            order_and_wait(&shared, Order::Apply { plan: number.plan }, no_wait).await
         }
-        PlanCommand::Abort(arguments) => {
-            let plan = arguments.number.plan;
-            order_and_wait(&shared, &arguments.number.documents, Order::Abort { plan }, arguments.no_wait)
-                .await
+        PlanCommand::Abort(ApplyArguments { number, no_wait }) => {
+            order_and_wait(&shared, Order::Abort { plan: number.plan }, no_wait).await
         }
         PlanCommand::Pause(arguments) => {
-            let order = Order::Pause { plan: arguments.plan };
-            order_and_wait(&shared, &arguments.documents, order, true).await
+            order_and_wait(&shared, Order::Pause { plan: arguments.plan }, true).await
         }
         PlanCommand::Resume(arguments) => {
-            let order = Order::Resume { plan: arguments.plan };
-            order_and_wait(&shared, &arguments.documents, order, true).await
+            order_and_wait(&shared, Order::Resume { plan: arguments.plan }, true).await
         }
-        PlanCommand::History(arguments) => history(&shared, &arguments.documents).await,
+        PlanCommand::History => history(&shared).await,
     }
 }
 
@@ -257,119 +230,93 @@ async fn create(shared: &Shared, command: CreateCommand) -> Result<ExitCode, Cli
     let (wish, arguments) = command.wish();
     let consent = Consent { fewer_zones: arguments.accept_fewer_zones, weaker };
     if arguments.dry_run {
-        return show_dry(shared, &arguments.documents, wish, consent).await;
+        return show_dry(shared, wish, consent).await;
     }
-    let documents = Documents::open(shared, &arguments.documents).await?;
-    let answer = documents.order(Order::Create { wish, consent }).await?;
-    let planned = match answer {
-        Answer { done: false, text, .. } => return Err(CliError::Other(refused(&text))),
-        Answer { plan: Some(plan), .. } => plans::read(&*documents.service, plan).await.map_err(unread)?,
-        Answer { text, .. } => {
-            print(shared.format(), &json!({ "plan": null, "answer": text }), || text.clone());
-            return Ok(ExitCode::SUCCESS);
-        }
+    let client = shared.client().await?;
+    let order = Order::Create { wish, consent };
+    let (done, plan) = match orders::order(&client, &order).await? {
+        Answer::Done { done, plan, .. } => (done, plan),
+        refused => return Err(orders::refused(&client, &order, &refused)),
     };
-    documents.close().await;
-    let planned = planned.ok_or_else(|| CliError::Other("the plan was deleted meanwhile".to_owned()))?;
+    let Some(plan) = plan else {
+        let text = words::done(&done, plan);
+        print(shared.format(), &json!({ "plan": null, "done": done }), || text.clone());
+        return Ok(ExitCode::SUCCESS);
+    };
+    let page = client.plan(PlanQuery { number: Some(plan), ..PlanQuery::default() }).await?;
+    let planned = page.plan.ok_or_else(|| CliError::Other("the plan was deleted meanwhile".to_owned()))?;
     print(shared.format(), &shown::json(&planned), || shown::text(&planned));
     Ok(ExitCode::SUCCESS)
 }
 
-/// Shows the plan for a wish, and keeps nothing.
-pub(crate) async fn show_dry(
-    shared: &Shared,
-    documents: &DocumentsArguments,
-    wish: Wish,
-    consent: Consent,
-) -> Result<ExitCode, CliError> {
-    let documents = Documents::open(shared, documents).await?;
-    let plan = plans::planned(&documents.cluster, &wish, consent);
-    documents.close().await;
-    let plan = plan.map_err(|refusal| CliError::Other(refused(&refusal.to_string())))?;
-    let plan = PlanDocument::new(plan, wish, consent);
+/// Shows the plan for a wish, by the newest cluster document, and keeps nothing.
+pub(crate) async fn show_dry(shared: &Shared, wish: Wish, consent: Consent) -> Result<ExitCode, CliError> {
+    let cluster = shared.client().await?.refresh().await?;
+    let bytes_max = ::coordination::DOCUMENT_BYTES_MAX;
+    let plan = protocol::headmaster::planned(&cluster, &wish, consent, bytes_max);
+    let plan = plan.map_err(|refusal| {
+        CliError::Other(format!("no plan was created: {}", words::wish_refused(&refusal)))
+    })?;
+    let plan = plan.document(wish, consent);
     print(shared.format(), &json!({ "plan": null, "document": plan }), || shown::dry(&plan));
     Ok(ExitCode::SUCCESS)
 }
 
-fn refused(reason: &str) -> String {
-    format!("no plan was created: {reason}")
-}
-
-async fn find(shared: &Shared, arguments: &ShowArguments) -> Result<(Documents, Planned), CliError> {
-    let documents = Documents::open(shared, &arguments.documents).await?;
-    let number = match arguments.plan {
-        Some(number) => number,
-        None => latest(&documents).await?,
-    };
-    let planned = plans::read(&*documents.service, number).await.map_err(|error| match error {
-        ReadError::Malformed { reason, .. } => CliError::Other(format!(
-            "plan {number} is not understood: {reason}; a later version created it: run `{} plan show {number}` of that \
-             version",
-            program()
-        )),
-        error => unread(error),
-    })?;
-    let planned = planned.ok_or_else(|| {
-        CliError::Other(format!("there is no plan {number}; list them with `{} plan history`", program()))
-    })?;
-    Ok((documents, planned))
-}
-
-/// The plan that is under way, or else the newest.
-async fn latest(documents: &Documents) -> Result<u64, CliError> {
-    let all = plans::read_all(&*documents.service).await.map_err(unread)?;
-    let is_under_way =
-        |(_, found): &&(u64, Result<Planned, String>)| found.as_ref().is_ok_and(Planned::is_under_way);
-    let plan = all.iter().rev().find(is_under_way).or_else(|| all.last());
-    plan.map(|(number, _)| *number).ok_or_else(|| {
-        CliError::Other(format!(
+/// The plan that was asked for, or else the one that is under way, or else the newest.
+async fn find(shared: &Shared, arguments: &ShowArguments) -> Result<Planned, CliError> {
+    let client = shared.client().await?;
+    let page = client.plan(PlanQuery { number: arguments.plan, ..PlanQuery::default() }).await?;
+    let program = program();
+    let named =
+        arguments.plan.map_or_else(|| "the newest plan".to_owned(), |number| format!("plan {number}"));
+    match (page.plan, page.unread, arguments.plan) {
+        (Some(planned), ..) => Ok(planned),
+        (None, Some(detail), _) => Err(CliError::Other(format!(
+            "{named} is not understood: {detail}; a later version created it: run `{program} plan show` of that version"
+        ))),
+        (None, None, Some(number)) => Err(CliError::Other(format!(
+            "there is no plan {number}; list them with `{program} plan history`"
+        ))),
+        (None, None, None) => Err(CliError::Other(format!(
             "there is no plan yet; create one with `{program} plan create`; `{program} help plan create` lists what can be \
-             planned",
-            program = program()
-        ))
-    })
+             planned"
+        ))),
+    }
 }
 
 /// Gives an order about a plan, or one that may begin one, and waits for the plan's end.
 pub(crate) async fn order_and_wait(
     shared: &Shared,
-    documents: &DocumentsArguments,
     order: Order,
     no_wait: bool,
 ) -> Result<ExitCode, CliError> {
-    give_and_wait(shared, documents, (order, Ordering::Once), no_wait).await
+    give_and_wait(shared, (order, Ordering::Once), no_wait).await
 }
 
 /// The same, with a choice of what to do about a refusal.
 pub(crate) async fn give_and_wait(
     shared: &Shared,
-    documents: &DocumentsArguments,
     (order, ordering): (Order, Ordering),
     no_wait: bool,
 ) -> Result<ExitCode, CliError> {
-    let documents = Documents::open(shared, documents).await?;
+    let client = shared.client().await?;
     let wanted = if matches!(order, Order::Abort { .. }) { "aborted" } else { "done" };
-    let answer = ordered(&documents, order, ordering).await?;
-    if !answer.done {
-        documents.close().await;
-        return Err(CliError::Other(answer.text));
-    }
-    let ended = match answer.plan {
+    let answer = ordered(&client, &order, ordering).await?;
+    let Answer::Done { done, plan, .. } = &answer else {
+        return Err(orders::refused(&client, &order, &answer));
+    };
+    let text = words::done(done, *plan);
+    let ended = match plan {
         Some(plan) if !no_wait => {
-            say!("{}", answer.text);
-            Some(wait::until_ended(&documents, plan).await?)
+            say!("{text}");
+            Some(wait::until_ended(&client, *plan).await?)
         }
         _ => None,
     };
-    documents.close().await;
     let Some(planned) = ended else {
-        print(shared.format(), &json!({ "plan": answer.plan, "answer": answer.text }), || {
-            match answer.plan {
-                Some(plan) => {
-                    format!("{}; see how far it is with `{} plan show {plan}`", answer.text, program())
-                }
-                None => answer.text.clone(),
-            }
+        print(shared.format(), &json!({ "plan": plan, "done": done }), || match plan {
+            Some(plan) => format!("{text}; see how far it is with `{} plan show {plan}`", program()),
+            None => text.clone(),
         });
         return Ok(ExitCode::SUCCESS);
     };
@@ -386,31 +333,27 @@ pub(crate) enum Ordering {
     Patient,
 }
 
-async fn ordered(documents: &Documents, order: Order, ordering: Ordering) -> Result<Answer, CliError> {
+async fn ordered(client: &Client, order: &Order, ordering: Ordering) -> Result<Answer, CliError> {
     let (mut is_told, began) = (false, tokio::time::Instant::now());
     loop {
-        let answer = documents.order(order.clone()).await?;
+        let answer = orders::order(client, order).await?;
         // Whoever lives that long is not dead; a later outage must not make him so.
         let may_wait = ordering == Ordering::Patient && began.elapsed() < ORDERED_FOR;
-        let again = answer.again_after_ms.filter(|_| may_wait && !answer.done);
-        let Some(again) = again else { return Ok(answer) };
-        if !std::mem::replace(&mut is_told, true) {
-            say!("waits: {}", answer.text);
+        let Answer::Refused { refusal, again_after_ms: Some(again) } = &answer else { return Ok(answer) };
+        if !may_wait {
+            return Ok(answer);
         }
-        tokio::time::sleep(Duration::from_millis(again).max(ORDER_PAUSE)).await;
+        if !std::mem::replace(&mut is_told, true) {
+            say!("waits: {}", words::refused(order, refusal, &client.cluster()));
+        }
+        tokio::time::sleep(Duration::from_millis(*again).max(ORDER_PAUSE)).await;
     }
 }
 
-async fn history(shared: &Shared, arguments: &DocumentsArguments) -> Result<ExitCode, CliError> {
-    let documents = Documents::open(shared, arguments).await?;
-    let all = plans::read_all(&*documents.service).await.map_err(unread)?;
-    documents.close().await;
-    let one = |(number, found): &(u64, Result<Planned, String>)| match found {
-        Ok(planned) => shown::json(planned),
-        Err(reason) => json!({ "plan": number, "phase": "not-understood", "reason": reason }),
-    };
-    let json = json!({ "plans": all.iter().map(one).collect::<Vec<_>>() });
-    print(shared.format(), &json, || shown::history(&all));
+async fn history(shared: &Shared) -> Result<ExitCode, CliError> {
+    let client = shared.client().await?;
+    let page = client.plan(PlanQuery { all: true, ..PlanQuery::default() }).await?;
+    print(shared.format(), &json!({ "plans": page.plans }), || shown::history(&page.plans));
     Ok(ExitCode::SUCCESS)
 }
 

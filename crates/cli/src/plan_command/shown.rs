@@ -2,20 +2,21 @@
 
 use std::time::Duration;
 
-use control::plans::{Phase, PlanDocument, Planned};
+use model::plan::{Change, Cut, Phase, PlanDocument, PlanSummary, Planned, Renumber, Reshape, Wish};
 use model::{Consistency, NodeId};
-use protocol::rebalance::planner::{Cut, Renumber, Reshape, Wish};
+use protocol::rebalance::lengths;
 use serde_json::{Value as Json, json};
 
 use crate::durations;
 use crate::output::{count, moment, program, size, table};
+use crate::words;
 
 pub(super) fn json(planned: &Planned) -> Json {
     json!({
         "plan": planned.number,
         "phase": planned.word(),
         "document": planned.plan,
-        "seconds_estimated": planned.plan.takes().map(|takes| takes.as_secs()),
+        "seconds_estimated": lengths::takes(&planned.plan).map(|takes| takes.as_secs()),
         "state": planned.state,
     })
 }
@@ -37,10 +38,10 @@ pub(super) fn text(planned: &Planned) -> String {
         let took = Duration::from_millis(until.saturating_sub(state.begun_ms));
         text.push_str(&format!("\n{}\n", super::wait::line(planned, state)));
         for waiting in &state.waiting {
-            text.push_str(&format!("  waits: {waiting}\n"));
+            text.push_str(&format!("  waits: {}\n", words::held(waiting)));
         }
         if let Some(reason) = &state.reason {
-            text.push_str(&format!("why: {reason}\n"));
+            text.push_str(&format!("why: {}\n", words::reason(reason)));
         }
         let took = durations::rough(took);
         match state.ended_ms {
@@ -63,16 +64,20 @@ pub(super) fn text(planned: &Planned) -> String {
 
 /// A plan that is not kept.
 pub(super) fn dry(plan: &PlanDocument) -> String {
-    if plan.moves.is_empty() && plan.reshape.is_none() && plan.numbers.is_none() {
+    if plan.change.is_empty() {
         return "there is nothing to move".to_owned();
     }
     format!("{}, computed from generation {}\n{}", wish(&plan.wish), plan.generation.0, body(plan))
 }
 
 fn body(plan: &PlanDocument) -> String {
-    let copies = plan.copies();
-    let bounds = plan.reshape.as_ref().map(bounds).or(plan.numbers.as_ref().map(renumbered));
-    let moves = match (&bounds, plan.moves.len() as u64) {
+    let copies = plan.change.copies();
+    let bounds = match &plan.change {
+        Change::Moves { .. } => None,
+        Change::Reshape { reshape, .. } => Some(bounds(reshape)),
+        Change::Numbers(numbers) => Some(renumbered(numbers)),
+    };
+    let moves = match (&bounds, plan.change.moves().len() as u64) {
         (Some(_), 0) => String::new(),
         (Some(_), moves) => format!(" after {} moved", count(moves, "partition")),
         (None, moves) => count(moves, "partition"),
@@ -88,7 +93,7 @@ fn body(plan: &PlanDocument) -> String {
     );
     if let Some(estimate) = plan.estimate {
         text.push_str(&format!(": about {} in {}", size(estimate.bytes), count(estimate.records, "record")));
-        if let (Some(takes), 1..) = (plan.takes(), copies) {
+        if let (Some(takes), 1..) = (lengths::takes(plan), copies) {
             let takes = durations::rough(Duration::from_secs(takes.as_secs_f64().ceil() as u64));
             let pace = match plan.pace {
                 Some(pace) => format!("at the pace of plan {}", pace.plan),
@@ -111,8 +116,8 @@ fn body(plan: &PlanDocument) -> String {
     text.push_str(&table(&rows));
     if !plan.blocked.is_empty() {
         text.push_str("\nit cannot end while nodes are away:\n");
-        for line in &plan.blocked {
-            text.push_str(&format!("  {line}\n"));
+        for blocked in &plan.blocked {
+            text.push_str(&format!("  {}\n", words::blocked(blocked)));
         }
     }
     text
@@ -122,15 +127,15 @@ fn body(plan: &PlanDocument) -> String {
 pub(super) fn diff(plan: &PlanDocument) -> String {
     let list = |nodes: &[NodeId]| nodes.iter().map(NodeId::to_string).collect::<Vec<_>>().join(" ");
     let mut rows = vec![["PARTITION", "NODES NOW", "THEN", "ENTERING"].map(str::to_owned).to_vec()];
-    rows.extend(plan.moves.iter().map(|one| {
+    rows.extend(plan.change.moves().iter().map(|one| {
         let entering = if one.entering.is_empty() { "-".to_owned() } else { list(&one.entering) };
         vec![one.partition.to_string(), list(&one.from), list(&one.to), entering]
     }));
-    let mut text = if plan.moves.is_empty() { String::new() } else { table(&rows) };
-    if let Some(numbers) = &plan.numbers {
+    let mut text = if plan.change.moves().is_empty() { String::new() } else { table(&rows) };
+    if let Some(numbers) = plan.change.numbers() {
         text.push_str(&renumbered(numbers));
     }
-    match &plan.reshape {
+    match plan.change.reshape() {
         None => {}
         Some(Reshape::Cut { cuts }) => {
             let mut rows = vec![["PARTITION", "CUT AT TOKEN", "SECOND PART"].map(str::to_owned).to_vec()];
@@ -176,7 +181,7 @@ pub(super) fn end(planned: &Planned) -> String {
         state.phase.word(),
         durations::rough(Duration::from_millis(took)),
     );
-    match (&planned.plan.reshape, planned.plan.partitions()) {
+    match (planned.plan.change.reshape(), planned.plan.change.partitions()) {
         (Some(reshape), 0) if state.phase == Phase::Done => {
             text.push_str(&format!(": {}, no data moved", bounds(reshape)));
         }
@@ -190,27 +195,27 @@ pub(super) fn end(planned: &Planned) -> String {
         )),
     }
     if let Some(reason) = &state.reason {
+        let reason = words::reason(reason);
         text.push_str(&format!(": {reason}; create another one with `{} plan create`", program()));
     }
     text
 }
 
 /// All plans, one a line.
-pub(super) fn history(all: &[(u64, Result<Planned, String>)]) -> String {
+pub(super) fn history(all: &[PlanSummary]) -> String {
     let mut rows = vec![["PLAN", "FOR", "PHASE", "MOVES", "SETTLED", "CREATED"].map(str::to_owned).to_vec()];
-    rows.extend(all.iter().map(|(number, found)| {
-        let Ok(planned) = found else {
+    rows.extend(all.iter().map(|plan| {
+        let Some(wished) = &plan.wish else {
             let unknown = ["-", "not understood: of a later version", "-", "-", "-"].map(str::to_owned);
-            return [number.to_string()].into_iter().chain(unknown).collect();
+            return [plan.number.to_string()].into_iter().chain(unknown).collect();
         };
-        let settled = planned.state.as_ref().map_or(0, |state| state.progress.settled);
         vec![
-            number.to_string(),
-            wish(&planned.plan.wish),
-            planned.word().to_owned(),
-            planned.plan.partitions().to_string(),
-            settled.to_string(),
-            moment(planned.plan.created_ms),
+            plan.number.to_string(),
+            wish(wished),
+            plan.word().to_owned(),
+            plan.partitions.to_string(),
+            plan.settled.to_string(),
+            moment(plan.created_ms),
         ]
     }));
     if all.is_empty() {

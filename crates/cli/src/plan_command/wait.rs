@@ -2,24 +2,27 @@
 
 use std::time::{Duration, Instant};
 
-use control::plans::{self, PlanState, Planned};
+use client::{Client, PlanQuery};
+use model::plan::{PlanState, Planned};
 
 use crate::durations;
 use crate::failure::CliError;
-use crate::orders::{Documents, unread};
 use crate::output::{count, program, size};
+use crate::words;
 
-/// Pause between two looks.
-const LOOK_AGAIN: Duration = Duration::from_millis(250);
+/// How long a node waits for another state of the plan before it answers all the same.
+const LOOK_AGAIN: Duration = Duration::from_secs(2);
 /// Shortest time between two lines.
 const LINE_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Waits until a plan has ended.
-pub(super) async fn until_ended(documents: &Documents, number: u64) -> Result<Planned, CliError> {
+pub(super) async fn until_ended(client: &Client, number: u64) -> Result<Planned, CliError> {
     let mut said: Option<(Instant, String)> = None;
+    let mut query = PlanQuery { number: Some(number), ..PlanQuery::default() };
     loop {
-        let planned = plans::read(&*documents.service, number).await.map_err(unread)?;
-        let Some(planned) = planned else {
+        let page = client.plan(query).await?;
+        (query.since, query.wait) = (page.version, LOOK_AGAIN);
+        let Some(planned) = page.plan else {
             return Err(CliError::Other(format!("plan {number} was deleted meanwhile")));
         };
         let Some(state) = planned.state.as_ref().filter(|state| !state.phase.has_ended()) else {
@@ -32,13 +35,12 @@ pub(super) async fn until_ended(documents: &Documents, number: u64) -> Result<Pl
             say!("{line}");
             said = Some((Instant::now(), line));
         }
-        tokio::time::sleep(LOOK_AGAIN).await;
     }
 }
 
 /// How far a plan is, at what rate, and about how long it will take.
 pub(super) fn line(planned: &Planned, state: &PlanState) -> String {
-    let (progress, moves) = (&state.progress, planned.plan.partitions());
+    let (progress, moves) = (&state.progress, planned.plan.change.partitions());
     let settled = match moves {
         0 => "no data moves".to_owned(),
         moves => format!("{} of {moves} settled", progress.settled),
@@ -68,7 +70,7 @@ pub(super) fn line(planned: &Planned, state: &PlanState) -> String {
             1 => String::new(),
             all => format!(" (and {} more: `{} plan show {}`)", all - 1, program(), planned.number),
         };
-        line.push_str(&format!("; waits: {first}{more}"));
+        line.push_str(&format!("; waits: {}{more}", words::held(first)));
     }
     line
 }

@@ -547,9 +547,10 @@ fn line(node: NodeId, address: &Address, waits: &Waits) -> String {
             "{node} is registered and waits until its cluster is created: {program} cluster create --name NAME \
              --coordination {service}"
         ),
-        Waits::ToBeNamed { cluster } => format!(
-            "{node} is registered and waits until cluster {cluster} admits it: {program} node add {} --coordination {service}",
-            node.0
+        Waits::ToBeNamed { cluster, members } => format!(
+            "{node} is registered and waits until cluster {cluster} admits it: {program} node add {} --connect {}",
+            node.0,
+            members.join(",")
         ),
         Waits::Moved { .. } => format!(
             "the documents have moved to {address}, and {node} waits there; give that address with --coordination from now \

@@ -10,8 +10,8 @@ use serde_json::Value as Json;
 
 use crate::cluster::Cluster;
 use crate::observe::{
-    Dots, await_calm, await_no_hints, await_records, held, hints, metric, put, records, repair, status,
-    statuses, tree_sum, until,
+    Dots, await_calm, await_no_hints, await_records, held, hints, incarnation, metric, put, records, repair,
+    status, statuses, tree_sum, until,
 };
 use crate::resp::{Redis, Reply};
 
@@ -60,8 +60,8 @@ fn a_node_whose_disk_is_lost_reuses_no_dot_and_denies_no_key_while_it_refills() 
     await_records(&cluster, 300);
     let mut dots = Dots::default();
     dots.look(&cluster, &keys);
-    let incarnation = status(&cluster, 3)["incarnation"].as_u64().unwrap();
-    assert_eq!(dots.incarnations(3), [incarnation].into(), "the third node has stamped");
+    let before = incarnation(&cluster, 3);
+    assert_eq!(dots.incarnations(3), [before].into(), "the third node has stamped");
 
     cluster.end_node(3, Signal::KILL);
     std::fs::remove_dir_all(cluster.data().join("node-3")).unwrap();
@@ -86,7 +86,7 @@ fn a_node_whose_disk_is_lost_reuses_no_dot_and_denies_no_key_while_it_refills() 
         refill = repair(&cluster, 3)["refill"].clone();
     }
     assert!(refill["partitions"].as_u64() > Some(0) && refill["records"].as_u64() > Some(0), "{refill}");
-    assert!(status(&cluster, 3)["incarnation"].as_u64() > Some(incarnation));
+    assert!(incarnation(&cluster, 3) > before);
     let kinds = events(&cluster, 3);
     assert!(
         kinds.contains(&"refill-started".to_owned()) && kinds.contains(&"refill-ended".to_owned()),
@@ -111,7 +111,7 @@ fn a_store_whose_directory_is_lost_is_refilled_and_denies_no_key_meanwhile() {
     keys.iter().for_each(|key| set(&mut door, key, "before"));
     await_records(&cluster, 300);
     for signal in [Signal::KILL, Signal::TERM] {
-        let incarnation = status(&cluster, 3)["incarnation"].as_u64().unwrap();
+        let before = incarnation(&cluster, 3);
         cluster.end_node(3, signal);
         cluster.await_end(3);
         std::fs::remove_dir_all(cluster.data().join("node-3/stores/default")).unwrap();
@@ -124,7 +124,7 @@ fn a_store_whose_directory_is_lost_is_refilled_and_denies_no_key_meanwhile() {
         let refilled = || repair(&cluster, 3)["refill"]["partitions_left"].as_u64();
         until("what is lost is fetched", refilled, |&left| left == Some(0));
         await_records(&cluster, 300);
-        assert!(status(&cluster, 3)["incarnation"].as_u64() > Some(incarnation));
+        assert!(incarnation(&cluster, 3) > before);
         let text = cluster.run(&["events", "--from=3"]).exits(0).text();
         assert!(text.contains("its records of store default were lost"), "{text}");
         assert!(text.contains("refill-ended") && !text.contains("disk-lost"), "{text}");
@@ -148,7 +148,7 @@ fn a_node_that_refills_is_named_by_the_doctor_until_it_is_whole() {
     let said = "bad   n3 is refilling lost data from its peers: 0 of ";
     assert!(found.contains(said) && found.contains("time left unknown\n"), "{found}");
     assert!(found.contains("next: keep the other nodes running until n3 has caught up"), "{found}");
-    assert!(statuses(&cluster)[2]["refill"]["partitions_left"].as_u64() > Some(0));
+    assert!(repair(&cluster, 3)["refill"]["partitions_left"].as_u64() > Some(0));
 
     cluster.start_node_again(2);
     let doctor = || cluster.run(&["doctor", "--json"]);

@@ -177,7 +177,7 @@ fn a_benchmark_drives_the_cluster_that_connect_names_and_does_not_invent_what_it
     let text = cluster.run(&[&["bench", "run"][..], &few].concat()).exits(0).text();
     assert!(text.contains(&cluster.native(1)) && text.contains("server CPU not measured"), "{text}");
     let status = cluster.json(&["status"]);
-    let pid = status["nodes"][0]["status"]["place"]["process_id"].to_string();
+    let pid = status["nodes"][0]["report"]["status"]["place"]["process_id"].to_string();
     let measured = [&["bench", "run", "--json", "--server-pid", &pid][..], &few].concat();
     let report = cluster.run(&measured).exits(0).json();
     assert!(report["run"]["server_cpu_us_per_operation"].is_number(), "{report}");

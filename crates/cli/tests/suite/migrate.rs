@@ -34,8 +34,8 @@ fn await_calm(addresses: &[String]) {
             let nodes = view["nodes"].as_array().cloned().unwrap_or_default();
             nodes.len() + 1 >= addresses.len() && nodes.iter().all(|seen| seen["state"] == "alive")
         };
-        let hints = |status: &serde_json::Value| {
-            let waiting = status["hints"].as_array().cloned().unwrap_or_default();
+        let hints = |node: &serde_json::Value| {
+            let waiting = node["report"]["status"]["hints"].as_array().cloned().unwrap_or_default();
             waiting.iter().any(|hint| hint["hints"].as_u64() != Some(0))
         };
         let found: serde_json::Value = serde_json::from_str(&statuses).unwrap_or_default();

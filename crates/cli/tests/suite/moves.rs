@@ -129,9 +129,9 @@ fn a_node_joins_and_drains_under_load_while_headmasters_are_killed_and_no_reques
     let exports = joined.walk_until_ended(1);
     assert!(exports > 0, "no walk was under way beside the plan");
     let plan = joined.await_phase(1, "done");
-    let moves = plan["document"]["moves"].as_array().unwrap().len() as u64;
+    let moves = plan["document"]["change"]["moves"].as_array().unwrap().len() as u64;
     assert_eq!(plan["state"]["progress"]["settled"].as_u64(), Some(moves));
-    let moved = plan["document"]["moves"].as_array().unwrap().iter();
+    let moved = plan["document"]["change"]["moves"].as_array().unwrap().iter();
     joined.check_events(moved.map(|one| one["entering"].as_array().unwrap().len() as u64).sum());
     traffic.await_more(200);
     joined.check_records();

@@ -30,16 +30,25 @@ pub(crate) fn until<T: Debug>(what: &str, mut look: impl FnMut() -> T, is_so: im
     }
 }
 
-/// What a node says of itself; null while it does not answer.
-pub(crate) fn status(cluster: &Cluster, node: usize) -> Json {
+/// The reports of all nodes; null where one does not answer.
+fn reports(cluster: &Cluster) -> Vec<Json> {
     let document = cluster.run(&["status", "--json"]).json();
-    document["nodes"][node - 1]["status"].clone()
+    document["nodes"].as_array().unwrap().iter().map(|node| node["report"].clone()).collect()
 }
 
-/// What all nodes say of themselves.
+/// The incarnation of a node that answers.
+pub(crate) fn incarnation(cluster: &Cluster, node: usize) -> u64 {
+    reports(cluster)[node - 1]["incarnation"].as_u64().unwrap()
+}
+
+/// How a node is; null while it does not answer.
+pub(crate) fn status(cluster: &Cluster, node: usize) -> Json {
+    statuses(cluster).swap_remove(node - 1)
+}
+
+/// How all nodes are.
 pub(crate) fn statuses(cluster: &Cluster) -> Vec<Json> {
-    let document = cluster.run(&["status", "--json"]).json();
-    document["nodes"].as_array().unwrap().iter().map(|node| node["status"].clone()).collect()
+    reports(cluster).iter().map(|report| report["status"].clone()).collect()
 }
 
 /// Records of each node, tombstones included; nothing while it does not answer.
@@ -61,10 +70,10 @@ pub(crate) fn await_records(cluster: &Cluster, count: u64) {
 /// Holder, target and number of all hints that wait; nothing while a node does not answer.
 pub(crate) fn hints(cluster: &Cluster) -> Option<Vec<(u64, u64, u64)>> {
     let mut found = Vec::new();
-    for status in statuses(cluster) {
-        for hint in status["hints"].as_array()? {
+    for report in reports(cluster) {
+        for hint in report["status"]["hints"].as_array()? {
             let number = |value: &Json| value.as_u64().unwrap();
-            found.push((number(&status["node"]), number(&hint["target"]), number(&hint["hints"])));
+            found.push((number(&report["node"]), number(&hint["target"]), number(&hint["hints"])));
         }
     }
     Some(found.into_iter().filter(|hint| hint.2 > 0).collect())
@@ -106,7 +115,7 @@ pub(crate) fn await_calm(cluster: &Cluster) {
 /// How repair stands at a node.
 pub(crate) fn repair(cluster: &Cluster, node: usize) -> Json {
     let document = cluster.run(&["repair", "status", "--json"]).json();
-    document["nodes"][node - 1].clone()
+    document["nodes"][node - 1]["repair"].clone()
 }
 
 /// Sums over the hash trees of a node's stores; nothing while it does not answer.

@@ -162,7 +162,11 @@ fn partitions_are_cut_joined_and_doubled_under_load_while_nodes_come_and_go_and_
         cluster.start_node_again(2);
         let (first, second) = neighbours(&ring(&cluster), false);
         let merged = carried_out(&cluster, &["merge", &first.to_string(), &second.to_string()]);
-        assert_eq!(merged["document"]["moves"].as_array().unwrap().len(), 1, "one comes to the other first");
+        assert_eq!(
+            merged["document"]["change"]["moves"].as_array().unwrap().len(),
+            1,
+            "one comes to the other first"
+        );
         walk.pages(3);
         let (first, second) = neighbours(&ring(&cluster), true);
         kill_headmaster(&cluster);
@@ -195,7 +199,7 @@ fn plans_say_what_is_cut_and_joined_and_bounds_that_cannot_be_change_nothing() {
     assert!(dry.contains("1 partition cut in two, no data moves"), "{dry}");
     let dry = create(&["double", "--dry-run", "--json"]).exits(0).json();
     assert_eq!(dry["plan"], Json::Null);
-    assert_eq!(dry["document"]["reshape"]["cuts"].as_array().unwrap().len(), PARTITIONS);
+    assert_eq!(dry["document"]["change"]["reshape"]["cuts"].as_array().unwrap().len(), PARTITIONS);
     create(&["split", "5", "--at", "7"]).fails_with("p5 cannot be cut at token 7: it can be cut from");
     create(&["split", "5", "--at", "7", "--dry-run"]).fails_with("p5 cannot be cut at token 7");
     create(&["split", "5000"]).fails_with("the ring has no partition p5000");

@@ -125,19 +125,19 @@ fn nodes_take_ids_wait_to_be_named_and_come_back_as_themselves_elsewhere() {
     // A fourth one waits through its own end, and is the same one.
     let mut fourth = place.start_at("d4", 4, &["--zone=b"]);
     Place::await_said(&fourth, "n4 is registered and waits until cluster shop admits it");
-    Place::await_said(
-        &fourth,
-        &format!(" node add 4 --coordination {}\n", place.folder.path().join("coordination").display()),
-    );
+    Place::await_said(&fourth, &format!(" node add 4 --connect {},", place.native(1)));
     place.refused("d4", &[]).fails_until_later_with("is in use by another process (process ");
-    place.run(&["cluster", "admit", "7"]).fails_with("n7 is not registered; waiting: n4 at");
+    let words = ["headmaster", "--coordination", &place.address];
+    let _headmaster = Process::start(&mut command(&words), place.folder.path().join("headmaster.stderr"));
+    let add = |id: &str| tontine(&[&["node", "add", id, "--json"][..], &connect].concat());
+    add("7").fails_with("n7 is not registered; start it with `tontine serve`");
     fourth.stop(Signal::KILL);
     let mut fourth = place.start_at("d4", 4, &["--zone=b"]);
     Place::await_said(&fourth, "n4 is registered and waits");
-    let admitted = place.run(&["cluster", "admit", "4", "--json"]).exits(0).json();
-    assert_eq!((&admitted["generation"], &admitted["nodes"][0]["node"]), (&Json::from(2), &Json::from(4)));
+    let admitted = add("4").exits(0).json();
+    assert_eq!(admitted["done"], serde_json::json!({ "code": "node-admitted", "facts": { "node": 4 } }));
     fourth.await_line("node 4  zone b");
-    assert_eq!(place.run(&["cluster", "admit"]).exits(1).text(), "no node is waiting\n");
+    assert_eq!(add("4").exits(0).json()["done"]["code"], "node-is-member");
     let at_fourth = ["--connect", &place.native(4)];
     assert_eq!(tontine(&[&["get", "a"][..], &at_fourth].concat()).exits(0).text(), "1\n");
     let cluster = place.document("/config/cluster").unwrap();
@@ -358,7 +358,6 @@ fn documents_that_cannot_be_read_start_no_node_and_stay_as_they_are() {
             answer.fails_with(why);
             answer.fails_with("tontine coordination show /config/cluster");
         }
-        place.run(&["cluster", "admit"]).fails_with("document /config/cluster is malformed");
         place.run(&["cluster", "create", "--name=b"]).fails_with("document /config/cluster is malformed");
         let shown = place.run(&["coordination", "show", "/config/cluster", "--json"]).json();
         assert_eq!(shown["documents"][0]["data"], content, "what cannot be read is not written over");
@@ -380,7 +379,7 @@ fn dev_says_how_to_add_a_node_and_leaves_that_one_to_whoever_runs_it() {
     let mut added = Process::start(&mut command(&words), cluster.folder.path().join("added.stderr"));
     Place::await_said(&added, "n4 is registered and waits until cluster dev admits it");
     // As the node says.
-    tontine(&["node", "add", "4", "--coordination", &coordination]).exits(0);
+    cluster.run(&["node", "add", "4"]).exits(0);
     added.await_line("node 4  ");
     cluster.restart();
     assert!(cluster.dev.stderr().contains("n4 was added with `tontine serve`"), "{}", cluster.dev.stderr());

@@ -57,7 +57,7 @@ fn a_store_that_cannot_be_is_refused_with_the_reason_and_changes_nothing() {
     let exists = cluster.run(&["store", "create", "default"]);
     exists.fails_with("store default exists already");
     let refused = cluster.run(&["store", "create", "default", "-o", "json"]).fails_in_json();
-    assert_eq!(refused["kind"], "store-refused");
+    assert_eq!(refused["kind"], "store-exists");
     let wide = cluster.run(&["store", "create", "wide", "--consistency=4,2,2"]);
     wide.fails_with("4 replicas of each key, and a partition of the ring lists 3 nodes");
     cluster.run(&["store", "create", "Wrong"]).fails_with("must be 1 to 64 of a-z 0-9 _ -");

@@ -55,7 +55,10 @@ fn first_version() -> Option<PathBuf> {
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("CARGO_PKG_")) {
         cargo.env_remove(name);
     }
-    assert!(cargo.env_remove("CARGO_MANIFEST_DIR").status().unwrap().success(), "the earlier program is built");
+    assert!(
+        cargo.env_remove("CARGO_MANIFEST_DIR").status().unwrap().success(),
+        "the earlier program is built"
+    );
     Some(builds.join("debug/tontine"))
 }
 

@@ -165,7 +165,7 @@ pub(super) fn own_merge(
 ) -> Call {
     let merged = move || {
         let outcomes = smallvec![Ok(Merged::Changed); keys];
-        Response::ReplicaMerged(ReplicaMerged { generation: generation.into(), outcomes })
+        Response::ReplicaMerged(ReplicaMerged { generation, outcomes })
     };
     match durable {
         None => Call::Ready(Ok(merged())),

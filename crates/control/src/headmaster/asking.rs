@@ -4,17 +4,17 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use client::artifacts_staged;
 use client::peers::Peers;
 use futures_util::future::join_all;
-use model::{Cluster, NodeId, StoreName};
-use protocol::push;
+use model::plan::Size;
+use model::{Cluster, NodeId};
+use protocol::gossip::State;
+use protocol::headmaster::{Ask, Said, Silence};
+use protocol::report::{Parts, Report};
 use runtime::{BoxFuture, Clock, NetworkError, Ports};
-use serde_json::Value as Json;
-use wire::messages::{ArtifactsGet, MovesGet, MovesGot, NodesGet, Peer, Request, Response, StatusGet};
+use wire::messages::{Peer, ReportGet, Response};
 
-use super::reports::{Report, Reported, Reports, Signs, Silence};
-use crate::plans::Size;
+use super::reports::{Reported, Reports};
 
 /// How long a node may take to answer: the others are not kept waiting for longer.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -32,36 +32,12 @@ impl Asking {
         Asking { peers: Peers::new(ports, Peer::Client { name: "headmaster".to_owned() }, None), clock }
     }
 
-    async fn ask(&self, node: NodeId, request: Request) -> Result<Response, String> {
-        let answer = self.peers.call(node, request).within(&self.clock, PATIENCE).await;
-        answer.map_err(|error| error.to_string())
-    }
-
-    async fn moves_of(&self, node: NodeId) -> Result<Report, String> {
-        match self.ask(node, Request::MovesGet(MovesGet {})).await? {
-            Response::MovesGot(told) => Ok(report(&told)),
+    async fn said_by(&self, node: NodeId, ask: &Ask) -> Result<Said, String> {
+        let asked = self.peers.call(node, ReportGet { parts: parts(ask) }.into());
+        match asked.within(&self.clock, PATIENCE).await.map_err(|error| error.to_string())? {
+            Response::ReportGot(got) => said(&got.report().map_err(|error| error.to_string())?, ask),
             other => Err(format!("unexpected answer {}", other.name())),
         }
-    }
-
-    async fn artifacts_of(&self, node: NodeId) -> Vec<(StoreName, push::Report)> {
-        match self.ask(node, Request::ArtifactsGet(ArtifactsGet {})).await {
-            Ok(Response::ArtifactsDocument(document)) => artifacts_staged(node, &document.json),
-            _ => Vec::new(),
-        }
-    }
-
-    async fn size_of(&self, node: NodeId) -> Option<Size> {
-        let Ok(Response::StatusDocument(document)) = self.ask(node, Request::StatusGet(StatusGet {})).await
-        else {
-            return None;
-        };
-        let status: Json = serde_json::from_slice(&document.json).ok()?;
-        let sum = |field: &str| {
-            let stores = status["stores"].as_array()?.iter();
-            Some(stores.filter_map(|store| store[field].as_u64()).sum())
-        };
-        Some(Size { records: sum("records")?, bytes: sum("live_bytes")? })
     }
 
     /// Whether a process listens at an address. One that is stopped is connected to, and does not greet.
@@ -74,86 +50,60 @@ impl Asking {
             Err(error) => !matches!(error, NetworkError::Refused { .. } | NetworkError::Unreachable { .. }),
         }
     }
-
-    /// For how long `witness` has heard nothing of a node.
-    async fn silence(&self, witness: NodeId, node: NodeId) -> Result<Silence, String> {
-        let Response::NodesDocument(document) = self.ask(witness, Request::NodesGet(NodesGet {})).await?
-        else {
-            return Err("unexpected answer".to_owned());
-        };
-        let view: Json = serde_json::from_slice(&document.json).map_err(|error| error.to_string())?;
-        let mut seen = view["nodes"].as_array().into_iter().flatten();
-        let seen = seen.find(|seen| seen["node"].as_u64() == Some(u64::from(node.0)));
-        let seen = seen.ok_or_else(|| format!("it does not know {node}"))?;
-        let lasts = match (seen["state"].as_str(), seen["heard_ms_ago"].as_u64()) {
-            (Some("down" | "left"), Some(millis)) => Duration::from_millis(millis),
-            _ => Duration::ZERO,
-        };
-        Ok(Silence { lasts, heard_before: seen["heard"].as_bool().unwrap_or(false) })
-    }
 }
 
-fn report(told: &MovesGot) -> Report {
-    let copied = told
-        .entered
-        .iter()
-        .map(|entered| (entered.partition, Size { records: entered.records, bytes: entered.bytes }));
-    Report {
-        facts: told.facts(),
+/// The parts of a report that answer.
+fn parts(ask: &Ask) -> Parts {
+    let wanted = [
+        (ask.sizes, Parts::STATUS),
+        (ask.artifacts, Parts::ARTIFACTS),
+        (ask.signs_of.is_some(), Parts::NODES),
+    ];
+    let wanted = wanted.into_iter().filter(|(is_wanted, _)| *is_wanted);
+    wanted.fold(Parts::MOVES, |parts, (_, part)| parts | part)
+}
+
+fn said(told: &Report, ask: &Ask) -> Result<Said, String> {
+    let (Some(moves), Some(facts)) = (&told.moves, told.facts()) else {
+        return Err("it does not say how far it is with moves".to_owned());
+    };
+    let copied = moves.entered.iter();
+    let copied =
+        copied.map(|entered| (entered.partition, Size { records: entered.records, bytes: entered.bytes }));
+    let status = told.status.as_ref();
+    let silence = ask.signs_of.and_then(|other| Some((other, silence(told, other)?)));
+    Ok(Said {
+        facts,
         copied: copied.collect(),
-        leftovers: told.leftovers.iter().map(|leftover| leftover.records.max(1)).sum(),
-        hints: told.hints,
-    }
+        leftovers: moves.leftovers.iter().map(|leftover| leftover.records.max(1)).sum(),
+        hints: moves.hints,
+        size: status.map(|status| Size { records: status.records(), bytes: status.live_bytes() }),
+        artifacts: told.staged(),
+        silent_for: silence.into_iter().collect(),
+    })
+}
+
+/// For how long a witness has heard nothing of a node; `None` where it does not know it.
+fn silence(witness: &Report, node: NodeId) -> Option<Silence> {
+    let seen = witness.seen(node)?;
+    let lasts = match seen.state {
+        State::Down | State::Left => Duration::from_millis(seen.heard_ms_ago),
+        State::Alive | State::Suspected => Duration::ZERO,
+    };
+    Some(Silence { lasts, heard_before: seen.heard })
 }
 
 impl Reports for Asking {
-    fn moves<'a>(&'a self, cluster: &'a Cluster, nodes: &'a [NodeId]) -> BoxFuture<'a, Reported> {
+    fn ask<'a>(&'a self, cluster: &'a Cluster, ask: &'a Ask) -> BoxFuture<'a, Reported> {
         self.peers.learn(cluster);
-        let asks = nodes.iter().map(move |&node| async move { (node, self.moves_of(node).await) });
-        Box::pin(join_all(asks))
-    }
-
-    fn sizes<'a>(
-        &'a self,
-        cluster: &'a Cluster,
-        nodes: &'a [NodeId],
-    ) -> BoxFuture<'a, BTreeMap<NodeId, Size>> {
-        self.peers.learn(cluster);
-        let asks = nodes.iter().map(move |&node| async move { Some((node, self.size_of(node).await?)) });
-        Box::pin(async move { join_all(asks).await.into_iter().flatten().collect() })
-    }
-
-    fn artifacts<'a>(
-        &'a self,
-        cluster: &'a Cluster,
-    ) -> BoxFuture<'a, BTreeMap<StoreName, Vec<push::Report>>> {
-        self.peers.learn(cluster);
-        let asks = cluster.nodes.iter().map(|node| self.artifacts_of(node.id));
+        let asks = ask.nodes.iter().map(move |&node| async move { (node, self.said_by(node, ask).await) });
         Box::pin(async move {
-            let mut reports: BTreeMap<_, Vec<_>> = BTreeMap::new();
-            for (store, report) in join_all(asks).await.into_iter().flatten() {
-                reports.entry(store).or_default().push(report);
-            }
-            reports
-        })
-    }
-
-    fn signs<'a>(
-        &'a self,
-        cluster: &'a Cluster,
-        node: NodeId,
-        witnesses: &'a [NodeId],
-    ) -> BoxFuture<'a, Signs> {
-        self.peers.learn(cluster);
-        Box::pin(async move {
-            let listens = match cluster.node(node) {
+            let listens = match ask.signs_of.and_then(|node| cluster.node(node)) {
                 Some(entry) => self.listens(&entry.native).await,
                 None => false,
             };
-            let asked =
-                witnesses.iter().filter(|&&witness| witness != node && cluster.node(witness).is_some());
-            let asks = asked.map(|&witness| async move { (witness, self.silence(witness, node).await) });
-            Signs { listens, silent_for: join_all(asks).await }
+            let said: BTreeMap<_, _> = join_all(asks).await.into_iter().collect();
+            Reported { said, listens }
         })
     }
 }

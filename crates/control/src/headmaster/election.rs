@@ -12,30 +12,10 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use coordination::documents::office::{CANDIDATE as NAME, candidates};
+pub use coordination::documents::office::{Candidate, holder};
 use coordination::documents::{create_parents, headmaster_path};
 use coordination::{CoordinationError, CoordinationService, CreateMode, DocumentPath, Expected};
-use serde::{Deserialize, Serialize};
-
-/// What the name of every candidate's document begins with; the service appends its number.
-const NAME: &str = "candidate-";
-
-/// A candidate as it describes itself, for people who look at the documents.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Candidate {
-    /// Which process on which machine it is.
-    pub process: String,
-    /// When it renewed its lease last, in milliseconds since 1970 by its own clock, where offices end by time
-    /// ([`super::lease`]).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub renewed_ms: Option<u64>,
-}
-
-impl Candidate {
-    /// One that has not renewed anything.
-    pub fn new(process: String) -> Candidate {
-        Candidate { process, renewed_ms: None }
-    }
-}
 
 /// A candidate that stands for the office, for as long as its session lives.
 pub struct Candidacy {
@@ -88,16 +68,6 @@ async fn own_first(service: &dyn CoordinationService) -> Result<Option<DocumentP
         }
     }
     Ok(None)
-}
-
-/// All candidates' documents, the first one first: names of one prefix sort by their numbers.
-pub(super) async fn candidates(
-    service: &dyn CoordinationService,
-) -> Result<Vec<DocumentPath>, CoordinationError> {
-    let parent = headmaster_path();
-    let names = service.children(&parent).await?;
-    let ours = names.iter().filter(|name| name.starts_with(NAME));
-    Ok(ours.filter_map(|name| parent.child(name).ok()).collect())
 }
 
 impl Candidacy {
@@ -162,28 +132,4 @@ impl Candidacy {
     pub fn path(&self) -> &DocumentPath {
         &self.path
     }
-}
-
-/// Who holds the office now, as it describes itself, and by which document; `None` when nobody does.
-///
-/// # Errors
-/// What the service refuses.
-pub async fn holder(
-    service: &dyn CoordinationService,
-) -> Result<Option<(DocumentPath, Candidate)>, CoordinationError> {
-    let all = match candidates(service).await {
-        Err(CoordinationError::NoNode { .. }) => return Ok(None),
-        all => all?,
-    };
-    for path in all {
-        match service.get(&path).await {
-            Ok(document) => {
-                let candidate = serde_json::from_slice(&document.data).unwrap_or_default();
-                return Ok(Some((path, candidate)));
-            }
-            Err(CoordinationError::NoNode { .. }) => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(None)
 }

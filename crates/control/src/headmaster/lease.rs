@@ -17,25 +17,16 @@ use bytes::Bytes;
 use coordination::{CoordinationError, CoordinationService, DocumentPath, DocumentVersion, Expected};
 use runtime::Clock;
 
-use super::election::{Candidacy, Candidate, candidates};
+use super::election::Candidacy;
+use coordination::documents::office::{Candidate, LEASE, candidates};
 
 /// How often a holder renews its document, and other candidates look at it.
 pub const RENEWAL: Duration = Duration::from_secs(3);
 /// At so many looks, one after another, a candidate must have seen the same document before it ends an office.
 pub const LOOKS: u32 = 5;
-/// So long, at least, lies between the first of these looks and the last.
-pub const LEASE: Duration = Duration::from_secs(12);
-
 /// Whether offices must end by time here: the service keeps a session for as long as its process.
 pub fn is_needed(service: &dyn CoordinationService) -> bool {
     service.session_timeout().is_zero()
-}
-
-/// For how long a holder has not renewed its lease at `now_ms`, by a clock of the same machine, if that is so long that
-/// another candidate would have ended its office.
-pub fn overdue(holder: &Candidate, now_ms: u64) -> Option<Duration> {
-    let silent = Duration::from_millis(now_ms.saturating_sub(holder.renewed_ms?));
-    (silent >= LEASE).then_some(silent)
 }
 
 /// Renews the holder's document until the candidacy ends, which [`Candidacy::ended`] tells. Cancel safe.

@@ -4,22 +4,16 @@
 //! the coordination service and a client. Without one, data flows and only changes wait (D6).
 //!
 //! ```text
-//!   orders ──▶ answers, plans ──┐
-//!                               ├──▶ one turn: what is due? ──▶ the next cluster document, by compare-and-set
-//!   cluster document, facts ────┘
+//!   documents ──▶ office: observe ──▶ protocol::headmaster: decide ──▶ office: act ──▶ documents, by compare-and-set
+//!   nodes ──────▶ reports ───┘
 //! ```
 //!
 //! **Architecture Invariant:** nothing of the office lives in memory alone. A successor computes what to do next from
 //! the documents and the facts, so that the end of a headmaster is the end of nothing.
 
 pub mod asking;
-mod conduct;
-mod desk;
 pub mod election;
 pub mod lease;
-mod members;
 pub mod office;
-mod push;
-mod replacing;
 pub mod reports;
 pub mod tenure;

@@ -1,37 +1,37 @@
-//! What a process does while it holds the office: one turn after another.
+//! What a process does while it holds the office: it observes, lets [`protocol::headmaster`] decide, and acts.
 //!
-//! A turn reads the documents, does what is due, and publishes at most one cluster document. What it was computed from
-//! may have changed meanwhile: then it is refused, and the next turn looks again.
+//! Nodes are asked before the documents are read, so that what a node goes by is never newer than what was read, unless
+//! the service lags behind or was restored. What is written is refused where something has changed since it was read;
+//! then the next turn looks again.
+//!
+//! Must never: decide what is due.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use coordination::documents::numbered::{numbered_path, plan_state_path, replace, wishes_path};
 use coordination::documents::{
-    ActiveNode, Move, PublishError, ReadError, active_nodes_now, create_parents, publish_cluster,
+    ActiveNode, Move, PublishError, ReadError, active_nodes_now, orders, plans, publish_cluster,
     read_cluster, read_member, watch_cluster,
 };
-use coordination::{CoordinationError, CoordinationService};
+use coordination::{CoordinationError, CoordinationService, DOCUMENT_BYTES_MAX, Document};
 use futures_util::future::{Either, select};
-use model::{Cluster, Generation, NodeId, PartitionId};
-use protocol::rebalance::Facts;
-use runtime::{Clock, Moment};
-use thiserror::Error;
+use model::order::Answer;
+use model::plan::{PlanDocument, PlanState, Planned};
+use model::{Cluster, Generation, NodeId};
+use protocol::headmaster::{
+    Action, Again, Ask, Decision, Headmaster, Kept, Observation, Options, Registered,
+};
+use runtime::Clock;
 
-use super::reports::{Report, Reports};
-use crate::orders::{Answer, Given, OrderDocument};
-use crate::plans::{BroughtIn, PlanState, Planned, Size, encode};
+use super::reports::{Reported, Reports};
 
-/// Shortest time between two documents that one headmaster publishes: each costs every node and client something.
-const PUBLISH_INTERVAL: Duration = Duration::from_millis(500);
-/// How often a headmaster looks while something is under way.
-const BUSY: Duration = Duration::from_millis(500);
-/// How often it looks while it waits for orders alone, which wake it.
+/// Pause after something was refused because another process was faster.
+const OVERTAKEN: Duration = Duration::from_millis(500);
+/// How often a headmaster looks while it waits for orders and documents alone, which wake it.
 const IDLE: Duration = Duration::from_secs(5);
-/// How far a server of the service may lag behind what nodes have read at another one.
-const LAG_MAX: Duration = Duration::from_secs(10);
 /// How long it waits for a service that does not answer.
 const AWAY: Duration = Duration::from_secs(1);
 
@@ -48,20 +48,6 @@ impl Default for OfficeOptions {
     }
 }
 
-/// Why a turn did not end well.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum TurnError {
-    /// Another process changed a document meanwhile; look again.
-    #[error("another process changed the documents meanwhile")]
-    Overtaken,
-    /// The cluster document that was due would contradict itself.
-    #[error(transparent)]
-    Refused(PublishError),
-    /// A document could not be read or written.
-    #[error(transparent)]
-    Documents(#[from] ReadError),
-}
-
 /// Why a process stops taking turns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OfficeEnd {
@@ -71,69 +57,70 @@ pub enum OfficeEnd {
     Moved(Box<Move>),
 }
 
-impl From<CoordinationError> for TurnError {
-    fn from(error: CoordinationError) -> TurnError {
-        match error {
-            CoordinationError::BadVersion { .. }
-            | CoordinationError::NodeExists { .. }
-            | CoordinationError::NoNode { .. } => TurnError::Overtaken,
-            error => TurnError::Documents(error.into()),
-        }
-    }
-}
-
-impl From<PublishError> for TurnError {
-    fn from(error: PublishError) -> TurnError {
-        match error {
-            PublishError::Read(error) => TurnError::Documents(error),
-            PublishError::Invalid { .. } => TurnError::Refused(error),
-            _ => TurnError::Overtaken,
-        }
-    }
-}
-
-/// The documents as a turn begins with them.
-pub(super) struct Scene {
-    pub(super) cluster: Cluster,
-    pub(super) active: Vec<ActiveNode>,
-}
-
-impl Scene {
-    /// The registration of a node.
-    pub(super) fn active(&self, node: NodeId) -> Option<&ActiveNode> {
-        self.active.iter().find(|active| active.node.id == node)
-    }
+/// How a turn went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turned {
+    /// It changed something, so more may be due.
+    Changed,
+    /// Something was refused, because another process was faster.
+    Overtaken,
+    /// Nothing is due now: look again then.
+    Rested(Again),
 }
 
 /// A process that holds the office.
 pub struct Office {
-    pub(super) service: Arc<dyn CoordinationService>,
-    pub(super) clock: Arc<dyn Clock>,
-    pub(super) reports: Arc<dyn Reports>,
-    pub(super) options: OfficeOptions,
-    /// What nodes said last. A node that is silent now has said it all the same.
-    known: BTreeMap<NodeId, Report>,
-    /// What was brought in for the plan that is carried out.
-    pub(super) copied: BTreeMap<(NodeId, PartitionId), Size>,
-    /// What was brought in before this process conducted it, and is in none of these.
-    pub(super) copied_before: Option<Size>,
-    /// Since when it waits for nodes that do not answer.
-    pub(super) waits_since: Option<Moment>,
-    /// How much that was, at the last moments.
-    pub(super) rates: VecDeque<(Moment, u64)>,
-    /// Since when this process carries it out without a pause, and what was here then.
-    pub(super) begun: Option<(Moment, BroughtIn)>,
+    service: Arc<dyn CoordinationService>,
+    clock: Arc<dyn Clock>,
+    reports: Arc<dyn Reports>,
+    machine: Headmaster,
+    /// Whom to ask before the next observation.
+    ask: Ask,
+    /// The cluster document of the last observation.
+    cluster: Option<Cluster>,
+    shelf: Shelf,
+    /// Whether it was said that the service was restored.
+    is_restored_told: bool,
+}
+
+/// What need not be read again, and what was read last.
+#[derive(Default)]
+struct Shelf {
     /// Orders with an answer: nobody changes these any more.
-    pub(super) answered: BTreeSet<u64>,
-    /// Plans that have ended, for the same reason.
-    pub(super) ended: BTreeSet<u64>,
-    published: Option<Moment>,
-    /// The document that the last turn began with, or published.
-    seen: Option<Generation>,
-    /// Since when the service holds an older document than a node went by before, and whether that was said.
-    older_since: Option<(Moment, bool)>,
-    /// Whether a plan or a push is under way, or a node is leaving: what nodes say matters then.
-    pub(super) busy: bool,
+    answered: BTreeSet<u64>,
+    /// Plans of which nothing changes any more.
+    ended: BTreeMap<u64, Kept>,
+    /// What never changes of the others.
+    plans: BTreeMap<u64, PlanDocument>,
+    /// Their states as they were read.
+    states: BTreeMap<u64, Document>,
+}
+
+/// Why an observation or an action failed.
+enum Failure {
+    /// Another process changed a document meanwhile.
+    Overtaken,
+    /// A document could not be read or written.
+    Documents(ReadError),
+}
+
+impl From<ReadError> for Failure {
+    fn from(error: ReadError) -> Failure {
+        match error {
+            ReadError::Coordination(
+                CoordinationError::BadVersion { .. }
+                | CoordinationError::NodeExists { .. }
+                | CoordinationError::NoNode { .. },
+            ) => Failure::Overtaken,
+            error => Failure::Documents(error),
+        }
+    }
+}
+
+impl From<CoordinationError> for Failure {
+    fn from(error: CoordinationError) -> Failure {
+        ReadError::Coordination(error).into()
+    }
 }
 
 impl Office {
@@ -144,23 +131,16 @@ impl Office {
         reports: Arc<dyn Reports>,
         options: OfficeOptions,
     ) -> Office {
+        let options = Options { admits: options.admits, document_bytes_max: DOCUMENT_BYTES_MAX };
         Office {
             service,
             clock,
             reports,
-            options,
-            known: BTreeMap::new(),
-            copied: BTreeMap::new(),
-            copied_before: None,
-            waits_since: None,
-            rates: VecDeque::new(),
-            begun: None,
-            answered: BTreeSet::new(),
-            ended: BTreeSet::new(),
-            published: None,
-            seen: None,
-            older_since: None,
-            busy: false,
+            machine: Headmaster::new(options),
+            ask: Ask::default(),
+            cluster: None,
+            shelf: Shelf::default(),
+            is_restored_told: false,
         }
     }
 
@@ -168,16 +148,17 @@ impl Office {
     pub async fn hold(&mut self) -> OfficeEnd {
         loop {
             let pause = match self.turn().await {
-                Ok(true) => continue,
-                Ok(false) if !self.busy => {
-                    self.await_orders().await;
+                Ok(Turned::Changed | Turned::Rested(Again::Now)) => continue,
+                Ok(Turned::Overtaken) => OVERTAKEN,
+                Ok(Turned::Rested(Again::After(pause) | Again::Paced(pause))) => pause,
+                Ok(Turned::Rested(Again::WhenWoken)) => {
+                    self.await_woken().await;
                     continue;
                 }
-                Ok(false) | Err(TurnError::Overtaken) => BUSY,
-                Err(TurnError::Documents(ReadError::Coordination(CoordinationError::SessionLost))) => {
+                Err(ReadError::Coordination(CoordinationError::SessionLost)) => {
                     return OfficeEnd::SessionLost;
                 }
-                Err(TurnError::Documents(ReadError::Moved(this))) => return OfficeEnd::Moved(this),
+                Err(ReadError::Moved(this)) => return OfficeEnd::Moved(this),
                 Err(error) => {
                     tracing::warn!(%error, "turn of the headmaster failed");
                     AWAY
@@ -188,21 +169,18 @@ impl Office {
     }
 
     /// Waits for an order or another cluster document, but not for long: what else may be due wakes nobody.
-    async fn await_orders(&self) {
+    async fn await_woken(&self) {
         let sleep = self.clock.sleep(IDLE);
-        let mut documents = watch_cluster(self.service.clone(), self.seen);
-        let watched = async {
-            let parent = wishes_path();
-            create_parents(&*self.service, &numbered_path(&parent, 1)).await?;
-            let (names, watch) = self.service.children_and_watch(&parent).await?;
-            let is_new = |name: &String| name.parse().is_ok_and(|number| !self.answered.contains(&number));
-            match names.iter().any(is_new) {
-                true => Ok(()),
-                false => watch.fired().await.map(drop),
+        let seen = self.cluster.as_ref().map(|cluster| cluster.generation);
+        let mut documents = watch_cluster(self.service.clone(), seen);
+        let given = async {
+            match orders::watch_given(&*self.service, &self.shelf.answered).await? {
+                (true, _) => Ok(()),
+                (false, watch) => watch.fired().await.map(drop),
             }
         };
         let woken = async {
-            match select(pin!(watched), pin!(documents.next())).await {
+            match select(pin!(given), pin!(documents.next())).await {
                 Either::Left((order, _)) => order.map_err(ReadError::from),
                 Either::Right((document, _)) => document.map(drop),
             }
@@ -215,154 +193,208 @@ impl Office {
         }
     }
 
-    /// Does what is due. True when it has changed something, so that more may be due.
+    /// Does what is due.
     ///
     /// # Errors
-    /// See [`TurnError`]. The next turn goes on.
-    pub async fn turn(&mut self) -> Result<bool, TurnError> {
-        self.busy = false;
-        let Some(cluster) = read_cluster(&*self.service).await? else { return Ok(false) };
-        if self.seen.replace(cluster.generation).is_some_and(|seen| cluster.generation < seen) {
-            // What nodes said is older than what they may go by.
-            self.known.clear();
+    /// When a document could not be read or written. The next turn goes on.
+    pub async fn turn(&mut self) -> Result<Turned, ReadError> {
+        match self.take_turn().await {
+            Ok(turned) => Ok(turned),
+            Err(Failure::Overtaken) => Ok(Turned::Overtaken),
+            Err(Failure::Documents(error)) => Err(error),
         }
-        let active = active_nodes_now(&*self.service).await?;
-        let scene = Scene { cluster, active };
-        if let Some(newer) = self.newer_elsewhere(&scene).await? {
-            return self.refuse_next(newer).await;
-        }
-        Ok(self.answer_next(&scene).await?
-            || self.admit_waiting(&scene).await?
-            || self.push(&scene).await?
-            || self.conduct(&scene).await?
-            || self.release_leaving(&scene).await?)
     }
 
-    /// A node that goes by a newer document than the service holds: the service was restored from an older copy, and a
-    /// document that followed its own would be another one under a number that nodes know.
-    ///
-    /// What a node said counts if it was said before the document was read: a node may be ahead of an earlier reading.
-    /// Nothing is published meanwhile, and it is said when it lasts.
-    async fn newer_elsewhere(&mut self, scene: &Scene) -> Result<Option<(NodeId, Generation)>, TurnError> {
-        let present = scene.cluster.generation;
-        let told = |(node, report): (&NodeId, &Report)| Some((*node, report.facts.adopted?.1));
-        let newest = self.known.iter().filter_map(told).max_by_key(|(_, adopted)| *adopted);
-        let newer = newest.filter(|(_, adopted)| *adopted > present);
-        if let Some((node, adopted)) = newer {
-            let now = self.clock.now();
-            let (since, is_told) = self.older_since.get_or_insert((now, false));
-            if now.since(*since) < LAG_MAX {
-                return Err(TurnError::Overtaken);
+    async fn take_turn(&mut self) -> Result<Turned, Failure> {
+        loop {
+            let Some(seen) = self.observe().await? else { return Ok(Turned::Rested(Again::WhenWoken)) };
+            let Decision { actions, again, ask, restored } = self.machine.decide(&seen);
+            self.ask = ask;
+            self.tell_restored(restored, seen.cluster.generation);
+            for action in &actions {
+                self.act(&seen, action).await?;
             }
-            if !std::mem::replace(is_told, true) {
-                let (generation, stored) = (adopted.0, present.0);
-                tracing::error!(%node, generation, stored, "coordination service holds an older cluster document than nodes");
+            match again {
+                // Nodes must be asked first.
+                Again::Now if actions.is_empty() => {}
+                Again::Now => return Ok(Turned::Changed),
+                Again::Paced(pause) => self.clock.sleep(pause).await,
+                again => return Ok(Turned::Rested(again)),
             }
-            return Ok(newer);
         }
-        self.older_since = None;
-        // Members of which nobody has heard yet in this office: all at first, later those that are registered.
-        let is_first = self.known.is_empty();
-        let members = scene.cluster.nodes.iter().map(|node| node.id);
-        let unheard: Vec<NodeId> = members
-            .filter(|id| !self.known.contains_key(id) && (is_first || scene.active(*id).is_some()))
-            .collect();
-        if !unheard.is_empty() {
-            self.ask(scene, &unheard).await?;
-        }
-        Ok(None)
     }
 
-    /// Publishes the cluster document that follows the scene's.
-    pub(super) async fn publish(&mut self, cluster: &Cluster) -> Result<(), TurnError> {
-        self.pace().await;
-        publish_cluster(&*self.service, cluster).await?;
-        self.seen = Some(cluster.generation);
-        tracing::info!(generation = cluster.generation.0, "cluster document published");
-        Ok(())
+    /// Asks nodes, and then reads the documents; `None` where there is no cluster.
+    async fn observe(&mut self) -> Result<Option<Observation>, Failure> {
+        let asked = std::mem::take(&mut self.ask);
+        let Reported { said, listens } = match &self.cluster {
+            Some(cluster) if asked != Ask::default() => self.reports.ask(cluster, &asked).await,
+            _ => Reported::default(),
+        };
+        let service = &*self.service;
+        let Some(cluster) = read_cluster(service).await? else { return Ok(None) };
+        let registered: Vec<Registered> =
+            active_nodes_now(service).await?.into_iter().map(registered).collect();
+        let mut remembered = BTreeMap::new();
+        let is_there = |id: NodeId| registered.iter().any(|active| active.node.id == id);
+        let strangers =
+            registered.iter().map(|active| active.node.id).filter(|id| cluster.node(*id).is_none());
+        let away = cluster.nodes.iter().map(|node| node.id).filter(|id| !is_there(*id));
+        for node in strangers.chain(away) {
+            if let Some(member) = read_member(service, node).await? {
+                remembered.insert(node, member.incarnation);
+            }
+        }
+        let order = orders::oldest_waiting(service, &mut self.shelf.answered).await?;
+        let plans = self.shelf.plans(service).await?;
+        self.cluster = Some(cluster.clone());
+        let (now, wall) = (self.clock.now(), self.clock.wall());
+        Ok(Some(Observation {
+            now,
+            wall,
+            cluster,
+            registered,
+            remembered,
+            order,
+            plans,
+            asked,
+            said,
+            listens,
+        }))
     }
 
-    /// Waits until another document may be published.
-    pub(super) async fn pace(&mut self) {
-        if let Some(published) = self.published {
-            self.clock.sleep_until(published.after(PUBLISH_INTERVAL)).await;
+    /// Says once that the service holds an older document than a node.
+    fn tell_restored(&mut self, restored: Option<(NodeId, Generation)>, stored: Generation) {
+        let is_told = std::mem::replace(&mut self.is_restored_told, restored.is_some());
+        if let (Some((node, generation)), false) = (restored, is_told) {
+            let (generation, stored) = (generation.0, stored.0);
+            tracing::error!(%node, generation, stored, "coordination service holds an older cluster document than nodes");
         }
-        self.published = Some(self.clock.now());
+    }
+
+    async fn act(&mut self, seen: &Observation, action: &Action) -> Result<(), Failure> {
+        match action {
+            Action::Publish(cluster) => self.publish(cluster).await,
+            Action::CreatePlan { number, plan } => {
+                let is_under_way = |kept: &Kept| match kept {
+                    Kept::Open(planned) => planned.is_under_way(),
+                    _ => false,
+                };
+                let mut open = seen.plans.iter().filter(|(_, kept)| is_under_way(kept));
+                let under_way = open.next().map(|(number, _)| *number);
+                plans::create(&*self.service, *number, plan, under_way).await?;
+                tracing::info!(plan = number, order = plan.order, "plan created");
+                Ok(())
+            }
+            Action::Note { plan, state } => self.note(seen, *plan, state).await,
+            Action::Answer { order, answer } => self.answer(seen, *order, answer).await,
+        }
+    }
+
+    /// The one place from which the cluster document of a running cluster is written.
+    async fn publish(&mut self, cluster: &Cluster) -> Result<(), Failure> {
+        match publish_cluster(&*self.service, cluster).await {
+            Ok(()) => {
+                tracing::info!(generation = cluster.generation.0, "cluster document published");
+                Ok(())
+            }
+            Err(PublishError::Read(error)) => Err(error.into()),
+            Err(PublishError::Invalid { error, .. }) => {
+                tracing::error!(%error, "cluster document contradicts itself, and was not published");
+                Err(Failure::Overtaken)
+            }
+            Err(_) => Err(Failure::Overtaken),
+        }
     }
 
     /// Writes how far a plan is, if nobody else has meanwhile.
-    pub(super) async fn write_state(
-        &mut self,
-        planned: &Planned,
-        state: &PlanState,
-    ) -> Result<(), TurnError> {
-        let path = plan_state_path(planned.number);
-        replace(&*self.service, &path, encode(state), planned.read.as_ref()).await?;
-        if planned.state.as_ref().map(|state| state.phase) != Some(state.phase) {
-            let plan = planned.number;
-            tracing::info!(plan, phase = state.phase.word(), reason = state.reason, "plan changed its phase");
+    async fn note(&mut self, seen: &Observation, plan: u64, state: &PlanState) -> Result<(), Failure> {
+        plans::note(&*self.service, plan, state, self.shelf.states.get(&plan)).await?;
+        let before = match seen.plans.get(&plan) {
+            Some(Kept::Open(planned)) => planned.state.as_ref().map(|state| state.phase),
+            _ => None,
+        };
+        if before != Some(state.phase) {
+            tracing::info!(plan, phase = state.phase.word(), reason = ?state.reason, "plan changed its phase");
         }
+        Ok(())
+    }
+
+    /// Writes the answer to an order, if the cluster document is still the one that it goes by: a headmaster that was
+    /// overtaken refuses nothing that its successor has just done.
+    async fn answer(&mut self, seen: &Observation, order: u64, answer: &Answer) -> Result<(), Failure> {
+        let stored = read_cluster(&*self.service).await?;
+        if stored.is_some_and(|stored| stored.generation != seen.cluster.generation) {
+            return Err(Failure::Overtaken);
+        }
+        if !orders::answer(&*self.service, order, answer).await? {
+            return Err(Failure::Overtaken);
+        }
+        let code = answer.refusal().map(model::order::Refusal::code);
+        tracing::info!(order, refused = code, "order answered");
+        self.shelf.answered.insert(order);
+        Ok(())
+    }
+}
+
+fn registered(active: ActiveNode) -> Registered {
+    Registered {
+        is_member: active.cluster.is_some(),
+        reads_form: active.reads_form,
+        incarnation: active.incarnation,
+        node: active.node,
+    }
+}
+
+impl Shelf {
+    /// All plans that are kept. What never changes is read once.
+    async fn plans(&mut self, service: &dyn CoordinationService) -> Result<BTreeMap<u64, Kept>, ReadError> {
+        let numbers = plans::all_numbers(service).await?;
+        let last = numbers.first().copied().unwrap_or_default();
+        self.ended = self.ended.split_off(&last);
+        self.plans = self.plans.split_off(&last);
+        self.states.clear();
+        for number in numbers {
+            if self.ended.contains_key(&number) {
+                continue;
+            }
+            match self.plan(service, number).await {
+                Ok(found) => {
+                    if let Some(ended @ (Kept::Ended(_) | Kept::Unread { .. })) = found {
+                        self.plans.remove(&number);
+                        self.ended.insert(number, ended);
+                    }
+                }
+                Err(ReadError::Malformed { reason, .. }) => {
+                    tracing::warn!(plan = number, reason, "plan not understood");
+                    self.ended.insert(number, Kept::Unread { detail: reason });
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        let open = self.plans.iter().map(|(number, plan)| {
+            let state = self.states.get(number).and_then(|read| serde_json::from_slice(&read.data).ok());
+            (*number, Kept::of(Planned { number: *number, plan: plan.clone(), state }))
+        });
+        Ok(open.chain(self.ended.iter().map(|(number, kept)| (*number, kept.clone()))).collect())
+    }
+
+    /// Reads a plan that may change; `None` where it is open, and kept here.
+    async fn plan(
+        &mut self,
+        service: &dyn CoordinationService,
+        number: u64,
+    ) -> Result<Option<Kept>, ReadError> {
+        if let Entry::Vacant(vacant) = self.plans.entry(number) {
+            let Some(plan) = plans::read_plan(service, number).await? else { return Ok(None) };
+            vacant.insert(plan);
+        }
+        let Some((state, read)) = plans::read_state(service, number).await? else { return Ok(None) };
         if state.phase.has_ended() {
-            self.ended.insert(planned.number);
+            let plan = self.plans[&number].clone();
+            return Ok(Some(Kept::of(Planned { number, plan, state: Some(state) })));
         }
-        Ok(())
-    }
-
-    /// Writes the answer to an order.
-    pub(super) async fn write_answer(&mut self, given: &Given, answer: Answer) -> Result<(), TurnError> {
-        let path = numbered_path(&wishes_path(), given.number);
-        tracing::info!(order = given.number, done = answer.done, answer = answer.text, "order answered");
-        let document = OrderDocument { answer: Some(answer), ..given.document.clone() };
-        replace(&*self.service, &path, encode(&document), Some(&given.read)).await?;
-        self.answered.insert(given.number);
-        Ok(())
-    }
-
-    /// What is known of these nodes, once they were asked; and why some did not answer.
-    ///
-    /// # Errors
-    /// Also when one of them goes by a newer document than the scene's.
-    pub(super) async fn ask(
-        &mut self,
-        scene: &Scene,
-        nodes: &[NodeId],
-    ) -> Result<(Facts, BTreeMap<NodeId, String>), TurnError> {
-        let mut silent = BTreeMap::new();
-        for (node, report) in self.reports.moves(&scene.cluster, nodes).await {
-            match report {
-                Ok(report) => {
-                    self.known.insert(node, report);
-                }
-                Err(reason) => {
-                    silent.insert(node, reason);
-                }
-            }
-        }
-        let mut facts = Facts::default();
-        for &node in nodes {
-            let Some(known) = self.known.get(&node) else { continue };
-            let present = match scene.active(node) {
-                Some(active) => Some(active.incarnation),
-                None => read_member(&*self.service, node).await?.map(|member| member.incarnation),
-            };
-            let mut known = known.facts.clone();
-            known.incarnation = present.or(known.incarnation);
-            // The document is not the newest. The next turn reads it again, and judges.
-            if known.adopted.is_some_and(|(_, adopted)| adopted > scene.cluster.generation) {
-                return Err(TurnError::Overtaken);
-            }
-            facts.nodes.insert(node, known);
-        }
-        Ok((facts, silent))
-    }
-
-    /// What a node said last.
-    pub(super) fn report(&self, node: NodeId) -> Option<&Report> {
-        self.known.get(&node)
-    }
-
-    /// What time it is, for people.
-    pub(super) fn now_ms(&self) -> u64 {
-        self.clock.wall().0
+        self.states.insert(number, read);
+        Ok(None)
     }
 }

@@ -101,8 +101,8 @@ async fn an_office_that_is_not_renewed_ends_by_time_and_one_that_is_does_not() {
     }
     assert_eq!([is_elected(&two), is_elected(&three)], [true, false]);
     let (_, found) = holder(&*third).await.unwrap().unwrap();
-    assert_eq!((lease::overdue(&found, 1_760_000_011_999), found.process.as_str()), (None, "two"));
-    assert_eq!(lease::overdue(&found, 1_760_000_012_000), Some(lease::LEASE));
+    assert_eq!((found.overdue(1_760_000_011_999), found.process.as_str()), (None, "two"));
+    assert_eq!(found.overdue(1_760_000_012_000), Some(coordination::documents::office::LEASE));
 }
 
 #[tokio::test]

@@ -6,19 +6,22 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use control::bootstrap::{Blueprint, create};
-use control::headmaster::office::{Office, OfficeOptions, TurnError};
-use control::headmaster::reports::{Report, Reported, Reports, Signs, Silence};
-use control::orders::{self, Answer, Order};
-use control::plans::{self, Planned, Size};
-use coordination::documents::{self, ActiveNode, active_node_path, cluster_path, read_cluster, register};
+use control::headmaster::office::{Office, OfficeOptions, Turned};
+use control::headmaster::reports::{Reported, Reports};
+use coordination::documents::{
+    self, ActiveNode, active_node_path, cluster_path, orders, plans, read_cluster, register,
+};
 use coordination::memory::{MemoryService, MemorySession};
 use coordination::{CoordinationService, Expected};
 use model::limits::BUCKETS_DEFAULT;
+use model::order::{Answer, Order};
+use model::plan::{Planned, Size};
 use model::routing::replicas_before;
 use model::{
     Cluster, Consistency, Generation, Moment, Node, NodeId, Partition, Step, Store, StoreName, WallMillis,
     Zone,
 };
+use protocol::headmaster::{Again, Ask, Said, Silence};
 use protocol::push;
 use protocol::rebalance::entering::takes_part;
 use protocol::rebalance::{Entered, NodeFacts};
@@ -50,6 +53,8 @@ type Overtaking = (Arc<MemorySession>, Cluster, BTreeSet<NodeId>);
 /// What the played nodes do.
 #[derive(Default)]
 pub(crate) struct Nodes {
+    /// The document that was published last: they go by it.
+    pub(crate) document: Mutex<Option<Cluster>>,
     /// These do not answer.
     pub(crate) silent: Mutex<BTreeSet<NodeId>>,
     /// Nobody hears of these.
@@ -68,7 +73,7 @@ pub(crate) struct Nodes {
 const EACH: Size = Size { records: 10, bytes: 1000 };
 
 impl Nodes {
-    fn report(&self, cluster: &Cluster, node: NodeId) -> Report {
+    fn said(&self, cluster: &Cluster, node: NodeId) -> Said {
         let mut facts = NodeFacts {
             incarnation: Some(1),
             adopted: Some((1, self.adopted.lock().unwrap().unwrap_or(cluster.generation))),
@@ -90,68 +95,74 @@ impl Nodes {
             }
         }
         let hints = self.hints.lock().unwrap().get(&node).copied().unwrap_or(0);
-        Report { facts, copied, leftovers: 0, hints }
+        Said { facts, copied, hints, ..Said::default() }
     }
 }
 
+/// How much a node holds: as much for each of its partitions.
+fn size(cluster: &Cluster, node: NodeId) -> Size {
+    let partitions = cluster.ring.partitions().iter();
+    let held = partitions.filter(|partition| cluster.replicas_in(&partition.nodes).contains(&node)).count();
+    Size { records: held as u64 * EACH.records, bytes: held as u64 * EACH.bytes }
+}
+
+/// All artifacts, as one node holds them.
+fn artifacts(cluster: &Cluster, node: NodeId) -> Vec<(StoreName, push::Report)> {
+    let listed = cluster.read_only.iter().flat_map(|store| {
+        store.artifacts.iter().map(|artifact| {
+            let (number, manifest, generation) = (artifact.number, artifact.manifest, cluster.generation);
+            (store.name.clone(), push::Report { node, generation, number, manifest })
+        })
+    });
+    listed.collect()
+}
+
 impl Reports for Nodes {
-    fn moves<'a>(&'a self, cluster: &'a Cluster, nodes: &'a [NodeId]) -> BoxFuture<'a, Reported> {
+    fn ask<'a>(&'a self, _: &'a Cluster, ask: &'a Ask) -> BoxFuture<'a, Reported> {
+        let cluster = &self.document.lock().unwrap().clone().expect("nobody asks before there is one");
         let silent = self.silent.lock().unwrap().clone();
-        let ask = |&node: &NodeId| match silent.contains(&node) {
-            true => (node, Err("it is silent".to_owned())),
-            false => (node, Ok(self.report(cluster, node))),
-        };
-        let reported = nodes.iter().map(ask).collect();
-        Box::pin(async move { reported })
-    }
-
-    fn sizes<'a>(
-        &'a self,
-        cluster: &'a Cluster,
-        nodes: &'a [NodeId],
-    ) -> BoxFuture<'a, BTreeMap<NodeId, Size>> {
-        let held = |node: NodeId| {
-            let replicas = cluster.replicas_max();
-            let partitions = cluster.ring.partitions().iter();
-            let held =
-                partitions.filter(|partition| partition.nodes[..replicas].contains(&node)).count() as u64;
-            (node, Size { records: held * EACH.records, bytes: held * EACH.bytes })
-        };
-        let sizes = nodes.iter().map(|&node| held(node)).collect();
-        Box::pin(async move { sizes })
-    }
-
-    fn artifacts<'a>(
-        &'a self,
-        cluster: &'a Cluster,
-    ) -> BoxFuture<'a, BTreeMap<StoreName, Vec<push::Report>>> {
         let lacking = self.lacking.lock().unwrap().clone();
-        let nodes = || cluster.nodes.iter().map(|node| node.id).filter(|node| !lacking.contains(node));
-        let each = cluster.read_only.iter().map(|store| {
-            let said = store.artifacts.iter().flat_map(|artifact| {
-                let (number, manifest, generation) = (artifact.number, artifact.manifest, cluster.generation);
-                nodes().map(move |node| push::Report { node, generation, number, manifest })
-            });
-            (store.name.clone(), said.collect())
-        });
-        let reports = each.collect();
-        let overtaking = self.overtaking.lock().unwrap().take();
+        let is_dead = |node: NodeId| self.dead.lock().unwrap().contains(&node);
+        let say = |&node: &NodeId| {
+            if silent.contains(&node) {
+                return (node, Err("it is silent".to_owned()));
+            }
+            let mut said = self.said(cluster, node);
+            said.size = ask.sizes.then(|| size(cluster, node));
+            if ask.artifacts && !lacking.contains(&node) {
+                said.artifacts = artifacts(cluster, node);
+            }
+            if let Some(other) = ask.signs_of {
+                let lasts = Duration::from_secs(if is_dead(other) { 60 } else { 1 });
+                said.silent_for.insert(other, Silence { lasts, heard_before: true });
+            }
+            (node, Ok(said))
+        };
+        let said = ask.nodes.iter().map(say).collect();
+        let listens = ask.signs_of.is_some_and(|node| !is_dead(node));
+        let overtaking = if ask.artifacts { self.overtaking.lock().unwrap().take() } else { None };
         Box::pin(async move {
             if let Some((session, document, lacking)) = overtaking {
                 documents::publish_cluster(&*session, &document).await.unwrap();
                 *self.lacking.lock().unwrap() = lacking;
             }
-            reports
+            Reported { said, listens }
         })
     }
+}
 
-    fn signs<'a>(&'a self, _: &'a Cluster, node: NodeId, witnesses: &'a [NodeId]) -> BoxFuture<'a, Signs> {
-        let dead = self.dead.lock().unwrap().contains(&node);
-        let silence = Duration::from_secs(if dead { 60 } else { 1 });
-        let others = witnesses.iter().filter(|&&witness| witness != node);
-        let silent_for =
-            others.map(|&witness| (witness, Ok(Silence { lasts: silence, heard_before: true }))).collect();
-        Box::pin(async move { Signs { listens: !dead, silent_for } })
+/// An answer, as tests look at it.
+#[derive(Clone, Debug)]
+pub(crate) struct Told {
+    pub(crate) done: bool,
+    pub(crate) plan: Option<u64>,
+    /// Its code and facts.
+    pub(crate) text: String,
+}
+
+impl From<Answer> for Told {
+    fn from(answer: Answer) -> Told {
+        Told { done: answer.is_done(), plan: answer.plan(), text: format!("{answer:?}") }
     }
 }
 
@@ -176,10 +187,13 @@ impl World {
     pub(crate) async fn of(count: u32) -> World {
         let service = MemoryService::new();
         let (clock, published) = (Arc::new(Patient::default()), Arc::new(Mutex::new(Vec::new())));
-        let (told, time) = (published.clone(), clock.clone());
+        let (told, time, nodes) = (published.clone(), clock.clone(), Arc::<Nodes>::default());
+        let adopting = nodes.clone();
         service.observe(move |path, data| {
             if *path == cluster_path() {
-                told.lock().unwrap().push((time.now(), serde_json::from_slice(data).unwrap()));
+                let cluster: Cluster = serde_json::from_slice(data).unwrap();
+                *adopting.document.lock().unwrap() = Some(cluster.clone());
+                told.lock().unwrap().push((time.now(), cluster));
             }
         });
         let session = Arc::new(service.open());
@@ -191,7 +205,7 @@ impl World {
             ..Blueprint::new("shop", members, numbers).unwrap()
         };
         create(&*session, &blueprint).await.unwrap();
-        let world = World { service, session, nodes: Arc::default(), clock, published };
+        let world = World { service, session, nodes, clock, published };
         for id in 1..=count {
             world.register(id).await;
         }
@@ -228,16 +242,21 @@ impl World {
     }
 
     /// Gives an order, lets the headmaster take turns until it is answered, and no longer.
-    pub(crate) async fn order(&self, office: &mut Office, order: Order) -> Answer {
+    pub(crate) async fn order(&self, office: &mut Office, order: Order) -> Told {
         let number = self.give(order).await;
         for _ in 0..20 {
             turn(office).await;
-            let given = orders::read(&*self.session, number).await.unwrap().unwrap();
-            if let Some(answer) = given.document.answer {
-                return answer;
+            if let Some(told) = self.told(number).await {
+                return told;
             }
         }
         panic!("the order was not answered");
+    }
+
+    /// What came of an order so far.
+    pub(crate) async fn told(&self, number: u64) -> Option<Told> {
+        let given = orders::read(&*self.session, number).await.unwrap().unwrap();
+        given.document.answer.map(Told::from)
     }
 
     /// Checks all documents that were published: generations without a gap, not too fast, no step left out, and every
@@ -273,12 +292,11 @@ fn follows(old: &Partition, new: &Partition) -> bool {
     }
 }
 
-/// A turn of a headmaster, which nobody else disturbs.
+/// A turn of a headmaster; whether it changed something, or was overtaken.
 pub(crate) async fn turn(office: &mut Office) -> bool {
-    match office.turn().await {
-        Ok(changed) => changed,
-        Err(TurnError::Overtaken) => true,
-        Err(error) => panic!("{error}"),
+    match office.turn().await.unwrap() {
+        Turned::Changed | Turned::Overtaken | Turned::Rested(Again::Now | Again::Paced(_)) => true,
+        Turned::Rested(_) => false,
     }
 }
 
@@ -298,4 +316,12 @@ pub(crate) async fn publish(world: &World, change: impl Fn(&mut Cluster)) {
     cluster.generation.0 += 1;
     change(&mut cluster);
     documents::publish_cluster(&*world.session, &cluster).await.unwrap();
+}
+
+/// The service loses all orders, as one that was restored may have.
+pub(crate) async fn forget_orders(world: &World) {
+    use coordination::documents::numbered::{numbered_path, numbers, wishes_path};
+    for number in numbers(&*world.session, &wishes_path()).await.unwrap() {
+        world.session.delete(&numbered_path(&wishes_path(), number), Expected::Any).await.unwrap();
+    }
 }

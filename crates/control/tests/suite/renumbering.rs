@@ -1,13 +1,13 @@
 //! Plans by which a store gets other numbers, whoever ends meanwhile.
 
 use control::headmaster::office::Office;
-use control::orders::{Answer, Order};
-use control::plans::Phase;
 use coordination::documents::{ActiveNode, register};
+use model::order::Order;
+use model::plan::{Phase, Reason};
 use model::{Cluster, Consistency, NodeId, Step};
 use protocol::rebalance::planner::{Consent, Wish};
 
-use super::played::{PARTITIONS, World, node, publish, settle, turn};
+use super::played::{PARTITIONS, Told, World, node, publish, settle, turn};
 
 const STORE: &str = "default";
 
@@ -34,7 +34,7 @@ async fn four() -> (World, Office) {
 
 async fn refused(world: &World, office: &mut Office, order: Order) -> String {
     let before = world.cluster().await;
-    let Answer { done, text, .. } = world.order(office, order).await;
+    let Told { done, text, .. } = world.order(office, order).await;
     assert!(!done, "{text}");
     assert_eq!(world.cluster().await, before, "{text}");
     text
@@ -62,9 +62,9 @@ async fn a_store_gets_its_numbers_step_by_step_whoever_holds_the_office() {
         let planned = world.plan(1).await;
         let state = planned.state.unwrap();
         assert_eq!((state.phase, state.progress.settled), (Phase::Done, PARTITIONS));
-        assert_eq!((planned.plan.partitions(), planned.plan.order), (PARTITIONS, number));
+        assert_eq!((planned.plan.change.partitions(), planned.plan.order), (PARTITIONS, number));
         let copies = PARTITIONS * usize::from(to.replicas.saturating_sub(3));
-        assert_eq!((planned.plan.copies(), state.progress.copied.records > 0), (copies, copies > 0));
+        assert_eq!((planned.plan.change.copies(), state.progress.copied.records > 0), (copies, copies > 0));
         let again = world.order(&mut world.office(), set(to)).await;
         assert_eq!((again.done, again.plan), (true, None), "{}", again.text);
     }
@@ -108,9 +108,9 @@ async fn a_plan_is_kept_paused_and_resumed_and_waits_for_who_is_away() {
     settle(&mut office).await;
     let state = world.plan(1).await.state.unwrap();
     assert_eq!(state.phase, Phase::Applying);
-    assert!(state.waiting.iter().any(|line| line.contains("n4")), "{:?}", state.waiting);
+    assert!(format!("{:?}", state.waiting).contains("NodeId(4)"), "{:?}", state.waiting);
     let text = refused(&world, &mut office, set(numbers(2, 1, 2))).await;
-    assert!(text.contains("plan 1 is being carried out"), "{text}");
+    assert!(text.contains("OtherPlan { other: 1 }"), "{text}");
     world.nodes.silent.lock().unwrap().clear();
     settle(&mut office).await;
     assert_eq!(told(&world.cluster().await), (numbers(4, 2, 3), None));
@@ -120,17 +120,17 @@ async fn a_plan_is_kept_paused_and_resumed_and_waits_for_who_is_away() {
 async fn what_cannot_be_is_refused_with_its_reason_and_changes_nothing() {
     let (world, mut office) = four().await;
     for (to, reason) in [
-        (numbers(5, 3, 3), "add nodes first"),
-        (numbers(3, 1, 1), "--accept-weaker"),
-        (numbers(3, 4, 1), "1 <= R <= N"),
+        (numbers(5, 3, 3), "Nodes { replicas: 5, nodes: 4 }"),
+        (numbers(3, 1, 1), "Weaker"),
+        (numbers(3, 4, 1), "Consistency { replicas: 3, reads: 4, writes: 1 }"),
     ] {
         let text = refused(&world, &mut office, set(to)).await;
-        assert!(text.contains("nothing was changed") && text.contains(reason), "{text}");
+        assert!(text.contains(reason), "{text}");
     }
     let unknown =
         Order::Renumber { store: "none".to_owned(), numbers: numbers(2, 1, 2), consent: Consent::default() };
     let text = refused(&world, &mut office, unknown).await;
-    assert!(text.contains("tontine store list"), "{text}");
+    assert!(text.contains("NoStore"), "{text}");
     let weaker = Consent { weaker: true, ..Consent::default() };
     let accepted = Order::Renumber { store: STORE.to_owned(), numbers: numbers(3, 1, 1), consent: weaker };
     assert!(world.order(&mut office, accepted).await.done);
@@ -144,7 +144,7 @@ async fn while_a_node_of_an_older_version_is_registered_no_store_changes() {
     let older = ActiveNode { reads_form: model::cluster::FORM - 1, ..ActiveNode::new(node(2), 1) };
     register(&*world.session, &older).await.unwrap();
     let text = refused(&world, &mut office, set(numbers(2, 1, 2))).await;
-    assert!(text.contains("n2 runs an older version"), "{text}");
+    assert!(text.contains("NodeTooOld { node: NodeId(2) }"), "{text}");
 }
 
 #[tokio::test]
@@ -159,5 +159,5 @@ async fn a_store_that_another_hand_changes_makes_the_plan_fail() {
     settle(&mut office).await;
     let state = world.plan(1).await.state.unwrap();
     assert_eq!(state.phase, Phase::Failed);
-    assert!(state.reason.unwrap().contains("changed by something else"));
+    assert!(matches!(state.reason, Some(Reason::StoreChanged { .. })));
 }

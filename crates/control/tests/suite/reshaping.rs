@@ -1,13 +1,13 @@
 //! Plans that cut, join and double partitions, whoever ends meanwhile.
 
 use control::headmaster::office::Office;
-use control::orders::{Answer, Order};
-use control::plans::{Phase, PlanDocument};
 use model::limits::BUCKETS_DEFAULT;
+use model::order::Order;
+use model::plan::{Phase, PlanDocument};
 use model::{Generation, Partition, PartitionId};
 use protocol::rebalance::planner::{Consent, Cut, Reshape, Wish};
 
-use super::played::{PARTITIONS, World, publish, settle, turn};
+use super::played::{PARTITIONS, Told, World, publish, settle, turn};
 
 fn create(wish: Wish) -> Order {
     Order::Create { wish, consent: Consent::default() }
@@ -43,7 +43,7 @@ async fn carried_out(world: &World, office: &mut Office, wish: Wish) -> PlanDocu
 
 async fn refused(world: &World, office: &mut Office, order: Order) -> String {
     let before = world.cluster().await;
-    let Answer { done, text, .. } = world.order(office, order).await;
+    let Told { done, text, .. } = world.order(office, order).await;
     assert!(!done, "{text}");
     assert_eq!(world.cluster().await, before, "{text}");
     text
@@ -58,7 +58,10 @@ async fn a_partition_is_split_and_merged_again_and_all_are_doubled_by_one_docume
     let second = PartitionId(PARTITIONS as u32);
     let at = (5 << 59) + (1 << 58);
     let cut = Cut { partition: PartitionId(5), at, second };
-    assert_eq!((plan.moves.len(), plan.reshape), (0, Some(Reshape::Cut { cuts: vec![cut] })));
+    assert_eq!(
+        (plan.change.moves().len(), plan.change.reshape()),
+        (0, Some(&Reshape::Cut { cuts: vec![cut] }))
+    );
     let halves = world.cluster().await;
     assert_eq!(halves.generation, Generation(first.generation.0 + 1));
     let half = |id| halves.ring.get(id).unwrap();
@@ -67,7 +70,7 @@ async fn a_partition_is_split_and_merged_again_and_all_are_doubled_by_one_docume
     assert_eq!(half(second).since, halves.generation);
     let back = carried_out(&world, &mut office, merge(second.0, 5)).await;
     let joined = Reshape::Join { partition: PartitionId(5), other: second };
-    assert_eq!((back.moves.len(), back.reshape), (0, Some(joined)));
+    assert_eq!((back.change.moves().len(), back.change.reshape()), (0, Some(&joined)));
     let lists = |partitions: &[Partition]| {
         partitions.iter().map(|one| (one.id, one.start, one.nodes.clone())).collect::<Vec<_>>()
     };
@@ -101,7 +104,7 @@ async fn neighbours_on_different_nodes_are_brought_together_by_any_headmasters_a
     }
     let planned = world.plan(1).await;
     let state = planned.state.unwrap();
-    assert_eq!((state.phase, state.progress.settled, planned.plan.moves.len()), (Phase::Done, 1, 1));
+    assert_eq!((state.phase, state.progress.settled, planned.plan.change.moves().len()), (Phase::Done, 1, 1));
     let cluster = world.cluster().await;
     let whole = cluster.ring.get(PartitionId(0)).unwrap();
     assert_eq!((whole.nodes[..3].to_vec(), cluster.ring.get(PartitionId(1))), (replicas(0), None));
@@ -140,12 +143,12 @@ async fn bounds_that_cannot_be_are_refused_with_the_reason_and_change_nothing() 
     let (world, mut office) = four().await;
     let cut = |at| create(Wish::Split { partition: PartitionId(3), at: Some(at) });
     for (order, wanted) in [
-        (cut(0), "p3 cannot be cut at token 0: it can be cut from"),
-        (cut((3 << 59) + 1), "at multiples of 4503599627370496"),
-        (create(split(99)), "the ring has no partition p99"),
-        (create(merge(3, 5)), "p3 and p5 are no neighbours: p3 can be merged with p2 or p4"),
-        (create(merge(0, 31)), "p0 can be merged with p1"),
-        (create(merge(3, 3)), "no neighbours"),
+        (cut(0), "Cut { partition: PartitionId(3), at: 0,"),
+        (cut((3 << 59) + 1), "tokens: 4503599627370496"),
+        (create(split(99)), "PartitionUnknown { partition: PartitionId(99) }"),
+        (create(merge(3, 5)), "neighbours: [PartitionId(2), PartitionId(4)]"),
+        (create(merge(0, 31)), "neighbours: [PartitionId(1)]"),
+        (create(merge(3, 3)), "NoNeighbours"),
     ] {
         let text = refused(&world, &mut office, order).await;
         assert!(text.contains(wanted), "{text:?} should say {wanted:?}");
@@ -157,7 +160,7 @@ async fn bounds_that_cannot_be_are_refused_with_the_reason_and_change_nothing() 
     assert!(world.order(&mut office, Order::Apply { plan: 1 }).await.done);
     settle(&mut office).await;
     let text = refused(&world, &mut office, Order::Apply { plan: 2 }).await;
-    assert!(text.contains("it would cut or join elsewhere; create a new one"), "{text}");
+    assert!(text.contains("OtherBounds"), "{text}");
     publish(&world, |cluster| {
         let mut list = cluster.ring.get(PartitionId(4)).unwrap().nodes.clone();
         list.rotate_left(1);
@@ -167,9 +170,9 @@ async fn bounds_that_cannot_be_are_refused_with_the_reason_and_change_nothing() 
     })
     .await;
     let text = refused(&world, &mut office, create(split(4))).await;
-    assert!(text.contains("p4 is still moving: wait until it has settled"), "{text}");
+    assert!(text.contains("Moves { partition: PartitionId(4) }"), "{text}");
     let text = refused(&world, &mut office, Order::Apply { plan: 3 }).await;
-    assert!(text.contains("p4 is still moving"), "{text}");
+    assert!(text.contains("Moves { partition: PartitionId(4) }"), "{text}");
 }
 
 #[tokio::test]
@@ -178,7 +181,7 @@ async fn partitions_are_doubled_down_to_one_bucket_and_no_further() {
     publish(&world, |cluster| cluster.buckets = 2 * PARTITIONS as u32).await;
     carried_out(&world, &mut office, Wish::Double).await;
     let text = refused(&world, &mut office, create(Wish::Double)).await;
-    assert!(text.contains("p0 is one bucket of the 64 that the cluster was made with"), "{text}");
+    assert!(text.contains("NotDoubled { partition: PartitionId(0), buckets: 64 }"), "{text}");
     let text = refused(&world, &mut office, create(split(7))).await;
-    assert!(text.contains("p7 cannot be cut: it is one bucket"), "{text}");
+    assert!(text.contains("Narrow { partition: PartitionId(7)"), "{text}");
 }

@@ -69,6 +69,22 @@ pub async fn create_next(
     }
 }
 
+/// Creates the document of this number, if nobody has.
+///
+/// # Errors
+/// As [`CoordinationService::create`]. After [`CoordinationError::Indeterminate`] it may exist.
+pub async fn create_exactly(
+    service: &dyn CoordinationService,
+    parent: &DocumentPath,
+    number: u64,
+    data: Bytes,
+) -> Result<(), CoordinationError> {
+    let path = numbered_path(parent, number);
+    create_parents(service, &path).await?;
+    service.create(&path, data, CreateMode::Persistent).await?;
+    counts(service).await
+}
+
 /// A document, if it is there.
 ///
 /// # Errors

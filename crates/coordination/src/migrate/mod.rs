@@ -58,9 +58,9 @@ pub enum MigrateError {
     },
     /// Another move has begun and not ended.
     #[error(
-        "the documents of cluster {:?} are on their way from {} to {} already; finish that move with `tontine coordination \
-         migrate --coordination {} --to {}`, or take it back with the same command and --abort",
-        .0.name, .0.from, .0.to, .0.from, .0.to
+        "the documents of cluster {:?} are on their way from {} to {} already; finish that move with the same two addresses, \
+         or abort it",
+        .0.name, .0.from, .0.to
     )]
     Unfinished(Box<Move>),
     /// The documents have gone elsewhere.
@@ -68,9 +68,8 @@ pub enum MigrateError {
     MovedElsewhere(Box<Move>),
     /// The move has been decided, and cannot be taken back.
     #[error(
-        "the documents of cluster {:?} have moved to {} already; to bring them back, run `tontine coordination migrate \
-         --coordination {} --to {}`",
-        .0.name, .0.to, .0.to, .0.from
+        "the documents of cluster {:?} have moved to {} already; to bring them back, move them from there to {}",
+        .0.name, .0.to, .0.from
     )]
     Decided(Box<Move>),
     /// There is nothing to take back.

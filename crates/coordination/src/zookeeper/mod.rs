@@ -235,8 +235,13 @@ impl CoordinationService for ZooKeeperSession {
         let limit = options.session_timeout;
         let failed = |error: io::Error| CoordinationError::Unavailable { reason: error.to_string() };
         let session = ZooKeeperSession::open(options).map_err(failed)?;
-        session.connected(limit).await?;
-        Ok(Arc::new(session))
+        match (session.connected(limit).await, session.refused()) {
+            (Ok(()), _) => Ok(Arc::new(session)),
+            (Err(_), Some((Refusal::NoChroot, _))) => {
+                Err(CoordinationError::NoNode { path: DocumentPath::root() })
+            }
+            (Err(error), _) => Err(error),
+        }
     }
 
     async fn create(

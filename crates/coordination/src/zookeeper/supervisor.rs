@@ -168,8 +168,8 @@ async fn enter(shared: &Shared, client: Client) -> Result<Client, (String, Optio
             |error: Error| (format!("cannot look at the chroot of {address}: {error}"), denied(&error));
         if found.unwrap_or(Err(Error::Timeout)).map_err(failed)?.is_none() {
             let reason = format!(
-                "the chroot of {address} does not exist; correct the address, bring a cluster that was there back with \
-                 `tontine coordination import`, or create a new one with `tontine cluster create`"
+                "the chroot of {address} does not exist; correct the address, import the documents of a cluster that was there, \
+                 or create a new one"
             );
             return Err((reason, Some(Refusal::NoChroot)));
         }

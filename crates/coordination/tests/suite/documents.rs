@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use coordination::documents::{
-    ActiveNode, NoStoreError, PublishError, ReadError, RegisterError, active_node_path, active_nodes,
-    cluster_path, create_store, publish_cluster, read_cluster, readdress, register, watch_cluster,
+    ActiveNode, PublishError, ReadError, RegisterError, active_node_path, active_nodes, cluster_path,
+    publish_cluster, read_cluster, register, watch_cluster,
 };
-use coordination::memory::{MemoryFaults, MemoryService};
+use coordination::memory::MemoryService;
 use coordination::{CoordinationError, CoordinationService, Expected};
-use model::{Cluster, Consistency, Generation, Node, NodeId, Ring, Store, StoreName, Zone};
+use model::{Cluster, Generation, Node, NodeId, Ring, Zone};
 
 fn node(id: u32, port: u16) -> Node {
     let native = format!("127.0.0.1:{port}");
@@ -146,62 +146,4 @@ async fn a_registration_is_readable_json() {
     let data = session.get(&active_node_path(NodeId(1))).await.unwrap().data;
     let json = r#"{"node":{"id":1,"zone":"a","native":"127.0.0.1:7001","resp":null},"incarnation":2,"reads_form":5}"#;
     assert_eq!(data, json);
-}
-
-/// A store that was answered as created exists, and one that was refused for certain does not, whatever the service
-/// leaves without an answer.
-#[tokio::test]
-async fn a_store_is_created_once_although_the_service_confirms_nothing() {
-    let consistency = Consistency { replicas: 1, reads_required: 1, writes_required: 1 };
-    let store = Store::new(StoreName::new("carts").unwrap(), consistency).unwrap();
-    let (mut created, mut doubtful) = (0, 0);
-    for seed in 0..300 {
-        let service = MemoryService::new();
-        let session = service.open();
-        publish_cluster(&session, &cluster(1)).await.unwrap();
-        service.set_faults(MemoryFaults { seed, indeterminate_per_mille: 700, ..MemoryFaults::default() });
-        let answer = create_store(&session, &store, None).await;
-        service.set_faults(MemoryFaults::default());
-        let stored = read_cluster(&session).await.unwrap().unwrap();
-        match answer {
-            Ok(answered) => {
-                created += 1;
-                assert_eq!(answered.stores, std::slice::from_ref(&store), "seed {seed}");
-                assert_eq!(stored, answered, "seed {seed}: nothing else was changed");
-                assert_eq!(stored.generation, Generation(2), "seed {seed}");
-            }
-            Err(NoStoreError::Publish(PublishError::Read(ReadError::Coordination(
-                CoordinationError::Indeterminate { .. },
-            )))) => doubtful += 1,
-            Err(error) => panic!("seed {seed}: {error}"),
-        }
-    }
-    assert!(created > 100 && doubtful > 10, "{created} created, {doubtful} in doubt");
-    let again = MemoryService::new().open();
-    publish_cluster(&again, &cluster(1)).await.unwrap();
-    create_store(&again, &store, None).await.unwrap();
-    let exists = create_store(&again, &store, None).await.unwrap_err();
-    assert_eq!(exists.to_string(), "store carts exists already");
-}
-
-/// An operator restored the service from an older copy. What was written then took the place of documents that nodes knew:
-/// two histories met at one number, `doctor` called the cluster healthy, and a store was gone.
-#[tokio::test]
-async fn nobody_changes_a_document_that_is_older_than_what_they_go_by() {
-    let session = MemoryService::new().open();
-    publish_cluster(&session, &cluster(3)).await.unwrap();
-    let consistency = Consistency { replicas: 1, reads_required: 1, writes_required: 1 };
-    let store = Store::new(StoreName::new("carts").unwrap(), consistency).unwrap();
-    let other = cluster(2).with_store(store.clone()).unwrap();
-    assert_eq!(other.generation, Generation(3), "another one of the same number");
-    for known in [cluster(4), other] {
-        let older = PublishError::Older { stored: Generation(3), known: known.generation };
-        let refused = create_store(&session, &store, Some(&known)).await;
-        assert_eq!(refused, Err(NoStoreError::Publish(older.clone())));
-        let me = cluster(3).nodes.first().cloned().unwrap();
-        let refused = readdress(&session, &me, Some(&known)).await.unwrap_err();
-        assert!(refused.is_older(), "{refused}");
-        assert_eq!(read_cluster(&session).await.unwrap(), Some(cluster(3)), "nothing was changed");
-    }
-    create_store(&session, &store, Some(&cluster(3))).await.unwrap();
 }

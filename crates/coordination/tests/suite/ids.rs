@@ -1,15 +1,15 @@
-//! Ids of nodes, and what changes in the cluster document without a plan.
+//! Ids of nodes: none is ever given twice, whatever becomes of whoever took it.
 
 use std::collections::BTreeSet;
 
 use coordination::documents::{
-    ActiveNode, AddressTaken, Member, MembershipError, ReadError, admit, ids_path, prepare_ids,
-    publish_cluster, read_cluster, read_ids, readdress, register, take_id, write_member,
+    ActiveNode, Member, ReadError, ids_path, prepare_ids, publish_cluster, read_ids, register, take_id,
+    write_member,
 };
 use coordination::memory::{MemoryFaults, MemoryService};
-use coordination::{CoordinationError, CoordinationService, Expected};
+use coordination::{CoordinationService, Expected};
 use futures_util::future::join_all;
-use model::{Cluster, Generation, Node, NodeId, Ring, Zone};
+use model::{Cluster, Node, NodeId, Ring, Zone};
 
 fn node(id: u32, native: &str) -> Node {
     Node::new(NodeId(id), Zone("a".into()), native, None)
@@ -83,52 +83,4 @@ async fn ids_that_are_named_registered_or_remembered_are_not_given() {
     assert!(String::from_utf8_lossy(&stored).contains(r#""later":[1]"#), "{stored:?}");
     session.set(&ids_path(), b"{"[..].into(), Expected::Any).await.unwrap();
     assert!(matches!(take_id(&session, 1).await, Err(ReadError::Malformed { .. })));
-}
-
-#[tokio::test]
-async fn nodes_are_admitted_and_readdressed_beside_one_another() {
-    let service = MemoryService::new();
-    let session = service.open();
-    let waiting: Vec<ActiveNode> =
-        (3..=10).map(|id| ActiveNode::new(node(id, &format!("h{id}:1")), 1)).collect();
-    let refused = admit(&session, &waiting).await;
-    assert_eq!(refused, Err(MembershipError::NoCluster));
-    publish_cluster(&session, &cluster(&[1, 2])).await.unwrap();
-    let ring = read_cluster(&session).await.unwrap().unwrap().ring;
-    let admitting = waiting.iter().map(|active| {
-        let service = service.clone();
-        async move { admit(&service.open(), std::slice::from_ref(active)).await.map(drop) }
-    });
-    let moving = (1..=2).map(|id| {
-        let service = service.clone();
-        async move { readdress(&service.open(), &node(id, &format!("moved{id}:1")), None).await.map(drop) }
-    });
-    let (admitted, moved) = tokio::join!(join_all(admitting), join_all(moving));
-    assert!(admitted.into_iter().chain(moved).all(|done| done.is_ok()));
-    let now = read_cluster(&session).await.unwrap().unwrap();
-    assert_eq!((now.generation, &now.ring), (Generation(11), &ring), "one generation for each change");
-    let natives: Vec<&str> = now.nodes.iter().map(|node| node.native.as_str()).collect();
-    let expected = ["moved1:1", "moved2:1", "h3:1", "h4:1", "h5:1", "h6:1", "h7:1", "h8:1", "h9:1", "h10:1"];
-    assert_eq!(natives, expected);
-    readdress(&session, &node(1, "h1:1"), None).await.unwrap();
-    let again = readdress(&session, &node(1, "moved1:1"), None).await.unwrap();
-    assert!(again.nodes_changed <= Generation(11), "a node that moves is no other one");
-    let now = again;
-
-    // What is so already is no change.
-    assert_eq!(admit(&session, &waiting).await.unwrap().generation, Generation(13));
-    assert_eq!(readdress(&session, &node(1, "moved1:1"), None).await.unwrap().generation, Generation(13));
-    let taken = AddressTaken { node: NodeId(2), address: "h3:1".into(), other: NodeId(3) };
-    let refused = readdress(&session, &node(2, "h3:1"), None).await;
-    assert_eq!(refused, Err(MembershipError::AddressTaken(taken)));
-    let twin = ActiveNode::new(node(11, "h3:1"), 1);
-    assert!(matches!(admit(&session, &[twin]).await, Err(MembershipError::AddressTaken(_))));
-    assert!(matches!(
-        readdress(&session, &node(12, "x:1"), None).await,
-        Err(MembershipError::NotMember { .. })
-    ));
-    assert_eq!(read_cluster(&session).await.unwrap().unwrap(), now, "what is refused changes nothing");
-    service.set_available(false);
-    let away = readdress(&session, &node(1, "other:1"), None).await.unwrap_err();
-    assert!(matches!(away.coordination(), Some(CoordinationError::Unavailable { .. })), "{away}");
 }

@@ -8,7 +8,7 @@ use std::cmp::Ordering;
 use serde::de::{Error, IgnoredAny};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::{Cluster, Generation};
+use super::{Cluster, Generation, Ordered};
 use crate::Unknown;
 use crate::node::Node;
 use crate::readonly::ReadOnlyStore;
@@ -73,6 +73,8 @@ struct Written<'a> {
     stores: &'a [Store],
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     read_only: &'a [ReadOnlyStore],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ordered: Option<Ordered>,
     #[serde(flatten)]
     unknown: &'a Unknown,
 }
@@ -91,6 +93,7 @@ struct Read {
     stores: Vec<Store>,
     #[serde(default)]
     read_only: Vec<ReadOnlyStore>,
+    ordered: Option<Ordered>,
     #[serde(flatten)]
     unknown: Unknown,
 }
@@ -113,6 +116,7 @@ impl Serialize for Cluster {
             buckets,
             stores,
             read_only,
+            ordered,
             unknown,
             ..
         } = self;
@@ -127,6 +131,7 @@ impl Serialize for Cluster {
             buckets: *buckets,
             stores,
             read_only,
+            ordered: *ordered,
             unknown,
         }
         .serialize(serializer)
@@ -145,6 +150,7 @@ impl<'de> Deserialize<'de> for Cluster {
             buckets,
             stores,
             read_only,
+            ordered,
             unknown,
             ..
         } = Read::deserialize(deserializer)?;
@@ -158,6 +164,7 @@ impl<'de> Deserialize<'de> for Cluster {
             buckets,
             stores,
             read_only,
+            ordered,
             unknown,
         };
         cluster.check().map_err(D::Error::custom)?;

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::Cluster;
@@ -13,7 +14,8 @@ use crate::ring::{PartitionId, Step};
 use crate::store::{Consistency, Store, StoreError, StoreName};
 
 /// Why the numbers of a store cannot change.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
+#[serde(tag = "code", content = "facts", rename_all = "kebab-case")]
 pub enum NumbersError {
     /// There is no store of this name that takes writes.
     #[error("the cluster has no store {store:?} that takes writes")]

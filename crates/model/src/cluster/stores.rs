@@ -1,5 +1,6 @@
 //! A store that a running cluster gets: what it may look like, and the document that has it.
 
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::{Cluster, Generation};
@@ -8,7 +9,8 @@ use crate::readonly::{ArtifactError, ReadOnlyStore};
 use crate::store::{Store, StoreError, StoreName};
 
 /// Why a store cannot be created.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
+#[serde(tag = "code", content = "facts", rename_all = "kebab-case")]
 pub enum CreateStoreError {
     /// There is one of this name.
     #[error("store {} exists already", .store.as_str())]
@@ -49,7 +51,8 @@ pub enum CreateStoreError {
 }
 
 /// Why the artifacts of a store cannot be changed.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
+#[serde(tag = "code", content = "facts", rename_all = "kebab-case")]
 pub enum ArtifactsError {
     /// There is no read-only store of this name.
     #[error("the cluster has no read-only store {store:?}")]

@@ -94,3 +94,19 @@ pub enum Order {
         number: ArtifactNumber,
     },
 }
+
+impl Order {
+    /// The store that it is about.
+    pub fn store(&self) -> &StoreName {
+        match self {
+            Order::Create { store, .. }
+            | Order::Keep { store, .. }
+            | Order::Stage { store, .. }
+            | Order::Push { store, .. }
+            | Order::Swap { store, .. }
+            | Order::Rollback { store, .. }
+            | Order::Delete { store, .. }
+            | Order::Abort { store, .. } => store,
+        }
+    }
+}

@@ -328,11 +328,6 @@ impl AntiEntropy {
         &*self.standings
     }
 
-    /// The incarnation of this node.
-    pub(crate) fn incarnation(&self) -> u64 {
-        self.incarnation
-    }
-
     pub(crate) fn replica(&self) -> &Arc<Replica> {
         &self.replica
     }

@@ -22,8 +22,8 @@ use model::{Cluster, Moment, NodeId, PartitionId, StoreName};
 use protocol::antientropy::merkle::Span;
 use protocol::antientropy::{Goal, Ledger, Outcome};
 use protocol::rebalance::entering::Part;
+use protocol::report::{RefillReport, StoreRefill};
 use runtime::DiskError;
-use serde_json::{Value as Json, json};
 
 use self::settling::{Source, note, settle, settle_alone};
 use super::trees::bounds;
@@ -171,33 +171,34 @@ impl Refill {
         (left, self.progress().1.saturating_sub(self.begun).max(left))
     }
 
-    /// How it stands; null when nothing was lost.
-    pub(crate) fn status(&self, now: Moment, view: &View, node: NodeId) -> Json {
+    /// How it stands; nothing when nothing was lost.
+    pub(crate) fn report(&self, now: Moment, view: &View, node: NodeId) -> Option<RefillReport> {
         let (left, total) = self.lost(view, node);
         if total == 0 {
-            return Json::Null;
+            return None;
         }
         let of_store = |store: &Arc<LocalStore>| {
-            let name = store.definition().name.as_str();
-            let (left, (_, total)) = (self.lost_of(store, view, node), self.stores.get(name)?.progress());
-            Some(json!({ "store": name, "partitions": total, "partitions_left": left }))
+            let name = &store.definition().name;
+            let (left, total) =
+                (self.lost_of(store, view, node), self.stores.get(name.as_str())?.progress().1);
+            let (partitions, partitions_left) = (total as u64, left as u64);
+            Some(StoreRefill { store: name.clone(), partitions, partitions_left })
         };
-        let stores: Vec<Json> = view.stores().iter().filter_map(of_store).collect();
         let Came { records, bytes } = self.came();
         let (began, at_first) = self.began.unwrap_or((now, left));
         let seconds = self.ended.unwrap_or(now).since(began).as_secs_f64();
         let rate = |count: u64| (seconds > 0.0).then(|| (count as f64 / seconds) as u64);
         let done = at_first.saturating_sub(left);
-        json!({
-            "partitions": total,
-            "partitions_left": left,
-            "records": records,
-            "bytes": bytes,
-            "seconds": seconds,
-            "records_per_second": rate(records),
-            "bytes_per_second": rate(bytes),
-            "seconds_left": (done > 0).then(|| (seconds * left as f64 / done as f64).ceil() as u64),
-            "stores": stores,
+        Some(RefillReport {
+            partitions: total as u64,
+            partitions_left: left as u64,
+            records,
+            bytes,
+            seconds,
+            records_per_second: rate(records),
+            bytes_per_second: rate(bytes),
+            seconds_left: (done > 0).then(|| (seconds * left as f64 / done as f64).ceil() as u64),
+            stores: view.stores().iter().filter_map(of_store).collect(),
         })
     }
 

@@ -3,30 +3,31 @@
 use std::sync::Arc;
 
 use client::peers::CallError;
-use model::{Moment, Partition};
+use model::{Moment, NodeId, Partition, PartitionId};
 use protocol::antientropy::Outcome;
 use protocol::antientropy::merkle::Tree;
-use serde_json::{Value as Json, json};
+use protocol::report::{
+    Compared, Comparing, Comparison, PartitionTree, RefillReport, RepairPart, RepairReport, Report, Scrub,
+    ScrubRun, Scrubbed, StoreTrees,
+};
 use wire::error::ErrorCode;
-use wire::messages::{AntiEntropyControl, AntiEntropyDocument, AntiEntropyOrder, Failure, Request, Response};
+use wire::messages::{AntiEntropyControl, AntiEntropyOrder, Failure, ReportGot, Request, Response};
 
-use super::{AntiEntropy, Only, Running, ScrubOrder, Scrubbing, State, respond, standstill};
-use crate::rebalance;
+use super::{AntiEntropy, Ended, Only, Running, ScrubOrder, Scrubbing, State, respond, standstill};
 use crate::stores::LocalStore;
+use crate::view::View;
 
 impl AntiEntropy {
     /// Answers what a peer or an operator asks of repair; other requests are not for it.
     pub(crate) async fn answer(self: Arc<Self>, request: Request) -> Result<Response, Failure> {
         match request {
-            Request::AntiEntropyGet(_) => Ok(self.document(&Only::default())),
             Request::AntiEntropyControl(control) => {
                 let only = self.carry_out(&control)?;
                 if control.order != AntiEntropyOrder::Look {
                     self.remember_order().await?;
                 }
-                Ok(self.document(&only))
+                Ok(ReportGot::of(&self.report_with_repair(&only)).into())
             }
-            Request::MovesGet(_) => Ok(rebalance::told(&self).into()),
             other => self.respond_in_background(other).await,
         }
     }
@@ -47,11 +48,6 @@ impl AntiEntropy {
             let ended = CallError::Broken;
             Err(Failure::new(ErrorCode::ShuttingDown, ended.to_string()))
         })
-    }
-
-    fn document(&self, only: &Only) -> Response {
-        let json = serde_json::to_vec(&self.status_of(only)).expect("a status is plain data").into();
-        Response::AntiEntropyDocument(AntiEntropyDocument { json })
     }
 
     /// Does what was ordered, and says what it was about.
@@ -120,15 +116,10 @@ impl AntiEntropy {
         })
     }
 
-    /// Whether an operator has stopped it.
-    pub(crate) fn is_stopped(&self) -> bool {
-        self.state.lock().schedule.is_stopped()
-    }
-
-    /// How refilling stands; null when nothing was lost.
-    pub(crate) fn refill_status(&self) -> Json {
+    /// How refilling stands; nothing when nothing was lost.
+    pub(crate) fn refill_report(&self) -> Option<RefillReport> {
         let view = self.replica.view().get();
-        self.refill.lock().status(self.ports.clock.now(), &view, self.replica.node())
+        self.refill.lock().report(self.ports.clock.now(), &view, self.replica.node())
     }
 
     /// Partitions of stores that were lost here: those that are incomplete, and all.
@@ -145,23 +136,18 @@ impl AntiEntropy {
     }
 
     /// How repair stands.
-    pub fn status(&self) -> Json {
-        self.status_of(&Only::default())
+    pub fn report(&self) -> RepairReport {
+        self.report_on(&Only::default())
     }
 
-    /// What an operator has stopped while the rest goes on, for people.
-    pub(crate) fn stopped_parts(&self) -> Vec<String> {
-        let partition = |part: &Only| part.partition.map(|id| format!("partition {id}"));
-        let store = |part: &Only| part.store.as_ref().map(|store| format!("store {store}"));
+    /// What an operator has stopped while the rest goes on.
+    pub(crate) fn stopped_parts(&self) -> Vec<RepairPart> {
         let stopped = self.state.lock().stopped.clone();
-        stopped
-            .iter()
-            .map(|part| [partition(part), store(part)].into_iter().flatten().collect::<Vec<_>>().join(" of "))
-            .collect()
+        stopped.into_iter().map(|Only { store, partition }| RepairPart { store, partition }).collect()
     }
 
     /// The hash trees of each store, or of one partition of it.
-    fn trees_of(&self, only: &Only) -> Vec<Json> {
+    fn trees_of(&self, only: &Only) -> Vec<StoreTrees> {
         let view = self.replica.view().get();
         let stores = view.stores().iter().filter(|store| only.has_store(store.definition().name.as_str()));
         let tree = |store: &Arc<LocalStore>| {
@@ -173,80 +159,71 @@ impl AntiEntropy {
                     found.fold((0, 0, 0), |sum, found| (sum.0 + 1, sum.1 + found.0, sum.2 + found.1))
                 }
             };
-            let mut json = json!({
-                "store": store.definition().name,
-                "trees": trees,
-                "doubtful": doubtful,
-                "tree_bytes": bytes,
-                "repaired_records_total": store.trees().repaired(),
-            });
-            if let Some(id) = only.partition {
-                json["partition"] = json!(id);
-                let (own, buckets) = (self.replica.node(), view.buckets_of(id));
-                let records = |of: &Partition| store.trees().look(of.id, Tree::records).flatten();
-                json["records"] = json!(buckets.iter().map(records).sum::<Option<u64>>());
-                json["incomplete"] = json!(buckets.iter().any(|of| store.trees().is_incomplete(of.id)));
-                let compared = buckets.first().filter(|of| view.writes(own, store, of));
-                json["compared_with"] = json!(compared.map(|of| view.replicas_of(of.id, store, own)));
+            StoreTrees {
+                store: store.definition().name.clone(),
+                trees: trees as u64,
+                doubtful: doubtful as u64,
+                tree_bytes: bytes as u64,
+                repaired_records_total: store.trees().repaired(),
+                only: only.partition.map(|id| self.tree_of(&view, store, id)),
             }
-            json
         };
         stores.map(tree).collect()
     }
 
-    fn status_of(&self, only: &Only) -> Json {
+    /// What is known of one partition of a store.
+    fn tree_of(&self, view: &View, store: &LocalStore, id: PartitionId) -> PartitionTree {
+        let (own, buckets) = (self.replica.node(), view.buckets_of(id));
+        let records = |of: &Partition| store.trees().look(of.id, Tree::records).flatten();
+        let compared = buckets.first().filter(|of| view.writes(own, store, of));
+        PartitionTree {
+            partition: id,
+            records: buckets.iter().map(records).sum::<Option<u64>>(),
+            incomplete: buckets.iter().any(|of| store.trees().is_incomplete(of.id)),
+            compared_with: compared.map(|of| view.replicas_of(of.id, store, own)),
+        }
+    }
+
+    fn report_with_repair(&self, only: &Only) -> Report {
+        let (generation, at_ms) = (self.replica.view().generation(), self.ports.clock.wall());
+        let report = Report::new(self.replica.node(), self.incarnation, at_ms, generation);
+        Report { repair: Some(self.report_on(only)), ..report }
+    }
+
+    fn report_on(&self, only: &Only) -> RepairReport {
         let now = self.ports.clock.now();
-        let (trees, stopped_parts) = (self.trees_of(only), self.stopped_parts());
+        let (trees, stopped_parts, refill) =
+            (self.trees_of(only), self.stopped_parts(), self.refill_report());
         let state = self.state.lock();
-        let running = state.running.as_ref().map(|running| {
-            json!({
-                "peer": running.peer,
-                "store": running.store,
-                "seconds": now.since(running.since).as_secs_f64(),
-                "partitions": running.partitions,
-                "partitions_done": running.partitions_done(),
-                "keys_left": running.left.keys,
-                "progress": outcome(&running.progress),
-            })
-        });
-        let scrubbing = state.scrubbing.as_ref().map(|running| scrub(running, now));
-        let scrubbed = state.scrubbed.as_ref().map(|(ended, last)| {
-            let mut json = scrub(last, *ended);
-            json["seconds_ago"] = json!(now.since(*ended).as_secs_f64());
-            json
-        });
-        let peers: Vec<Json> = state
-            .ended
-            .iter()
-            .map(|(peer, ended)| {
-                json!({
-                    "peer": peer,
-                    "seconds_ago": now.since(ended.at).as_secs_f64(),
-                    "took_ms": ended.took.as_secs_f64() * 1e3,
-                    "outcome": outcome(&ended.outcome),
-                })
-            })
-            .collect();
-        json!({
-            "node": self.replica.node(),
-            "stopped": state.schedule.is_stopped(),
-            "stopped_parts": stopped_parts,
-            "period_s": self.options.period.as_secs(),
-            "asked": state.schedule.asked(),
-            "running": running,
-            "peers": peers,
-            "trees": trees,
-            "scrub": {
-                "passes": state.scrub.passes,
-                "partitions": state.scrub.partitions,
-                "partitions_done": state.scrub.done,
-                "running": scrubbing,
-                "last_asked": scrubbed,
-                "corrupt_records_total": self.numbers.corrupt_records.get(),
-                "wrong_leaves_total": self.numbers.wrong_leaves.get(),
-            },
-            "refill": self.refill_status(),
-        })
+        let scrub = Scrub {
+            passes: state.scrub.passes,
+            partitions: state.scrub.partitions as u64,
+            partitions_done: state.scrub.done as u64,
+            running: state.scrubbing.as_ref().map(|running| scrub_run(running, now)),
+            last_asked: state.scrubbed.as_ref().map(|(ended, last)| Scrubbed {
+                seconds_ago: now.since(*ended).as_secs_f64(),
+                run: scrub_run(last, *ended),
+            }),
+            corrupt_records_total: self.numbers.corrupt_records.get(),
+            wrong_leaves_total: self.numbers.wrong_leaves.get(),
+        };
+        let compared = |(peer, ended): (&NodeId, &Ended)| Compared {
+            peer: *peer,
+            seconds_ago: now.since(ended.at).as_secs_f64(),
+            took_ms: ended.took.as_secs_f64() * 1e3,
+            outcome: comparison(&ended.outcome),
+        };
+        RepairReport {
+            stopped: state.schedule.is_stopped(),
+            stopped_parts,
+            period_s: self.options.period.as_secs(),
+            asked: state.schedule.asked() as u64,
+            running: state.running.as_ref().map(|running| running.report(now)),
+            peers: state.ended.iter().map(compared).collect(),
+            trees,
+            scrub,
+            refill,
+        }
     }
 }
 
@@ -279,40 +256,51 @@ impl Running {
     fn partitions_done(&self) -> usize {
         self.partitions_through.saturating_sub(self.left.partitions)
     }
+
+    fn report(&self, now: Moment) -> Comparing {
+        Comparing {
+            peer: self.peer,
+            store: self.store.clone(),
+            seconds: now.since(self.since).as_secs_f64(),
+            partitions: self.partitions as u64,
+            partitions_done: self.partitions_done() as u64,
+            keys_left: self.left.keys as u64,
+            progress: comparison(&self.progress),
+        }
+    }
 }
 
 /// A scrub that was asked for, as it stands at this moment.
-fn scrub(scrubbing: &Scrubbing, at: Moment) -> Json {
-    json!({
-        "store": scrubbing.store,
-        "seconds": at.since(scrubbing.since).as_secs_f64(),
-        "partitions": scrubbing.partitions,
-        "partitions_done": scrubbing.done,
-        "records": scrubbing.read.records,
-        "bytes": scrubbing.read.bytes,
-        "corrupt_records": scrubbing.read.corrupt,
-        "wrong_leaves": scrubbing.read.wrong_leaves,
-    })
+fn scrub_run(scrubbing: &Scrubbing, at: Moment) -> ScrubRun {
+    ScrubRun {
+        store: scrubbing.store.clone(),
+        seconds: at.since(scrubbing.since).as_secs_f64(),
+        partitions: scrubbing.partitions as u64,
+        partitions_done: scrubbing.done as u64,
+        records: scrubbing.read.records,
+        bytes: scrubbing.read.bytes,
+        corrupt_records: scrubbing.read.corrupt,
+        wrong_leaves: scrubbing.read.wrong_leaves,
+    }
 }
 
-fn outcome(outcome: &Outcome) -> Json {
-    json!({
-        "complete": outcome.complete,
-        "partitions": outcome.partitions,
-        "partitions_differing": outcome.differing,
-        "partitions_unready": outcome.unready,
-        "keys_differing": outcome.keys,
-        "sets_pulled": outcome.pulled,
-        "sets_pushed": outcome.pushed,
-        "failed": outcome.failed,
-        "requests": outcome.requests,
-        "bytes": outcome.bytes,
-    })
+fn comparison(outcome: &Outcome) -> Comparison {
+    Comparison {
+        complete: outcome.complete,
+        partitions: outcome.partitions as u64,
+        partitions_differing: outcome.differing as u64,
+        partitions_unready: outcome.unready as u64,
+        keys_differing: outcome.keys as u64,
+        sets_pulled: outcome.pulled as u64,
+        sets_pushed: outcome.pushed as u64,
+        failed: outcome.failed as u64,
+        requests: outcome.requests,
+        bytes: outcome.bytes,
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use model::NodeId;
     use protocol::antientropy::Left;
 
     use super::*;

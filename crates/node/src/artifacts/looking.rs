@@ -307,7 +307,7 @@ mod tests {
         let (store, listed) = listed(&view).remove(0);
         let examined = stage.run(artifacts.examine(&view, &store, &listed, true));
         assert!(matches!(examined, Ok(true)));
-        assert_eq!(keeper.told_of(&built)["whole_under"], view.cluster().generation.0);
+        assert_eq!(keeper.told_of(&built).whole_under, view.cluster().generation);
         let open = store.held().open(listed.number, listed.manifest).unwrap();
         assert_eq!(open.whole_under(), view.cluster().generation);
     }

@@ -52,9 +52,10 @@ use crate::pulse::Pulse;
 use crate::view::{CurrentView, View};
 use fetching::Fetching;
 use pacing::{Budgets, Numbers};
+use protocol::report::{ArtifactState as State, ArtifactTrouble as Trouble};
 use scrubbing::Scrub;
 pub(crate) use scrubbing::ScrubOptions;
-pub use told::{Progress, State, Trouble};
+pub use told::Progress;
 
 /// How often a node looks after its artifacts when nothing has changed: pages that the system has evicted are noted, and
 /// what failed is tried again.

@@ -63,7 +63,7 @@ impl Artifacts {
         let (node, name, number) = (self.node, &need.store.listed().name, need.listed.number);
         let error = format!(
             "{node} does not fetch artifact {number} of store {name}: it would read {chunks} chunks, and {left} more files may \
-             be mapped; delete artifacts with `tontine artifact delete {name} NUMBER`, or start the node with more descriptors \
+             be mapped; delete artifacts of the store, or start the node with more descriptors \
              (LimitNOFILE, `ulimit -Hn`)"
         );
         Err(NotYet::Failed(error, Trouble::Node))
@@ -75,7 +75,7 @@ impl Artifacts {
             let (node, allowed) = (self.node, self.bytes_max);
             let error = format!(
                 "{node} does not fetch artifact {number} of store {name}: it needs {needed} bytes, artifacts take {there} bytes \
-                 there, and {allowed} bytes are allowed; delete artifacts with `tontine artifact delete {name} NUMBER`, or start \
+                 there, and {allowed} bytes are allowed; delete artifacts of the store, or start \
                  the node with a greater --artifact-bytes-max"
             );
             return Some(NotYet::Failed(error, Trouble::Quota));
@@ -84,7 +84,7 @@ impl Artifacts {
         (needed.saturating_add(SPACE_LEFT_BYTES) > available).then(|| {
             let error = format!(
                 "fetching needs {needed} bytes, and the disk has {available} bytes left, of which {SPACE_LEFT_BYTES} stay \
-                 free; free space, or delete artifacts with `tontine artifact delete`"
+                 free; free space, or delete artifacts"
             );
             NotYet::Failed(error, Trouble::Room)
         })

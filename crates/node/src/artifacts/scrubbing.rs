@@ -17,8 +17,8 @@ use std::time::Duration;
 
 use futures_util::future::select;
 use model::{ListedArtifact, ManifestDigest, Moment, StoreName};
+use protocol::report::ArtifactScrub;
 use runtime::DiskError;
-use serde_json::{Value as Json, json};
 use storage::readonly::{BLOCK_BYTES, Digest, FileEntry, Verify};
 
 use super::bring::read_whole;
@@ -409,19 +409,19 @@ impl Artifacts {
         }
     }
 
-    /// How far the scrub is, as JSON.
-    pub(super) fn scrub_told(&self) -> Json {
+    /// How far the scrub is.
+    pub(super) fn scrub_report(&self) -> ArtifactScrub {
         let (files, _) = self.scrubbed_files();
         let scrub = self.scrub.lock();
         let now = self.ports.clock.now();
-        json!({
-            "passes": scrub.passes,
-            "seconds_ago": scrub.ended.map(|ended| now.since(ended).as_secs()),
-            "files": files,
-            "files_done": scrub.pass.files,
-            "bytes": self.numbers.scrubbed.get(),
-            "damaged": self.numbers.scrub_damaged.get(),
-            "ordered": scrub.pass.order.is_some(),
-        })
+        ArtifactScrub {
+            passes: scrub.passes,
+            seconds_ago: scrub.ended.map(|ended| now.since(ended).as_secs()),
+            files,
+            files_done: scrub.pass.files,
+            bytes: self.numbers.scrubbed.get(),
+            damaged: self.numbers.scrub_damaged.get(),
+            ordered: scrub.pass.order.is_some(),
+        }
     }
 }

@@ -1,45 +1,15 @@
 //! What a node tells of its artifacts.
 
-use model::Generation;
 use model::readonly::Standing;
-use serde::{Deserialize, Serialize};
+use model::{ArtifactNumber, Generation};
+use protocol::report::{ArtifactProgress, ArtifactState as State, ArtifactTrouble as Trouble};
+use protocol::report::{ArtifactsReport, Fetching};
 use storage::readonly::{ChunkEntry, Manifest};
 
 use super::Artifacts;
 
-/// How far an artifact is here.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum State {
-    /// It is its turn soon.
-    #[default]
-    Waiting,
-    /// It is on its way.
-    Fetching,
-    /// All that this node owns of it is here and read.
-    Staged,
-    /// Something went wrong; it is tried again.
-    Failed,
-}
-
-/// What is in the way of an artifact.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Trouble {
-    /// Neither the source nor a replica gives it.
-    Source,
-    /// What the source gives is not what was pushed.
-    Corrupt,
-    /// This node's disk has too little room.
-    Room,
-    /// Artifacts would take more of this node's disk than its operator allows.
-    Quota,
-    /// This node itself.
-    Node,
-}
-
 /// How far, in numbers.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     /// What is done with it.
     pub state: State,
@@ -58,16 +28,12 @@ pub struct Progress {
     /// Chunks that this node owns.
     pub chunks_total: u64,
     /// What went wrong.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     /// What kind of trouble that is.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub trouble: Option<Trouble>,
     /// The last reason of a failure that was told in an event.
-    #[serde(skip)]
     pub(super) told: Option<String>,
     /// Whether it was whole before something of it was found missing.
-    #[serde(skip)]
     pub(super) was_whole: bool,
 }
 
@@ -137,8 +103,28 @@ impl Progress {
 }
 
 impl Artifacts {
-    /// What this node has of each listed artifact, as JSON.
-    pub fn told(&self) -> serde_json::Value {
+    /// How far this node is with artifacts.
+    pub fn report(&self) -> ArtifactsReport {
+        let (pace, ceiling) = self.budgets.fetching();
+        ArtifactsReport {
+            listed: self.listed(),
+            fetching: Fetching {
+                rate_bytes_per_second: self.budgets.rate(),
+                pace_bytes_per_second: pace,
+                ceiling_bytes_per_second: ceiling,
+                bytes_from_source: self.numbers.from_source.get(),
+                bytes_from_replicas: self.numbers.from_replicas.get(),
+                bytes_given: self.numbers.given.get(),
+                held_ms: u64::try_from(self.budgets.held().as_millis()).unwrap_or(u64::MAX),
+                chunks_corrupt: self.numbers.corrupt_here.get(),
+                chunks_corrupt_now: self.corrupt_now() as u64,
+            },
+            scrub: self.scrub_report(),
+        }
+    }
+
+    /// What this node has of each artifact that its document lists.
+    fn listed(&self) -> Vec<ArtifactProgress> {
         let view = self.view.get();
         let progress = self.progress.lock();
         let mut artifacts = Vec::new();
@@ -146,37 +132,29 @@ impl Artifacts {
             let store = held.listed();
             for listed in &store.artifacts {
                 let known = progress.get(&(store.name.clone(), listed.number)).cloned().unwrap_or_default();
-                let mut entry = serde_json::to_value(known).expect("progress is plain data");
-                entry["store"] = store.name.as_str().into();
-                entry["number"] = listed.number.0.into();
-                entry["manifest"] = listed.manifest.to_string().into();
                 let open = held.held().open(listed.number, listed.manifest);
                 let lineage = open.as_ref().and_then(|open| open.artifact.manifest().lineage.as_ref());
-                entry["parent"] = lineage.map(|lineage| lineage.number).into();
-                if listed.standing == Standing::Served {
-                    entry["serving_ms"] = self.serving_ms(&store.name, listed.number).into();
-                }
-                artifacts.push(entry);
+                let is_served = listed.standing == Standing::Served;
+                artifacts.push(ArtifactProgress {
+                    store: store.name.clone(),
+                    number: listed.number,
+                    manifest: listed.manifest,
+                    parent: lineage.map(|lineage| ArtifactNumber(lineage.number)),
+                    serving_ms: is_served.then(|| self.serving_ms(&store.name, listed.number)).flatten(),
+                    state: known.state,
+                    whole_under: known.whole_under,
+                    bytes: known.bytes,
+                    bytes_total: known.bytes_total,
+                    bytes_fetched: known.bytes_fetched,
+                    bytes_fetched_as_deltas: known.bytes_fetched_as_deltas,
+                    chunks: known.chunks,
+                    chunks_total: known.chunks_total,
+                    error: known.error,
+                    trouble: known.trouble,
+                });
             }
         }
-        let (pace, ceiling) = self.budgets.fetching();
-        serde_json::json!({
-            "node": self.node,
-            "generation": view.cluster().generation,
-            "artifacts": artifacts,
-            "fetching": {
-                "rate_bytes_per_second": self.budgets.rate(),
-                "pace_bytes_per_second": pace,
-                "ceiling_bytes_per_second": ceiling,
-                "bytes_from_source": self.numbers.from_source.get(),
-                "bytes_from_replicas": self.numbers.from_replicas.get(),
-                "bytes_given": self.numbers.given.get(),
-                "held_ms": u64::try_from(self.budgets.held().as_millis()).unwrap_or(u64::MAX),
-                "chunks_corrupt": self.numbers.corrupt_here.get(),
-                "chunks_corrupt_now": self.corrupt_now(),
-            },
-            "scrub": self.scrub_told(),
-        })
+        artifacts
     }
 
     /// Chunks that gets and the scrub have found corrupt, and that have not come again yet.

@@ -21,8 +21,8 @@ use model::limits::MESSAGE_BYTES_MAX;
 use model::{Epoch, Generation, NodeId, Timestamp, Token};
 use parking_lot::Mutex;
 use protocol::collection::{ROUND_TIME, Round, RoundAction, RoundEnd, RoundEvent, RoundId};
+use protocol::report::CollectionReport;
 use runtime::BoxFuture;
-use serde_json::{Value as Json, json};
 use wire::messages::{
     Collect, CollectCandidates, CollectConfirm, CollectFence, CollectPlace, CollectRelease, Collectable,
     Request, Response, StoreRef,
@@ -114,19 +114,19 @@ impl Collection {
         tasks.spawn_background(Box::pin(run(Arc::downgrade(self))));
     }
 
-    /// How it stands, for people.
-    pub(crate) fn status(&self) -> Json {
+    /// How it stands.
+    pub(crate) fn report(&self) -> CollectionReport {
         let view = self.answers.replica.view().get();
         let waiting: usize = view.stores().iter().map(|store| store.tombstones_known()).sum();
-        json!({
-            "epoch": self.answers.replica.epochs().tag(),
-            "compared": self.answers.replica.epochs().is_compared(),
-            "tombstones": waiting,
-            "waits_for": *self.waits_for.lock(),
-            "rounds_total": self.rounds.get(),
-            "rounds_broken_total": self.broken.get(),
-            "records_collected_total": self.records.get(),
-        })
+        CollectionReport {
+            epoch: self.answers.replica.epochs().tag(),
+            compared: self.answers.replica.epochs().is_compared(),
+            tombstones: waiting as u64,
+            waits_for: *self.waits_for.lock(),
+            rounds_total: self.rounds.get(),
+            rounds_broken_total: self.broken.get(),
+            records_collected_total: self.records.get(),
+        }
     }
 
     /// Whether rounds wait for a node.

@@ -22,6 +22,7 @@ use client::peers::Peers;
 use model::{Moment, NodeId};
 use parking_lot::Mutex;
 use protocol::handoff::HandoffOptions;
+use protocol::report::{HintsHeld, HintsState};
 
 use crate::events::{Event, Events};
 use crate::front::Adopt;
@@ -131,27 +132,26 @@ impl Handoffs {
         self.stopped.store(true, Ordering::Relaxed);
     }
 
-    /// Each target with hints, as JSON: how many, what happens with them, and how fast.
-    pub fn status(&self) -> Vec<serde_json::Value> {
+    /// Each target with hints: how many, what happens with them, and how fast.
+    pub(crate) fn report(&self) -> Vec<HintsHeld> {
         let couriers = self.couriers.lock().clone();
         let entry = |(target, hints): (NodeId, u64)| {
             let account = couriers.get(&target).copied().unwrap_or_default();
-            let state = match account {
-                Account { delivering: false, .. } => "holding",
-                Account { failures: 0, .. } => "delivering",
-                _ => "pausing",
-            };
-            serde_json::json!({
-                "target": target,
-                "hints": hints,
-                "state": state,
-                "hints_per_second": account.hints_per_second,
-                "rate_bytes_per_second": account.rate,
-                "failures": account.failures,
-                "delivered_total": account.delivered,
-                "readdressed_total": account.readdressed,
-                "expired_total": account.expired,
-            })
+            HintsHeld {
+                target,
+                hints,
+                state: match account {
+                    Account { delivering: false, .. } => HintsState::Holding,
+                    Account { failures: 0, .. } => HintsState::Delivering,
+                    _ => HintsState::Pausing,
+                },
+                hints_per_second: account.hints_per_second,
+                rate_bytes_per_second: account.rate,
+                failures: account.failures.into(),
+                delivered_total: account.delivered,
+                readdressed_total: account.readdressed,
+                expired_total: account.expired,
+            }
         };
         self.parts.replica.hints().pending().into_iter().map(entry).collect()
     }

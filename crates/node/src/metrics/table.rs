@@ -131,7 +131,7 @@ metrics! {
     counter "tontine_node_errors_total" ["code"] "answers"
         "Requests answered with an error, by the code of docs/reference/errors.md; rejected-command counts Redis commands that were wrong.";
     counter "tontine_node_events_total" [] "events"
-        "Events recorded; `tontine events` shows the last 4096.";
+        "Events recorded; the node keeps the last 4096.";
     gauge "tontine_node_generation" [] "1"
         "The generation of the cluster document that the node goes by.";
     gauge "tontine_node_links" [] "connections"
@@ -143,7 +143,7 @@ metrics! {
     gauge "tontine_node_uptime_seconds" [] "seconds"
         "Time since the node started; it falls when the node restarts.";
     gauge "tontine_process_resident_bytes" [] "bytes"
-        "Memory that the operating system has given to the node's process. Nodes of one `tontine dev` process share it.";
+        "Memory that the operating system has given to the node's process.";
     gauge "tontine_refill_incomplete_partitions" [] "partitions"
         "Partitions that this node lost and has not got back from its peers yet; 0 when it is whole.";
     counter "tontine_refill_bytes_total" [] "bytes"

@@ -21,6 +21,8 @@ use crate::local_copy;
 
 /// Pause before the coordination service is asked again after it could not be reached.
 const COORDINATION_RETRY: Duration = Duration::from_secs(1);
+/// How long after it was ordered an address is ordered again that the document still does not say.
+const ADDRESS_ORDERED_AGAIN: Duration = Duration::from_secs(30);
 /// How many nodes are asked for a document that a request has named, and how long each may take.
 const CATCH_UP_NODES_MAX: usize = 3;
 const CATCH_UP_PATIENCE: Duration = Duration::from_millis(200);
@@ -129,6 +131,17 @@ impl Node {
         self.register_in(&*session).await
     }
 
+    /// Whether so much time has passed since its address was ordered that it may be again: a headmaster sees to it.
+    fn may_order_address(&self) -> bool {
+        let now = self.ports.clock.now();
+        let mut ordered = self.address_ordered.lock();
+        let may = ordered.is_none_or(|at| now.since(at) >= ADDRESS_ORDERED_AGAIN);
+        if may {
+            *ordered = Some(now);
+        }
+        may
+    }
+
     /// Registers the node under this session. False when that was not possible.
     pub(super) async fn register_in(&self, session: &dyn CoordinationService) -> bool {
         let view = self.replica.view().get();
@@ -144,12 +157,10 @@ impl Node {
                     tracing::warn!(%error, "coordination service not told of this start");
                     return false;
                 }
-                joining::readdress(session, (view.cluster(), entry), &active.node).await.unwrap_or_else(
-                    |error| {
-                        tracing::error!(%error, "new address not written to the cluster document");
-                        false
-                    },
-                )
+                if *entry != active.node && !self.may_order_address() {
+                    return false;
+                }
+                joining::readdress(session, (entry, &active.node), self.ports.clock.wall().0).await
             }
             // Its own session before, after an outage; or, where a directory was copied, the copy.
             Err(RegisterError::AlreadyActive { other: Some(other), .. })

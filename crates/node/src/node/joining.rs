@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use coordination::documents::{self, ActiveNode, ReadError, RegisterError};
 use coordination::{CoordinationError, CoordinationService};
+use model::order::Order;
 use model::{Cluster, Node, NodeId, PartitionId, Store};
 use protocol::antientropy::merkle::Tree;
 use protocol::collection::{Remembered, Start, judge_start};
@@ -180,7 +181,8 @@ async fn introduce(
         };
     }
     ask_again(config, coordination, (identity, standing)).await?;
-    readdress(coordination, (cluster, entry), &active.node).await
+    // Another address is ordered when the node follows its documents.
+    Ok(*entry == active.node)
 }
 
 /// Asks about the node's past once more, now that the node is registered: what is read from here on is no older than
@@ -400,34 +402,24 @@ pub(super) async fn find_cluster(
     }
 }
 
-/// Makes the cluster document say where the node is, which must be registered: then it is the only one with its id. False
-/// when the service could not be asked, or holds an older document than the node: it is done later.
+/// Orders that the cluster document says where the node is, unless it does. The node must be registered: then it is the only
+/// one with its id. The order is carried out when a headmaster sees to it; false until the document says so.
 pub(super) async fn readdress(
     coordination: &dyn CoordinationService,
-    (known, entry): (&Cluster, &Node),
-    me: &Node,
-) -> Result<bool, StartError> {
+    (entry, me): (&Node, &Node),
+    now_ms: u64,
+) -> bool {
     if entry == me {
-        return Ok(true);
+        return true;
     }
-    match documents::readdress(coordination, me, Some(known)).await {
-        Ok(cluster) => {
-            tracing::info!(
-                node = %me.id,
-                native = me.native,
-                generation = cluster.generation.0,
-                "new address written to the cluster document"
-            );
-            Ok(true)
-        }
-        Err(error)
-            if error.is_moving() || error.is_older() || error.coordination().is_some_and(is_passing) =>
-        {
-            tracing::warn!(%error, "new address not written to the cluster document");
-            Ok(false)
-        }
-        Err(error) => Err(error.into()),
+    let (node, native, resp) = (me.id, me.native.clone(), me.resp.clone());
+    tracing::info!(%node, native, "new address of this node ordered");
+    let order = Order::Readdress { node, native, resp };
+    if let Err(error) = documents::orders::give(coordination, order, &format!("{node} itself"), now_ms).await
+    {
+        tracing::warn!(%error, "new address of this node not ordered");
     }
+    false
 }
 
 /// Whether the service may answer otherwise after a while.

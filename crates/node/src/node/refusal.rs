@@ -2,7 +2,7 @@
 //!
 //! Must never: leave the reader without what to do next.
 
-use coordination::documents::{AddressTaken, MembershipError, ReadError, RegisterError};
+use coordination::documents::{AddressTaken, ReadError, RegisterError};
 use model::{Epoch, NodeId};
 use storage::StorageError;
 use thiserror::Error;
@@ -52,9 +52,6 @@ pub enum StartError {
     /// Another node has the address that this one claims.
     #[error(transparent)]
     AddressTaken(#[from] AddressTaken),
-    /// The node's new address could not be written to the cluster document.
-    #[error("cannot write this node's new address to the cluster document: {0}")]
-    Readdress(#[from] MembershipError),
     /// There is no cluster document, neither in the coordination service nor as a local copy.
     #[error(
         "cannot find the cluster document: the coordination service has none ({detail}), and neither has the data \
@@ -123,8 +120,7 @@ pub enum StartError {
     /// The cluster document says that this node is gone.
     #[error(
         "{node} of cluster {cluster:?} was declared dead, and others take its place: it must not serve what it held; choose \
-             an empty directory for a new node, or, while its data was not moved, take the declaration back with \
-             `tontine node recommission {}`", .node.0
+             an empty directory for a new node"
     )]
     Gone {
         /// This node.

@@ -10,7 +10,7 @@ use std::collections::btree_map::Entry;
 use model::{Cluster, Generation, NodeId, PartitionId, StoreName, Token};
 use protocol::rebalance::Entered;
 use protocol::rebalance::entering::{Part, left_to_merge, takes_part};
-use wire::messages::PartitionEntered;
+use protocol::report::PartitionEntered;
 
 use crate::view::View;
 
@@ -102,10 +102,14 @@ impl Entering {
     }
 
     /// How far it is with each partition; `is_whole` says whether all of a bucket is here.
-    pub(crate) fn told(&self, view: &View, is_whole: impl Fn(PartitionId) -> bool) -> Vec<PartitionEntered> {
+    pub(crate) fn report(
+        &self,
+        view: &View,
+        is_whole: impl Fn(PartitionId) -> bool,
+    ) -> Vec<PartitionEntered> {
         let told = |(id, (buckets, one)): (PartitionId, (Vec<PartitionId>, One))| {
             let whole = buckets.into_iter().all(&is_whole);
-            PartitionEntered::of(id, &Entered { whole, ..one.entered }, one.came)
+            PartitionEntered::of(id, Entered { whole, ..one.entered }, one.came)
         };
         self.by_partition(view).into_iter().map(told).collect()
     }
@@ -181,11 +185,11 @@ mod tests {
         let buckets: Vec<PartitionId> = entering.0.keys().copied().collect();
         assert_eq!(buckets.len(), 4);
         for (position, bucket) in buckets.iter().enumerate() {
-            let told = entering.told(&view, |_| true);
+            let told = entering.report(&view, |_| true);
             assert!(told.iter().all(|one| one.merged.is_empty()), "{position} of 4 buckets: {told:?}");
             let store = &view.stores()[0].definition().name;
             entering.merged(store, *bucket, (nodes[1], generation));
         }
-        assert!(!entering.told(&view, |_| true)[0].merged.is_empty());
+        assert!(!entering.report(&view, |_| true)[0].merged.is_empty());
     }
 }

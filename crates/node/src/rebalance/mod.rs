@@ -13,7 +13,7 @@ pub(crate) mod leaving;
 
 use std::collections::BTreeMap;
 
-use wire::messages::{Leftover, MovesGot};
+use protocol::report::{Leftover, MovesReport};
 
 use crate::antientropy::AntiEntropy;
 use crate::stores::{LocalStore, ReadOnly};
@@ -24,8 +24,8 @@ use protocol::rebalance::entering::Part;
 
 pub(crate) use entering::{Entering, begun};
 
-/// How far this node is, for whoever decides about steps.
-pub(crate) fn told(antientropy: &AntiEntropy) -> MovesGot {
+/// How far this node is, by which steps are decided.
+pub(crate) fn report(antientropy: &AntiEntropy) -> MovesReport {
     let replica = antientropy.replica();
     // Before anything else: what is said of later documents then says too little, never too much.
     let adopted = replica.view().adopted();
@@ -38,22 +38,16 @@ pub(crate) fn told(antientropy: &AntiEntropy) -> MovesGot {
         })
     };
     let is_whole = |id| entering::has_records(&view, id) && has_artifacts(id);
-    let entered = antientropy.refill().lock().entering().told(&view, is_whole);
+    let entered = antientropy.refill().lock().entering().report(&view, is_whole);
     let leftovers = view.stores().iter().flat_map(|store| {
         let mut left: BTreeMap<PartitionId, u64> = BTreeMap::new();
         for (bucket, records) in leftovers(&view, store, replica.node()) {
             *left.entry(view.owner(bucket).id).or_default() += records;
         }
-        let store = store.reference();
+        let store = &store.definition().name;
         left.into_iter().map(|(partition, records)| Leftover { store: store.clone(), partition, records })
     });
-    MovesGot {
-        incarnation: antientropy.incarnation(),
-        adopted,
-        entered,
-        leftovers: leftovers.collect(),
-        hints,
-    }
+    MovesReport { adopted, entered, leftovers: leftovers.collect(), hints }
 }
 
 /// Whether this node may answer for a partition that it enters from what a read-only store serves and keeps. What was never

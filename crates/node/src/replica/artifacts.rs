@@ -41,7 +41,7 @@ impl Replica {
             // By the newer document the key may lie elsewhere.
             return Err(superseded(&view, *generation));
         }
-        let generation = view.cluster().generation.into();
+        let generation = view.cluster().generation;
         Ok(ReplicaGot { generation, epoch: self.epochs().tag(), sets })
     }
 

@@ -1,5 +1,6 @@
 //! The client library against real nodes. Its tests are here because the crate `client` knows no node.
 
+use protocol::report::Parts;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -244,7 +245,7 @@ async fn a_client_goes_on_while_a_node_is_away_and_finds_it_again() {
         cluster.start_again(round).await;
         let id = NodeId(u32::try_from(round).unwrap() + 1);
         // It is asked again as soon as somebody tries it and it answers.
-        while client.status(id).await.is_err() {
+        while client.report(id, Parts::default()).await.is_err() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         while store.get_with("k", &required(3)).await.is_err() {

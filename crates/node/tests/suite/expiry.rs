@@ -1,5 +1,6 @@
 //! Values that expire: gone from every node after their time, index and bytes, and not back with a late message.
 
+use protocol::report::Parts;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -46,11 +47,9 @@ async fn expired_keys_leave_nothing_behind_on_any_node() {
         assert_eq!(found.value().is_some(), number % 6 == 0 || number == 1 || number == 2, "k{number}");
     }
     for node in &cluster.nodes {
-        let status: serde_json::Value = serde_json::from_slice(&node.status()).unwrap();
-        let store = &status["stores"][0];
-        assert_eq!(store["expiring_keys"], 0, "{store}");
-        let reaped = (&store["expired_values_reaped_total"], &store["expired_bytes_reaped_total"]);
-        assert_eq!(reaped.0.as_u64().unwrap() * 5, reaped.1.as_u64().unwrap());
+        let store = &node.report(Parts::STATUS).status.unwrap().stores[0];
+        assert_eq!(store.expiring_keys, 0, "{store:?}");
+        assert_eq!(store.expired_values_reaped_total * 5, store.expired_bytes_reaped_total);
         let text = node.metrics().text();
         for name in ["keys_pending", "values_reaped_total", "bytes_reaped_total"] {
             assert!(text.contains(&format!("tontine_expiry_{name}")), "{name}");

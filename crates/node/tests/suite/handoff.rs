@@ -8,6 +8,7 @@ use client::ClientOptions;
 use model::{Cluster, Generation, NodeId, Ring};
 use node::Node;
 use node::stores::KeyPlace;
+use protocol::report::{Parts, Status};
 
 use crate::cluster::{PATIENCE, RunningCluster, store};
 use crate::support::{order, values};
@@ -25,8 +26,8 @@ fn hints(node: &Node) -> u64 {
     node.replica().hints().pending().into_iter().map(|(_, count)| count).sum()
 }
 
-fn status(node: &Node) -> serde_json::Value {
-    serde_json::from_slice(&node.status()).unwrap()
+fn status(node: &Node) -> Status {
+    node.report(Parts::STATUS).status.unwrap()
 }
 
 fn kinds(node: &Node) -> Vec<&'static str> {
@@ -82,7 +83,7 @@ async fn hints_reach_their_target_and_are_gone_then() {
     }
     wait_until("no event tells of it", || kinds(holder).contains(&"hints-drained")).await;
     assert!(kinds(holder).contains(&"hints-parked"));
-    assert_eq!(status(holder)["hints"].as_array().unwrap().len(), 0);
+    assert_eq!(status(holder).hints.len(), 0);
     assert!(holder.metrics().text().contains("tontine_handoff_hints_delivered_total 300"));
 }
 
@@ -202,7 +203,7 @@ async fn at_the_limit_hints_are_refused_and_counted_and_writes_succeed() {
     assert!(holders.iter().all(|node| hints(node) == 0));
     let told = |node: &Node| kinds(node).contains(&"hints-refused");
     wait_until("no event tells of it", || holders.iter().any(|node| told(node))).await;
-    let counted: u64 = holders.iter().map(|node| status(node)["hints_refused_total"].as_u64().unwrap()).sum();
+    let counted: u64 = holders.iter().map(|node| status(node).hints_refused_total).sum();
     assert!(counted >= 20);
 }
 

@@ -53,7 +53,7 @@ fn kinds(node: &Node) -> Vec<&'static str> {
 
 /// Waits until the node knows what it holds.
 async fn refilled(node: &Node) {
-    while node.antientropy().status()["refill"]["partitions_left"].as_u64().is_some_and(|left| left > 0) {
+    while node.antientropy().report().refill.is_some_and(|refill| refill.is_under_way()) {
         tokio::time::sleep(std::time::Duration::from_millis(5)).await;
     }
 }
@@ -314,7 +314,7 @@ async fn a_store_or_the_hints_whose_directory_is_gone_are_lost_and_the_event_nam
             let found = kinds(&node);
             assert!(found.contains(&told) && !found.contains(&"disk-lost"), "{lost}: {found:?}");
             assert!(node.incarnation() > first, "what it stamped may be out there");
-            assert_eq!(!node.antientropy().status()["refill"].is_null(), told == "store-lost", "{lost}");
+            assert_eq!(node.antientropy().report().refill.is_some(), told == "store-lost", "{lost}");
             assert_eq!(holds(&node, b"k"), told == "hints-lost");
             node.stop().await.unwrap();
             end(&disk, node);

@@ -68,12 +68,12 @@ async fn many_keys_are_written_at_a_node_that_refills() {
     cluster.stop(2).await;
     cluster.stop(0).await;
     cluster.start_again(0).await;
-    let refill = cluster.nodes[0].antientropy().status()["refill"]["partitions_left"].clone();
-    assert_eq!(refill, 8, "it waits for the third node");
+    let refill = cluster.nodes[0].antientropy().report().refill.map(|refill| refill.partitions_left);
+    assert_eq!(refill, Some(8), "it waits for the third node");
     let keys = keys_of_the_first(&cluster, "k", 300);
     many_keys_are_written(&mut cluster.redis(0), &keys).await;
-    let refill = cluster.nodes[0].antientropy().status()["refill"]["partitions_left"].clone();
-    assert_eq!(refill, 8, "it still does");
+    let refill = cluster.nodes[0].antientropy().report().refill.map(|refill| refill.partitions_left);
+    assert_eq!(refill, Some(8), "it still does");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

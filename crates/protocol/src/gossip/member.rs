@@ -7,6 +7,7 @@ use std::fmt;
 use std::time::Duration;
 
 use model::{Moment, NodeId};
+use serde::{Deserialize, Serialize};
 
 use super::phi::Window;
 use super::row::Row;
@@ -24,7 +25,8 @@ pub const LATE_AFTER: Duration = Duration::from_millis(500);
 pub const EXCHANGES_MISSED_MAX: u32 = 3;
 
 /// What is believed about a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum State {
     /// Requests go there.
     Alive,

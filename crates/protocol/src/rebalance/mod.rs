@@ -11,6 +11,8 @@
 
 pub mod entering;
 mod facts;
+pub mod lengths;
+pub mod lint;
 pub mod planner;
 pub mod steps;
 

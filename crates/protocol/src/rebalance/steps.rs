@@ -21,6 +21,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
+pub use model::plan::Waiting;
 use model::routing::{replicas_before, replicas_to_come};
 use model::{
     Cluster, ClusterError, Coming, Generation, NodeId, Partition, PartitionId, Ring, Step, Store, StoreName,
@@ -35,68 +36,6 @@ mod explore;
 mod numbers;
 
 pub use numbers::{back_with_numbers, begin_numbers, numbers_blocked_by};
-
-/// Whom a step waits for. A partition that waits names each store and each node that holds it up.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Waiting {
-    /// A node that enters has yet to bring the partition in.
-    Copy {
-        /// The node.
-        node: NodeId,
-    },
-    /// A node that enters has yet to compare with old replicas that refuse what is older than the present step.
-    Compare {
-        /// The store.
-        store: StoreName,
-        /// The node that enters.
-        node: NodeId,
-        /// The old replica whose place it takes: that one is enough.
-        with: Option<NodeId>,
-        /// Otherwise: old replicas that it has not merged with, and how many of them it must.
-        others: Vec<NodeId>,
-        /// How many of the others.
-        missing: usize,
-    },
-    /// Old replicas have yet to adopt the document of the present step: those left could still answer older gets.
-    Adopt {
-        /// The store.
-        store: StoreName,
-        /// Old replicas that have not adopted it.
-        nodes: Vec<NodeId>,
-        /// How many of them must.
-        missing: usize,
-        /// The generation that they must adopt.
-        generation: Generation,
-    },
-}
-
-impl fmt::Display for Waiting {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Waiting::Copy { node } => write!(f, "{node} is still copying the partition"),
-            Waiting::Compare { store, node, with: Some(with), others, missing } => write!(
-                f,
-                "{node} must compare store {} with {with}, or with {missing} of {}",
-                store.as_str(),
-                names(others)
-            ),
-            Waiting::Compare { store, node, with: None, others, missing } => {
-                write!(f, "{node} must compare store {} with {missing} of {}", store.as_str(), names(others))
-            }
-            Waiting::Adopt { store, nodes, missing, generation } => write!(
-                f,
-                "{missing} of {} must adopt generation {} before older gets of store {} end",
-                names(nodes),
-                generation.0,
-                store.as_str()
-            ),
-        }
-    }
-}
-
-fn names(nodes: &[NodeId]) -> String {
-    nodes.iter().map(NodeId::to_string).collect::<Vec<_>>().join(", ")
-}
 
 /// What may follow a document.
 #[derive(Clone, Debug, PartialEq, Eq)]

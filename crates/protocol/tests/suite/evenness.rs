@@ -146,7 +146,7 @@ fn a_place_that_nobody_below_its_quota_can_take_goes_to_the_node_that_holds_leas
 #[test]
 fn a_list_has_all_replicas_and_as_many_fallbacks_as_are_listed() {
     let eight = cluster(8, &["a"; 9], 8, 3);
-    for one in &spread(&eight).moves {
+    for one in spread(&eight).moves() {
         assert_eq!(one.to.len(), 3 + model::limits::FALLBACKS_LISTED, "{}", one.partition);
     }
     assert_eq!(eight.ring.get(PartitionId(0)).unwrap().nodes.len(), 6);
@@ -156,15 +156,11 @@ fn a_list_has_all_replicas_and_as_many_fallbacks_as_are_listed() {
 fn a_cluster_that_never_had_enough_nodes_keeps_what_it_has_and_is_not_made_smaller() {
     let two = cluster(4, &["a"; 2], 2, 3);
     assert!(spread(&two).is_empty(), "{}", told(&spread(&two)));
-    check(
-        &two,
-        Wish::Drain { nodes: vec![NodeId(2)] },
-        expect!["1 nodes would be left to hold data, and 2 replicas are needed"],
-    );
+    check(&two, Wish::Drain { nodes: vec![NodeId(2)] }, expect!["TooFewNodes { left: 1, needed: 2 }"]);
     check(
         &two,
         Wish::Drain { nodes: [1, 2].map(NodeId).to_vec() },
-        expect!["0 nodes would be left to hold data, and 2 replicas are needed"],
+        expect!["TooFewNodes { left: 0, needed: 2 }"],
     );
     let joined = cluster(4, &["a"; 3], 2, 3);
     assert_eq!((spread(&joined).copies(), places(&joined)), (4, vec![4; 3]), "a third replica of each");

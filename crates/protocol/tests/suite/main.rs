@@ -13,6 +13,7 @@ mod get_transcripts;
 mod gossip;
 mod gossip_alone;
 mod handoffs;
+mod headmaster;
 mod merkle;
 mod multi;
 mod numbers;

@@ -51,7 +51,24 @@ fn merged(facts: &mut Facts, node: u32, generation: Generation, sources: &[u32])
 
 fn waits(outcome: &Outcome) -> Vec<String> {
     assert_eq!(outcome.next, None);
-    outcome.waiting.iter().flat_map(|(_, waiting)| waiting.iter().map(Waiting::to_string)).collect()
+    outcome.waiting.iter().flat_map(|(_, waiting)| waiting.iter().map(waiting_for)).collect()
+}
+
+/// Whom a step waits for, as these tests write it.
+pub(super) fn waiting_for(waiting: &Waiting) -> String {
+    let names = |nodes: &[NodeId]| nodes.iter().map(NodeId::to_string).collect::<Vec<_>>().join(", ");
+    match waiting {
+        Waiting::Copy { node } => format!("{node} is still copying the partition"),
+        Waiting::Compare { store, node, with, others, missing } => {
+            let with = with.map_or_else(String::new, |with| format!("{with}, or with "));
+            format!("{node} must compare store {store} with {with}{missing} of {}", names(others))
+        }
+        Waiting::Adopt { store, nodes, missing, generation } => format!(
+            "{missing} of {} must adopt generation {} before older gets of store {store} end",
+            names(nodes),
+            generation.0
+        ),
+    }
 }
 
 #[test]
@@ -132,7 +149,10 @@ fn a_plan_says_beforehand_which_steps_wait_for_a_node_that_is_away() {
     let blocked = |cluster: &Cluster, away: u32| {
         let partition = cluster.ring.get(MOVED).unwrap();
         let blocked = steps::blocked_by(cluster, partition, &ids([1, 2, 4]), &[NodeId(away)]);
-        blocked.into_iter().map(|(step, waiting)| format!("{step}: {waiting}")).collect::<Vec<_>>()
+        blocked
+            .into_iter()
+            .map(|(step, waiting)| format!("{step}: {}", waiting_for(&waiting)))
+            .collect::<Vec<_>>()
     };
     for away in 1..=3 {
         assert_eq!(blocked(&cluster(3, 2, 2), away), [""; 0], "one of three may be away");

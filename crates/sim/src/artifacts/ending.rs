@@ -197,6 +197,7 @@ mod tests {
         let story = async move {
             stage.found().await;
             (0..3).for_each(|position| stage.start(position));
+            crate::headmasters::stand_until(&stage, process, stage.executor.now());
             while !stage.all_up() {
                 stage.executor.sleep(LOOK_AGAIN).await;
             }

@@ -150,11 +150,9 @@ impl World {
     pub fn tell_of_damage(&self) {
         for (position, machine) in self.machines.iter().enumerate() {
             let Some(node) = self.node(position) else { continue };
-            let status = node.antientropy().status();
-            let trees = status["trees"].as_array().into_iter().flatten();
-            let repaired: u64 = trees.filter_map(|trees| trees["repaired_records_total"].as_u64()).sum();
-            let (found, hints) =
-                (&status["scrub"]["corrupt_records_total"], node.replica().hints().damaged());
+            let repair = node.antientropy().report();
+            let repaired: u64 = repair.trees.iter().map(|trees| trees.repaired_records_total).sum();
+            let (found, hints) = (repair.scrub.corrupt_records_total, node.replica().hints().damaged());
             self.tell(format!(
                 "{}: the scrub found {found} corrupt records, {repaired} were repaired, {hints} hints forgotten",
                 machine.id

@@ -1,5 +1,6 @@
 //! Anti-entropy, scrub and refilling, each in a cluster of its own where nothing else heals.
 
+use protocol::report::RepairReport;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -36,8 +37,8 @@ fn tear(world: &World, position: usize) {
     disk.plant(&path, &bytes[..bytes.len() - 9]);
 }
 
-fn progress(world: &World, position: usize) -> serde_json::Value {
-    world.node(position).expect("it runs").antientropy().status()
+fn progress(world: &World, position: usize) -> RepairReport {
+    world.node(position).expect("it runs").antientropy().report()
 }
 
 #[test]
@@ -63,11 +64,11 @@ fn the_trees_claim_equality_while_a_record_is_missing_and_the_scrub_finds_it() {
         assert!(held(&world, 1, &keys[7]).is_empty());
         // Comparing cannot see it: the tree says what was there.
         let node = world.node(1).expect("it runs");
-        let wrong = || progress(&world, 1)["scrub"]["wrong_leaves_total"].as_u64();
-        assert_eq!(wrong(), Some(0));
+        let wrong = || progress(&world, 1).scrub.wrong_leaves_total;
+        assert_eq!(wrong(), 0);
         let read = node.antientropy().scrub_now().await;
         assert!(read >= 29, "{read} records read");
-        assert_eq!(wrong(), Some(1));
+        assert_eq!(wrong(), 1);
         equal(&world, &keys).await;
         let kinds: Vec<_> = node.events().after(0, 1000).into_iter().map(|e| e.event.kind()).collect();
         assert!(kinds.contains(&"leaves-recounted"), "{kinds:?}");
@@ -89,16 +90,13 @@ fn equal_replicas_exchange_nothing_again_however_many_wrote() {
         equal(&world, &keys).await;
         let entries = held(&world, 0, &keys[0]).vector().entries().len();
         assert!(entries >= 2, "{entries} actors wrote the first key");
-        let compared = |position: usize| progress(&world, position)["peers"].clone();
         // A whole period later everybody has compared with everybody, and found nothing.
         world.executor.sleep(Duration::from_secs(10)).await;
         for position in 0..2 {
-            let peers = compared(position);
-            let ended = peers.as_array().expect("a list");
-            assert_eq!(ended.len(), 2 - position, "{peers}");
-            for peer in ended {
-                assert_eq!(peer["outcome"]["keys_differing"], 0, "{peers}");
-                assert_eq!(peer["outcome"]["complete"], true, "{peers}");
+            let peers = progress(&world, position).peers;
+            assert_eq!(peers.len(), 2 - position, "{peers:?}");
+            for peer in &peers {
+                assert_eq!((peer.outcome.keys_differing, peer.outcome.complete), (0, true), "{peers:?}");
             }
         }
     });
@@ -146,8 +144,8 @@ fn a_coordinator_clash_after_disk_loss_does_not_happen_and_gets_are_refused_unti
         for (key, before) in keys.iter().zip(dots) {
             assert_eq!(held(&world, 2, key), before);
         }
-        let status = progress(&world, 2)["refill"].clone();
-        assert_eq!(status["partitions_left"], 0, "{status}");
+        let refill = progress(&world, 2).refill.expect("its disk was lost");
+        assert_eq!(refill.partitions_left, 0, "{refill:?}");
         // Whatever it stamps now, no dot was there before: a second version under an old dot would pass for the first.
         let known: BTreeSet<Dot> = keys.iter().flat_map(|key| dots_of(&held(&world, 2, key))).collect();
         let incarnation = world.node(2).expect("it runs").incarnation();
@@ -256,7 +254,7 @@ fn a_copy_of_a_cleanly_stopped_directory_is_noticed_and_set_aside() {
         until(&world, "all nodes stand", || world.all_up()).await;
         assert!(world.node(2).expect("it runs").incarnation() > before);
         equal(&world, &keys).await;
-        assert_eq!(progress(&world, 2)["refill"]["partitions_left"], 0);
+        assert_eq!(progress(&world, 2).refill.expect("it was restored").partitions_left, 0);
         let told = world.node(2).expect("it runs").events().after(0, 1000);
         let kinds: Vec<_> = told.into_iter().map(|e| e.event.kind()).collect();
         assert!(kinds.contains(&"rollback-noticed") && kinds.contains(&"contents-set-aside"), "{kinds:?}");
@@ -330,17 +328,10 @@ fn a_flipped_bit_is_found_by_the_scrub_and_repaired_from_a_replica() {
         assert!(flipped, "the value is on the disk");
         let node = world.node(1).expect("it runs");
         node.antientropy().scrub_now().await;
-        assert_eq!(progress(&world, 1)["scrub"]["corrupt_records_total"], 1);
+        assert_eq!(progress(&world, 1).scrub.corrupt_records_total, 1);
         equal(&world, &keys).await;
-        let repaired = || {
-            let trees = progress(&world, 1)["trees"].clone();
-            trees
-                .as_array()
-                .expect("a list")
-                .iter()
-                .map(|t| t["repaired_records_total"].as_u64().unwrap_or(0))
-                .sum::<u64>()
-        };
+        let repaired =
+            || progress(&world, 1).trees.iter().map(|trees| trees.repaired_records_total).sum::<u64>();
         until(&world, "the repair is counted", || repaired() == 1).await;
     });
 }

@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use client::{Client, ClientError, ClientOptions};
-use control::headmaster::asking::Asking;
-use control::headmaster::office::{Office, OfficeOptions};
+use control::headmaster::election::Candidate;
+use control::headmaster::office::OfficeOptions;
+use control::headmaster::tenure::serve;
 use coordination::documents;
 use futures_util::future::select;
 use model::readonly::Order;
@@ -102,12 +103,12 @@ pub(crate) async fn order(world: &World, client: &Client, order: Order) {
         let error = match client.order_artifacts(&order).await {
             Ok(_) => return,
             // What was not confirmed was done.
-            Err(ClientError::Failed { code: ErrorCode::ArtifactRefused, detail })
-                if detail.contains("served already") || detail.contains("not greater") =>
+            Err(ClientError::Refused { refusal })
+                if ["artifact-served", "artifact-not-greater", "store-exists"]
+                    .contains(&&*refusal.code()) =>
             {
                 return;
             }
-            Err(ClientError::Failed { code: ErrorCode::StoreRefused, .. }) => return,
             Err(error) => error,
         };
         assert!(world.executor.now() < give_up, "never done: {order:?}: {error}");
@@ -169,11 +170,11 @@ async fn conduct(world: Arc<World>, seed: u64, record: Record) {
     let process = world.executor.process();
     while !record.stop.load(Ordering::Relaxed) {
         let ports = world.ports(Host(100), process, Arc::new(WallClock::default()));
-        let reports = Arc::new(Asking::new(ports.clone()));
         let service = Arc::new(world.service.open());
-        let mut office = Office::new(service, ports.clock, reports, OfficeOptions { admits: false });
+        let candidate = Candidate::new("conductor".to_owned());
+        let tenure = serve(service, &ports, &candidate, OfficeOptions { admits: false });
         let life = world.executor.sleep(dice.millis(100, 3000));
-        select(pin!(office.hold()), pin!(life)).await;
+        select(pin!(tenure), pin!(life)).await;
     }
 }
 
@@ -305,6 +306,8 @@ pub(crate) fn told(seed: u64, story: Story) -> Record {
     let kept = record.clone();
     play(setup(seed), move |world, client| async move {
         tamper(&world, story.plant, &record);
+        let conducting = conduct(world.clone(), seed, record.clone());
+        world.executor.spawn(world.executor.process(), Box::pin(conducting));
         order(&world, &client, Order::Create { store: name(), replicas: 3, kept: None }).await;
         let knows = |position| {
             world.node(position).is_some_and(|node| node.replica().view().get().read_only("words").is_some())
@@ -314,8 +317,6 @@ pub(crate) fn told(seed: u64, story: Story) -> Record {
             let reading = read_on(world.clone(), record.clone(), reader, story.plant);
             world.executor.spawn(world.executor.process(), Box::pin(reading));
         }
-        let conducting = conduct(world.clone(), seed, record.clone());
-        world.executor.spawn(world.executor.process(), Box::pin(conducting));
         let all = || record.connected.load(Ordering::Relaxed) == READERS;
         until(&world, "all readers are connected", all).await;
         let mut dice = Dice::apart(seed, 77);
@@ -429,9 +430,9 @@ fn pushes_swaps_and_rollbacks_under_harm_mix_nothing() {
 fn what_a_source_has_in_place_of_what_was_ordered_never_goes_live() {
     play(setup(7), |world, client| async move {
         let record = Record::default();
-        order(&world, &client, Order::Create { store: name(), replicas: 3, kept: None }).await;
         let conducting = conduct(world.clone(), 7, record.clone());
         world.executor.spawn(world.executor.process(), Box::pin(conducting));
+        order(&world, &client, Order::Create { store: name(), replicas: 3, kept: None }).await;
         let (source, manifest) = built(&world, 1).await;
         let true_one = world.sources.take(&source).expect("it was put there");
         built_as(&world, 1, 9).await;

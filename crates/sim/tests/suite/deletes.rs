@@ -1,5 +1,6 @@
 //! Deletes that stay deleted, whatever comes late: told one by one, where random runs only may meet it.
 
+use protocol::report::Parts;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -60,11 +61,10 @@ fn a_delete_while_a_replica_is_down_stays_deleted_when_it_returns() {
         world.executor.sleep(Duration::from_secs(60)).await;
         assert!(keys.iter().all(|key| held(&world, 0, key).is_deleted()));
         // None is begun that cannot be completed: its guards would be in the way of those that can.
-        let status = world.node(0).expect("it runs").status();
-        let status: serde_json::Value = serde_json::from_slice(&status).expect("a status is JSON");
-        let collection = &status["collection"];
-        assert_eq!(collection["waits_for"], 3, "{collection}");
-        assert!(collection["rounds_broken_total"].as_u64() <= Some(1), "{collection}");
+        let status = world.node(0).expect("it runs").report(Parts::STATUS).status;
+        let collection = status.and_then(|status| status.collection).expect("a started node collects");
+        assert_eq!(collection.waits_for, Some(NodeId(3)), "{collection:?}");
+        assert!(collection.rounds_broken_total <= 1, "{collection:?}");
         world.start(2);
         until(&world, "all nodes stand", || world.all_up()).await;
         shows_none(&client, &keys).await;

@@ -1,5 +1,6 @@
 //! Artifacts are fetched while sources fail, lie and vanish, replicas lie, and nodes are killed in mid-fetch.
 
+use protocol::report::Parts;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -13,6 +14,7 @@ use runtime::DiskError;
 use runtime::disk::simulated::SimulatedDisk;
 use sim::cluster::World;
 use sim::dice::Dice;
+use sim::headmasters;
 use wire::messages::{Response, decode_response, encode_response};
 
 use crate::artifacts::{built_of, name, order};
@@ -25,7 +27,8 @@ const VALUE_BYTES: usize = 60_000;
 const ALL: u64 = KEYS as u64 * VALUE_BYTES as u64;
 
 /// Builds a table of some megabytes, and has all nodes stage it.
-async fn staged(world: &World, client: &Client) -> (String, ManifestDigest) {
+async fn staged(world: &Arc<World>, client: &Client) -> (String, ManifestDigest) {
+    headmasters::stand_until(world, world.executor.process(), world.executor.now());
     order(world, client, Order::Create { store: name(), replicas: 3, kept: None }).await;
     let value = |line: usize| {
         (0..VALUE_BYTES).map(|at| (at as u64 * 31 + line as u64 * 7919).to_le_bytes()[1]).collect()
@@ -175,8 +178,8 @@ fn a_bug_in_fetching_ends_one_attempt_and_not_the_task() {
         let (_, manifest) = staged(&world, &client).await;
         world.executor.sleep(Duration::from_secs(3)).await;
         assert!(!(0..NODES).any(|position| holds(&world, position, manifest)));
-        let told = client.artifacts(world.machines()[0].id()).await.expect("it answers");
-        let told = String::from_utf8(told.to_vec()).expect("it is JSON");
+        let told = client.report(world.machines()[0].id(), Parts::ARTIFACTS).await.expect("it answers");
+        let told = format!("{told:?}");
         assert!(told.contains("a bug in fetching: a planted bug"), "{told}");
         panics.store(false, Ordering::Relaxed);
         until_all_hold(&world, manifest).await;

@@ -1,5 +1,6 @@
 //! Artifacts upon each other under reads and harm: nodes make chunks of deltas, and what they make is compared.
 
+use protocol::report::Parts;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -108,13 +109,11 @@ async fn child(world: &World, number: u64, says: u64, disk: &SimulatedDisk) -> M
 pub(crate) async fn fetched(client: &Client, number: u64) -> Vec<(u64, u64)> {
     let mut found = Vec::new();
     for node in 1..=3 {
-        let Ok(json) = client.artifacts(NodeId(node)).await else { continue };
-        let told: serde_json::Value = serde_json::from_slice(&json).expect("it is JSON");
-        let artifacts = told["artifacts"].as_array().expect("a list");
-        let of_this = artifacts.iter().find(|artifact| artifact["number"] == number);
+        let Ok(report) = client.report(NodeId(node), Parts::ARTIFACTS).await else { continue };
+        let listed = report.artifacts.expect("it was asked for").listed;
+        let of_this = listed.iter().find(|artifact| artifact.number.0 == number);
         let of_this = of_this.expect("the document lists it");
-        let bytes = |field: &str| of_this[field].as_u64().expect("a number");
-        found.push((bytes("bytes_fetched"), bytes("bytes_fetched_as_deltas")));
+        found.push((of_this.bytes_fetched, of_this.bytes_fetched_as_deltas));
     }
     found
 }

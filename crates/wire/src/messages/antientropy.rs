@@ -40,11 +40,6 @@ impl Field for Span {
     }
 }
 
-fields! {
-    /// Asks how repair stands at the node.
-    pub struct AntiEntropyGet {}
-}
-
 tags! {
     /// What shall happen to repair.
     pub enum AntiEntropyOrder: "an order to repair" {
@@ -60,7 +55,7 @@ tags! {
 }
 
 fields! {
-    /// An order to repair at the node; answered as [`AntiEntropyGet`], about that store and partition.
+    /// An order to repair at the node; answered with its report of repair, about that store and partition.
     pub struct AntiEntropyControl {
         /// Which.
         pub order: AntiEntropyOrder,
@@ -68,14 +63,6 @@ fields! {
         pub store: Option<String>,
         /// Only this partition; all when absent.
         pub partition: Option<PartitionId>,
-    }
-}
-
-fields! {
-    /// How repair stands at the node.
-    pub struct AntiEntropyDocument {
-        /// As JSON, for people and tools.
-        pub json: Bytes,
     }
 }
 

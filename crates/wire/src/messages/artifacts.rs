@@ -9,20 +9,6 @@ use super::store_ref::StoreRef;
 use crate::codec::{fields, tags};
 
 fields! {
-    /// Asks what the node has of each artifact that its cluster document lists.
-    pub struct ArtifactsGet {}
-}
-
-fields! {
-    /// Changes which artifacts a read-only store lists or serves, by a new cluster document that the node publishes, or
-    /// creates such a store. Answered with that document.
-    pub struct ArtifactsOrder {
-        /// `model::readonly::Order` as JSON.
-        pub json: Bytes,
-    }
-}
-
-fields! {
     /// Asks one replica for what an artifact holds. Answered from exactly that one, as a replica-get is.
     pub struct ArtifactGet {
         /// Which store.
@@ -60,14 +46,6 @@ fields! {
         pub records_max: u32,
         /// Bytes of keys and values after which the page ends; it holds at least one record if there is one.
         pub bytes_max: u32,
-    }
-}
-
-fields! {
-    /// What the node has of each artifact.
-    pub struct ArtifactsDocument {
-        /// As JSON, for people and tools.
-        pub json: Bytes,
     }
 }
 

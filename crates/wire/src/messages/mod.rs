@@ -20,33 +20,32 @@ mod artifacts;
 mod collection;
 mod declare;
 mod gossip;
-mod moves;
+mod orders;
+mod report;
 mod request;
 mod response;
 mod store_ref;
 
 pub use antientropy::{
-    AntiEntropyControl, AntiEntropyDocument, AntiEntropyGet, AntiEntropyOrder, KeyDigested, KeyDigests,
-    RecordsGet, RecordsGot, RecordsPage, RecordsPaged, Standing, TreeNoded, TreeNodes, TreeSummed, TreeSums,
+    AntiEntropyControl, AntiEntropyOrder, KeyDigested, KeyDigests, RecordsGet, RecordsGot, RecordsPage,
+    RecordsPaged, Standing, TreeNoded, TreeNodes, TreeSummed, TreeSums,
 };
-pub use artifacts::{
-    ArtifactBytes, ArtifactFile, ArtifactGet, ArtifactRead, ArtifactScan, ArtifactsDocument, ArtifactsGet,
-    ArtifactsOrder,
-};
+pub use artifacts::{ArtifactBytes, ArtifactFile, ArtifactGet, ArtifactRead, ArtifactScan};
 pub use collection::{
     Collect, CollectCandidated, CollectCandidates, CollectConfirm, CollectConfirmed, CollectFence,
     CollectFenced, CollectPlace, CollectRelease, CollectReleased, Collectable, Collected, StaleEpoch,
 };
 pub use gossip::{Gossip, Gossiped};
-pub use moves::{Leftover, MovesGet, MovesGot, PartitionEntered};
+pub use orders::{OfficeGet, OfficeTold, OrderAnswer, OrderGive, OrderTold, PlanGet, PlanTold};
+pub use report::{ReportGet, ReportGot};
 pub use request::{
     ClusterGet, Condition, Delete, DeleteEntry, EventsGet, Get, Hello, MetricsGet, MultiDelete, MultiGet,
-    MultiPut, NodesGet, Peer, Ping, Put, PutEntry, ReplicaGet, ReplicaMerge, Request, RequestOptions, Role,
-    Scan, ScanAfter, StatusGet, StoreCreate, Terms,
+    MultiPut, Peer, Ping, Put, PutEntry, ReplicaGet, ReplicaMerge, Request, RequestOptions, Role, Scan,
+    ScanAfter, Terms,
 };
 pub use response::{
-    ClusterDocument, EventsDocument, Failure, Got, Merged, MetricsText, MultiGot, MultiWritten,
-    NodesDocument, Pong, ReplicaGot, ReplicaMerged, Response, Scanned, StatusDocument, Welcome, Written,
+    ClusterDocument, EventsDocument, Failure, Got, Merged, MetricsText, MultiGot, MultiWritten, Pong,
+    ReplicaGot, ReplicaMerged, Response, Scanned, Welcome, Written,
 };
 pub use store_ref::StoreRef;
 

@@ -4,14 +4,13 @@ use bytes::{BufMut, Bytes, BytesMut};
 use model::{Context, Epoch, Generation, NodeId, PartitionId, Token, VersionSet, WallMillis};
 use smallvec::SmallVec;
 
-use super::antientropy::{
-    AntiEntropyControl, AntiEntropyGet, KeyDigests, RecordsGet, RecordsPage, TreeNodes, TreeSums,
-};
-use super::artifacts::{ArtifactGet, ArtifactRead, ArtifactScan, ArtifactsGet, ArtifactsOrder};
+use super::antientropy::{AntiEntropyControl, KeyDigests, RecordsGet, RecordsPage, TreeNodes, TreeSums};
+use super::artifacts::{ArtifactGet, ArtifactRead, ArtifactScan};
 use super::collection::{Collect, CollectCandidates, CollectConfirm, CollectFence, CollectRelease};
 use super::declare::messages;
 use super::gossip::Gossip;
-use super::moves::MovesGet;
+use super::orders::{OfficeGet, OrderAnswer, OrderGive, PlanGet};
+use super::report::ReportGet;
 use super::store_ref::StoreRef;
 use crate::codec::{Field, Reader, fields, tags};
 use crate::decode_error::DecodeError;
@@ -22,14 +21,14 @@ messages! {
         0x01 Hello "hello",
         0x02 Ping "ping",
         0x03 ClusterGet "cluster-get",
-        0x04 StatusGet "status-get",
-        0x05 NodesGet "nodes-get",
+        0x04 ReportGet "report-get",
         0x06 EventsGet "events-get",
         0x07 MetricsGet "metrics-get",
-        0x08 AntiEntropyGet "repair-get",
         0x09 AntiEntropyControl "repair-control",
-        0x0a StoreCreate "store-create",
-        0x0b MovesGet "moves-get",
+        0x0a OrderGive "order-give",
+        0x0c OrderAnswer "order-answer",
+        0x0d PlanGet "plan-get",
+        0x0e OfficeGet "office-get",
         0x10 Get "get",
         0x11 Put "put",
         0x12 Delete "delete",
@@ -50,8 +49,6 @@ messages! {
         0x3a CollectFence "collect-fence",
         0x3b Collect "collect",
         0x3c CollectRelease "collect-release",
-        0x40 ArtifactsGet "artifacts-get",
-        0x41 ArtifactsOrder "artifacts-order",
         0x42 ArtifactGet "artifact-get",
         0x43 ArtifactRead "artifact-read",
         0x44 ArtifactScan "artifact-scan",
@@ -127,24 +124,6 @@ fields! {
 fields! {
     /// Asks for the newest cluster document that the node knows.
     pub struct ClusterGet {}
-}
-
-fields! {
-    /// Creates a store, by a new cluster document that the node publishes. Answered with that document.
-    pub struct StoreCreate {
-        /// `model::Store` as JSON.
-        pub json: Bytes,
-    }
-}
-
-fields! {
-    /// Asks for the node's own state.
-    pub struct StatusGet {}
-}
-
-fields! {
-    /// Asks what the node believes about all nodes.
-    pub struct NodesGet {}
 }
 
 fields! {

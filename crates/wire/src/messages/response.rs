@@ -4,14 +4,15 @@ use bytes::Bytes;
 use model::{Context, Dot, Epoch, Generation, NodeId, VersionSet};
 use smallvec::SmallVec;
 
-use super::antientropy::{AntiEntropyDocument, KeyDigested, RecordsGot, RecordsPaged, TreeNoded, TreeSummed};
-use super::artifacts::{ArtifactBytes, ArtifactsDocument};
+use super::antientropy::{KeyDigested, RecordsGot, RecordsPaged, TreeNoded, TreeSummed};
+use super::artifacts::ArtifactBytes;
 use super::collection::{
     CollectCandidated, CollectConfirmed, CollectFenced, CollectReleased, Collected, StaleEpoch,
 };
 use super::declare::messages;
 use super::gossip::Gossiped;
-use super::moves::MovesGot;
+use super::orders::{OfficeTold, OrderTold, PlanTold};
+use super::report::ReportGot;
 use super::request::ScanAfter;
 use crate::codec::{Field, Reader, fields, tags};
 use crate::decode_error::DecodeError;
@@ -23,12 +24,12 @@ messages! {
         0x81 Welcome "welcome",
         0x82 Pong "pong",
         0x83 ClusterDocument "cluster-document",
-        0x84 StatusDocument "status-document",
-        0x85 NodesDocument "nodes-document",
+        0x84 ReportGot "report-got",
         0x86 EventsDocument "events-document",
         0x87 MetricsText "metrics-text",
-        0x88 AntiEntropyDocument "repair-document",
-        0x89 MovesGot "moves-got",
+        0x8a OrderTold "order-told",
+        0x8b PlanTold "plan-told",
+        0x8c OfficeTold "office-told",
         0x90 Got "got",
         0x91 Written "written",
         0x93 MultiGot "multi-got",
@@ -48,7 +49,6 @@ messages! {
         0xbb Collected "collected",
         0xbc StaleEpoch "stale-epoch",
         0xbd CollectReleased "collect-released",
-        0xc0 ArtifactsDocument "artifacts-document",
         0xc1 ArtifactBytes "artifact-bytes",
         0xff Failure "failure",
     }
@@ -81,22 +81,6 @@ fields! {
     /// The newest cluster document that the node knows.
     pub struct ClusterDocument {
         /// `model::Cluster` as JSON.
-        pub json: Bytes,
-    }
-}
-
-fields! {
-    /// The node's own state.
-    pub struct StatusDocument {
-        /// As JSON, for people and tools.
-        pub json: Bytes,
-    }
-}
-
-fields! {
-    /// What the node believes about all nodes.
-    pub struct NodesDocument {
-        /// As JSON, for people and tools.
         pub json: Bytes,
     }
 }

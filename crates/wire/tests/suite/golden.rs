@@ -3,6 +3,7 @@
 use bytes::{Bytes, BytesMut};
 use expect_test::{Expect, expect};
 use model::{Epoch, Generation, NodeId, PartitionId, Token, WallMillis};
+use protocol::report::Parts;
 use smallvec::smallvec;
 use wire::ErrorCode;
 use wire::messages::*;
@@ -44,7 +45,7 @@ fn requests_are_pinned() {
     kinds.extend(scan_requests());
     kinds.extend(super::antientropy::requests());
     kinds.extend(super::collection::requests());
-    kinds.extend(super::moves::requests());
+    kinds.extend(super::orders::requests());
     kinds.extend(super::artifacts::requests());
     kinds.extend(account_requests());
     kinds.push(request(
@@ -88,15 +89,9 @@ fn session_requests() -> Vec<u8> {
         "#]],
         ),
         request(
-            StoreCreate { json: Bytes::from_static(b"{}") },
+            ReportGet { parts: Parts::STATUS | Parts::ARTIFACTS },
             expect![[r#"
-            0a ac 02 02 7b 7d                                ....{}
-        "#]],
-        ),
-        request(
-            StatusGet {},
-            expect![[r#"
-            04 ac 02                                         ...
+            04 ac 02 11                                      ....
         "#]],
         ),
     ]
@@ -104,12 +99,6 @@ fn session_requests() -> Vec<u8> {
 
 fn account_requests() -> Vec<u8> {
     vec![
-        request(
-            NodesGet {},
-            expect![[r#"
-            05 ac 02                                         ...
-        "#]],
-        ),
         request(
             EventsGet { run: 9, after: 300, count_max: 100, wait_ms: 1000 },
             expect![[r#"
@@ -353,16 +342,10 @@ fn responses_are_pinned() {
     kinds.extend(replica_responses());
     kinds.extend(super::antientropy::responses());
     kinds.extend(super::collection::responses());
-    kinds.extend(super::moves::responses());
+    kinds.extend(super::orders::responses());
     kinds.extend(super::artifacts::responses());
     let json = Bytes::from_static(b"{}");
     kinds.extend([
-        response(
-            NodesDocument { json: json.clone() },
-            expect![[r#"
-            85 01 02 7b 7d                                   ...{}
-        "#]],
-        ),
         response(
             EventsDocument { json: json.clone() },
             expect![[r#"
@@ -422,7 +405,7 @@ fn session_responses() -> Vec<u8> {
         "#]],
         ),
         response(
-            StatusDocument { json },
+            ReportGot { json },
             expect![[r#"
             84 01 02 7b 7d                                   ...{}
         "#]],

@@ -11,6 +11,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use protocol::antientropy::merkle::{Digest, Span};
 use protocol::gossip::{Load, Row};
+use protocol::report::Parts;
 use wire::ErrorCode;
 use wire::messages::*;
 
@@ -174,14 +175,22 @@ fn plain_request() -> impl Strategy<Value = Request> {
     select(vec![
         Request::Ping(Ping {}),
         ClusterGet {}.into(),
-        StatusGet {}.into(),
-        StoreCreate { json: "{}".into() }.into(),
-        ArtifactsGet {}.into(),
-        ArtifactsOrder { json: "{}".into() }.into(),
-        NodesGet {}.into(),
+        OfficeGet {}.into(),
+        ReportGet { parts: Parts::NODES | Parts(1 << 15) }.into(),
         MetricsGet {}.into(),
-        MovesGet {}.into(),
     ])
+}
+
+/// Orders, and what is asked of them.
+fn order_request() -> impl Strategy<Value = Request> {
+    let (number, wait) = (any::<u64>(), any::<u32>());
+    prop_oneof![
+        (bytes(), "[a-z ]{0,20}", wait)
+            .prop_map(|(json, by, wait_ms)| { OrderGive { json, by, wait_ms }.into() }),
+        (number, wait).prop_map(|(number, wait_ms)| OrderAnswer { number, wait_ms }.into()),
+        (number, any::<bool>(), any::<u64>(), wait)
+            .prop_map(|(number, all, since, wait_ms)| { PlanGet { number, all, since, wait_ms }.into() }),
+    ]
 }
 
 pub fn request() -> impl Strategy<Value = Request> {
@@ -212,6 +221,7 @@ pub fn request() -> impl Strategy<Value = Request> {
     prop_oneof![
         hello().prop_map(Request::from),
         plain_request(),
+        order_request(),
         (head(), bytes()).prop_map(|((store, generation, options), key)| {
             Get { store, generation, options, key }.into()
         }),
@@ -284,7 +294,7 @@ pub fn response() -> impl Strategy<Value = Response> {
     prop_oneof![
         welcome().prop_map(Response::from),
         bytes().prop_map(|json| ClusterDocument { json }.into()),
-        bytes().prop_map(|json| StatusDocument { json }.into()),
+        bytes().prop_map(|json| ReportGot { json }.into()),
         (number(), bytes()).prop_map(|(file_bytes, bytes)| ArtifactBytes { file_bytes, bytes }.into()),
         Just(Response::Pong(Pong {})),
         (any::<u8>(), any::<bool>(), set()).prop_map(|(replicas_answered, sloppy, set)| Got {
@@ -311,7 +321,14 @@ pub fn response() -> impl Strategy<Value = Response> {
             damaged
         }
         .into()),
-        bytes().prop_map(|json| NodesDocument { json }.into()),
+        bytes().prop_map(|json| PlanTold { json }.into()),
+        bytes().prop_map(|json| OfficeTold { json }.into()),
+        (any::<u64>(), bytes(), option::of(bytes())).prop_map(|(number, json, cluster)| OrderTold {
+            number,
+            json,
+            cluster
+        }
+        .into()),
         bytes().prop_map(|json| EventsDocument { json }.into()),
         bytes().prop_map(|text| MetricsText { text }.into()),
         (vec(row(), 0..4), option::of(bytes())).prop_map(|(rows, cluster)| Gossiped { rows, cluster }.into()),
@@ -377,7 +394,6 @@ fn repair_request() -> impl Strategy<Value = Request> {
         AntiEntropyOrder::Look,
     ]);
     prop_oneof![
-        Just(AntiEntropyGet {}.into()),
         (order, option::of(text()), option::of(partition()))
             .prop_map(|(order, store, partition)| AntiEntropyControl { order, store, partition }.into()),
         (store(), generation(), vec((partition(), option::of((digest(), any::<u8>()))), 0..4))
@@ -407,7 +423,6 @@ fn repair_request() -> impl Strategy<Value = Request> {
 fn repair_response() -> impl Strategy<Value = Response> {
     let epoch = any::<u64>().prop_map(Epoch);
     prop_oneof![
-        bytes().prop_map(|json| AntiEntropyDocument { json }.into()),
         (
             (number(), generation()),
             vec((partition(), any::<u8>()), 0..4),
@@ -419,7 +434,6 @@ fn repair_response() -> impl Strategy<Value = Response> {
                 let standing = Standing { incarnation, adopted };
                 TreeSummed { standing, differing, unready, incomplete }.into()
             }),
-        moves_got(),
         vec(option::of(vec(digest(), 0..4)), 0..4).prop_map(|sums| TreeNoded { sums }.into()),
         vec(vec((bytes(), digest()), 0..4), 0..4).prop_map(|keys| KeyDigested { keys }.into()),
         (epoch.clone(), vec(prop::result::maybe_err(set(), code()), 0..4))
@@ -427,25 +441,4 @@ fn repair_response() -> impl Strategy<Value = Response> {
         (epoch, vec((bytes(), set()), 0..4), option::of(any::<u64>()))
             .prop_map(|(epoch, records, next)| RecordsPaged { epoch, records, next: next.map(Token) }.into()),
     ]
-}
-
-fn moves_got() -> impl Strategy<Value = Response> {
-    let merged = (store(), vec(number().prop_map(|id| NodeId(id as u32)), 0..3));
-    let entered = (partition(), generation(), any::<bool>(), vec(merged, 0..3), number(), number()).prop_map(
-        |(partition, generation, whole, merged, records, bytes)| PartitionEntered {
-            partition,
-            generation,
-            whole,
-            merged,
-            records,
-            bytes,
-        },
-    );
-    let leftover = (store(), partition(), number());
-    let leftover = leftover.prop_map(|(store, partition, records)| Leftover { store, partition, records });
-    (number(), generation(), vec(entered, 0..3), vec(leftover, 0..3), number()).prop_map(
-        |(incarnation, adopted, entered, leftovers, hints)| {
-            MovesGot { incarnation, adopted, entered, leftovers, hints }.into()
-        },
-    )
 }

@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use client::report::Parts;
 use client::{Client, ClientError, ScanPage, StoreHandle};
 use model::{NodeId, PartitionId, PreferenceList, VersionSet};
 use parking_lot::Mutex;
@@ -191,15 +192,14 @@ async fn hints(client: &Client) -> Option<Held> {
     let mut held = Held { count: 0, all_answered: true };
     let mut answered = false;
     for node in &cluster.nodes {
-        let Ok(status) = client.status(node.id).await else {
+        let Ok(report) = client.report(node.id, Parts::STATUS).await else {
             held.all_answered = false;
             continue;
         };
         answered = true;
-        let status: serde_json::Value = serde_json::from_slice(&status).unwrap_or_default();
-        let hints = status["hints"].as_array().into_iter().flatten();
-        let for_victim = hints.filter(|hint| hint["target"] == VICTIM);
-        held.count += for_victim.filter_map(|hint| hint["hints"].as_u64()).sum::<u64>();
+        let hints = report.status.iter().flat_map(|status| &status.hints);
+        let for_victim = hints.filter(|held| held.target == NodeId(VICTIM));
+        held.count += for_victim.map(|held| held.hints).sum::<u64>();
     }
     answered.then_some(held)
 }

@@ -129,7 +129,7 @@ impl Fleet {
         wait_until("all hints are delivered", || {
             let status = self.ask(&["status"]);
             let nodes = status["nodes"].as_array().unwrap();
-            nodes.iter().all(|node| node["status"]["hints"].as_array().is_some_and(Vec::is_empty))
+            nodes.iter().all(|node| node["report"]["status"]["hints"].as_array().is_some_and(Vec::is_empty))
         });
     }
 

@@ -46,8 +46,10 @@ fn an_ensemble_that_is_away_or_empty_is_named_and_no_cluster_is_created_over_one
     std::fs::remove_dir_all(ensemble.servers[0].data().join("version-2")).unwrap();
     ensemble.servers[0].start();
     ensemble.wait_serving();
-    let (status, code, next) = found(&connect);
-    assert_eq!((status, code.as_str()), (1, "coordination-empty"), "{next}");
+    let is_empty = |(_, code, _): &(_, String, _)| code == "coordination-empty";
+    wait_until("the nodes find the service empty", || is_empty(&found(&connect)));
+    let (status, _, next) = found(&connect);
+    assert_eq!(status, 1, "{next}");
     let import = format!("coordination import FILE --coordination {address}");
     assert!(next.ends_with(&import), "{next}");
 

@@ -38,7 +38,7 @@ fn new_node(fleet: &Fleet, id: usize) -> Duration {
     let begun = Instant::now();
     let mut node = fleet.launch(id);
     wait_until("the new node is registered", || registered(&fleet.address).len() == 4);
-    tontine(&["cluster", "admit", &id.to_string(), "--coordination", &fleet.address]).exits(0);
+    tontine(&["node", "add", &id.to_string(), "--connect", &fleet.addresses().join(",")]).exits(0);
     node.await_line(&format!("node {id}  "));
     let taken = begun.elapsed();
     assert_eq!(node.stop(Signal::TERM), Some(0), "{}", node.stderr());

@@ -246,7 +246,9 @@ fn a_full_disk_at_the_node_that_enters_holds_the_move_up_and_loses_nothing() {
     traffic.await_more(100);
     limit_files(stage.fourth.id(), Some(1 << 10));
     stage.apply();
-    let copies = |plan: &Json| plan["state"]["waiting"].to_string().contains("n4 is still copying");
+    let copies = |plan: &Json| {
+        plan["state"]["waiting"].to_string().contains("\"code\":\"copy\",\"facts\":{\"node\":4}")
+    };
     until("the plan waits for the fourth node", || stage.plan(), copies);
     traffic.await_more(200);
     assert_eq!(stage.plan()["phase"], "applying");

@@ -145,7 +145,7 @@ fn a_table_above_what_a_node_may_hold_is_refused_there_before_its_first_byte_unt
     let needs =
         format!("n3 does not fetch artifact 2 of store words: it needs {there} bytes, artifacts take ");
     let allowed = format!(
-        "and {limit} bytes are allowed; delete artifacts with `tontine artifact delete words NUMBER`"
+        "and {limit} bytes are allowed; delete artifacts of the store, or start the node with a greater"
     );
     assert!(listed.contains(&needs) && listed.contains(&allowed), "{listed}");
     assert_eq!(metric(&cluster, 3, FETCHED), 0.0, "not one byte of it was fetched");

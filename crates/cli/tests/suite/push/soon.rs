@@ -6,7 +6,6 @@ use client::{Client, ClientError, ClientOptions};
 use model::readonly::Order;
 use model::{ArtifactNumber, StoreName};
 use runtime::Ports;
-use wire::ErrorCode;
 
 use super::{build_of, in_words, number_of};
 use crate::cluster::{Cluster, PATIENCE};
@@ -45,7 +44,9 @@ async fn order_until_staged(client: &Client, order: &Order) -> Instant {
         let ordered = Instant::now();
         match client.order_artifacts(order).await {
             Ok(_) => return ordered,
-            Err(ClientError::Failed { code: ErrorCode::NotStaged, .. }) if begun.elapsed() < PATIENCE => {
+            Err(ClientError::Refused { refusal })
+                if refusal.code() == "not-staged" && begun.elapsed() < PATIENCE =>
+            {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
             Err(error) => panic!("{error}"),

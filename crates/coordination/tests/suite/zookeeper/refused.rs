@@ -44,7 +44,7 @@ async fn a_chroot_that_does_not_exist_is_named_and_found_once_it_does() {
             other => panic!("{other:?}"),
         }
     };
-    assert!(reason.contains("/absent/chroot") && reason.contains("tontine cluster create"), "{reason}");
+    assert!(reason.contains("/absent/chroot") && reason.contains("or create a new one"), "{reason}");
     create(&open(options(&address)).await, "/document", "found", CreateMode::Persistent).await;
     assert_eq!(read(&session, "/document").await.unwrap(), "found");
     let root = open(options(&one().address(""))).await;

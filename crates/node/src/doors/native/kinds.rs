@@ -14,13 +14,14 @@ pub(super) fn is_replicas(request: &Request) -> bool {
     )
 }
 
-/// What an operator asks of the cluster document, and what is asked about artifacts as a whole.
+/// What an operator orders and asks of orders and plans, and what another node asks of an artifact's files.
 pub(super) fn is_change(request: &Request) -> bool {
     matches!(
         request,
-        Request::StoreCreate(_)
-            | Request::ArtifactsGet(_)
-            | Request::ArtifactsOrder(_)
+        Request::OrderGive(_)
+            | Request::OrderAnswer(_)
+            | Request::PlanGet(_)
+            | Request::OfficeGet(_)
             | Request::ArtifactRead(_)
     )
 }

@@ -24,12 +24,12 @@ use model::limits::{FRAME_BYTES_MAX, KEY_BYTES_MAX};
 use model::{Key, Moment, NodeId, Value};
 use protocol::admission::{self, Admission, Connection, Permit};
 use protocol::gossip::Row;
+use protocol::report::{Parts, Report};
 use runtime::{BoxFuture, Link, LinkReceiver, LinkSender, NetworkError, Ports};
 use wire::error::ErrorCode;
 use wire::messages::{
     ClusterDocument, Delete, DeleteEntry, Failure, Gossip, Hello, MultiGot, MultiWritten, Peer, Pong, Put,
-    Request, Response, StatusDocument, StoreCreate, Welcome, decode_request, encode_response, negotiate,
-    request_id,
+    ReportGot, Request, Response, Welcome, decode_request, encode_response, negotiate, request_id,
 };
 
 use self::kinds::{is_change, is_replicas, is_round_step};
@@ -54,15 +54,11 @@ const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(10);
 /// How often a link that waits for its answers to be read is looked at.
 const DRAIN_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Makes a node's account of itself, as JSON.
-pub type Status = Arc<dyn Fn() -> Bytes + Send + Sync>;
+/// Makes these parts of a node's report, as long as there is a node.
+pub type Reporting = Arc<dyn Fn(Parts) -> Option<Report> + Send + Sync>;
 
-/// Creates a store, in a new cluster document.
-pub type CreateStore =
-    Arc<dyn Fn(StoreCreate) -> BoxFuture<'static, Result<Response, Failure>> + Send + Sync>;
-
-/// Tells of artifacts, and changes which ones stores list and serve.
-pub type ArtifactOrders = Arc<dyn Fn(Request) -> BoxFuture<'static, Result<Response, Failure>> + Send + Sync>;
+/// Answers what may take a while: orders and plans, or artifacts.
+pub type Answers = Arc<dyn Fn(Request) -> BoxFuture<'static, Result<Response, Failure>> + Send + Sync>;
 
 /// What all links of one worker share.
 #[derive(Clone)]
@@ -71,12 +67,12 @@ pub struct Service {
     pub front: Arc<Front>,
     /// The doors to the world.
     pub ports: Ports,
-    /// The node's account of itself.
-    pub status: Status,
-    /// What it does for an operator who wants another store.
-    pub create_store: CreateStore,
-    /// What it does for an operator who pushes artifacts.
-    pub artifacts: ArtifactOrders,
+    /// What the node says of itself.
+    pub report: Reporting,
+    /// Puts orders into the coordination service, and reads there what came of them.
+    pub orders: Answers,
+    /// Gives what the node has of artifacts.
+    pub artifacts: Answers,
     /// Compares with other nodes and looks after the records.
     pub antientropy: Arc<AntiEntropy>,
     /// How much the node may take in, over all workers and doors.
@@ -299,7 +295,7 @@ impl Served {
         let timed = Operation::of(&request).map(|operation| (operation, burst.began()));
         match request {
             request if is_replicas(&request) => self.ask_replica((id, bytes), request, timed, burst),
-            Request::Ping(_) | Request::ClusterGet(_) | Request::StatusGet(_) => {
+            Request::Ping(_) | Request::ClusterGet(_) | Request::ReportGet(_) => {
                 self.answer(id, self.tell(&request))
             }
             Request::TreeSums(_)
@@ -307,9 +303,7 @@ impl Served {
             | Request::KeyDigests(_)
             | Request::RecordsGet(_)
             | Request::RecordsPage(_)
-            | Request::AntiEntropyGet(_)
-            | Request::AntiEntropyControl(_)
-            | Request::MovesGet(_) => {
+            | Request::AntiEntropyControl(_) => {
                 let Some(permit) = self.permit(id, bytes) else { return true };
                 self.run(id, permit, None, self.service.antientropy.clone().answer(request));
             }
@@ -329,7 +323,7 @@ impl Served {
                 let detail = "the gossip names another node or incarnation as its sender than the connection's greeting";
                 self.answer(id, Err(Failure::new(ErrorCode::Malformed, detail)));
             }
-            Request::Gossip(_) | Request::NodesGet(_) | Request::MetricsGet(_) => {
+            Request::Gossip(_) | Request::MetricsGet(_) => {
                 self.answer(id, self.service.telling.answer(request));
             }
             Request::EventsGet(get) => {
@@ -381,21 +375,23 @@ impl Served {
     /// What an operator asks of the cluster document.
     fn change(&self, request: Request) -> BoxFuture<'static, Result<Response, Failure>> {
         match request {
-            Request::StoreCreate(order) => (self.service.create_store)(order),
-            request => (self.service.artifacts)(request),
+            Request::ArtifactRead(_) => (self.service.artifacts)(request),
+            request => (self.service.orders)(request),
         }
     }
 
-    /// Answers what costs nothing to say.
+    /// Answers at once, also while the node can take in no more requests. A report is a walk over numbers, and reads no
+    /// record.
     fn tell(&self, request: &Request) -> Result<Response, Failure> {
         Ok(match request {
             Request::ClusterGet(_) => {
                 let json = self.service.front.replica().view().get().document().clone();
                 Response::ClusterDocument(ClusterDocument { json })
             }
-            Request::StatusGet(_) => {
-                Response::StatusDocument(StatusDocument { json: (self.service.status)() })
-            }
+            Request::ReportGet(wanted) => match (self.service.report)(wanted.parts) {
+                Some(report) => ReportGot::of(&report).into(),
+                None => return Err(Failure::new(ErrorCode::ShuttingDown, "the node has stopped")),
+            },
             _ => Response::Pong(Pong {}),
         })
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::future::select;
 use runtime::Clock;
 use wire::error::ErrorCode;
-use wire::messages::{EventsDocument, EventsGet, Failure, MetricsText, NodesDocument, Request, Response};
+use wire::messages::{EventsDocument, EventsGet, Failure, MetricsText, Request, Response};
 
 use crate::events::Events;
 use crate::gossip::Gossip;
@@ -33,7 +33,6 @@ impl Telling {
     pub(super) fn answer(&self, request: Request) -> Result<Response, Failure> {
         match request {
             Request::Gossip(gossip) => Ok(self.gossip.receive(gossip).into()),
-            Request::NodesGet(_) => Ok(NodesDocument { json: self.gossip.document() }.into()),
             Request::MetricsGet(_) => Ok(MetricsText { text: self.metrics.text().into() }.into()),
             other => {
                 Err(Failure::new(ErrorCode::UnknownRequest, format!("{} is not told at once", other.name())))

@@ -43,8 +43,7 @@ fn partition_of(cluster: &Cluster, key: &Bytes) -> PartitionId {
 
 /// The generation that the node tells the others.
 fn told(node: &Node) -> u64 {
-    let document: serde_json::Value = serde_json::from_slice(&node.gossip.document()).unwrap();
-    document["nodes"][0]["generation"].as_u64().unwrap()
+    node.gossip.report()[0].said.generation.unwrap().0
 }
 
 fn refusal(answer: Result<Response, CallError>) -> wire::messages::Failure {

@@ -9,7 +9,6 @@ use bytes::Bytes;
 use model::{Cluster, Epoch, Generation, NodeId, Timestamp, Token, VersionSet};
 use parking_lot::Mutex;
 use runtime::Clock;
-use serde_json::Value as Json;
 use wire::error::ErrorCode;
 use wire::messages::{
     CollectCandidated, CollectConfirmed, CollectFenced, CollectReleased, Collected, Request, Response,
@@ -289,14 +288,14 @@ fn the_first_node_that_is_reached_starts_rounds_and_the_next_one_says_for_whom_t
     let collection = node.collection.get().unwrap().clone();
     home.stage.pass(Duration::from_secs(20));
     assert_eq!(count(&asked, "collect-confirm"), 0, "node 1 would do it");
-    let status = collection.status();
-    assert_eq!((&status["waits_for"], &status["tombstones"]), (&Json::Null, &Json::from(1)));
+    let told = collection.report();
+    assert_eq!((told.waits_for, told.tombstones), (None, 1));
     assert!(!collection.is_waiting());
 
     is_away.store(true, Ordering::Relaxed);
     client::peers::Witness::experienced(&*node.gossip, NodeId(1), protocol::gossip::Experience::Unreachable);
     home.stage.until(|| collection.is_waiting());
-    assert_eq!(collection.status()["waits_for"], 1);
+    assert_eq!(collection.report().waits_for, Some(NodeId(1)));
     assert_eq!(count(&asked, "collect-confirm"), 0, "a round needs everybody");
 }
 
@@ -337,7 +336,7 @@ fn many_tombstones_are_collected_page_by_page_and_the_next_pass_begins_at_once()
     assert_eq!(pages_asked(&asked), [false, true], "the next one begins behind it");
     home.stage.pass(Duration::from_secs(1));
     assert_eq!(pages_asked(&asked)[2..3], [false], "a thousand were collected, so more may have come");
-    assert_eq!(node.collection.get().unwrap().status()["records_collected_total"], MANY);
+    assert_eq!(node.collection.get().unwrap().report().records_collected_total, MANY as u64);
 }
 
 /// Whoever offers goes by its own clock.

@@ -122,7 +122,7 @@ fn what_a_peer_read_before_the_epoch_is_not_taken_and_the_peer_is_told() {
         }
         Request::ReplicaMerge(merge) => {
             heard.lock().push((merge.epoch, merge.entries.len()));
-            Some(ReplicaMerged { generation: Generation(1).into(), outcomes: Default::default() }.into())
+            Some(ReplicaMerged { generation: Generation(1), outcomes: Default::default() }.into())
         }
         _ => None,
     });
@@ -145,7 +145,7 @@ fn a_push_that_the_peer_refused_is_not_counted_as_equal() {
             match counted.fetch_add(1, Ordering::Relaxed) {
                 0 => {
                     let outcomes = [Err(ErrorCode::StorageFailed)].into_iter().collect();
-                    Some(ReplicaMerged { generation: Generation(1).into(), outcomes }.into())
+                    Some(ReplicaMerged { generation: Generation(1), outcomes }.into())
                 }
                 _ => None,
             }

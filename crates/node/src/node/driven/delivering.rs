@@ -30,7 +30,7 @@ fn target(home: &Home, answer: impl Fn(&ReplicaMerge, usize) -> Answer + Send + 
 }
 
 fn merged(outcomes: &[Result<Merged, ErrorCode>]) -> Answer {
-    ReplicaMerged { generation: Generation(1).into(), outcomes: outcomes.iter().copied().collect() }.into()
+    ReplicaMerged { generation: Generation(1), outcomes: outcomes.iter().copied().collect() }.into()
 }
 
 fn all_merged(batch: &ReplicaMerge) -> Answer {

@@ -299,7 +299,7 @@ fn a_node_compares_its_disk_when_the_service_is_back() {
     home.stage.pass(Duration::from_secs(5));
     assert!(!node.replica.epochs().is_compared());
     let collection = node.collection.get().unwrap();
-    assert_eq!(collection.status()["waits_for"], 1, "it starts no round before");
+    assert_eq!(collection.report().waits_for, Some(node.id()), "it starts no round before");
     home.service.set_available(true);
     home.stage.until(|| node.replica.epochs().is_compared());
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use model::{Cluster, Epoch, Generation, NodeId, Store, StoreName, Timestamp, Value, VersionSet};
 use parking_lot::Mutex;
+use protocol::report::Comparison;
 use runtime::disk::simulated::{Fault, Operation};
-use serde_json::{Value as Json, json};
 use storage::Change;
 use wire::error::ErrorCode;
 use wire::messages::{RecordsGot, Request, Response, StaleEpoch, Standing, StoreRef, TreeSummed};
@@ -29,11 +29,11 @@ fn compare(home: &Home, node: &Node, peer: u32) {
 }
 
 /// What the first comparison that ended from now on came to.
-fn outcome(home: &Home, node: &Node, amid: impl FnOnce()) -> Json {
+fn outcome(home: &Home, node: &Node, amid: impl FnOnce()) -> Comparison {
     node.antientropy.ask_for(NodeId(2));
-    home.stage.until(|| !node.antientropy.status()["peers"].as_array().unwrap().is_empty());
+    home.stage.until(|| !node.antientropy.report().peers.is_empty());
     amid();
-    node.antientropy.status()["peers"][0]["outcome"].clone()
+    node.antientropy.report().peers[0].outcome
 }
 
 /// What the real node says, after so long.
@@ -64,8 +64,8 @@ fn a_record_that_the_peer_cannot_read_is_not_counted_as_compared() {
         _ => None,
     });
     let outcome = outcome(&home, &node, || fails.store(false, Ordering::Relaxed));
-    let numbers = ["keys_differing", "sets_pulled", "failed"].map(|name| outcome[name].clone());
-    assert_eq!((numbers, &outcome["complete"]), ([2, 1, 1].map(Json::from), &json!(false)), "{outcome}");
+    let numbers = (outcome.keys_differing, outcome.sets_pulled, outcome.failed);
+    assert_eq!((numbers, outcome.complete), ((2, 1, 1), false), "{outcome:?}");
     home.stage.until(|| keys.iter().all(|key| record(&node, key) == content(10)));
 }
 
@@ -82,7 +82,7 @@ fn a_record_that_cannot_be_merged_here_is_not_counted_as_compared() {
         None
     });
     let outcome = outcome(&home, &node, || ());
-    assert_eq!((&outcome["failed"], &outcome["complete"]), (&json!(1), &json!(false)), "{outcome}");
+    assert_eq!((outcome.failed, outcome.complete), (1, false), "{outcome:?}");
     home.stage.until(|| record(&node, &keys[0]) == newer);
 }
 
@@ -108,8 +108,8 @@ fn a_record_that_cannot_be_read_when_it_is_to_be_pushed_is_not_counted_as_compar
         None
     });
     let outcome = outcome(&home, &node, || ());
-    let numbers = ["sets_pulled", "sets_pushed", "failed"].map(|name| outcome[name].clone());
-    assert_eq!((numbers, &outcome["complete"]), ([0, 1, 1].map(Json::from), &json!(false)), "{outcome}");
+    let numbers = (outcome.sets_pulled, outcome.sets_pushed, outcome.failed);
+    assert_eq!((numbers, outcome.complete), ((0, 1, 1), false), "{outcome:?}");
 }
 
 /// Else it would push what the peer refuses for ever.
@@ -199,11 +199,11 @@ fn damage_that_was_met_and_mended_with_something_older_is_compared_and_what_is_w
         let change = &mut |_: Option<&Bytes>| Change::Put(raw.clone());
         store(&node).engine().update(place(key).partition, place(key).token, key, change).unwrap();
     };
-    let peers = || node.antientropy.status()["peers"].clone();
+    let peers = || node.antientropy.report().peers;
     let met = |key: &Bytes| store(&node).trees().note_corrupt(place(key).partition, place(key).token);
     met(&keys[0]);
     home.stage.pass(Duration::from_secs(3));
-    assert_eq!((events(&node, &["corrupt-met"]).len(), peers()), (1, json!([])), "it is as it was");
+    assert_eq!((events(&node, &["corrupt-met"]).len(), peers()), (1, vec![]), "it is as it was");
     let newer = set(&first(&keys[1]), 8, Timestamp(30), Value::Present("newer".into()));
     let before = raw(&keys[1]);
     home.call(&node, merge(&keys[1], &newer, 0, None)).unwrap();
@@ -212,7 +212,7 @@ fn damage_that_was_met_and_mended_with_something_older_is_compared_and_what_is_w
     met(&keys[1]);
     home.stage.pass(Duration::from_secs(3));
     assert_eq!(record(&node, &keys[1]), newer);
-    assert_eq!(peers()[0]["peer"], 2);
+    assert_eq!(peers()[0].peer, NodeId(2));
 }
 
 #[test]
@@ -231,8 +231,8 @@ fn every_record_is_read_once_in_a_scrub_period_and_damage_is_mended() {
     }
     damage(&home, &keys[4]);
     let told = || {
-        let scrub = node.antientropy.status()["scrub"].clone();
-        ["passes", "partitions", "partitions_done", "corrupt_records_total"].map(|name| scrub[name].clone())
+        let scrub = node.antientropy.report().scrub;
+        [scrub.passes, scrub.partitions, scrub.partitions_done, scrub.corrupt_records_total]
     };
     let read = || metric(&node, "tontine_scrub_records_total");
     let at = home.stage.clone();
@@ -242,13 +242,13 @@ fn every_record_is_read_once_in_a_scrub_period_and_damage_is_mended() {
     };
     // The first pass began before there was a record, with nothing to read.
     until(590);
-    assert_eq!((told(), read()), ([0, 0, 0, 0].map(Json::from), 0));
+    assert_eq!((told(), read()), ([0, 0, 0, 0], 0));
     until(890);
-    assert_eq!((told(), read()), ([1, 2, 0, 0].map(Json::from), 0));
+    assert_eq!((told(), read()), ([1, 2, 0, 0], 0));
     until(910);
-    assert_eq!((told(), read()), ([1, 2, 1, 0].map(Json::from), 3));
+    assert_eq!((told(), read()), ([1, 2, 1, 0], 3));
     until(1210);
-    assert_eq!((told(), read()), ([2, 2, 0, 1].map(Json::from), 6));
+    assert_eq!((told(), read()), ([2, 2, 0, 1], 6));
     for key in &keys {
         assert_eq!(record(&node, key), first(key));
     }
@@ -286,14 +286,14 @@ fn a_comparison_of_two_stores_shows_how_far_it_is_with_both_together() {
     let (its, seen) = (Arc::downgrade(&node), shown.clone());
     home.serve(&peer, move |request| {
         if let Request::KeyDigests(_) = request {
-            let running = its.upgrade().unwrap().antientropy.status()["running"].clone();
-            seen.lock().push(["store", "partitions", "partitions_done"].map(|name| running[name].clone()));
+            let running = its.upgrade().unwrap().antientropy.report().running.unwrap();
+            seen.lock().push((running.store, running.partitions, running.partitions_done));
         }
         None
     });
     home.stage.pass(Duration::from_secs(2));
     compare(&home, &node, 2);
-    let at = |store: &str, done: u64| [json!(store), json!(4), json!(done)];
+    let at = |store: &str, done: u64| (store.to_owned(), 4, done);
     assert_eq!(*shown.lock(), [at("s", 1), at("t", 3)]);
 }
 
@@ -319,7 +319,7 @@ fn damage_of_unknown_keys_is_told_of_until_all_was_compared_with_every_other_rep
     home.serve(&other, |_| Some(failing(ErrorCode::StorageFailed)));
     compare(&home, &node, 3);
     home.stage.pass(Duration::from_secs(20));
-    home.stage.until(|| node.antientropy.status()["running"].is_null());
+    home.stage.until(|| node.antientropy.report().running.is_none());
     assert_eq!(unplaced(&node), 1, "the third has said nothing");
     // Partitions may have other replicas by a newer document: all is compared anew.
     home.adopt(&node, Cluster { generation: Generation(2), ..cluster() });
@@ -365,7 +365,7 @@ fn what_a_peer_gave_that_is_another_at_the_end_of_the_exchange_makes_nothing_who
         let is_another = is_another.clone();
         home.serve(node, move |request| match request {
             Request::TreeSums(sums) if sums.sums.is_empty() && is_another.load(Ordering::Relaxed) => {
-                let standing = Standing { incarnation: 99, adopted: Generation(1) }.into();
+                let standing = Standing { incarnation: 99, adopted: Generation(1) };
                 let (differing, unready, incomplete) = (Vec::new(), Vec::new(), Vec::new());
                 Some(TreeSummed { standing, differing, unready, incomplete }.into())
             }

@@ -13,9 +13,9 @@ use model::{
     ArtifactNumber, Cluster, Generation, ManifestDigest, NodeId, ReadOnlyStore, StoreName, Token, Value,
 };
 use parking_lot::Mutex;
+use protocol::report::{ArtifactProgress, ArtifactState, ArtifactsReport};
 use runtime::disk::simulated::{Fault, Operation, SimulatedDisk};
 use runtime::{Disk, Sources};
-use serde_json::Value as Json;
 use storage::readonly::{
     BuildOptions, BuildRecord, Compression, Cutter, Duplicates, Manifest, Merged, Place, Records, TokenHash,
     build, chunk_path,
@@ -187,17 +187,19 @@ impl Keeper {
         self.home.stage.pass(time);
     }
 
-    pub(crate) fn told(&self) -> Json {
-        self.node.artifacts.told()
+    pub(crate) fn told(&self) -> ArtifactsReport {
+        self.node.artifacts.report()
     }
 
     /// What the node says of an artifact.
-    pub(crate) fn told_of(&self, built: &Built) -> Json {
-        let told = self.told();
-        let is_it = |told: &&Json| {
-            told["store"] == built.manifest.store.as_str() && told["number"] == built.manifest.number
-        };
-        told["artifacts"].as_array().unwrap().iter().find(is_it).cloned().unwrap_or_default()
+    pub(crate) fn told_of(&self, built: &Built) -> ArtifactProgress {
+        let is_it =
+            |told: &ArtifactProgress| told.store == built.manifest.store && told.number == built.number();
+        self.told().listed.into_iter().find(is_it).unwrap()
+    }
+
+    fn is_told_staged(&self, told: &ArtifactProgress) -> bool {
+        told.state == ArtifactState::Staged && told.whole_under == self.document.generation
     }
 
     /// Whether the node says that it holds an artifact by the newest document, and does.
@@ -205,26 +207,18 @@ impl Keeper {
         let view = self.node.replica.view().get();
         let store = view.read_only(built.manifest.store.as_str()).unwrap();
         let open = store.held().open(built.number(), built.digest());
-        let told = self.told_of(built);
-        told["state"] == "staged"
-            && told["whole_under"] == self.document.generation.0
+        self.is_told_staged(&self.told_of(built))
             && open.is_some_and(|open| {
                 open.whole_under() == self.document.generation && open.chunks.iter().all(|open| *open)
             })
     }
 
     pub(crate) fn until_whole(&self) {
-        let all_staged = || {
-            let told = self.told();
-            let artifacts = told["artifacts"].as_array().unwrap().clone();
-            let generation = self.document.generation.0;
-            artifacts.iter().all(|told| told["state"] == "staged" && told["whole_under"] == generation)
-        };
-        self.home.stage.until(all_staged);
+        self.home.stage.until(|| self.told().listed.iter().all(|told| self.is_told_staged(told)));
     }
 
     pub(super) fn fetched(&self) -> u64 {
-        self.told()["fetching"]["bytes_from_source"].as_u64().unwrap()
+        self.told().fetching.bytes_from_source
     }
 
     /// What a get of an artifact answers.
@@ -294,7 +288,7 @@ fn a_fetch_that_takes_long_keeps_no_other_artifact_waiting() {
     keeper.pass(Duration::from_secs(1));
     keeper.adopt(vec![alpha.clone(), two.staged(&words)]);
     keeper.pass(SOON);
-    assert!(keeper.holds(&one) && keeper.holds(&two), "{:#}", keeper.told());
+    assert!(keeper.holds(&one) && keeper.holds(&two), "{:#?}", keeper.told());
     assert!(!keeper.holds(&slow));
     let path = keeper.path(&two, 0);
     assert!(keeper.home.disk.contents(&path).is_some());
@@ -315,7 +309,7 @@ fn what_is_kept_waits_for_no_push() {
     let store = store.swap(three.number()).unwrap().swap(one.number()).unwrap();
     let keeper = Keeper::new(vec![store], &[&one, &three]);
     keeper.pass(SOON);
-    assert!(keeper.holds(&one) && keeper.holds(&three) && !keeper.holds(&two), "{:#}", keeper.told());
+    assert!(keeper.holds(&one) && keeper.holds(&three) && !keeper.holds(&two), "{:#?}", keeper.told());
 }
 
 /// One chunk with a damaged footer, index or list once kept all of the artifact closed for good.
@@ -330,14 +324,14 @@ fn a_chunk_that_is_damaged_outside_its_data_is_fetched_again_after_a_restart() {
         assert!([0, 1, 3].iter().all(|chunk| keeper.get(&one, &one.key(*chunk)).is_ok()), "part {part}");
         assert_eq!(keeper.get(&one, &one.key(2)), Err(ErrorCode::ArtifactNotHere));
         keeper.pass(SOON);
-        assert_eq!(keeper.told()["fetching"]["chunks_corrupt_now"], 1);
+        assert_eq!(keeper.told().fetching.chunks_corrupt_now, 1);
         assert!(!keeper.holds(&one));
         keeper.put(&one);
         keeper.until_whole();
         assert!(keeper.answers(&one) && keeper.holds(&one));
         keeper.pass(LONG);
         assert_eq!(keeper.fetched(), bytes_of(&one, &[2]), "it came once");
-        assert_eq!(keeper.told()["fetching"]["chunks_corrupt_now"], 0);
+        assert_eq!(keeper.told().fetching.chunks_corrupt_now, 0);
     }
 }
 
@@ -351,7 +345,7 @@ fn damage_that_is_met_when_another_chunk_has_come_is_mended_too() {
     keeper.flip(&one, 3, parts(&one, 3)[1].clone());
     assert_eq!(keeper.get(&one, &one.key(0)), Err(ErrorCode::Corrupt));
     keeper.pass(SOON);
-    assert!(keeper.answers(&one) && keeper.holds(&one), "{:#}", keeper.told());
+    assert!(keeper.answers(&one) && keeper.holds(&one), "{:#?}", keeper.told());
     keeper.pass(LONG);
     assert_eq!(keeper.fetched() - before, bytes_of(&one, &[0, 3]), "each came once");
 }
@@ -380,13 +374,13 @@ fn an_artifact_whose_missing_chunk_another_one_brings_is_told_staged_again() {
     keeper.take(&one);
     keeper.take(&two);
     keeper.home.disk.remove(&keeper.path(&one, 3)).unwrap();
-    let failed = |built| keeper.told_of(built)["state"] == "failed";
+    let failed = |built| keeper.told_of(built).state == ArtifactState::Failed;
     keeper.home.stage.until(|| failed(&one) && failed(&two));
     assert!(keeper.answers(&one) && keeper.answers(&two), "what was mapped is read on");
     keeper.put(&two);
     keeper.home.stage.until(|| keeper.holds(&two));
     keeper.pass(SOON);
-    assert!(keeper.holds(&one), "{:#}", keeper.told());
+    assert!(keeper.holds(&one), "{:#?}", keeper.told());
 }
 
 /// An error of the device was once answered for good, and nothing was fetched.
@@ -400,7 +394,7 @@ fn a_chunk_that_the_device_does_not_give_is_fetched_again() {
     keeper.pass(SOON);
     assert!(keeper.answers(&one) && keeper.holds(&one));
     assert_eq!(keeper.fetched() - before, bytes_of(&one, &[1]));
-    assert_eq!(keeper.told()["fetching"]["chunks_corrupt_now"], 0);
+    assert_eq!(keeper.told().fetching.chunks_corrupt_now, 0);
 }
 
 /// It was once told of until the node was started again.
@@ -413,10 +407,10 @@ fn damage_of_what_is_not_listed_any_more_is_forgotten() {
     keeper.flip(&one, 0, parts(&one, 0)[0].clone());
     assert_eq!(keeper.get(&one, &one.key(0)), Err(ErrorCode::Corrupt));
     keeper.pass(SOON);
-    assert_eq!(keeper.told()["fetching"]["chunks_corrupt_now"], 1);
+    assert_eq!(keeper.told().fetching.chunks_corrupt_now, 1);
     keeper.adopt(vec![store.delete(one.number()).unwrap()]);
     keeper.pass(LONG);
-    assert_eq!(keeper.told()["fetching"]["chunks_corrupt_now"], 0);
+    assert_eq!(keeper.told().fetching.chunks_corrupt_now, 0);
     assert!(keeper.holds(&two));
 }
 
@@ -499,7 +493,7 @@ fn an_artifact_of_more_chunks_than_may_be_mapped_is_refused_before_its_first_byt
     keeper.home.disk.set_mappings_left(3);
     keeper.adopt(vec![two.staged(&serving)]);
     keeper.pass(SOON);
-    let error = keeper.told_of(&two)["error"].to_string();
+    let error = keeper.told_of(&two).error.unwrap();
     assert!(error.contains("it would read 4 chunks, and 3 more files may be mapped"), "{error}");
     assert!(keeper.fetched() == fetched && keeper.answers(&one));
     keeper.home.disk.set_mappings_left(4);

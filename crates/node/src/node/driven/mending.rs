@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::FutureExt;
-use model::{Epoch, Generation, NodeId, PartitionId, Timestamp, Value, VersionSet};
+use model::{Epoch, Generation, NodeId, PartitionId, StoreName, Timestamp, Value, VersionSet};
 use parking_lot::Mutex;
-use serde_json::{Value as Json, json};
+use protocol::report::{PartitionTree, StoreTrees};
 use storage::Change;
 use wire::error::ErrorCode;
 use wire::messages::{
@@ -61,9 +61,9 @@ fn a_hint_that_cannot_be_read_is_found_by_a_scrub_which_asks_for_a_comparison_wi
     );
     assert_eq!(told(), [Event::HintsCorrupt { target: NodeId(2), hints: 1 }]);
     assert_eq!(metric(&node, "tontine_scrub_corrupt_hints_total"), 1);
-    assert_eq!(node.antientropy.status()["peers"], json!([]));
+    assert_eq!(node.antientropy.report().peers, []);
     home.stage.pass(Duration::from_secs(3));
-    assert_eq!(node.antientropy.status()["peers"][0]["peer"], 2);
+    assert_eq!(node.antientropy.report().peers[0].peer, NodeId(2));
 }
 
 #[test]
@@ -97,13 +97,13 @@ fn a_tree_that_is_counted_is_as_deep_as_its_own_partition_has_records() {
 fn a_comparison_that_runs_shows_how_far_it_is_and_an_order_to_stop_breaks_it_off() {
     let (home, node, second, peer, _) = equal();
     second.call(&peer, merge(&KEY, &old(), 0, None)).unwrap();
-    let (shown, asked) = (Arc::new(Mutex::new(Json::Null)), Arc::new(Mutex::new(Vec::new())));
+    let (shown, asked) = (Arc::new(Mutex::new(None)), Arc::new(Mutex::new(Vec::new())));
     let (its, seen, heard) = (Arc::downgrade(&node), shown.clone(), asked.clone());
     home.serve(&peer, move |request| {
         heard.lock().push(request.name());
         if let Request::KeyDigests(_) = request {
             let antientropy = its.upgrade().unwrap().antientropy.clone();
-            *seen.lock() = antientropy.status()["running"].clone();
+            *seen.lock() = antientropy.report().running;
             let control = AntiEntropyControl { order: AntiEntropyOrder::Stop, store: None, partition: None };
             // The order is in force before it is remembered.
             let _ = antientropy.answer(control.into()).now_or_never();
@@ -112,16 +112,15 @@ fn a_comparison_that_runs_shows_how_far_it_is_and_an_order_to_stop_breaks_it_off
     });
     node.antientropy.ask_for(NodeId(2));
     home.stage.pass(Duration::from_secs(5));
-    let running = shown.lock().clone();
-    let names = ["peer", "store", "partitions", "partitions_done"];
-    let shown = names.map(|name| running[name].clone());
-    assert_eq!(shown, [json!(2), json!("s"), json!(2), json!(1)], "{running}");
-    assert_eq!(running["progress"]["partitions_differing"], 1, "{running}");
+    let running = shown.lock().take().unwrap();
+    assert_eq!((running.peer, &running.store[..]), (NodeId(2), "s"), "{running:?}");
+    assert_eq!((running.partitions, running.partitions_done), (2, 1), "{running:?}");
+    assert_eq!(running.progress.partitions_differing, 1, "{running:?}");
     let asked = asked.lock();
     assert_eq!(asked.len(), 3, "sums, nodes and keys, and no record: {asked:?}");
     assert!(record(&node, &KEY).is_empty());
-    assert_eq!(node.antientropy.status()["running"], Json::Null);
-    assert_eq!(node.antientropy.status()["peers"][0]["outcome"]["complete"], false);
+    assert_eq!(node.antientropy.report().running, None);
+    assert!(!node.antientropy.report().peers[0].outcome.complete);
 }
 
 /// A page lasts for many batches, and its target refuses what was read before the round.
@@ -140,7 +139,7 @@ fn hints_that_were_read_before_a_round_and_are_the_same_are_sent_as_of_now() {
         let outcomes = vec![Ok(Merged::Changed); batch.entries.len()].into_iter().collect();
         Answer::Later(Box::pin(async move {
             timer.await;
-            ReplicaMerged { generation: Generation(1).into(), outcomes }.into()
+            ReplicaMerged { generation: Generation(1), outcomes }.into()
         }))
     });
     let node = home.start();
@@ -160,28 +159,31 @@ fn hints_that_were_read_before_a_round_and_are_the_same_are_sent_as_of_now() {
 fn a_look_at_one_partition_tells_of_its_tree_and_of_no_other() {
     let (home, node, _second, _peer, keys) = equal();
     home.call(&node, merge(&keys_of(1, 4)[3], &content(10), 0, None)).unwrap();
-    let look = |partition: Option<u32>| -> Json {
+    let look = |partition: Option<u32>| -> Vec<StoreTrees> {
         let partition = partition.map(PartitionId);
         let control = AntiEntropyControl { order: AntiEntropyOrder::Look, store: None, partition };
         match home.stage.run(node.antientropy.clone().answer(control.into())) {
-            Ok(Response::AntiEntropyDocument(document)) => {
-                serde_json::from_slice::<Json>(&document.json).unwrap()["trees"].clone()
-            }
+            Ok(Response::ReportGot(got)) => got.report().unwrap().repair.unwrap().trees,
             other => panic!("{other:?}"),
         }
     };
     let tree = |partition: u32, doubtful: u64, records: Option<u64>| {
         let bytes = store(&node).trees().look(PartitionId(partition), |tree| tree.bytes()).unwrap();
-        json!([{
-            "store": "s", "trees": 1, "doubtful": doubtful, "tree_bytes": bytes, "repaired_records_total": 0,
-            "partition": partition, "records": records, "incomplete": false, "compared_with": [2, 3],
-        }])
+        let (partition, compared_with) = (PartitionId(partition), Some(vec![NodeId(2), NodeId(3)]));
+        vec![StoreTrees {
+            store: StoreName::new("s").unwrap(),
+            trees: 1,
+            doubtful,
+            tree_bytes: bytes as u64,
+            repaired_records_total: 0,
+            only: Some(PartitionTree { partition, records, incomplete: false, compared_with }),
+        }]
     };
     assert_eq!(keys.len(), 6);
     assert_eq!((look(Some(0)), look(Some(1))), (tree(0, 0, Some(3)), tree(1, 0, Some(4))));
     store(&node).trees().writing(PartitionId(1)).doubt();
     assert_eq!((look(Some(0)), look(Some(1))), (tree(0, 0, Some(3)), tree(1, 1, None)));
     let all = look(None);
-    assert_eq!((&all[0]["trees"], &all[0]["doubtful"]), (&json!(2), &json!(1)));
+    assert_eq!((all[0].trees, all[0].doubtful), (2, 1));
     assert!(home.disk.contents("repair-stopped").is_none(), "nothing was ordered");
 }

@@ -30,7 +30,6 @@ mod refilling;
 mod repairing;
 mod scrubbing;
 mod stage;
-mod swapping;
 mod wires;
 
 pub(super) use home::{Home, KEY, amid, deleted, get, merge, old, record, set, tombstone_at};

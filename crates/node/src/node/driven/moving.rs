@@ -10,9 +10,10 @@ use model::{
 };
 use protocol::rebalance::planner::Reshape;
 use protocol::rebalance::{Facts, steps};
+use protocol::report::MovesReport;
 use storage::Change;
 use wire::error::ErrorCode;
-use wire::messages::{MovesGot, ReplicaMerge, Request, Response, Scan};
+use wire::messages::{ReplicaMerge, Request, Response, Scan};
 
 use super::home::{cluster, get, store};
 use super::{Answer, Home, merge, old, record};
@@ -165,12 +166,13 @@ impl Three {
             .until(|| self.nodes.iter().all(|node| node.replica.view().adopted() >= generation));
     }
 
-    pub(super) fn told(&self, id: NodeId) -> MovesGot {
-        rebalance::told(&self.node(id).antientropy)
+    pub(super) fn told(&self, id: NodeId) -> MovesReport {
+        rebalance::report(&self.node(id).antientropy)
     }
 
     pub(super) fn next(&self) -> Option<Cluster> {
-        let facts = self.nodes.iter().map(|node| (node.id(), self.told(node.id()).facts())).collect();
+        let facts = |node: &Arc<Node>| (node.id(), self.told(node.id()).facts(node.incarnation()));
+        let facts = self.nodes.iter().map(facts).collect();
         steps::next(&self.document, &Facts { nodes: facts }).next
     }
 
@@ -304,7 +306,7 @@ fn what_a_document_brings_is_not_answered_for_before_it_is_here_nor_after_a_cras
     let antientropy = &three.node(to).antientropy;
     assert_eq!(antientropy.lost(), (0, 0), "no disk was lost");
     assert!(antientropy.bringing_in() > 0);
-    assert!(antientropy.refill_status().is_null());
+    assert_eq!(antientropy.refill_report(), None);
     let told = three.told(to);
     assert_eq!((told.entered.len(), told.entered[0].whole), (1, false));
     assert!(three.next().is_none(), "it is not whole");

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use model::{Generation, NodeId, PartitionId, Step};
+use protocol::report::Parts;
 use wire::messages::{Request, Response};
 
 use super::Answer;
@@ -41,7 +42,7 @@ fn a_merge_counts_only_with_a_source_that_had_adopted_the_generation() {
     three.follow();
     assert_eq!(three.document.ring.get(PartitionId(0)).unwrap().step(), Some(Step::Joint));
     three.homes[0].stage.pass(Duration::from_secs(30));
-    let told = three.told(to).facts();
+    let told = three.node(to).report(Parts::MOVES).facts().unwrap();
     let entered = &told.entered[&PartitionId(0)];
     assert!(entered.merged.is_empty() && three.next().is_none(), "{entered:?}");
     lags.store(false, Ordering::Relaxed);

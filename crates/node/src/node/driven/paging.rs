@@ -8,7 +8,6 @@ use bytes::Bytes;
 use model::{Epoch, Generation, NodeId, PartitionId, Timestamp, Token, Value};
 use parking_lot::Mutex;
 use runtime::disk::simulated::{Fault, Operation};
-use serde_json::json;
 use wire::error::ErrorCode;
 use wire::messages::{RecordsPage, RecordsPaged, Request};
 
@@ -156,10 +155,10 @@ fn a_refill_shows_what_has_come_while_its_session_runs() {
     let node = home.start();
     home.stage.until(|| record(&node, &early) == first(&early));
     home.stage.pass(Duration::from_secs(1));
-    let told = node.antientropy.refill_status();
-    assert_eq!((&told["records"], &told["partitions_left"]), (&json!(1), &json!(2)), "{told}");
+    let told = node.antientropy.refill_report().unwrap();
+    assert_eq!((told.records, told.partitions_left), (1, 2), "{told:?}");
     let bytes = early.len() + wire::versions::record_bytes(None, &first(&early));
-    assert_eq!(told["bytes"], 2 * 18 + bytes, "two sums and one record");
+    assert_eq!(told.bytes, 2 * 18 + bytes as u64, "two sums and one record");
     home.stage.until(|| left(&node) == 0);
-    assert_eq!(node.antientropy.refill_status()["records"], 6, "each once");
+    assert_eq!(node.antientropy.refill_report().unwrap().records, 6, "each once");
 }

@@ -9,12 +9,12 @@ use futures_util::FutureExt;
 use model::{Cluster, Consistency, Generation, NodeId, PartitionId, Ring, Store, StoreName, VersionSet};
 use parking_lot::Mutex;
 use protocol::gossip::Experience;
+use protocol::report::{Parts, RepairPart};
 use runtime::disk::simulated::{Fault, Operation};
 use storage::ScanLimit;
 use wire::error::ErrorCode;
 use wire::messages::{
-    AntiEntropyControl, AntiEntropyOrder, Merged, MovesGet, ReplicaMerge, ReplicaMerged, Request, Response,
-    StoreRef,
+    AntiEntropyControl, AntiEntropyOrder, Merged, ReplicaMerge, ReplicaMerged, Request, Response, StoreRef,
 };
 
 use super::home::{cluster, store};
@@ -37,7 +37,7 @@ fn third(home: &Home) -> Got {
         let Request::ReplicaMerge(batch) = request else { return Answer::Silence };
         kept.lock().extend(batch.entries.iter().map(|(key, _)| key.clone()));
         let outcomes = batch.entries.iter().map(|_| Ok(Merged::Changed)).collect();
-        ReplicaMerged { generation: Generation(1).into(), outcomes }.into()
+        ReplicaMerged { generation: Generation(1), outcomes }.into()
     });
     got
 }
@@ -118,9 +118,9 @@ fn hints_for_a_node_that_left_go_to_all_replicas_of_their_keys_and_that_is_told(
     assert_eq!(got, KEYS);
     KEYS.iter().for_each(|key| assert_eq!(record(&node, &Bytes::from_static(key.as_bytes())), old()));
     assert_eq!(metric(&node, "tontine_handoff_hints_readdressed_total"), 3);
-    let status = node.handoffs.get().unwrap().status();
-    let of = status.iter().find(|json| json["target"] == 2).unwrap();
-    assert_eq!((&of["readdressed_total"], &of["delivered_total"]), (&3.into(), &0.into()), "{of}");
+    let held = node.handoffs.get().unwrap().report();
+    let of = held.iter().find(|held| held.target == TARGET).unwrap();
+    assert_eq!((of.readdressed_total, of.delivered_total), (3, 0), "{of:?}");
 }
 
 /// Writes go on while many hints find another way.
@@ -237,7 +237,7 @@ fn an_answer_without_all_of_its_outcomes_is_for_no_hint_of_it_and_for_none_of_an
         let Request::ReplicaMerge(batch) = request else { return Answer::Silence };
         let count = if batch.store.as_str() == "s" { 0 } else { batch.entries.len() };
         let outcomes = vec![Ok(Merged::Changed); count].into_iter().collect();
-        ReplicaMerged { generation: Generation(1).into(), outcomes }.into()
+        ReplicaMerged { generation: Generation(1), outcomes }.into()
     });
     let node = home.start();
     const KEYS: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
@@ -270,7 +270,7 @@ fn of_a_read_only_store_a_scrub_of_all_of_it_can_be_ordered_and_nothing_else() {
     use AntiEntropyOrder::{Look, Scrub, Start, Stop};
     let keeper = Keeper::configured(vec![empty("words")], &[], |_| {});
     let (home, node) = (&keeper.home, &keeper.node);
-    let scrubbed = || node.antientropy.status()["scrub"]["last_asked"]["partitions_done"].clone();
+    let scrubbed = || node.antientropy.report().scrub.last_asked.map(|last| last.run.partitions_done);
     for what in [Look, Scrub, Start, Stop] {
         assert_eq!(order(home, node, what, Some("words"), Some(0)), Err(ErrorCode::ReadOnly), "{what:?}");
         let all = if what == Scrub { Ok(()) } else { Err(ErrorCode::ReadOnly) };
@@ -278,13 +278,13 @@ fn of_a_read_only_store_a_scrub_of_all_of_it_can_be_ordered_and_nothing_else() {
         assert_eq!(order(home, node, what, Some("none"), None), Err(ErrorCode::UnknownStore), "{what:?}");
     }
     home.stage.pass(Duration::from_secs(1));
-    assert!(scrubbed().is_null(), "it has no records");
+    assert_eq!(scrubbed(), None, "it has no records");
     home.call(node, merge(&keys_of(1, 1)[0], &old(), 0, None)).unwrap();
     for what in [Look, Stop, Start, Scrub] {
         assert_eq!(order(home, node, what, Some("s"), Some(1)), Ok(()), "{what:?}");
     }
     home.stage.pass(Duration::from_secs(1));
-    assert_eq!(scrubbed(), 1);
+    assert_eq!(scrubbed(), Some(1));
 }
 
 #[test]
@@ -299,13 +299,15 @@ fn as_many_as_256_parts_can_be_stopped_and_one_more_when_one_of_them_is_started(
     for id in &ids[..256] {
         assert_eq!(order(&home, &node, Stop, None, Some(*id)), Ok(()));
     }
-    let parts = || node.antientropy.stopped_parts();
+    let parts = || -> Vec<Option<PartitionId>> {
+        node.antientropy.stopped_parts().iter().map(|part| part.partition).collect()
+    };
     assert_eq!(order(&home, &node, Stop, None, Some(ids[256])), Err(ErrorCode::Malformed));
     assert_eq!(parts().len(), 256);
     assert_eq!(order(&home, &node, Start, None, Some(ids[7])), Ok(()));
-    assert_eq!((parts().len(), parts().contains(&format!("partition p{}", ids[7]))), (255, false));
+    assert_eq!((parts().len(), parts().contains(&Some(PartitionId(ids[7])))), (255, false));
     assert_eq!(order(&home, &node, Stop, None, Some(ids[256])), Ok(()));
-    assert_eq!(parts().last(), Some(&format!("partition p{}", ids[256])));
+    assert_eq!(parts().last(), Some(&Some(PartitionId(ids[256]))));
 }
 
 #[test]
@@ -318,7 +320,7 @@ fn an_order_that_a_restart_may_forget_says_so_and_is_in_force_until_then() {
     let failure = home.stage.run(node.antientropy.clone().answer(control.into())).unwrap_err();
     assert_eq!(failure.code, ErrorCode::StorageFailed);
     assert!(failure.detail.contains("is stopped, but a restart may forget it"), "{}", failure.detail);
-    assert!(node.antientropy.is_stopped());
+    assert!(node.antientropy.report().stopped);
 }
 
 /// The order comes while the peer is asked for keys.
@@ -340,7 +342,8 @@ fn an_order_to_stop_a_store_breaks_off_the_comparison_of_it_that_runs() {
     });
     node.antientropy.ask_for(TARGET);
     home.stage.pass(Duration::from_secs(5));
-    assert_eq!(node.antientropy.stopped_parts(), ["store s"]);
+    let stopped = RepairPart { store: Some("s".to_owned()), partition: None };
+    assert_eq!(node.antientropy.stopped_parts(), [stopped]);
     assert!(record(&node, &KEY).is_empty());
     assert_eq!(order(&home, &node, AntiEntropyOrder::Start, Some("s"), None), Ok(()));
     home.stage.until(|| record(&node, &KEY) == old());
@@ -350,10 +353,7 @@ fn an_order_to_stop_a_store_breaks_off_the_comparison_of_it_that_runs() {
 #[test]
 fn a_node_tells_of_its_moves_under_its_incarnation() {
     let home = Home::new();
-    let told = |node: &Node| match home.stage.run(node.antientropy.clone().answer(MovesGet {}.into())) {
-        Ok(Response::MovesGot(moves)) => moves.incarnation,
-        other => panic!("{other:?}"),
-    };
+    let told = |node: &Node| node.report(Parts::MOVES).facts().unwrap().incarnation.unwrap();
     let node = home.start();
     let first = told(&node);
     home.cut(node, 0);

@@ -164,7 +164,7 @@ fn hints_and_what_a_comparison_pushes_carry_the_epoch_of_before() {
         Request::ReplicaMerge(merge) if !merge.entries.is_empty() => {
             heard.lock().push((merge.epoch, its.upgrade()?.tag()));
             let outcomes = merge.entries.iter().map(|_| Ok::<Merged, ErrorCode>(Merged::Changed)).collect();
-            Some(ReplicaMerged { generation: Generation(1).into(), outcomes }.into())
+            Some(ReplicaMerged { generation: Generation(1), outcomes }.into())
         }
         // Nothing else raises it meanwhile.
         Request::Ping(_) => Some(failing(ErrorCode::Overloaded)),

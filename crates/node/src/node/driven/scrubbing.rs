@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use protocol::report::{ArtifactScrub, ArtifactState};
 use runtime::Disk;
-use serde_json::Value as Json;
 use wire::error::ErrorCode;
 use wire::messages::{AntiEntropyControl, AntiEntropyOrder, Failure, Request};
 
@@ -20,8 +20,8 @@ fn scrubbed(one: &Built) -> Keeper {
     keeper
 }
 
-fn scrub(keeper: &Keeper) -> Json {
-    keeper.told()["scrub"].clone()
+fn scrub(keeper: &Keeper) -> ArtifactScrub {
+    keeper.told().scrub
 }
 
 /// Kinds of events that have this beginning.
@@ -51,11 +51,11 @@ fn damage_in_any_part_of_a_chunk_that_nobody_reads_is_found_and_mended() {
         let damaged = parts(&one, 2)[part].clone();
         keeper.flip(&one, 2, damaged.start..damaged.start + 1);
         keeper.pass(PERIOD + LONG);
-        assert!(is_sound(&keeper, &one, 2) && keeper.holds(&one), "part {part}: {:#}", keeper.told());
+        assert!(is_sound(&keeper, &one, 2) && keeper.holds(&one), "part {part}: {:#?}", keeper.told());
         assert_eq!(keeper.fetched() - before, bytes_of(&one, &[2]), "part {part}: it came once");
-        let fetching = keeper.told()["fetching"].clone();
-        assert_eq!((&fetching["chunks_corrupt"], &fetching["chunks_corrupt_now"]), (&1.into(), &0.into()));
-        assert_eq!(scrub(&keeper)["damaged"], 1);
+        let fetching = keeper.told().fetching;
+        assert_eq!((fetching.chunks_corrupt, fetching.chunks_corrupt_now), (1, 0));
+        assert_eq!(scrub(&keeper).damaged, 1);
         assert_eq!(events(&keeper, "artifact-scrub"), ["artifact-scrub-found"], "part {part}");
         assert!(events(&keeper, "artifact-corrupt").is_empty(), "it is told once");
         assert_eq!(events(&keeper, "artifacts-scrubbed").len(), 1);
@@ -85,23 +85,23 @@ fn a_damaged_manifest_is_written_again_without_any_source() {
     assert!(keeper.home.disk.flip_bit(&path, 20, 1));
     keeper.pass(PERIOD + LONG);
     assert!(keeper.home.disk.contents(&path) == Some(sound) && keeper.holds(&one));
-    assert_eq!(scrub(&keeper)["damaged"], 1);
+    assert_eq!(scrub(&keeper).damaged, 1);
 }
 
 #[test]
 fn a_pass_takes_its_period_and_what_is_sound_stays_as_it_is() {
     let one = Built::new("words", 1);
     let keeper = scrubbed(&one);
-    let files = scrub(&keeper)["files"].clone();
+    let files = scrub(&keeper).files;
     assert_eq!(files, 5, "four chunks and a manifest");
     keeper.pass(PERIOD / 2);
-    let done = scrub(&keeper)["files_done"].as_u64().unwrap();
-    assert!((1..=3).contains(&done) && scrub(&keeper)["seconds_ago"].is_null(), "{done} files");
+    let done = scrub(&keeper).files_done;
+    assert!((1..=3).contains(&done) && scrub(&keeper).seconds_ago.is_none(), "{done} files");
     keeper.pass(PERIOD / 2 + SOON);
     let told = scrub(&keeper);
-    assert_eq!((&told["passes"], &told["damaged"], &told["files_done"]), (&1.into(), &0.into(), &0.into()));
-    assert!(told["seconds_ago"].as_u64().is_some_and(|seconds| seconds <= SOON.as_secs()), "{told}");
-    assert!(keeper.holds(&one) && keeper.told()["fetching"]["chunks_corrupt"] == 0);
+    assert_eq!((told.passes, told.damaged, told.files_done), (1, 0, 0));
+    assert!(told.seconds_ago.is_some_and(|seconds| seconds <= SOON.as_secs()), "{told:?}");
+    assert!(keeper.holds(&one) && keeper.told().fetching.chunks_corrupt == 0);
 }
 
 /// An operator who has a bad disk does not wait for a week.
@@ -119,12 +119,12 @@ fn an_order_has_all_files_read_now_or_those_of_one_store() {
     assert_eq!(order(&keeper, Some("words"), AntiEntropyOrder::Scrub), Ok(()));
     keeper.pass(SOON);
     assert!(is_sound(&keeper, &one, 3) && !is_sound(&keeper, &other, 0));
-    assert_eq!((&scrub(&keeper)["passes"], &scrub(&keeper)["ordered"]), (&0.into(), &false.into()));
-    assert!(scrub(&keeper)["seconds_ago"].is_null(), "not all was read: {:#}", keeper.told());
+    assert_eq!((scrub(&keeper).passes, scrub(&keeper).ordered), (0, false));
+    assert!(scrub(&keeper).seconds_ago.is_none(), "not all was read: {:#?}", keeper.told());
     assert_eq!(order(&keeper, None, AntiEntropyOrder::Scrub), Ok(()));
     keeper.pass(SOON);
     assert!(is_sound(&keeper, &other, 0) && keeper.holds(&one) && keeper.holds(&other));
-    assert_eq!((&scrub(&keeper)["damaged"], &scrub(&keeper)["passes"]), (&2.into(), &1.into()));
+    assert_eq!((scrub(&keeper).damaged, scrub(&keeper).passes), (2, 1));
     let compared = order(&keeper, Some("words"), AntiEntropyOrder::Start).unwrap_err();
     assert_eq!(compared.code, ErrorCode::ReadOnly);
     assert_eq!(
@@ -144,9 +144,9 @@ fn files_that_are_gone_and_come_from_nowhere_make_nobody_busy() {
     }
     keeper.home.disk.remove(&format!("artifacts/words/1-{}", one.digest())).unwrap();
     keeper.pass(2 * PERIOD);
-    let passes = scrub(&keeper)["passes"].as_u64().unwrap();
+    let passes = scrub(&keeper).passes;
     assert!(passes <= 2, "{passes} passes over nothing in two periods");
-    assert_eq!(scrub(&keeper)["damaged"], 0);
+    assert_eq!(scrub(&keeper).damaged, 0);
 }
 
 /// It was once told staged until its turn to be fetched came.
@@ -158,8 +158,8 @@ fn what_was_deleted_by_hand_is_told_of_every_artifact_before_anything_is_fetched
     keeper.take(&two);
     keeper.home.disk.remove(&keeper.path(&one, 0)).unwrap();
     keeper.home.disk.remove(&keeper.path(&two, 0)).unwrap();
-    keeper.home.stage.until(|| keeper.told_of(&two)["state"] != "staged");
+    keeper.home.stage.until(|| keeper.told_of(&two).state != ArtifactState::Staged);
     let kept = keeper.told_of(&one);
-    assert!(kept["state"] != "staged" && kept["whole_under"] == 0, "{kept}");
-    assert_eq!((&kept["chunks"], &kept["chunks_total"]), (&3.into(), &4.into()));
+    assert!(kept.state != ArtifactState::Staged && kept.whole_under.0 == 0, "{kept:?}");
+    assert_eq!((kept.chunks, kept.chunks_total), (3, 4));
 }

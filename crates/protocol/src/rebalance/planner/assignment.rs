@@ -9,7 +9,7 @@ use std::collections::{BTreeSet, VecDeque};
 
 use model::{Cluster, Node, NodeId, Zone};
 
-use super::refusal::Refusal;
+use super::Refusal;
 
 /// Most searches for circles of moves that save a copy.
 const SEARCHES_MAX: usize = 2_000;
@@ -87,7 +87,7 @@ impl Assignment {
             held: vec![Vec::new(); nodes.len()],
         };
         for (position, partition) in cluster.ring.partitions().iter().enumerate() {
-            let listed = super::replicas(cluster, &partition.nodes).iter();
+            let listed = cluster.replicas_in(&partition.nodes).iter();
             let mut places: Vec<u32> =
                 listed.map(|&node| index.get(node).map_or(NOBODY, |at| at as u32)).take(replicas).collect();
             places.resize(replicas, NOBODY);

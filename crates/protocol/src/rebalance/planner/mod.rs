@@ -15,148 +15,66 @@
 mod assignment;
 mod lists;
 mod quotas;
-mod refusal;
-mod reshape;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use model::cluster::{Accepted, NumbersError};
-use model::{Cluster, Consistency, Node, NodeId, PartitionId, Role, StoreName};
-use serde::{Deserialize, Serialize};
+use model::plan::PlanDocument;
+use model::{Cluster, Consistency, Node, NodeId, PartitionId, Role};
 
 use assignment::{Assignment, Index};
 
-pub use refusal::Refusal;
-pub use reshape::{Cut, Reshape, Reshaped};
-
-/// What shall become of the ring.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "kebab-case")]
-pub enum Wish {
-    /// Each serving node holds its share, by weight.
-    Spread,
-    /// These nodes hold nothing any more.
-    Drain {
-        /// Which.
-        nodes: Vec<NodeId>,
-    },
-    /// A node takes the places of another one.
-    Replace {
-        /// The one that gives up its places.
-        node: NodeId,
-        /// The one that takes them.
-        by: NodeId,
-    },
-    /// A node takes the place of another one in some partitions.
-    Move {
-        /// Which partitions.
-        partitions: Vec<PartitionId>,
-        /// The one that gives up its place.
-        from: NodeId,
-        /// The one that takes it.
-        to: NodeId,
-    },
-    /// A partition is cut in two.
-    Split {
-        /// Which.
-        partition: PartitionId,
-        /// The first token of its second part; `None` cuts it in the middle.
-        at: Option<u64>,
-    },
-    /// Two neighbours become one partition.
-    Merge {
-        /// One.
-        partition: PartitionId,
-        /// The other.
-        other: PartitionId,
-    },
-    /// Every partition is cut in the middle.
-    Double,
-    /// A store gets other numbers of replicas, and of those that must answer.
-    Numbers {
-        /// The store.
-        store: String,
-        /// N, R and W to come.
-        numbers: Consistency,
-    },
-}
-
-/// What a plan may do without being asked again.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Consent {
-    /// The replicas of a partition may lie in fewer zones than they could before.
-    pub fewer_zones: bool,
-    /// Gets of a store may miss acknowledged writes, where they could not before.
-    #[serde(default)]
-    pub weaker: bool,
-}
-
-/// A store gets other numbers.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Renumber {
-    /// Which.
-    pub store: StoreName,
-    /// Its numbers at present.
-    pub from: Consistency,
-    /// Its numbers to come.
-    pub to: Consistency,
-    /// Partitions of the ring: all of them take part.
-    pub partitions: usize,
-    /// Copies of partitions that are brought in somewhere.
-    pub copies: usize,
-}
-
-impl Renumber {
-    /// The nodes that bring a partition's part of the store in.
-    pub fn entering<'a>(&self, partition: &'a model::Partition) -> &'a [NodeId] {
-        let (from, to) = (usize::from(self.from.replicas), usize::from(self.to.replicas));
-        partition.nodes.get(from..to.min(partition.nodes.len())).unwrap_or_default()
-    }
-}
-
-/// A partition gets another list.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Move {
-    /// Which.
-    pub partition: PartitionId,
-    /// Its list at present.
-    pub from: Vec<NodeId>,
-    /// Its list to come.
-    pub to: Vec<NodeId>,
-    /// Nodes that must bring it in; none when only the order or the fallbacks change.
-    pub entering: Vec<NodeId>,
-}
+pub use model::plan::{Change, Consent, Cut, Move, Refusal, Renumber, Reshape, Reshaped, Wish};
 
 /// What fulfils a wish.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     /// The document that it was computed from.
     pub generation: model::Generation,
-    /// In the order of the ring.
-    pub moves: Vec<Move>,
-    /// What becomes of bounds when all of these have settled.
-    pub reshape: Option<Reshape>,
-    /// The store that gets other numbers.
-    pub numbers: Option<Renumber>,
+    /// What changes.
+    pub change: Change,
     /// Places of each node as a replica, of that store or else of the store with most replicas: at present, and then.
     pub places: BTreeMap<NodeId, (usize, usize)>,
 }
 
 impl Plan {
+    /// The partitions that get other lists, in the order of the ring.
+    pub fn moves(&self) -> &[Move] {
+        self.change.moves()
+    }
+
     /// How many copies of partitions are brought in somewhere.
     pub fn copies(&self) -> usize {
-        let numbers = self.numbers.as_ref().map_or(0, |numbers| numbers.copies);
-        self.moves.iter().map(|one| one.entering.len()).sum::<usize>() + numbers
+        self.change.copies()
     }
 
     /// Whether there is nothing to do.
     pub fn is_empty(&self) -> bool {
-        self.moves.is_empty() && self.reshape.is_none() && self.numbers.is_none()
+        self.change.is_empty()
     }
 
     /// The plan as arguments of [`begin`](super::steps::begin).
     pub fn lists(&self) -> Vec<(PartitionId, Vec<NodeId>)> {
-        self.moves.iter().map(|one| (one.partition, one.to.clone())).collect()
+        self.moves().iter().map(|one| (one.partition, one.to.clone())).collect()
+    }
+
+    /// The plan as a document, of which nobody has said yet how much it brings in.
+    pub fn document(self, wish: Wish, consent: Consent) -> PlanDocument {
+        let Plan { generation, change, places } = self;
+        PlanDocument {
+            order: 0,
+            by: String::new(),
+            created_ms: 0,
+            wish,
+            consent,
+            generation,
+            change,
+            places,
+            estimate: None,
+            units: 0,
+            pace: None,
+            blocked: Vec::new(),
+        }
     }
 }
 
@@ -184,14 +102,14 @@ pub fn plan(cluster: &Cluster, wish: &Wish, consent: Consent) -> Result<Plan, Re
         Wish::Spread => shared_out(cluster, &[], consent, true)?,
         Wish::Drain { nodes } => shared_out(cluster, nodes, consent, false)?,
         Wish::Replace { node, by } => {
-            let held = |partition: &&model::Partition| replicas(cluster, &partition.nodes).contains(node);
+            let held = |partition: &&model::Partition| cluster.replicas_in(&partition.nodes).contains(node);
             let held = cluster.ring.partitions().iter().filter(held).map(|partition| partition.id).collect();
             replaced(cluster, &held, *node, *by, consent)?
         }
         Wish::Move { partitions, from, to } => {
             for &partition in partitions {
                 let known = cluster.ring.get(partition).ok_or(Refusal::PartitionUnknown { partition })?;
-                if !replicas(cluster, &known.nodes).contains(from) {
+                if !cluster.replicas_in(&known.nodes).contains(from) {
                     return Err(Refusal::NotHeld { partition, node: *from });
                 }
             }
@@ -211,11 +129,6 @@ fn named(wish: &Wish) -> Vec<NodeId> {
     }
 }
 
-/// The part of a list that holds data for some store.
-fn replicas<'a>(cluster: &Cluster, list: &'a [NodeId]) -> &'a [NodeId] {
-    &list[..cluster.replicas_max().min(list.len())]
-}
-
 /// Nodes that may hold data when these have left.
 fn eligible<'a>(cluster: &'a Cluster, leaving: &'a [NodeId]) -> impl Iterator<Item = &'a Node> {
     cluster.nodes.iter().filter(|node| node.role == Role::Serving && !leaving.contains(&node.id))
@@ -231,7 +144,7 @@ fn shared_out(
 ) -> Result<Assignment, Refusal> {
     let nodes: Vec<&Node> = eligible(cluster, leaving).collect();
     let wanted = cluster.replicas_max();
-    let held = cluster.ring.partitions().iter().map(|partition| replicas(cluster, &partition.nodes).len());
+    let held = cluster.ring.partitions().iter().map(|partition| cluster.replicas_in(&partition.nodes).len());
     let fewest = held.min().unwrap_or(0);
     // A cluster that never had N nodes keeps what it has; it is not made smaller.
     let replicas = wanted.min(nodes.len());
@@ -262,7 +175,7 @@ fn holders(cluster: &Cluster) -> impl Iterator<Item = &Node> {
     let index = Index::of(cluster.nodes.iter().map(|node| node.id));
     let mut holds = vec![false; cluster.nodes.len()];
     for partition in cluster.ring.partitions() {
-        let held = replicas(cluster, &partition.nodes).iter().filter_map(|&node| index.get(node));
+        let held = cluster.replicas_in(&partition.nodes).iter().filter_map(|&node| index.get(node));
         held.for_each(|at| holds[at] = true);
     }
     cluster.nodes.iter().zip(holds).filter(|(_, holds)| *holds).map(|(node, _)| node)
@@ -286,7 +199,7 @@ fn replaced(
         if !partitions.contains(&partition.id) {
             continue;
         }
-        if replicas(cluster, &partition.nodes).contains(&to) {
+        if cluster.replicas_in(&partition.nodes).contains(&to) {
             return Err(Refusal::HeldAlready { partition: partition.id, node: to });
         }
         let zones = assignment.zones_of(position);
@@ -309,12 +222,12 @@ fn as_plan(cluster: &Cluster, assignment: &Assignment, wish: &Wish) -> Plan {
     }
     let after = (0..cluster.ring.partitions().len()).flat_map(|position| assignment.replicas(position));
     let places = places(cluster, after);
-    Plan { generation: cluster.generation, moves, reshape: None, numbers: None, places }
+    Plan { generation: cluster.generation, change: Change::Moves { moves }, places }
 }
 
 /// The move of a partition to another list, unless it is the same.
 fn moved(cluster: &Cluster, partition: &model::Partition, to: Vec<NodeId>) -> Option<Move> {
-    let (before, after) = (replicas(cluster, &partition.nodes), replicas(cluster, &to));
+    let (before, after) = (cluster.replicas_in(&partition.nodes), cluster.replicas_in(&to));
     let entering = after.iter().copied().filter(|node| !before.contains(node)).collect();
     let from = partition.nodes.clone();
     (to != from).then_some(Move { partition: partition.id, from, to, entering })
@@ -334,7 +247,7 @@ fn places(cluster: &Cluster, after: impl Iterator<Item = NodeId>) -> BTreeMap<No
 
 /// The holder of each place.
 fn held(cluster: &Cluster) -> impl Iterator<Item = NodeId> {
-    cluster.ring.partitions().iter().flat_map(|partition| replicas(cluster, &partition.nodes)).copied()
+    cluster.ring.partitions().iter().flat_map(|partition| cluster.replicas_in(&partition.nodes)).copied()
 }
 
 /// The plan by which a store gets other numbers; an empty one where it has them.
@@ -345,7 +258,8 @@ fn renumbering(
     Consent { fewer_zones, weaker }: Consent,
 ) -> Result<Plan, Refusal> {
     let generation = cluster.generation;
-    let empty = Plan { generation, moves: Vec::new(), reshape: None, numbers: None, places: BTreeMap::new() };
+    let nothing = Change::Moves { moves: Vec::new() };
+    let empty = Plan { generation, change: nothing, places: BTreeMap::new() };
     let store = match cluster.check_numbers(name, to, Accepted { fewer_zones, weaker }) {
         Err(NumbersError::Same { .. }) => return Ok(empty),
         checked => checked?,
@@ -359,19 +273,14 @@ fn renumbering(
     }
     let partitions = cluster.ring.partitions().len();
     let numbers = Renumber { store: store.name.clone(), from: store.consistency, to, partitions, copies };
-    Ok(Plan { numbers: Some(numbers), places, ..empty })
+    Ok(Plan { change: Change::Numbers(numbers), places, ..empty })
 }
 
 /// The plan that changes bounds and moves nothing.
 fn reshaping(cluster: &Cluster, reshape: Reshape) -> Result<Plan, Refusal> {
     let places = places(cluster, held(&reshape.apply(cluster, usize::MAX)?));
-    Ok(Plan {
-        generation: cluster.generation,
-        moves: Vec::new(),
-        reshape: Some(reshape),
-        numbers: None,
-        places,
-    })
+    let change = Change::Reshape { moves: Vec::new(), reshape };
+    Ok(Plan { generation: cluster.generation, change, places })
 }
 
 /// The plan that brings two partitions together and makes them one. The narrower one moves to the other's nodes.
@@ -382,7 +291,7 @@ fn merging(cluster: &Cluster, partition: PartitionId, other: PartitionId) -> Res
         if width(partition) < width(other) { (partition, other) } else { (other, partition) };
     let get = |id: PartitionId| cluster.ring.get(id).expect("neighbours are of this ring");
     let to = &get(stays).nodes;
-    let one = match replicas(cluster, &get(moves).nodes) == replicas(cluster, to) {
+    let one = match cluster.replicas_in(&get(moves).nodes) == cluster.replicas_in(to) {
         true => None,
         false => moved(cluster, get(moves), to.clone()),
     };
@@ -395,13 +304,8 @@ fn merging(cluster: &Cluster, partition: PartitionId, other: PartitionId) -> Res
         None => cluster.clone(),
     };
     let places = places(cluster, held(&reshape.apply(&together, usize::MAX)?));
-    Ok(Plan {
-        generation: cluster.generation,
-        moves: one.into_iter().collect(),
-        reshape: Some(reshape),
-        numbers: None,
-        places,
-    })
+    let change = Change::Reshape { moves: one.into_iter().collect(), reshape };
+    Ok(Plan { generation: cluster.generation, change, places })
 }
 
 /// The document when a move has settled, as far as lists go.

@@ -108,12 +108,12 @@ const GROUPS: &[Group] = &[
     Group {
         names: "dump restore restore-asking migrate",
         why: "Tontine does not hand out values in Redis's own form.",
-        instead: "Use `tontine export` and `tontine load`.",
+        instead: "Use the export and load of Tontine's command line.",
     },
     Group {
         names: "save bgsave bgrewriteaof lastsave",
         why: "Tontine stores each write as its durability setting says; there is nothing to save.",
-        instead: "Use `tontine export` for a backup.",
+        instead: "Use the export of Tontine's command line for a backup.",
     },
     Group {
         names: "wait waitaof",
@@ -123,7 +123,7 @@ const GROUPS: &[Group] = &[
     Group {
         names: "replicaof slaveof psync sync failover replconf role",
         why: "Tontine replicates by itself, and all its nodes are equal.",
-        instead: "Use `tontine status` to see them.",
+        instead: "Use INFO, or the status of Tontine's command line, to see them.",
     },
     Group {
         names: "cluster readonly readwrite asking",
@@ -133,7 +133,7 @@ const GROUPS: &[Group] = &[
     Group {
         names: "monitor slowlog latency memory debug",
         why: "Tontine reports what it does in other ways.",
-        instead: "Use INFO, the node's metrics, or `tontine doctor`.",
+        instead: "Use INFO, the node's metrics, or the doctor of Tontine's command line.",
     },
     Group {
         names: "acl module",

@@ -1,0 +1,128 @@
+//! Why a wish cannot be fulfilled.
+
+use model::PartitionId;
+use model::cluster::NumbersError;
+use model::plan::Refusal;
+
+/// Why a wish cannot be fulfilled, and what may be done.
+pub(crate) fn wish_refused(refusal: &Refusal) -> String {
+    match refusal {
+        Refusal::NodeUnknown { node } => format!("the cluster has no node {node}"),
+        Refusal::PartitionUnknown { partition } => format!("the ring has no partition {partition}"),
+        Refusal::Moves { partition } => {
+            format!("partition {partition} is still moving: wait until it has settled, or abort its plan")
+        }
+        Refusal::Numbers(error) => numbers_refused(error),
+        Refusal::NotHeld { partition, node } => {
+            format!("{node} is no replica of partition {partition}")
+        }
+        Refusal::HeldAlready { partition, node } => {
+            format!("{node} is a replica of partition {partition} already")
+        }
+        Refusal::TakesNothing { node } => format!("{node} is leaving: it takes no new data"),
+        Refusal::TooFewNodes { left, needed } => {
+            format!("{left} nodes would be left to hold data, and {needed} replicas are needed")
+        }
+        Refusal::TooFewZones { left, before } => format!(
+            "replicas would lie in {left} zones, and they can lie in {before} at present: accept fewer zones to go \
+             on"
+        ),
+        Refusal::TooLarge { partitions, bytes, bytes_max } => format!(
+            "a cluster document with {partitions} partitions has {bytes} bytes, over the limit of {bytes_max}"
+        ),
+        Refusal::TooMany { partitions, partitions_max } => {
+            format!("the ring would have {partitions} partitions, over the limit of {partitions_max}")
+        }
+        Refusal::Cut { partition, at, between: (first, last), tokens } => format!(
+            "partition {partition} cannot be cut at token {at}: it can be cut from {first} to {last}, at multiples \
+             of {tokens}, where buckets begin; leave out the token to cut it in the middle"
+        ),
+        Refusal::Narrow { partition, buckets } => format!(
+            "partition {partition} cannot be cut: it is one bucket, and the cluster was made with {buckets} buckets, \
+             so it has at most {buckets} partitions; a new cluster may have more: export the data and load it there"
+        ),
+        Refusal::NotDoubled { partition, buckets } => format!(
+            "not every partition can be cut: {partition} is one bucket of the {buckets} that the cluster was made \
+             with; cut those that are wider with `tontine plan create split`"
+        ),
+        Refusal::NoNeighbours { partition, other, neighbours } => {
+            let all: Vec<String> = neighbours.iter().map(PartitionId::to_string).collect();
+            let instead = match &all[..] {
+                [] => format!("{partition} is the only partition"),
+                all => format!("{partition} can be merged with {}", all.join(" or ")),
+            };
+            format!("partitions {partition} and {other} are no neighbours: {instead}")
+        }
+        Refusal::OtherLists { partition, other } => format!(
+            "partitions {partition} and {other} lie on different nodes; bring them together with a new plan: \
+             `tontine plan create merge {partition} {other}`"
+        ),
+    }
+}
+
+/// Why the numbers of a store cannot change, and what may be done.
+pub(super) fn numbers_refused(error: &NumbersError) -> String {
+    format!("{error}{}", advice(error))
+}
+
+/// What may be done when the numbers of a store cannot change.
+fn advice(error: &NumbersError) -> &'static str {
+    match error {
+        NumbersError::Zones { .. } => ": move partitions first, or accept it with --accept-fewer-zones",
+        NumbersError::Weaker { .. } => ": accept it with --accept-weaker",
+        NumbersError::Nodes { .. } | NumbersError::Listed { .. } => {
+            ": add nodes first, and give them data with `tontine plan create spread`"
+        }
+        NumbersError::Changes { .. } | NumbersError::Moves { .. } => {
+            ": wait until it has settled, or abort its plan"
+        }
+        NumbersError::NoStore { .. } => "; list them with `tontine store list`",
+        NumbersError::Same { .. } | NumbersError::Store(_) => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use model::Consistency;
+
+    use super::*;
+
+    #[test]
+    fn partitions_that_cannot_be_cut_or_joined_say_what_can_be_done_instead() {
+        let partition = PartitionId(1);
+        let told = |refusal: Refusal| wish_refused(&refusal);
+        assert_eq!(
+            told(Refusal::Cut { partition, at: 7, between: (4, 12), tokens: 4 }),
+            "partition p1 cannot be cut at token 7: it can be cut from 4 to 12, at multiples of 4, where buckets begin; \
+             leave out the token to cut it in the middle"
+        );
+        assert_eq!(
+            told(Refusal::Narrow { partition, buckets: 16 }),
+            "partition p1 cannot be cut: it is one bucket, and the cluster was made with 16 buckets, so it has at most 16 \
+             partitions; a new cluster may have more: export the data and load it there"
+        );
+        assert_eq!(
+            told(Refusal::NotDoubled { partition, buckets: 16 }),
+            "not every partition can be cut: p1 is one bucket of the 16 that the cluster was made with; cut those that \
+             are wider with `tontine plan create split`"
+        );
+        assert_eq!(
+            told(Refusal::OtherLists { partition, other: PartitionId(2) }),
+            "partitions p1 and p2 lie on different nodes; bring them together with a new plan: `tontine plan create merge \
+             p1 p2`"
+        );
+        let neighbours = Vec::new();
+        assert_eq!(
+            told(Refusal::NoNeighbours { partition, other: partition, neighbours }),
+            "partitions p1 and p1 are no neighbours: p1 is the only partition"
+        );
+        let weaker = NumbersError::Weaker {
+            numbers: Consistency { replicas: 3, reads_required: 1, writes_required: 2 },
+        };
+        assert_eq!(
+            told(Refusal::Numbers(weaker)),
+            "with N=3, R=1 and W=2 a get may miss an acknowledged write, because R + W is not above N: accept it with \
+             --accept-weaker"
+        );
+    }
+}

@@ -1,0 +1,38 @@
+//! How the office of headmaster stands, as a node reads it in the coordination service.
+
+use serde::{Deserialize, Serialize};
+
+use super::Given;
+use crate::cluster::Generation;
+use crate::node::Node;
+use crate::plan::PlanSummary;
+
+/// Who holds the office.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Holder {
+    /// Which process on which machine.
+    pub process: String,
+    /// For how long it has not renewed its lease, in milliseconds, if that is long overdue.
+    pub silent_ms: Option<u64>,
+}
+
+/// How the office stands.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Office {
+    /// The address of the coordination service.
+    pub service: String,
+    /// Why its documents cannot be read, if they cannot; then nothing below is known.
+    pub unread: Option<String>,
+    /// Whether they are on their way to another service.
+    pub is_moving: bool,
+    /// The generation of the cluster document there; `None` where there is none.
+    pub generation: Option<Generation>,
+    /// Nodes that are registered and are no members.
+    pub waiting: Vec<Node>,
+    /// Who holds the office; `None` when nobody does.
+    pub headmaster: Option<Holder>,
+    /// The oldest order without an answer.
+    pub order: Option<Given>,
+    /// The plan that is under way.
+    pub plan: Option<PlanSummary>,
+}

@@ -1,0 +1,126 @@
+//! Why a wish cannot be fulfilled.
+
+use serde::{Deserialize, Serialize};
+
+use crate::cluster::NumbersError;
+use crate::node::NodeId;
+use crate::ring::PartitionId;
+
+/// Why a wish cannot be fulfilled.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "code", content = "facts", rename_all = "kebab-case")]
+pub enum Refusal {
+    /// The cluster has no such node.
+    NodeUnknown {
+        /// The node.
+        node: NodeId,
+    },
+    /// The ring has no such partition.
+    PartitionUnknown {
+        /// The partition.
+        partition: PartitionId,
+    },
+    /// A partition moves already: one plan at a time.
+    Moves {
+        /// The partition.
+        partition: PartitionId,
+    },
+    /// A node that shall give up its place has none.
+    NotHeld {
+        /// The partition.
+        partition: PartitionId,
+        /// The node.
+        node: NodeId,
+    },
+    /// A node that shall take a place has one already.
+    HeldAlready {
+        /// The partition.
+        partition: PartitionId,
+        /// The node.
+        node: NodeId,
+    },
+    /// A node that gives away what it holds takes nothing new.
+    TakesNothing {
+        /// The node.
+        node: NodeId,
+    },
+    /// Fewer nodes would be left than replicas are needed.
+    TooFewNodes {
+        /// Nodes that are left.
+        left: usize,
+        /// Replicas that are needed.
+        needed: usize,
+    },
+    /// Replicas would lie in fewer zones than they can at present.
+    TooFewZones {
+        /// Zones then.
+        left: usize,
+        /// Zones at present.
+        before: usize,
+    },
+    /// The document would be too large.
+    TooLarge {
+        /// Partitions that it would have.
+        partitions: usize,
+        /// Bytes that it would have, as far as it would be written.
+        bytes: usize,
+        /// Bytes that it may have.
+        bytes_max: usize,
+    },
+    /// The ring would have too many partitions.
+    TooMany {
+        /// Partitions that it would have.
+        partitions: usize,
+        /// Partitions that it may have.
+        partitions_max: usize,
+    },
+    /// A partition cannot be cut there.
+    Cut {
+        /// The partition.
+        partition: PartitionId,
+        /// Where.
+        at: u64,
+        /// The first and the last token at which it can be cut.
+        between: (u64, u64),
+        /// Tokens of a bucket: cuts are multiples of it.
+        tokens: u64,
+    },
+    /// A partition is one bucket: it cannot be cut at all.
+    Narrow {
+        /// The partition.
+        partition: PartitionId,
+        /// Buckets of the cluster.
+        buckets: u32,
+    },
+    /// Not every partition can be cut: one is a single bucket.
+    NotDoubled {
+        /// The partition.
+        partition: PartitionId,
+        /// Buckets of the cluster.
+        buckets: u32,
+    },
+    /// Two partitions cannot become one: they are no neighbours.
+    NoNeighbours {
+        /// The first.
+        partition: PartitionId,
+        /// The second.
+        other: PartitionId,
+        /// The neighbours of the first.
+        neighbours: Vec<PartitionId>,
+    },
+    /// The numbers of a store cannot change, or do and nothing else changes meanwhile.
+    Numbers(NumbersError),
+    /// Two partitions cannot become one before they lie on the same nodes.
+    OtherLists {
+        /// The first.
+        partition: PartitionId,
+        /// The second.
+        other: PartitionId,
+    },
+}
+
+impl From<NumbersError> for Refusal {
+    fn from(error: NumbersError) -> Refusal {
+        Refusal::Numbers(error)
+    }
+}

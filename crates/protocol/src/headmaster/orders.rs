@@ -1,0 +1,169 @@
+//! Orders, one after another, each with its answer.
+//!
+//! An order may be begun by one headmaster and answered by its successor: what was done already for the same order is
+//! found in the documents, and not done twice.
+
+use std::collections::BTreeSet;
+
+use model::cluster::Ordered;
+use model::order::{Answer, Done, Given, Order, Refusal};
+use model::plan::{Consent, Phase, Wish};
+use model::readonly;
+use model::{Cluster, Node, NodeId};
+
+use super::members::{admit, cast, readdress};
+use super::plans::{created_by, too_old, turned};
+use super::{Action, Due, Headmaster, Observation, Step, answered, next};
+
+impl Headmaster {
+    /// Sees to the oldest order that has no answer.
+    pub(super) fn answer_next(&mut self, seen: &Observation) -> Due<Option<Step>> {
+        let Some(given) = &seen.order else { return Ok(None) };
+        if self.patient_since.is_some_and(|(order, _)| order != given.number) {
+            self.patient_since = None;
+        }
+        let step = match self.see_to(seen, given)? {
+            // It would be so at each turn, and keep all other orders waiting.
+            Step::Do(actions) => match contradiction(&actions) {
+                Some(detail) => answered(given, Refusal::Invalid { detail }.into()),
+                None => Step::Do(actions),
+            },
+            wait => wait,
+        };
+        Ok(Some(step))
+    }
+
+    fn see_to(&mut self, seen: &Observation, given: &Given) -> Due<Step> {
+        if let Some(what) = by_document(&given.document.order)
+            && is_carried_out(seen, given)
+        {
+            return Ok(done(seen, given, what));
+        }
+        match &given.document.order {
+            Order::Create { wish, consent } => self.create(seen, given, wish, *consent),
+            Order::Apply { plan } => self.apply(seen, given, *plan),
+            Order::Abort { plan } => Ok(self.abort(seen, given, *plan)),
+            Order::Pause { plan } => Ok(turned(seen, given, *plan, Phase::Applying, Phase::Paused)),
+            Order::Resume { plan } => Ok(turned(seen, given, *plan, Phase::Paused, Phase::Applying)),
+            Order::Admit { node } => Ok(admit(seen, given, *node)),
+            Order::Drain { node, consent } => self.drain(seen, given, *node, *consent),
+            Order::Renumber { store, numbers, consent } => {
+                let wish = Wish::Numbers { store: store.clone(), numbers: *numbers };
+                self.renumber(seen, given, &wish, *consent)
+            }
+            Order::Remove { node } => self.remove(seen, given, *node),
+            Order::Replace { node, by, consent } => self.replace(seen, given, (*node, *by), *consent),
+            Order::Weigh { node, weight } => {
+                let change = |entry: &mut Node| entry.weight = *weight;
+                Ok(change_node(seen, given, *node, Done::NodeWeighs { node: *node, weight: *weight }, change))
+            }
+            Order::Cast { node, role } => Ok(cast(seen, given, *node, *role)),
+            Order::Readdress { node, native, resp } => Ok(readdress(seen, given, *node, (native, resp))),
+            Order::CreateStore { store } => Ok(super::stores::create(seen, given, store)),
+            Order::Artifacts { order } => self.artifacts(seen, given, order),
+        }
+    }
+
+    /// Why what these nodes enter cannot be carried out: one of them does not say how far it is. Of any other node that is
+    /// silent the steps that need it wait, and the plan says so.
+    pub(super) fn deaf(&mut self, seen: &Observation, entering: &BTreeSet<NodeId>) -> Due<Option<Refusal>> {
+        let (_, silent) = self.facts(seen, entering)?;
+        let deaf = silent.into_iter().next();
+        Ok(deaf.map(|(node, detail)| Refusal::NodeDeaf { node, detail }))
+    }
+
+    /// Creates a plan by which a store gets other numbers, and carries it out.
+    fn renumber(&mut self, seen: &Observation, given: &Given, wish: &Wish, consent: Consent) -> Due<Step> {
+        if let Some(number) = created_by(seen, given.number) {
+            return self.apply(seen, given, number);
+        }
+        if let Some(other) = seen.under_way() {
+            return Ok(refused(given, Refusal::OtherPlan { other: other.number }));
+        }
+        let plan = match self.planned(&seen.cluster, wish, consent) {
+            Ok(plan) if plan.is_empty() => return Ok(done(seen, given, Done::NumbersStand)),
+            Ok(plan) => plan,
+            Err(refusal) => return Ok(refused(given, Refusal::Wish(refusal))),
+        };
+        if let Some(node) = too_old(seen) {
+            return Ok(refused(given, Refusal::NodeTooOld { node }));
+        }
+        let entering = plan.change.entering(&seen.cluster).into_iter().map(|(node, _)| node).collect();
+        if let Some(refusal) = self.deaf(seen, &entering)? {
+            return Ok(refused(given, refusal));
+        }
+        self.save(seen, given, plan, (wish, consent))
+    }
+}
+
+/// What an order comes to that one document carries out; `None` of one that takes more.
+fn by_document(order: &Order) -> Option<Done> {
+    Some(match order {
+        Order::Admit { node } => Done::NodeAdmitted { node: *node },
+        Order::Remove { node } => Done::NodeRemoved { node: *node },
+        Order::Weigh { node, weight } => Done::NodeWeighs { node: *node, weight: *weight },
+        Order::Cast { node, role } => Done::NodeCast { node: *node, role: *role },
+        Order::Readdress { node, .. } => Done::NodeReaddressed { node: *node },
+        Order::CreateStore { store } => Done::StoreCreated { store: store.name.clone() },
+        Order::Artifacts { order: readonly::Order::Create { store, .. } } => {
+            Done::StoreCreated { store: store.clone() }
+        }
+        Order::Artifacts { order } => Done::ArtifactsChanged { store: order.store().clone() },
+        _ => return None,
+    })
+}
+
+/// An order is carried out.
+pub(super) fn done(seen: &Observation, given: &Given, done: Done) -> Step {
+    answered(given, Answer::Done { done, plan: None, generation: seen.cluster.generation })
+}
+
+/// An order is refused.
+pub(super) fn refused(given: &Given, refusal: Refusal) -> Step {
+    answered(given, refusal.into())
+}
+
+/// A document is published that carries the order out, and says so: the next observation shows it.
+pub(super) fn publish(given: &Given, cluster: Cluster) -> Step {
+    let ordered = Some(ordered(given));
+    Step::Do(vec![Action::Publish(Box::new(Cluster { ordered, ..cluster }))])
+}
+
+fn ordered(given: &Given) -> Ordered {
+    Ordered { order: given.number, given_ms: given.document.given_ms }
+}
+
+/// Whether a document has carried the order out, at an earlier turn of whichever headmaster.
+fn is_carried_out(seen: &Observation, given: &Given) -> bool {
+    seen.cluster.ordered == Some(ordered(given))
+}
+
+/// Changes one node's entry, unless it is so already.
+pub(super) fn change_node(
+    seen: &Observation,
+    given: &Given,
+    node: NodeId,
+    what: Done,
+    change: impl Fn(&mut Node),
+) -> Step {
+    match changed(&seen.cluster, node, change) {
+        None => refused(given, Refusal::NodeUnknown { node }),
+        Some(next) if next.nodes != seen.cluster.nodes => publish(given, next),
+        Some(_) => done(seen, given, what),
+    }
+}
+
+/// The next document, with another entry for a node.
+pub(super) fn changed(cluster: &Cluster, node: NodeId, change: impl Fn(&mut Node)) -> Option<Cluster> {
+    let mut changed = Cluster { generation: next(cluster), ..cluster.clone() };
+    change(changed.nodes.iter_mut().find(|known| known.id == node)?);
+    Some(changed)
+}
+
+/// What would not hold in a document that is to be published.
+fn contradiction(actions: &[Action]) -> Option<String> {
+    actions.iter().find_map(|action| match action {
+        Action::Publish(cluster) => cluster.check().err().map(|error| error.to_string()),
+        _ => None,
+    })
+}

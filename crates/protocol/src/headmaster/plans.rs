@@ -1,0 +1,348 @@
+//! Orders about plans: one is created, applied, aborted, paused, resumed.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use model::cluster::Accepted;
+use model::order::{Answer, Done, Given, Refusal, Stale};
+use model::plan::{
+    self, Blocked, Change, Consent, Phase, PlanDocument, PlanState, Planned, Progress, Reshape, Size, Wish,
+};
+use model::{Cluster, NodeId};
+
+use super::orders::{done, refused};
+use super::{Action, Ask, Due, Headmaster, Kept, Observation, Step, answered};
+use crate::rebalance::planner::{self, Plan};
+use crate::rebalance::{lengths, lint, steps};
+
+/// So many steps are told that are blocked.
+const BLOCKED_SHOWN: usize = 8;
+
+/// The plan that fulfils a wish, if the cluster document has room for what it makes of the ring.
+///
+/// # Errors
+/// When the wish cannot be fulfilled, or names what is not there.
+pub fn planned(
+    cluster: &Cluster,
+    wish: &Wish,
+    consent: Consent,
+    bytes_max: usize,
+) -> Result<Plan, plan::Refusal> {
+    let plan = planner::plan(cluster, wish, consent)?;
+    if let Change::Reshape { moves, reshape } = &plan.change
+        && moves.is_empty()
+    {
+        reshape.apply(cluster, bytes_max)?;
+    }
+    Ok(plan)
+}
+
+impl Headmaster {
+    pub(super) fn planned(
+        &self,
+        cluster: &Cluster,
+        wish: &Wish,
+        consent: Consent,
+    ) -> Result<Plan, plan::Refusal> {
+        planned(cluster, wish, consent, self.cluster_bytes_max())
+    }
+
+    /// Creates a plan.
+    pub(super) fn create(
+        &mut self,
+        seen: &Observation,
+        given: &Given,
+        wish: &Wish,
+        consent: Consent,
+    ) -> Due<Step> {
+        if let Some(number) = created_by(seen, given.number) {
+            return Ok(of_plan(seen, given, number, Done::PlanCreated));
+        }
+        match self.planned(&seen.cluster, wish, consent) {
+            Ok(plan) if plan.is_empty() => Ok(done(seen, given, Done::NothingToMove)),
+            Ok(plan) => self.save(seen, given, plan, (wish, consent)),
+            Err(refusal) => Ok(refused(given, Refusal::Wish(refusal))),
+        }
+    }
+
+    /// Keeps a plan, with what is told of it.
+    pub(super) fn save(
+        &mut self,
+        seen: &Observation,
+        given: &Given,
+        plan: Plan,
+        (wish, consent): (&Wish, Consent),
+    ) -> Due<Step> {
+        let mut document = plan.document(wish.clone(), consent);
+        document.order = given.number;
+        document.by.clone_from(&given.document.by);
+        document.created_ms = seen.wall.0;
+        document.estimate = self.estimate(seen, &document)?;
+        document.units = units(&seen.cluster, &document);
+        document.pace = pace_before(seen, &document);
+        document.blocked = blocked(seen, &document);
+        if document.bytes() > self.options.document_bytes_max {
+            return Ok(refused(given, Refusal::PlanTooLarge { moves: document.change.moves().len() }));
+        }
+        let number = seen.plans.last_key_value().map_or(1, |(last, _)| last + 1);
+        Ok(Step::Do(vec![Action::CreatePlan { number, plan: Box::new(document) }]))
+    }
+
+    /// About how much a plan brings in: of what leaves a node, as large a part as places of the node.
+    fn estimate(&mut self, seen: &Observation, plan: &PlanDocument) -> Due<Option<Size>> {
+        if plan.change.numbers().is_some() {
+            // Nodes say how much they hold of all stores together.
+            return Ok(None);
+        }
+        let nodes: BTreeSet<NodeId> = plan.places.keys().copied().collect();
+        self.asked(seen, Ask { nodes, sizes: true, ..Ask::default() })?;
+        let size = |node: &NodeId| seen.said.get(node)?.as_ref().ok()?.size;
+        let mean = |node: &NodeId| {
+            let (places, size) = (plan.places.get(node)?.0, size(node)?);
+            (places > 0).then(|| (size.records as f64 / places as f64, size.bytes as f64 / places as f64))
+        };
+        let (mut records, mut bytes) = (0.0, 0.0);
+        for one in plan.change.moves() {
+            let holders = one.from.iter().filter_map(mean);
+            let (count, sum) = holders
+                .fold((0, (0.0, 0.0)), |(count, sum), mean| (count + 1, (sum.0 + mean.0, sum.1 + mean.1)));
+            if count == 0 && !one.entering.is_empty() {
+                return Ok(None);
+            }
+            let copies = one.entering.len() as f64 / f64::from(count.max(1));
+            records += sum.0 * copies;
+            bytes += sum.1 * copies;
+        }
+        Ok(Some(Size { records: records as u64, bytes: bytes as u64 }))
+    }
+
+    /// Begins to carry a plan out.
+    pub(super) fn apply(&mut self, seen: &Observation, given: &Given, number: u64) -> Due<Step> {
+        let planned = match seen.plans.get(&number) {
+            Some(Kept::Open(planned)) => planned,
+            Some(Kept::Ended(ended)) if ended.ended_by == given.number => {
+                return Ok(of_plan(seen, given, number, nothing_left()));
+            }
+            kept => return Ok(refused(given, not_open(number, kept))),
+        };
+        if let Some(state) = &planned.state {
+            return Ok(match state.order == given.number {
+                true => of_plan(seen, given, number, begun(&planned.plan.change)),
+                false => refused(given, Refusal::PlanIs { plan: number, phase: Some(state.phase) }),
+            });
+        }
+        if let Some(other) = seen.under_way() {
+            return Ok(refused(given, Refusal::OtherPlan { other: other.number }));
+        }
+        if let Some(refusal) = self.unfit(seen, planned)? {
+            return Ok(refused(given, refusal));
+        }
+        let (phase, plan) = (Phase::Applying, number);
+        let state = Box::new(PlanState {
+            progress: Progress { waiting: planned.plan.change.partitions(), ..Progress::default() },
+            seconds_left: lengths::takes(&planned.plan).map(|takes| takes.as_secs()),
+            ..first_state(seen, given, phase)
+        });
+        let answer = Answer::Done {
+            done: begun(&planned.plan.change),
+            plan: Some(plan),
+            generation: seen.cluster.generation,
+        };
+        // A drain goes on, and is answered when the document says so.
+        let mut actions = vec![Action::Note { plan, state }];
+        if !matches!(given.document.order, model::order::Order::Drain { .. }) {
+            actions.push(Action::Answer { order: given.number, answer });
+        }
+        Ok(Step::Do(actions))
+    }
+
+    /// Why the plan is not what the cluster needs any more, or cannot be carried out by its nodes.
+    fn unfit(&mut self, seen: &Observation, planned: &Planned) -> Due<Option<Refusal>> {
+        let (number, plan) = (planned.number, &planned.plan);
+        let because = match self.planned(&seen.cluster, &plan.wish, plan.consent) {
+            Ok(again) if again.change == plan.change => None,
+            Ok(_) => Some(match &plan.change {
+                Change::Numbers(_) => Stale::OtherNumbers,
+                Change::Reshape { .. } => Stale::OtherBounds,
+                Change::Moves { .. } => Stale::OtherMoves,
+            }),
+            Err(refusal) => Some(Stale::Refused(refusal)),
+        };
+        if let Some(because) = because {
+            let (then, now) = (plan.generation, seen.cluster.generation);
+            return Ok(Some(Refusal::PlanStale { plan: number, then, now, because }));
+        }
+        let findings = lint::errors(&seen.cluster, &plan.change, &plan.places);
+        if !findings.is_empty() {
+            return Ok(Some(Refusal::PlanUnsound { findings }));
+        }
+        if let (Change::Numbers(_), Some(node)) = (&plan.change, too_old(seen)) {
+            return Ok(Some(Refusal::NodeTooOld { node }));
+        }
+        let entering = plan.change.entering(&seen.cluster).into_iter().map(|(node, _)| node).collect();
+        self.deaf(seen, &entering)
+    }
+
+    /// Ends a plan.
+    pub(super) fn abort(&mut self, seen: &Observation, given: &Given, number: u64) -> Step {
+        let planned = match seen.plans.get(&number) {
+            Some(Kept::Open(planned)) => planned,
+            Some(Kept::Ended(ended)) if ended.ended_by == given.number => {
+                return of_plan(seen, given, number, Done::PlanAborted);
+            }
+            kept => return refused(given, not_open(number, kept)),
+        };
+        let (state, what) = match &planned.state {
+            None => {
+                let state = first_state(seen, given, Phase::Aborted);
+                (PlanState { ended_ms: Some(seen.wall.0), ..state }, Done::PlanAborted)
+            }
+            Some(state) if state.phase == Phase::Aborting && state.order == given.number => {
+                return of_plan(seen, given, number, Done::PlanAborting);
+            }
+            Some(state) if state.phase == Phase::Aborting => {
+                return refused(given, Refusal::PlanIs { plan: number, phase: Some(state.phase) });
+            }
+            Some(state) => {
+                let (phase, order) = (Phase::Aborting, given.number);
+                let aborted_under = Some(seen.cluster.generation);
+                (PlanState { phase, order, aborted_under, ..state.clone() }, Done::PlanAborting)
+            }
+        };
+        noted(seen, given, (number, state), what)
+    }
+}
+
+/// A plan's partitions take no steps from now on, or take steps again.
+pub(super) fn turned(seen: &Observation, given: &Given, number: u64, from: Phase, to: Phase) -> Step {
+    let what = if to == Phase::Paused { Done::PlanPaused } else { Done::PlanResumed };
+    let planned = match seen.plans.get(&number) {
+        Some(Kept::Open(planned)) => planned,
+        kept => return refused(given, not_open(number, kept)),
+    };
+    match &planned.state {
+        Some(state) if state.phase == to && state.order == given.number => of_plan(seen, given, number, what),
+        Some(state) if state.phase == from => {
+            let was_paused = state.was_paused || to == Phase::Paused;
+            let (order, seconds_left) = (given.number, None);
+            let state = PlanState { phase: to, order, was_paused, seconds_left, ..state.clone() };
+            noted(seen, given, (number, state), what)
+        }
+        state => {
+            let phase = state.as_ref().map(|state| state.phase);
+            refused(given, Refusal::PlanIs { plan: number, phase })
+        }
+    }
+}
+
+/// A plan's state is written, and then the answer.
+fn noted(seen: &Observation, given: &Given, (plan, state): (u64, PlanState), what: Done) -> Step {
+    let answer = Answer::Done { done: what, plan: Some(plan), generation: seen.cluster.generation };
+    let state = Box::new(state);
+    Step::Do(vec![Action::Note { plan, state }, Action::Answer { order: given.number, answer }])
+}
+
+fn of_plan(seen: &Observation, given: &Given, plan: u64, done: Done) -> Step {
+    answered(given, Answer::Done { done, plan: Some(plan), generation: seen.cluster.generation })
+}
+
+/// Why an order about a plan that is not open is refused.
+fn not_open(plan: u64, kept: Option<&Kept>) -> Refusal {
+    match kept {
+        None | Some(Kept::Open(_)) => Refusal::PlanUnknown { plan },
+        Some(Kept::Ended(ended)) => Refusal::PlanIs { plan, phase: Some(ended.phase) },
+        Some(Kept::Unread { detail }) => Refusal::PlanNotUnderstood { plan, detail: detail.clone() },
+    }
+}
+
+fn first_state(seen: &Observation, given: &Given, phase: Phase) -> PlanState {
+    PlanState {
+        phase,
+        order: given.number,
+        reason: None,
+        aborted_under: None,
+        begun_ms: seen.wall.0,
+        ended_ms: None,
+        progress: Progress::default(),
+        bytes_per_second: None,
+        seconds_left: None,
+        was_paused: false,
+        waiting: Vec::new(),
+    }
+}
+
+/// The plan that this order created. A successor looks for it.
+pub(super) fn created_by(seen: &Observation, order: u64) -> Option<u64> {
+    let (number, last) = seen.plans.last_key_value()?;
+    let by = match last {
+        Kept::Open(planned) => planned.plan.order,
+        Kept::Ended(ended) => ended.created_by,
+        // What is not understood was created by a later version.
+        Kept::Unread { .. } => return None,
+    };
+    (by == order).then_some(*number)
+}
+
+/// A node that would not understand a document in which a store changes.
+pub(super) fn too_old(seen: &Observation) -> Option<NodeId> {
+    let old = seen.registered.iter().find(|active| active.reads_form < model::cluster::FORM)?;
+    Some(old.node.id)
+}
+
+/// What a plan does, in short.
+pub(super) fn begun(change: &Change) -> Done {
+    let (cuts, joins) = match change.reshape() {
+        Some(Reshape::Cut { cuts }) => (cuts.len(), false),
+        Some(Reshape::Join { .. }) => (0, true),
+        None => (0, false),
+    };
+    let numbers = change.numbers().map(|numbers| (numbers.store.clone(), numbers.to));
+    Done::PlanBegun { moves: change.moves().len(), cuts, joins, numbers }
+}
+
+/// What is told of a plan that has begun and ended since.
+fn nothing_left() -> Done {
+    Done::PlanBegun { moves: 0, cuts: 0, joins: false, numbers: None }
+}
+
+/// How fast the last plan was carried out that tells how long this one takes.
+fn pace_before(seen: &Observation, plan: &PlanDocument) -> Option<plan::PlanPace> {
+    let cost = lengths::cost(plan)?;
+    seen.plans.values().rev().find_map(|kept| match kept {
+        Kept::Ended(ended) => ended.pace.filter(|(its, _)| lengths::tells(*its, cost)).map(|(_, pace)| pace),
+        _ => None,
+    })
+}
+
+/// About how many buckets of stores a plan brings in somewhere: partitions count as equally wide.
+fn units(cluster: &Cluster, plan: &PlanDocument) -> u64 {
+    let partitions = cluster.ring.partitions().len() as u64;
+    (plan.change.copies() * cluster.stores.len()) as u64 * u64::from(cluster.buckets) / partitions.max(1)
+}
+
+/// Steps that cannot be taken while nodes are away that are away now.
+fn blocked(seen: &Observation, plan: &PlanDocument) -> Vec<Blocked> {
+    let cluster = &seen.cluster;
+    let nodes = cluster.nodes.iter().map(|node| node.id);
+    let away: Vec<NodeId> = nodes.filter(|&node| seen.registered(node).is_none()).collect();
+    if away.is_empty() {
+        return Vec::new();
+    }
+    let mut counts = BTreeMap::new();
+    if let Change::Numbers(numbers) = &plan.change {
+        let Consent { fewer_zones, weaker } = plan.consent;
+        let accepted = Accepted { fewer_zones, weaker };
+        let begun = steps::begin_numbers(cluster, numbers.store.as_str(), numbers.to, accepted);
+        let blocked = begun.iter().flat_map(|begun| steps::numbers_blocked_by(begun, &away));
+        for (step, _, waiting) in blocked {
+            *counts.entry((step, waiting)).or_default() += 1;
+        }
+    }
+    for one in plan.change.moves() {
+        let Some(partition) = cluster.ring.get(one.partition) else { continue };
+        for (step, waiting) in steps::blocked_by(cluster, partition, &one.to, &away) {
+            *counts.entry((step, waiting)).or_default() += 1;
+        }
+    }
+    let blocked = |((step, waiting), partitions)| Blocked { step, waiting, partitions };
+    counts.into_iter().take(BLOCKED_SHOWN).map(blocked).collect()
+}

@@ -1,0 +1,151 @@
+//! Orders about stores: one more that takes writes, and what read-only ones list and serve; and pushes, which go live by
+//! themselves.
+//!
+//! A swap is judged by what all nodes say under exactly the document that it follows.
+//!
+//! Must never: publish a swap over another document than the one that it was judged by.
+
+use std::collections::BTreeMap;
+
+use model::order::{Done, Given, Refusal};
+use model::readonly::{ArtifactError, Order, Push, Standing};
+use model::{ArtifactNumber, ArtifactsError, Cluster, NodeId, ReadOnlyStore, Store, StoreName, WallMillis};
+
+use super::orders::{done, publish, refused};
+use super::{Ask, Due, Headmaster, Observation, STAGED_PATIENCE, STAGED_PAUSE, Step, unasked};
+use crate::push::{self, Enough, Judgement, Report, judge};
+
+/// Creates a store that takes writes.
+pub(super) fn create(seen: &Observation, given: &Given, store: &Store) -> Step {
+    match seen.cluster.with_store(store.clone()) {
+        Ok(next) => publish(given, next),
+        Err(error) => refused(given, Refusal::Store(error)),
+    }
+}
+
+/// The document that carries the order out; its stores are the same when that is so already.
+fn changed(cluster: &Cluster, order: &Order, now: WallMillis) -> Result<Cluster, Refusal> {
+    type Change<'a> = &'a dyn Fn(&ReadOnlyStore) -> Result<ReadOnlyStore, ArtifactError>;
+    let change = |store: &StoreName, change: Change<'_>| {
+        cluster.with_artifacts(store.as_str(), change).map_err(Refusal::Artifact)
+    };
+    match order {
+        Order::Create { store, replicas, kept } => {
+            let created = cluster.with_read_only(store.clone(), *replicas).map_err(Refusal::Store)?;
+            let Some(kept) = kept else { return Ok(created) };
+            let generation = created.generation;
+            let kept = created.with_artifacts(store.as_str(), |found| found.keep(*kept));
+            kept.map(|kept| Cluster { generation, ..kept }).map_err(Refusal::Artifact)
+        }
+        Order::Keep { store, kept } => change(store, &|found| found.keep(*kept)),
+        Order::Stage { store, number, manifest, source } => {
+            change(store, &|found| found.stage(*number, *manifest, source))
+        }
+        Order::Push { store, number, manifest, source, replicas, abort_after_ms } => {
+            let abort_at = abort_after_ms.map(|after| WallMillis(now.0.saturating_add(after)));
+            let push = Push { replicas: *replicas, abort_at, ..Push::default() };
+            change(store, &|found| found.push(*number, *manifest, source, &push))
+        }
+        Order::Swap { store, number, first, .. } => change(store, &|found| {
+            let listed = found.artifact(*number);
+            if *first && listed.is_some_and(|artifact| artifact.standing != Standing::Staging) {
+                return Err(ArtifactError::WasServed { store: store.clone(), number: *number });
+            }
+            found.swap(*number)
+        }),
+        Order::Rollback { store, .. } => change(store, &|found| found.swap(found.behind()?)),
+        Order::Delete { store, number } => change(store, &|found| found.delete(*number)),
+        Order::Abort { store, number } => change(store, &|found| found.abort(*number)),
+    }
+}
+
+/// What an order will serve, of which store, when so many replicas of each slice hold it.
+fn served(cluster: &Cluster, order: &Order) -> Option<(StoreName, ArtifactNumber, Option<u8>)> {
+    match order {
+        Order::Swap { store, number, replicas, .. } => Some((store.clone(), *number, *replicas)),
+        Order::Rollback { store, replicas } => {
+            let number = cluster.read_only(store.as_str())?.behind().ok()?;
+            Some((store.clone(), number, *replicas))
+        }
+        _ => None,
+    }
+}
+
+impl Headmaster {
+    /// Changes what read-only stores list and serve.
+    pub(super) fn artifacts(&mut self, seen: &Observation, given: &Given, order: &Order) -> Due<Step> {
+        let next = match changed(&seen.cluster, order, seen.wall) {
+            Ok(next) => next,
+            Err(refusal) => return Ok(refused(given, refusal)),
+        };
+        if next.read_only == seen.cluster.read_only {
+            return Ok(done(seen, given, Done::ArtifactsChanged { store: order.store().clone() }));
+        }
+        let Some((store, number, replicas)) = served(&seen.cluster, order) else {
+            return Ok(publish(given, next));
+        };
+        let Some(refusal) = self.not_staged(seen, (&store, number), replicas)? else {
+            return Ok(publish(given, next));
+        };
+        // Until nodes go by the newest document each of them lacks every artifact.
+        let (_, since) = *self.patient_since.get_or_insert((given.number, seen.now));
+        if seen.now.since(since) < STAGED_PATIENCE {
+            self.busy = Some(STAGED_PAUSE);
+            return Ok(Step::Wait(Vec::new()));
+        }
+        Ok(refused(given, refusal))
+    }
+
+    /// Why too few replicas of some slice hold an artifact, by exactly this document; `None` when enough do.
+    fn not_staged(
+        &mut self,
+        seen: &Observation,
+        (name, number): (&StoreName, ArtifactNumber),
+        replicas: Option<u8>,
+    ) -> Due<Option<Refusal>> {
+        let reports = self.reports(seen)?;
+        let reports = reports.get(name).map_or(&[][..], Vec::as_slice);
+        let Some(store) = seen.cluster.read_only(name.as_str()) else {
+            return Ok(Some(Refusal::Artifact(ArtifactsError::NoStore { store: name.to_string() })));
+        };
+        let judged = |enough| judge(&seen.cluster, store, number, reports, enough);
+        let wanted = judged(replicas.map_or(Enough::All, Enough::Replicas));
+        let Judgement::NotYet { slices, lacking } = wanted else { return Ok(None) };
+        let is_silent = |node: &NodeId| seen.said.get(node).is_none_or(Result::is_err);
+        let (silent, lacking): (Vec<NodeId>, Vec<NodeId>) = lacking.into_iter().partition(is_silent);
+        let held_by =
+            (1..store.replicas).rev().find(|count| judged(Enough::Replicas(*count)) == Judgement::Ready);
+        let (store, slices_total) = (name.clone(), seen.cluster.ring.partitions().len());
+        Ok(Some(Refusal::NotStaged { store, number, slices, slices_total, silent, lacking, held_by }))
+    }
+
+    /// What nodes that answer hold, by store.
+    fn reports(&mut self, seen: &Observation) -> Due<BTreeMap<StoreName, Vec<Report>>> {
+        let nodes = seen.cluster.nodes.iter().map(|node| node.id).collect();
+        self.asked(seen, Ask { nodes, artifacts: true, ..Ask::default() })?;
+        let mut reports: BTreeMap<StoreName, Vec<Report>> = BTreeMap::new();
+        let said = seen.said.values().filter_map(|said| said.as_ref().ok());
+        for (store, report) in said.flat_map(|said| &said.artifacts) {
+            reports.entry(store.clone()).or_default().push(*report);
+        }
+        Ok(reports)
+    }
+
+    /// Publishes the swap or the end of a push, if one is due. So the end of a command, a node or a headmaster ends no push.
+    pub(super) fn push_due(&mut self, seen: &Observation) -> Due<Option<Step>> {
+        if !push::is_pending(&seen.cluster) {
+            return Ok(None);
+        }
+        self.is_busy();
+        let reports = self.reports(seen)?;
+        let Some((store, number, due)) = push::due(&seen.cluster, &reports, seen.wall) else {
+            return Ok(None);
+        };
+        let next = seen.cluster.with_artifacts(store.as_str(), |found| match due {
+            push::Due::Swap => found.swap(number),
+            push::Due::Abort => found.abort(number),
+        });
+        // What is due is a verb that the document allows.
+        Ok(next.ok().map(unasked))
+    }
+}

@@ -1,0 +1,371 @@
+//! What a headmaster decides, observation by observation.
+//!
+//! A stage holds the documents and plays the nodes: they have done all that the document asks of them, unless they are
+//! silent. Each line is a decision, and what it writes is written.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+use std::time::Duration;
+
+use expect_test::expect;
+use model::order::{Answer, Given, Order, OrderDocument};
+use model::plan::{Consent, PlanDocument, PlanState, Planned, Size, Wish};
+use model::routing::replicas_before;
+use model::{Cluster, Moment, Node, NodeId, Role, StoreName, WallMillis, Zone};
+use protocol::headmaster::{
+    Action, Again, Ask, Decision, Headmaster, Kept, Observation, Options, Registered, Said, Silence,
+};
+use protocol::rebalance::entering::takes_part;
+use protocol::rebalance::{Entered, NodeFacts};
+
+use crate::planner::cluster;
+
+/// Documents, nodes, and a headmaster.
+struct Stage {
+    now: Moment,
+    cluster: Cluster,
+    registered: Vec<Node>,
+    orders: Vec<OrderDocument>,
+    plans: Vec<(PlanDocument, Option<PlanState>)>,
+    silent: BTreeSet<NodeId>,
+    /// A newer generation than the service holds, by which nodes go.
+    adopted: Option<u64>,
+    machine: Headmaster,
+    ask: Ask,
+}
+
+fn node(id: u32) -> Node {
+    Node::new(NodeId(id), Zone("a".to_owned()), format!("h{id}:1"), None)
+}
+
+impl Stage {
+    fn new(admits: bool) -> Stage {
+        let cluster = cluster(4, &["a"; 3], 3, 2);
+        Stage {
+            now: Moment::default(),
+            registered: cluster.nodes.clone(),
+            cluster,
+            orders: Vec::new(),
+            plans: Vec::new(),
+            silent: BTreeSet::new(),
+            adopted: None,
+            machine: Headmaster::new(Options { admits, document_bytes_max: 1 << 20 }),
+            ask: Ask::default(),
+        }
+    }
+
+    fn order(&mut self, order: Order) {
+        let by = "operator".to_owned();
+        self.orders.push(OrderDocument { order, by, given_ms: 0, answer: None });
+    }
+
+    fn said(&self, node: NodeId) -> Result<Said, String> {
+        if self.silent.contains(&node) {
+            return Err("away".to_owned());
+        }
+        let generation = self.adopted.map_or(self.cluster.generation, model::Generation);
+        let adopted = Some((1, generation));
+        let mut facts = NodeFacts { incarnation: Some(1), adopted, ..NodeFacts::default() };
+        for partition in self.cluster.ring.partitions() {
+            let parts = self.cluster.stores.iter().filter(|store| takes_part(store, partition, node));
+            let merged: BTreeMap<StoreName, BTreeSet<NodeId>> = parts
+                .map(|store| {
+                    (store.name.clone(), replicas_before(store, partition).iter().copied().collect())
+                })
+                .collect();
+            if !merged.is_empty() {
+                let generation = self.cluster.generation;
+                let entered = Entered { incarnation: 1, generation, whole: true, merged };
+                facts.entered.insert(partition.id, entered);
+            }
+        }
+        let silence = Silence { lasts: Duration::from_secs(60), heard_before: true };
+        let silent_for = self.cluster.nodes.iter().map(|node| (node.id, silence)).collect();
+        Ok(Said { facts, size: Some(Size::default()), silent_for, ..Said::default() })
+    }
+
+    fn observation(&mut self) -> Observation {
+        let asked = std::mem::take(&mut self.ask);
+        let open = self.orders.iter().zip(1..).find(|(document, _)| document.answer.is_none());
+        let kept = |((plan, state), number): (&(PlanDocument, Option<PlanState>), u64)| {
+            (number, Kept::of(Planned { number, plan: plan.clone(), state: state.clone() }))
+        };
+        let registered = self.registered.iter().map(|node| Registered {
+            node: node.clone(),
+            incarnation: 1,
+            is_member: self.cluster.node(node.id).is_some(),
+            reads_form: model::cluster::FORM,
+        });
+        Observation {
+            now: self.now,
+            wall: WallMillis(self.now.nanos / 1_000_000),
+            cluster: self.cluster.clone(),
+            registered: registered.collect(),
+            remembered: BTreeMap::new(),
+            order: open.map(|(document, number)| Given { number, document: document.clone() }),
+            plans: self.plans.iter().zip(1..).map(kept).collect(),
+            said: asked.nodes.iter().map(|node| (*node, self.said(*node))).collect(),
+            asked,
+            listens: false,
+        }
+    }
+
+    /// Decisions until nothing is due, or `most` of them.
+    fn play(&mut self, most: usize) -> String {
+        let mut text = String::new();
+        for _ in 0..most {
+            let seen = self.observation();
+            let Decision { actions, again, ask, restored } = self.machine.decide(&seen);
+            if let Some((node, generation)) = restored {
+                writeln!(text, "{node} goes by generation {}", generation.0).unwrap();
+            }
+            let asks_first = actions.is_empty() && again == Again::Now;
+            for action in actions {
+                self.write(action, &mut text);
+            }
+            if asks_first {
+                let nodes: Vec<String> = ask.nodes.iter().map(NodeId::to_string).collect();
+                let sizes = if ask.sizes { " for their sizes" } else { "" };
+                let signs = ask.signs_of.map_or_else(String::new, |node| format!(" for signs of {node}"));
+                writeln!(text, "ask {}{sizes}{signs}", nodes.join(" ")).unwrap();
+            }
+            self.ask = ask;
+            match again {
+                Again::Now => {}
+                Again::Paced(pause) => {
+                    writeln!(text, "wait {} ms to publish", pause.as_millis()).unwrap();
+                    self.now = self.now.after(pause);
+                }
+                Again::After(pause) => {
+                    writeln!(text, "look again in {} ms", pause.as_millis()).unwrap();
+                    self.now = self.now.after(pause);
+                    return text;
+                }
+                Again::WhenWoken => {
+                    text.push_str("rest\n");
+                    return text;
+                }
+            }
+        }
+        text
+    }
+
+    fn write(&mut self, action: Action, text: &mut String) {
+        match action {
+            Action::Publish(cluster) => {
+                let nodes = cluster.nodes.iter().map(|node| match node.role {
+                    Role::Serving => node.id.to_string(),
+                    role => format!("{} ({role:?}{})", node.id, if node.gone { ", gone" } else { "" }),
+                });
+                let nodes: Vec<String> = nodes.collect();
+                let moving = cluster.ring.partitions().iter().filter_map(|one| one.step());
+                let steps: BTreeSet<String> = moving.map(|step| step.to_string()).collect();
+                let order =
+                    cluster.ordered.map_or_else(String::new, |ordered| format!(", order {}", ordered.order));
+                let steps: Vec<String> = steps.into_iter().collect();
+                let steps = if steps.is_empty() { "settled".to_owned() } else { steps.join(" ") };
+                writeln!(text, "publish {}: {}, {steps}{order}", cluster.generation.0, nodes.join(" "))
+                    .unwrap();
+                self.cluster = *cluster;
+            }
+            Action::CreatePlan { number, plan } => {
+                assert_eq!(number, self.plans.len() as u64 + 1);
+                writeln!(text, "create plan {number}: {} partitions", plan.change.partitions()).unwrap();
+                self.plans.push((*plan, None));
+            }
+            Action::Note { plan, state } => {
+                let (phase, settled) = (state.phase.word(), state.progress.settled);
+                writeln!(text, "note plan {plan}: {phase}, {settled} settled").unwrap();
+                self.plans[plan as usize - 1].1 = Some(*state);
+            }
+            Action::Answer { order, answer } => {
+                match &answer {
+                    Answer::Done { done, plan, .. } => {
+                        let plan = plan.map_or_else(String::new, |plan| format!(", plan {plan}"));
+                        writeln!(text, "answer {order}: {done:?}{plan}").unwrap();
+                    }
+                    Answer::Refused { refusal, .. } => {
+                        writeln!(text, "answer {order}: refused, {}", refusal.code()).unwrap();
+                    }
+                }
+                self.orders[order as usize - 1].answer = Some(answer);
+            }
+        }
+    }
+}
+
+fn drain(id: u32) -> Order {
+    Order::Drain { node: NodeId(id), consent: Consent::default() }
+}
+
+#[test]
+fn a_node_that_registers_is_named_and_an_order_for_it_is_answered_by_the_document() {
+    let mut stage = Stage::new(false);
+    stage.registered.push(node(4));
+    expect![[r#"
+        ask n1 n2 n3
+        rest
+    "#]]
+    .assert_eq(&stage.play(9));
+    stage.order(Order::Admit { node: NodeId(4) });
+    stage.order(Order::Admit { node: NodeId(4) });
+    stage.order(Order::Admit { node: NodeId(5) });
+    expect![[r#"
+        publish 2: n1 n2 n3 n4, settled, order 1
+        answer 1: NodeAdmitted { node: NodeId(4) }
+        answer 2: NodeIsMember { node: NodeId(4) }
+        answer 3: refused, node-not-registered
+        rest
+    "#]]
+    .assert_eq(&stage.play(20));
+}
+
+#[test]
+fn a_plan_is_created_applied_and_carried_out_step_by_step() {
+    let mut stage = Stage::new(true);
+    stage.registered.push(node(4));
+    stage.order(Order::Create { wish: Wish::Spread, consent: Consent::default() });
+    stage.order(Order::Apply { plan: 1 });
+    expect![[r#"
+        ask n1 n2 n3
+        answer 1: NothingToMove
+        answer 2: refused, plan-unknown
+        publish 2: n1 n2 n3 n4, settled
+    "#]]
+    .assert_eq(&stage.play(4));
+    stage.order(Order::Create { wish: Wish::Spread, consent: Consent::default() });
+    stage.order(Order::Apply { plan: 1 });
+    expect![[r#"
+        ask n1 n2 n3 n4 for their sizes
+        create plan 1: 4 partitions
+        answer 3: PlanCreated, plan 1
+        ask n4
+        note plan 1: applying, 0 settled
+        answer 4: PlanBegun { moves: 4, cuts: 0, joins: false, numbers: None }, plan 1
+        wait 500 ms to publish
+        publish 3: n1 n2 n3 n4, copying
+        note plan 1: applying, 2 settled
+        ask n1 n2 n3 n4
+        wait 500 ms to publish
+        publish 4: n1 n2 n3 n4, joint
+        note plan 1: applying, 2 settled
+        wait 500 ms to publish
+        publish 5: n1 n2 n3 n4, reading-new
+        note plan 1: applying, 2 settled
+        wait 500 ms to publish
+        publish 6: n1 n2 n3 n4, settled
+        note plan 1: applying, 4 settled
+        note plan 1: done, 4 settled
+        rest
+    "#]]
+    .assert_eq(&stage.play(60));
+}
+
+#[test]
+fn a_drain_whose_node_falls_silent_waits_and_one_that_enters_nothing_is_not_asked() {
+    let mut stage = Stage::new(true);
+    stage.registered.push(node(4));
+    expect![[r#"
+        ask n1 n2 n3
+        publish 2: n1 n2 n3 n4, settled
+        rest
+    "#]]
+    .assert_eq(&stage.play(9));
+    stage.silent.insert(NodeId(4));
+    stage.order(drain(3));
+    expect![[r#"
+        ask n2 n4
+        answer 1: refused, node-deaf
+        rest
+    "#]]
+    .assert_eq(&stage.play(9));
+    stage.silent.clear();
+    stage.order(drain(3));
+    expect![[r#"
+        ask n2 n4
+        ask n1 n2 n3 n4 for their sizes
+        create plan 1: 4 partitions
+        note plan 1: applying, 0 settled
+        wait 500 ms to publish
+        publish 3: n1 n2 n3 (Leaving) n4, settled, order 2
+        answer 2: PlanBegun { moves: 4, cuts: 0, joins: false, numbers: None }, plan 1
+        wait 500 ms to publish
+        publish 4: n1 n2 n3 (Leaving) n4, copying, order 2
+        note plan 1: applying, 1 settled
+        ask n1 n2 n3 n4
+        wait 500 ms to publish
+        publish 5: n1 n2 n3 (Leaving) n4, joint, order 2
+        note plan 1: applying, 1 settled
+        wait 500 ms to publish
+        publish 6: n1 n2 n3 (Leaving) n4, reading-new, order 2
+        note plan 1: applying, 1 settled
+        wait 500 ms to publish
+        publish 7: n1 n2 n3 (Leaving) n4, settled, order 2
+        note plan 1: applying, 4 settled
+        note plan 1: done, 4 settled
+        ask n3
+        wait 500 ms to publish
+        publish 8: n1 n2 n4, settled, order 2
+        rest
+    "#]]
+    .assert_eq(&stage.play(90));
+}
+
+#[test]
+fn a_dead_node_is_called_gone_and_its_places_are_taken() {
+    let mut stage = Stage::new(true);
+    stage.registered.push(node(4));
+    stage.play(9);
+    stage.registered.retain(|node| node.id != NodeId(3));
+    stage.silent.insert(NodeId(3));
+    stage.order(Order::Replace { node: NodeId(3), by: NodeId(4), consent: Consent::default() });
+    expect![[r#"
+        ask n1 n2 n4 for signs of n3
+        wait 500 ms to publish
+        publish 3: n1 n2 n3 (Leaving, gone) n4, settled, order 1
+        ask n1 n2 n3 n4 for their sizes
+        create plan 1: 4 partitions
+        note plan 1: applying, 0 settled
+        answer 1: PlanBegun { moves: 4, cuts: 0, joins: false, numbers: None }, plan 1
+        wait 500 ms to publish
+        publish 4: n1 n2 n3 (Leaving, gone) n4, copying, order 1
+        note plan 1: applying, 1 settled
+        ask n1 n2 n3 n4
+        wait 500 ms to publish
+        publish 5: n1 n2 n3 (Leaving, gone) n4, joint, order 1
+        note plan 1: applying, 1 settled
+        wait 500 ms to publish
+        publish 6: n1 n2 n3 (Leaving, gone) n4, reading-new, order 1
+        note plan 1: applying, 1 settled
+        wait 500 ms to publish
+        publish 7: n1 n2 n3 (Leaving, gone) n4, settled, order 1
+        note plan 1: applying, 4 settled
+        note plan 1: done, 4 settled
+        ask n3
+        wait 500 ms to publish
+        publish 8: n1 n2 n4, settled, order 1
+        rest
+    "#]]
+    .assert_eq(&stage.play(90));
+}
+
+#[test]
+fn nothing_is_published_while_a_node_goes_by_a_newer_document() {
+    let mut stage = Stage::new(true);
+    stage.play(9);
+    stage.registered.push(node(4));
+    stage.adopted = Some(9);
+    stage.order(Order::Weigh { node: NodeId(1), weight: model::Weight::default() });
+    stage.play(9);
+    stage.ask.nodes = (1..=3).map(NodeId).collect();
+    expect![[r#"
+        look again in 500 ms
+    "#]]
+    .assert_eq(&stage.play(9));
+    stage.now = stage.now.after(Duration::from_secs(11));
+    expect![[r#"
+        n3 goes by generation 9
+        look again in 500 ms
+    "#]]
+    .assert_eq(&stage.play(9));
+}
