@@ -62,7 +62,10 @@ impl Client {
         let mut waited = first;
         while ordered.answer.is_none() && waited < wait {
             let next = (wait - waited).min(WAIT_ONCE);
-            ordered = self.order_answer(number, next).await?;
+            // It is given: whatever happens to this question, nobody may say that nothing was ordered.
+            ordered = self.order_answer(number, next).await.map_err(|error| ClientError::Indeterminate {
+                detail: format!("order {number} was given, and its answer is not known: {error}"),
+            })?;
             waited += next;
         }
         Ok(ordered)
