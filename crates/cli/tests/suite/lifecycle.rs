@@ -20,15 +20,6 @@ fn dev_goes_on_with_its_data_after_a_restart() {
 }
 
 #[test]
-fn dev_of_separate_processes_goes_on_with_its_data_after_a_restart() {
-    let mut cluster = Cluster::with(3, &[]);
-    cluster.run(&["put", "greeting", "hello"]).exits(0);
-    cluster.restart();
-    assert_eq!(cluster.run(&["get", "greeting"]).exits(0).text(), "hello\n");
-    cluster.stop();
-}
-
-#[test]
 fn a_killed_node_starts_again_with_the_command_that_dev_prints() {
     let mut cluster = Cluster::with(3, &[]);
     // With all three, or a hint for the node that is killed could wait for this key, too.

@@ -6,7 +6,6 @@ mod refused;
 #[path = "../../../coordination/tests/suite/zookeeper/servers.rs"]
 #[allow(dead_code, reason = "the tests of the crate use more of it")]
 pub(crate) mod servers;
-mod starting;
 mod stopped;
 
 use std::path::Path;
@@ -21,7 +20,7 @@ use crate::cluster::{Process, command, free_port_base, tontine};
 use crate::traffic::Traffic;
 
 /// How long ZooKeeper is away. Longer than the sessions of the nodes live.
-const AWAY: Duration = Duration::from_secs(20);
+const AWAY: Duration = Duration::from_secs(8);
 
 pub(crate) fn start_node(id: u16, address: &str, folder: &Path) -> Process {
     let data = folder.join(format!("node-{id}"));

@@ -125,6 +125,7 @@ fn dev_starts_again_after_its_documents_were_moved_away() {
 }
 
 #[test]
+#[ignore = "kills commands at every step, which `coordination` explores; ./check --full process runs it"]
 fn a_move_that_is_killed_goes_on_or_is_taken_back() {
     let folder = tempfile::tempdir().unwrap();
     let ensemble = Ensemble::start(1);

@@ -179,6 +179,7 @@ impl Door {
 }
 
 #[test]
+#[ignore = "kills at every step, as exploration and simulation do; ./check --full process runs it"]
 fn whoever_is_killed_at_any_step_nothing_is_lost_and_the_move_goes_on() {
     let mut stage = Stage::start();
     let traffic = Traffic::start(&stage.cluster);
@@ -207,6 +208,7 @@ fn whoever_is_killed_at_any_step_nothing_is_lost_and_the_move_goes_on() {
 }
 
 #[test]
+#[ignore = "aborts at every step, as exploration and simulation do; ./check --full process runs it"]
 fn a_plan_that_is_aborted_at_any_step_goes_back_and_loses_nothing() {
     let mut stage = Stage::start();
     let traffic = Traffic::start(&stage.cluster);

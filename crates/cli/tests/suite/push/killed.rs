@@ -70,6 +70,7 @@ fn await_serving(cluster: &Cluster, number: u64) {
 }
 
 #[test]
+#[ignore = "kills at every step, as exploration and simulation do; ./check --full process runs it"]
 fn a_swap_a_rollback_an_abort_and_a_delete_happen_or_do_not_whoever_is_killed_in_them() {
     let folder = tempfile::tempdir().unwrap();
     let mut cluster = serving(folder.path());

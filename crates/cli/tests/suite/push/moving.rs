@@ -9,6 +9,7 @@ use crate::observe::until;
 
 /// With one replica nobody but the node that a slice has moved to can answer for it.
 #[test]
+#[ignore = "takes half a minute; ./check --full process runs it"]
 fn a_node_joins_and_drains_under_reads_of_a_table_and_no_key_fails_or_is_absent() {
     let folder = tempfile::tempdir().unwrap();
     let joined = Joined::start();
