@@ -21,7 +21,7 @@ use crate::traffic::{Stops, Traffic};
 
 /// The first commit from which a cluster can be rolled to this one. Nothing is rolled in that commit itself: as long as it
 /// has no child, the test does nothing, and says so.
-const FIRST: &str = "4a8b3364240f68a4dbec74b92cd051e50f8b6544";
+const FIRST: &str = "8983360365264d992f3a0af63d26427a983b3427";
 
 /// Builds the program of [`FIRST`]; `None`, after a word why, if there is nothing to roll from.
 fn first_version() -> Option<PathBuf> {
