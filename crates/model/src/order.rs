@@ -12,13 +12,14 @@ mod refusal;
 
 use serde::{Deserialize, Serialize};
 
+use crate::balance::PolicyChange;
 use crate::node::{NodeId, Role, Weight};
 use crate::plan::{Consent, Wish};
 use crate::readonly;
 use crate::store::{Consistency, Store};
 
 pub use answer::{Answer, Done};
-pub use office::{Holder, Office};
+pub use office::{Balancing, Holder, Office};
 pub use refusal::{Holds, Life, Refusal, Stale};
 
 /// What shall be done.
@@ -114,6 +115,11 @@ pub enum Order {
     CreateStore {
         /// As it shall be.
         store: Box<Store>,
+    },
+    /// Change what the autopilot may do.
+    Balance {
+        /// What.
+        change: PolicyChange,
     },
     /// Change what read-only stores list and serve.
     Artifacts {

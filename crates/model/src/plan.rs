@@ -18,6 +18,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::balance::Decision;
 use crate::cluster::{Cluster, Generation};
 use crate::node::NodeId;
 use crate::ring::{Partition, PartitionId};
@@ -78,6 +79,20 @@ pub enum Wish {
         /// N, R and W to come.
         numbers: Consistency,
     },
+    /// Partitions lie as load wants it: the autopilot wishes that.
+    Balance {
+        /// Where to.
+        placed: Vec<Placed>,
+    },
+}
+
+/// The replicas of a partition, in their order.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Placed {
+    /// The partition.
+    pub partition: PartitionId,
+    /// Its replicas, without fallbacks.
+    pub replicas: Vec<NodeId>,
 }
 
 /// What a plan may do without being asked again.
@@ -246,6 +261,9 @@ pub struct PlanDocument {
     pub pace: Option<PlanPace>,
     /// Steps that cannot be taken while nodes that are away stay away.
     pub blocked: Vec<Blocked>,
+    /// Why the autopilot made it; `None` when somebody ordered it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub decision: Option<Box<Decision>>,
 }
 
 impl PlanDocument {

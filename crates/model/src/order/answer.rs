@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::Refusal;
+use crate::balance::Policy;
 use crate::cluster::Generation;
 use crate::node::{NodeId, Role, Weight};
 use crate::store::{Consistency, StoreName};
@@ -131,6 +132,11 @@ pub enum Done {
     StoreCreated {
         /// The store.
         store: StoreName,
+    },
+    /// The autopilot goes by this policy.
+    PolicyStands {
+        /// The policy.
+        policy: Box<Policy>,
     },
     /// The read-only store lists and serves what was asked for.
     ArtifactsChanged {

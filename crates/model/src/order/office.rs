@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::Given;
+use crate::balance::{Policy, Verdict};
 use crate::cluster::Generation;
 use crate::node::Node;
 use crate::plan::PlanSummary;
@@ -35,4 +36,16 @@ pub struct Office {
     pub order: Option<Given>,
     /// The plan that is under way.
     pub plan: Option<PlanSummary>,
+    /// What the autopilot may do, and what it says.
+    #[serde(default)]
+    pub balancing: Option<Balancing>,
+}
+
+/// What the autopilot may do, and what it says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Balancing {
+    /// The policy; `None` where none is kept, which means *observe*.
+    pub policy: Option<Policy>,
+    /// What it said last, if it has said anything.
+    pub verdict: Option<Verdict>,
 }

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::balance::SettingError;
 use crate::cluster::{ArtifactsError, CreateStoreError, Generation};
 use crate::node::NodeId;
 use crate::plan::{self, Phase};
@@ -47,6 +48,11 @@ pub enum Refusal {
         now: Generation,
         /// What is otherwise.
         because: Stale,
+    },
+    /// A setting of the autopilot cannot be so.
+    Setting {
+        /// Why not.
+        because: SettingError,
     },
     /// The plan does not hold together: its linter found this.
     PlanUnsound {

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{PlanDocument, Refusal, Size, Waiting, Wish};
+use crate::balance::CameOf;
 use crate::cluster::{Generation, NumbersError};
 use crate::node::NodeId;
 use crate::ring::PartitionId;
@@ -126,6 +127,9 @@ pub struct PlanState {
     pub was_paused: bool,
     /// For whom its moves wait: what holds most of them up first, up to a limit.
     pub waiting: Vec<Held>,
+    /// What came of a decision of the autopilot, once that can be said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub came_of: Option<CameOf>,
 }
 
 /// How far the moves of a plan are.
@@ -167,6 +171,12 @@ impl Planned {
     /// Whether it was applied, and has not ended.
     pub fn is_under_way(&self) -> bool {
         self.state.as_ref().is_some_and(|state| !state.phase.has_ended())
+    }
+
+    /// Whether the autopilot made it, and nobody has said yet what came of it.
+    pub fn awaits_outcome(&self) -> bool {
+        let ended = self.state.as_ref().is_some_and(|state| state.phase == Phase::Done && state.came_of.is_none());
+        ended && self.plan.decision.is_some()
     }
 
     /// What is told of it where there are many.

@@ -24,7 +24,7 @@ use model::{Cluster, Consistency, Node, NodeId, PartitionId, Role};
 
 use assignment::{Assignment, Index};
 
-pub use model::plan::{Change, Consent, Cut, Move, Refusal, Renumber, Reshape, Reshaped, Wish};
+pub use model::plan::{Change, Consent, Cut, Move, Placed, Refusal, Renumber, Reshape, Reshaped, Wish};
 
 /// What fulfils a wish.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,6 +74,7 @@ impl Plan {
             units: 0,
             pace: None,
             blocked: Vec::new(),
+            decision: None,
         }
     }
 }
@@ -98,6 +99,7 @@ pub fn plan(cluster: &Cluster, wish: &Wish, consent: Consent) -> Result<Plan, Re
             return reshaping(cluster, Reshape::split(cluster, *partition, *at)?);
         }
         Wish::Double => return reshaping(cluster, Reshape::double(cluster)?),
+        Wish::Balance { placed } => return balanced(cluster, placed),
         Wish::Merge { partition, other } => return merging(cluster, *partition, *other),
         Wish::Spread => shared_out(cluster, &[], consent, true)?,
         Wish::Drain { nodes } => shared_out(cluster, nodes, consent, false)?,
@@ -124,6 +126,7 @@ fn named(wish: &Wish) -> Vec<NodeId> {
         Wish::Spread | Wish::Split { .. } | Wish::Merge { .. } => Vec::new(),
         Wish::Double | Wish::Numbers { .. } => Vec::new(),
         Wish::Drain { nodes } => nodes.clone(),
+        Wish::Balance { placed } => placed.iter().flat_map(|one| one.replicas.iter().copied()).collect(),
         Wish::Replace { node, by } => vec![*node, *by],
         Wish::Move { from, to, .. } => vec![*from, *to],
     }
@@ -248,6 +251,44 @@ fn places(cluster: &Cluster, after: impl Iterator<Item = NodeId>) -> BTreeMap<No
 /// The holder of each place.
 fn held(cluster: &Cluster) -> impl Iterator<Item = NodeId> {
     cluster.ring.partitions().iter().flat_map(|partition| cluster.replicas_in(&partition.nodes)).copied()
+}
+
+/// The plan by which partitions lie as load wants it: as many replicas as before, in as many zones.
+fn balanced(cluster: &Cluster, placed: &[Placed]) -> Result<Plan, Refusal> {
+    let lists = lists::Lists::of(cluster, &[]);
+    let zones = |nodes: &[NodeId]| {
+        let zone = |node: &NodeId| cluster.node(*node).map(|entry| entry.zone.clone());
+        nodes.iter().filter_map(zone).collect::<BTreeSet<_>>().len()
+    };
+    let wanted: BTreeMap<PartitionId, &[NodeId]> =
+        placed.iter().map(|one| (one.partition, &one.replicas[..])).collect();
+    if let Some(&partition) = wanted.keys().find(|&&id| cluster.ring.get(id).is_none()) {
+        return Err(Refusal::PartitionUnknown { partition });
+    }
+    let (mut moves, mut after) = (Vec::new(), Vec::new());
+    for (position, partition) in cluster.ring.partitions().iter().enumerate() {
+        let before = cluster.replicas_in(&partition.nodes);
+        let Some(&replicas) = wanted.get(&partition.id) else {
+            after.extend(before);
+            continue;
+        };
+        let distinct = replicas.iter().collect::<BTreeSet<_>>().len();
+        if distinct < before.len() || distinct < replicas.len() {
+            return Err(Refusal::TooFewNodes { left: distinct, needed: before.len().max(replicas.len()) });
+        }
+        let entering = |node: &&NodeId| !before.contains(node);
+        let leaves = |node: &&NodeId| cluster.node(**node).is_none_or(|known| known.role == Role::Leaving);
+        if let Some(&node) = replicas.iter().filter(entering).find(leaves) {
+            return Err(Refusal::TakesNothing { node });
+        }
+        if zones(replicas) < zones(before) {
+            return Err(Refusal::TooFewZones { left: zones(replicas), before: zones(before) });
+        }
+        after.extend(replicas);
+        moves.extend(moved(cluster, partition, lists.list(position, replicas, &partition.nodes)));
+    }
+    let places = places(cluster, after.into_iter());
+    Ok(Plan { generation: cluster.generation, change: Change::Moves { moves }, places })
 }
 
 /// The plan by which a store gets other numbers; an empty one where it has them.

@@ -1,0 +1,16 @@
+//! The autopilot: what it may do, what it sees, what it decides, and why.
+//!
+//! Its *policy* is a document that an operator changes by order. What it decides is a plan, which keeps the [`Decision`];
+//! that nothing is to be done is a [`Verdict`], one document that is rewritten. Reasons are data: a code and facts.
+//!
+//! Shares are permille, and loads thousandths of a processor: documents hold whole numbers.
+//!
+//! **Architecture Invariant:** nothing here decides (`protocol::rebalance::balancer` does).
+
+mod decision;
+mod policy;
+mod verdict;
+
+pub use decision::{Act, Came, CameOf, Decision, Excess, Lost, LostBecause, NodeAt, Predicted};
+pub use policy::{Hours, Mode, Policy, PolicyChange, SettingError, Settings, Turned};
+pub use verdict::{Implausible, Says, Verdict};

@@ -1,0 +1,166 @@
+//! Why nothing is done, or what is.
+
+use serde::{Deserialize, Serialize};
+
+use super::decision::{Decision, Lost, NodeAt};
+use super::policy::{Hours, Mode};
+use crate::node::NodeId;
+
+/// What is wrong with a node's figures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+pub enum Implausible {
+    /// By its own clock another time has passed than by the headmaster's.
+    Clock {
+        /// By its clock, in milliseconds.
+        its_ms: u64,
+        /// By the headmaster's.
+        ours_ms: u64,
+    },
+    /// Its workers say that they ran for longer than they can.
+    Ran {
+        /// As it says, in thousandths of a processor.
+        ran: u64,
+        /// As they can.
+        workers: u64,
+    },
+    /// An operation costs it so much more or less than others that it must have miscounted.
+    Cost {
+        /// In permille of what it costs the median of nodes.
+        permille: u64,
+    },
+}
+
+/// What the autopilot says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "code", content = "facts", rename_all = "kebab-case")]
+pub enum Says {
+    /// It is off.
+    Off,
+    /// It has not seen enough yet.
+    Gathers {
+        /// So many seconds at least are missing.
+        seconds: u64,
+    },
+    /// A plan is carried out, and nothing is decided meanwhile.
+    PlanUnderWay {
+        /// Its number.
+        plan: u64,
+    },
+    /// A member does not answer.
+    NodeSilent {
+        /// The node.
+        node: NodeId,
+        /// Why not.
+        detail: String,
+    },
+    /// A node does not say what its workers do.
+    NoFigures {
+        /// The node.
+        node: NodeId,
+    },
+    /// What a node says cannot be.
+    NotBelieved {
+        /// The node.
+        node: NodeId,
+        /// What.
+        what: Implausible,
+    },
+    /// No node exceeds a limit.
+    Balanced,
+    /// The busiest node is above the mean by more than is allowed, and has little to do.
+    Idle {
+        /// The node.
+        node: NodeId,
+    },
+    /// A node is busy with what belongs to no partition: requests of clients that it passes on. No move changes that.
+    Coordinates {
+        /// The node.
+        node: NodeId,
+    },
+    /// Nodes exceed limits, and nothing that was thought of may be done.
+    NothingHelps {
+        /// The busiest node.
+        node: NodeId,
+    },
+    /// All nodes are over their limit: the cluster needs more of them.
+    AllFull,
+    /// This would be done, if it were on.
+    Would {
+        /// What.
+        decision: Box<Decision>,
+    },
+    /// It would be done, but these are hours in which it only observes.
+    Quiet {
+        /// The hours.
+        hours: Hours,
+        /// What would be done.
+        decision: Box<Decision>,
+    },
+    /// It was decided to act.
+    Acts {
+        /// The plan.
+        plan: u64,
+    },
+}
+
+impl Says {
+    /// Its code.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Says::Off => "off",
+            Says::Gathers { .. } => "gathers",
+            Says::PlanUnderWay { .. } => "plan-under-way",
+            Says::NodeSilent { .. } => "node-silent",
+            Says::NoFigures { .. } => "no-figures",
+            Says::NotBelieved { .. } => "not-believed",
+            Says::Balanced => "balanced",
+            Says::Idle { .. } => "idle",
+            Says::Coordinates { .. } => "coordinates",
+            Says::NothingHelps { .. } => "nothing-helps",
+            Says::AllFull => "all-full",
+            Says::Would { .. } => "would",
+            Says::Quiet { .. } => "quiet",
+            Says::Acts { .. } => "acts",
+        }
+    }
+
+    /// The node that it is about, if it is about one.
+    pub fn node(&self) -> Option<NodeId> {
+        match self {
+            Says::NodeSilent { node, .. }
+            | Says::NoFigures { node }
+            | Says::NotBelieved { node, .. }
+            | Says::Idle { node }
+            | Says::Coordinates { node }
+            | Says::NothingHelps { node } => Some(*node),
+            _ => None,
+        }
+    }
+
+    /// Whether the other says the same, but for figures that change all the time.
+    pub fn is_like(&self, other: &Says) -> bool {
+        self.code() == other.code() && self.node() == other.node()
+    }
+}
+
+/// What the autopilot thinks at present.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Verdict {
+    /// When that was, in milliseconds since 1970.
+    pub at_ms: u64,
+    /// In which mode.
+    pub mode: Mode,
+    /// Why the policy that is kept cannot be read, if it cannot: the last one that could goes on.
+    pub policy_unread: Option<String>,
+    /// What it says.
+    pub says: Says,
+    /// All nodes as they were seen; none where nothing was seen.
+    pub seen: Vec<NodeAt>,
+    /// The mean utilisation, in permille.
+    pub mean: u64,
+    /// How many candidates were thought of.
+    pub thought_of: u64,
+    /// Why they are not done.
+    pub lost: Vec<Lost>,
+}
