@@ -1,7 +1,8 @@
 //! Creating a cluster: its first document.
 
 use coordination::CoordinationService;
-use coordination::documents::{self, PublishError};
+use coordination::documents::{self, PublishError, ReadError};
+use model::balance::{Mode, Policy};
 use model::limits::{BUCKETS_DEFAULT, FALLBACKS_LISTED, PARTITIONS_DEFAULT};
 use model::{Cluster, Consistency, Node, Resolver, Ring, Store, StoreError, StoreName};
 
@@ -18,6 +19,8 @@ pub struct Blueprint {
     pub buckets: u32,
     /// Its stores.
     pub stores: Vec<Store>,
+    /// What its autopilot does. Default: it acts.
+    pub balancing: Mode,
 }
 
 impl Blueprint {
@@ -32,7 +35,7 @@ impl Blueprint {
             stores.push(Store { resolver, ..Store::new(StoreName::new(store)?, consistency)? });
         }
         let (name, partitions, buckets) = (name.to_owned(), PARTITIONS_DEFAULT, BUCKETS_DEFAULT);
-        Ok(Blueprint { name, nodes, partitions, buckets, stores })
+        Ok(Blueprint { name, nodes, partitions, buckets, stores, balancing: Mode::On })
     }
 
     /// The first document of the cluster.
@@ -59,7 +62,12 @@ pub async fn create(
 ) -> Result<Cluster, PublishError> {
     let cluster = blueprint.cluster();
     match documents::publish_cluster(service, &cluster).await {
-        Ok(()) => Ok(cluster),
+        Ok(()) => {
+            // One that ends between the two leaves a cluster whose autopilot only observes.
+            let founded = Policy { mode: blueprint.balancing, ..Policy::founded(0) };
+            documents::balance::found_policy(service, &founded).await.map_err(ReadError::from)?;
+            Ok(cluster)
+        }
         Err(PublishError::Superseded { .. }) => {
             Ok(documents::read_cluster(service).await?.expect("what supersedes us is there"))
         }

@@ -58,6 +58,7 @@ fn parts(ask: &Ask) -> Parts {
         (ask.sizes, Parts::STATUS),
         (ask.artifacts, Parts::ARTIFACTS),
         (ask.signs_of.is_some(), Parts::NODES),
+        (ask.loads, Parts::LOAD),
     ];
     let wanted = wanted.into_iter().filter(|(is_wanted, _)| *is_wanted);
     wanted.fold(Parts::MOVES, |parts, (_, part)| parts | part)
@@ -80,6 +81,8 @@ fn said(told: &Report, ask: &Ask) -> Result<Said, String> {
         size: status.map(|status| Size { records: status.records(), bytes: status.live_bytes() }),
         artifacts: told.staged(),
         silent_for: silence.into_iter().collect(),
+        incarnation: told.incarnation,
+        load: told.load.clone(),
     })
 }
 

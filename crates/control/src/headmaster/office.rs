@@ -14,10 +14,11 @@ use std::time::Duration;
 
 use coordination::documents::{
     ActiveNode, Move, PublishError, ReadError, active_nodes_now, orders, plans, publish_cluster,
-    read_cluster, read_member, watch_cluster,
+    balance, read_cluster, read_member, watch_cluster,
 };
 use coordination::{CoordinationError, CoordinationService, DOCUMENT_BYTES_MAX, Document};
 use futures_util::future::{Either, select};
+use model::balance::Policy;
 use model::order::Answer;
 use model::plan::{PlanDocument, PlanState, Planned};
 use model::{Cluster, Generation, NodeId};
@@ -30,8 +31,8 @@ use super::reports::{Reported, Reports};
 
 /// Pause after something was refused because another process was faster.
 const OVERTAKEN: Duration = Duration::from_millis(500);
-/// How often a headmaster looks while it waits for orders and documents alone, which wake it.
-const IDLE: Duration = Duration::from_secs(5);
+/// How long it rests where there is no cluster.
+const NO_CLUSTER: Duration = Duration::from_secs(5);
 /// How long it waits for a service that does not answer.
 const AWAY: Duration = Duration::from_secs(1);
 
@@ -94,6 +95,10 @@ struct Shelf {
     plans: BTreeMap<u64, PlanDocument>,
     /// Their states as they were read.
     states: BTreeMap<u64, Document>,
+    /// The policy of the autopilot, as it could be read last.
+    policy: Option<Policy>,
+    /// What could not be read of it last: that is said once.
+    policy_unread: Option<String>,
 }
 
 /// Why an observation or an action failed.
@@ -151,8 +156,8 @@ impl Office {
                 Ok(Turned::Changed | Turned::Rested(Again::Now)) => continue,
                 Ok(Turned::Overtaken) => OVERTAKEN,
                 Ok(Turned::Rested(Again::After(pause) | Again::Paced(pause))) => pause,
-                Ok(Turned::Rested(Again::WhenWoken)) => {
-                    self.await_woken().await;
+                Ok(Turned::Rested(Again::WhenWoken(longest))) => {
+                    self.await_woken(longest).await;
                     continue;
                 }
                 Err(ReadError::Coordination(CoordinationError::SessionLost)) => {
@@ -169,8 +174,8 @@ impl Office {
     }
 
     /// Waits for an order or another cluster document, but not for long: what else may be due wakes nobody.
-    async fn await_woken(&self) {
-        let sleep = self.clock.sleep(IDLE);
+    async fn await_woken(&self, longest: Duration) {
+        let sleep = self.clock.sleep(longest);
         let seen = self.cluster.as_ref().map(|cluster| cluster.generation);
         let mut documents = watch_cluster(self.service.clone(), seen);
         let given = async {
@@ -207,7 +212,9 @@ impl Office {
 
     async fn take_turn(&mut self) -> Result<Turned, Failure> {
         loop {
-            let Some(seen) = self.observe().await? else { return Ok(Turned::Rested(Again::WhenWoken)) };
+            let Some(seen) = self.observe().await? else {
+                return Ok(Turned::Rested(Again::WhenWoken(NO_CLUSTER)));
+            };
             let Decision { actions, again, ask, restored } = self.machine.decide(&seen);
             self.ask = ask;
             self.tell_restored(restored, seen.cluster.generation);
@@ -247,6 +254,7 @@ impl Office {
         }
         let order = orders::oldest_waiting(service, &mut self.shelf.answered).await?;
         let plans = self.shelf.plans(service).await?;
+        let policy_unread = self.shelf.read_policy(service).await?;
         self.cluster = Some(cluster.clone());
         let (now, wall) = (self.clock.now(), self.clock.wall());
         Ok(Some(Observation {
@@ -257,6 +265,8 @@ impl Office {
             remembered,
             order,
             plans,
+            policy: self.shelf.policy.clone(),
+            policy_unread,
             asked,
             said,
             listens,
@@ -287,6 +297,16 @@ impl Office {
                 Ok(())
             }
             Action::Note { plan, state } => self.note(seen, *plan, state).await,
+            Action::SetPolicy(policy) => {
+                balance::write_policy(&*self.service, policy).await?;
+                tracing::info!(mode = policy.mode.word(), because = ?policy.because, "policy of the autopilot written");
+                Ok(())
+            }
+            Action::Tell(verdict) => {
+                balance::write_verdict(&*self.service, verdict).await?;
+                tracing::debug!(says = verdict.says.code(), "autopilot");
+                Ok(())
+            }
             Action::Answer { order, answer } => self.answer(seen, *order, answer).await,
         }
     }
@@ -390,11 +410,32 @@ impl Shelf {
             vacant.insert(plan);
         }
         let Some((state, read)) = plans::read_state(service, number).await? else { return Ok(None) };
-        if state.phase.has_ended() {
-            let plan = self.plans[&number].clone();
-            return Ok(Some(Kept::of(Planned { number, plan, state: Some(state) })));
+        let plan = self.plans[&number].clone();
+        match Kept::of(Planned { number, plan, state: Some(state) }) {
+            Kept::Open(_) => {
+                self.states.insert(number, read);
+                Ok(None)
+            }
+            ended => Ok(Some(ended)),
         }
-        self.states.insert(number, read);
-        Ok(None)
+    }
+
+    /// Reads the policy of the autopilot. Where that cannot be understood the last one goes on; returns why it cannot.
+    async fn read_policy(&mut self, service: &dyn CoordinationService) -> Result<Option<String>, ReadError> {
+        let unread = match balance::read_policy(service).await {
+            Ok(found) => {
+                self.policy = found.map(|(policy, _)| policy);
+                None
+            }
+            Err(ReadError::Malformed { reason, .. }) => Some(reason),
+            Err(error) => return Err(error),
+        };
+        if unread != self.policy_unread {
+            if let Some(reason) = &unread {
+                tracing::warn!(reason, "policy of the autopilot not understood, the last one goes on");
+            }
+            self.policy_unread.clone_from(&unread);
+        }
+        Ok(unread)
     }
 }

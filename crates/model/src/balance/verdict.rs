@@ -47,6 +47,11 @@ pub enum Says {
         /// Its number.
         plan: u64,
     },
+    /// Somebody created a plan lately and has not applied it: what it was computed from stays as it is for ten minutes.
+    PlanWaits {
+        /// Its number.
+        plan: u64,
+    },
     /// A member does not answer.
     NodeSilent {
         /// The node.
@@ -111,6 +116,7 @@ impl Says {
             Says::Off => "off",
             Says::Gathers { .. } => "gathers",
             Says::PlanUnderWay { .. } => "plan-under-way",
+            Says::PlanWaits { .. } => "plan-waits",
             Says::NodeSilent { .. } => "node-silent",
             Says::NoFigures { .. } => "no-figures",
             Says::NotBelieved { .. } => "not-believed",

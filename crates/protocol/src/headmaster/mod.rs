@@ -16,6 +16,7 @@
 //! **Architecture Invariant:** nobody else decides what becomes of the cluster document. `control::headmaster` observes
 //! and acts. Must never: depend on what an earlier decision assumed to have happened.
 
+mod balance;
 mod conduct;
 mod course;
 #[cfg(test)]
@@ -30,12 +31,15 @@ mod stores;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use model::balance::{Came, Policy, Verdict};
 use model::order::{Answer, Given, Refusal};
 use model::plan::{Phase, PlanDocument, PlanPace, PlanState, Planned, Size};
 use model::{Cluster, Generation, Moment, Node, NodeId, PartitionId, StoreName, WallMillis};
 
 use crate::push;
 use crate::rebalance::{Facts, NodeFacts};
+use crate::report::LoadReport;
+use balance::Balancing;
 use course::Course;
 
 pub use conduct::held_up;
@@ -46,6 +50,8 @@ pub use replacing::{SILENT_MIN, Silence};
 pub const PUBLISH_INTERVAL: Duration = Duration::from_millis(500);
 /// How often a headmaster looks while something is under way.
 const BUSY: Duration = Duration::from_millis(500);
+/// How often it looks while it waits for orders and documents alone, which wake it.
+const IDLE: Duration = Duration::from_secs(5);
 /// How long it looks again until nodes hold what shall be served, and how often.
 const STAGED_PATIENCE: Duration = Duration::from_secs(2);
 const STAGED_PAUSE: Duration = Duration::from_millis(100);
@@ -101,6 +107,12 @@ pub struct Ended {
     pub phase: Phase,
     /// What it cost and how fast it was carried out, if that tells anything.
     pub pace: Option<(f64, PlanPace)>,
+    /// When it ended, in milliseconds since 1970.
+    pub ended_ms: u64,
+    /// The partitions that it gave other lists, and whether copies came somewhere.
+    pub touched: Vec<(PartitionId, bool)>,
+    /// What came of it, if the autopilot made it.
+    pub came: Option<Came>,
 }
 
 impl Eq for Ended {}
@@ -109,11 +121,14 @@ impl Kept {
     /// A plan as it was read.
     pub fn of(planned: Planned) -> Kept {
         match &planned.state {
-            Some(state) if state.phase.has_ended() => Kept::Ended(Ended {
+            Some(state) if state.phase.has_ended() && !planned.awaits_outcome() => Kept::Ended(Ended {
                 created_by: planned.plan.order,
                 ended_by: state.order,
                 phase: state.phase,
                 pace: crate::rebalance::lengths::pace_of(&planned),
+                ended_ms: state.ended_ms.unwrap_or(state.begun_ms),
+                touched: balance::touched(&planned),
+                came: state.came_of.map(|outcome| outcome.came),
             }),
             _ => Kept::Open(Box::new(planned)),
         }
@@ -121,7 +136,7 @@ impl Kept {
 }
 
 /// What a node has said when it was asked.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Said {
     /// What steps may depend on.
     pub facts: NodeFacts,
@@ -137,6 +152,10 @@ pub struct Said {
     pub artifacts: Vec<(StoreName, push::Report)>,
     /// For how long it has heard nothing of other nodes, where that was asked for.
     pub silent_for: BTreeMap<NodeId, Silence>,
+    /// The incarnation under which it said all of this.
+    pub incarnation: u64,
+    /// What work it has done, where that was asked for.
+    pub load: Option<LoadReport>,
 }
 
 /// Whom to ask before the next observation, and for what.
@@ -150,6 +169,8 @@ pub struct Ask {
     pub artifacts: bool,
     /// Whether a process listens at this node's address, and who has heard of it when.
     pub signs_of: Option<NodeId>,
+    /// Whether for the work that they have done.
+    pub loads: bool,
 }
 
 impl Ask {
@@ -158,6 +179,7 @@ impl Ask {
         other.nodes.is_subset(&self.nodes)
             && (self.sizes || !other.sizes)
             && (self.artifacts || !other.artifacts)
+            && (self.loads || !other.loads)
             && (self.signs_of == other.signs_of || other.signs_of.is_none())
     }
 
@@ -165,13 +187,14 @@ impl Ask {
         self.nodes.extend(other.nodes.iter().copied());
         self.sizes |= other.sizes;
         self.artifacts |= other.artifacts;
+        self.loads |= other.loads;
         self.signs_of = other.signs_of.or(self.signs_of);
     }
 }
 
 /// What a headmaster sees. Nodes were asked first, and the documents read afterwards: a node that goes by a newer document
 /// than was read says that the service holds an older one, or lags behind.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Observation {
     /// What time it is.
     pub now: Moment,
@@ -188,6 +211,10 @@ pub struct Observation {
     pub order: Option<Given>,
     /// The plans that are kept.
     pub plans: BTreeMap<u64, Kept>,
+    /// What the autopilot may do, as it was read last; `None` where nothing is kept.
+    pub policy: Option<Policy>,
+    /// Why what is kept of that now cannot be read.
+    pub policy_unread: Option<String>,
     /// Whom this observation has asked, and for what.
     pub asked: Ask,
     /// What those said, or why they said nothing.
@@ -230,6 +257,10 @@ pub enum Action {
         /// How far.
         state: Box<PlanState>,
     },
+    /// Write what the autopilot may do.
+    SetPolicy(Box<Policy>),
+    /// Write what the autopilot says.
+    Tell(Box<Verdict>),
     /// Answer an order.
     Answer {
         /// Its number.
@@ -248,8 +279,8 @@ pub enum Again {
     After(Duration),
     /// After this time: a document is due that may not be published yet.
     Paced(Duration),
-    /// When there is an order or another cluster document, or after a while.
-    WhenWoken,
+    /// When there is an order or another cluster document, or after this time.
+    WhenWoken(Duration),
 }
 
 /// What a headmaster decides.
@@ -297,6 +328,8 @@ pub struct Headmaster {
     wanted: Ask,
     /// Whether something is under way, so that what nodes say matters.
     busy: Option<Duration>,
+    /// What the autopilot remembers.
+    balancing: Balancing,
 }
 
 impl Headmaster {
@@ -312,6 +345,7 @@ impl Headmaster {
             patient_since: None,
             wanted: Ask::default(),
             busy: None,
+            balancing: Balancing::default(),
         }
     }
 
@@ -340,9 +374,13 @@ impl Headmaster {
         let again = match (is_done, self.busy) {
             (true, _) => Again::Now,
             (false, Some(pause)) => Again::After(pause),
-            (false, None) => Again::WhenWoken,
+            (false, None) => Again::WhenWoken(self.balancing.pause(IDLE)),
         };
-        decision(actions, again, wanted)
+        let mut ask = wanted;
+        if self.balancing.wants_loads(seen.now, again) {
+            ask.add(&balance::loads_of(&seen.cluster));
+        }
+        decision(actions, again, ask)
     }
 
     /// Takes in what nodes said.
@@ -378,6 +416,7 @@ impl Headmaster {
             Headmaster::push_due,
             Headmaster::conduct,
             Headmaster::release_leaving,
+            Headmaster::balance,
         ];
         let mut notes = Vec::new();
         for branch in branches {

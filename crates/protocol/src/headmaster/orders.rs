@@ -22,6 +22,9 @@ impl Headmaster {
         if self.patient_since.is_some_and(|(order, _)| order != given.number) {
             self.patient_since = None;
         }
+        if let Some(step) = self.makes_room(seen, given) {
+            return Ok(Some(step));
+        }
         let step = match self.see_to(seen, given)? {
             // It would be so at each turn, and keep all other orders waiting.
             Step::Do(actions) => match contradiction(&actions) {
@@ -60,6 +63,7 @@ impl Headmaster {
             Order::Cast { node, role } => Ok(cast(seen, given, *node, *role)),
             Order::Readdress { node, native, resp } => Ok(readdress(seen, given, *node, (native, resp))),
             Order::CreateStore { store } => Ok(super::stores::create(seen, given, store)),
+            Order::Balance { change } => Ok(super::balance::changed(seen, given, change)),
             Order::Artifacts { order } => self.artifacts(seen, given, order),
         }
     }

@@ -75,16 +75,21 @@ impl Headmaster {
         let mut document = plan.document(wish.clone(), consent);
         document.order = given.number;
         document.by.clone_from(&given.document.by);
-        document.created_ms = seen.wall.0;
-        document.estimate = self.estimate(seen, &document)?;
-        document.units = units(&seen.cluster, &document);
-        document.pace = pace_before(seen, &document);
-        document.blocked = blocked(seen, &document);
+        self.complete(seen, &mut document)?;
         if document.bytes() > self.options.document_bytes_max {
             return Ok(refused(given, Refusal::PlanTooLarge { moves: document.change.moves().len() }));
         }
-        let number = seen.plans.last_key_value().map_or(1, |(last, _)| last + 1);
-        Ok(Step::Do(vec![Action::CreatePlan { number, plan: Box::new(document) }]))
+        Ok(Step::Do(vec![created(seen, document)]))
+    }
+
+    /// Adds what is told of a plan.
+    pub(super) fn complete(&mut self, seen: &Observation, document: &mut PlanDocument) -> Due<()> {
+        document.created_ms = seen.wall.0;
+        document.estimate = self.estimate(seen, document)?;
+        document.units = units(&seen.cluster, document);
+        document.pace = pace_before(seen, document);
+        document.blocked = blocked(seen, document);
+        Ok(())
     }
 
     /// About how much a plan brings in: of what leaves a node, as large a part as places of the node.
@@ -140,7 +145,7 @@ impl Headmaster {
         let state = Box::new(PlanState {
             progress: Progress { waiting: planned.plan.change.partitions(), ..Progress::default() },
             seconds_left: lengths::takes(&planned.plan).map(|takes| takes.as_secs()),
-            ..first_state(seen, given, phase)
+            ..first_state(seen, given.number, phase)
         });
         let answer = Answer::Done {
             done: begun(&planned.plan.change),
@@ -156,7 +161,7 @@ impl Headmaster {
     }
 
     /// Why the plan is not what the cluster needs any more, or cannot be carried out by its nodes.
-    fn unfit(&mut self, seen: &Observation, planned: &Planned) -> Due<Option<Refusal>> {
+    pub(super) fn unfit(&mut self, seen: &Observation, planned: &Planned) -> Due<Option<Refusal>> {
         let (number, plan) = (planned.number, &planned.plan);
         let because = match self.planned(&seen.cluster, &plan.wish, plan.consent) {
             Ok(again) if again.change == plan.change => None,
@@ -193,7 +198,7 @@ impl Headmaster {
         };
         let (state, what) = match &planned.state {
             None => {
-                let state = first_state(seen, given, Phase::Aborted);
+                let state = first_state(seen, given.number, Phase::Aborted);
                 (PlanState { ended_ms: Some(seen.wall.0), ..state }, Done::PlanAborted)
             }
             Some(state) if state.phase == Phase::Aborting && state.order == given.number => {
@@ -210,6 +215,12 @@ impl Headmaster {
         };
         noted(seen, given, (number, state), what)
     }
+}
+
+/// The plan is created, with the number behind the last one.
+pub(super) fn created(seen: &Observation, plan: PlanDocument) -> Action {
+    let number = seen.plans.last_key_value().map_or(1, |(last, _)| last + 1);
+    Action::CreatePlan { number, plan: Box::new(plan) }
 }
 
 /// A plan's partitions take no steps from now on, or take steps again.
@@ -254,10 +265,10 @@ fn not_open(plan: u64, kept: Option<&Kept>) -> Refusal {
     }
 }
 
-fn first_state(seen: &Observation, given: &Given, phase: Phase) -> PlanState {
+pub(super) fn first_state(seen: &Observation, order: u64, phase: Phase) -> PlanState {
     PlanState {
         phase,
-        order: given.number,
+        order,
         reason: None,
         aborted_under: None,
         begun_ms: seen.wall.0,
@@ -267,6 +278,7 @@ fn first_state(seen: &Observation, given: &Given, phase: Phase) -> PlanState {
         seconds_left: None,
         was_paused: false,
         waiting: Vec::new(),
+        came_of: None,
     }
 }
 

@@ -9,6 +9,7 @@
 //!
 //! **Architecture Invariant:** nobody else decides that a partition takes its next step.
 
+pub mod balancer;
 pub mod entering;
 mod facts;
 pub mod lengths;

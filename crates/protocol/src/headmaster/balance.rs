@@ -1,0 +1,407 @@
+//! The autopilot: what the headmaster does about loads without being asked.
+//!
+//! What should move is found by [`crate::rebalance::balancer`]. Here it becomes a plan, which is created and then carried
+//! out like any other: a headmaster that ends between the two has a successor that finds the plan. What it remembers (the
+//! loads that it saw) only delays it: a successor looks for a while before it decides.
+//!
+//! An operator's order comes first: a plan of the autopilot goes back, and then the order is carried out.
+//!
+//! Must never: decide by what was seen before the ring changed last.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use model::balance::{Came, CameOf, Decision, Excess, Mode, Policy, PolicyChange, Says, Turned, Verdict};
+use model::order::{Done, Given, Order, Refusal};
+use model::plan::{Consent, Phase, PlanDocument, PlanState, Planned, Wish};
+use model::{Cluster, Moment, NodeId, PartitionId, Role};
+
+use super::orders::{done, refused};
+use super::plans::{created, first_state};
+use super::{Action, Again, Ask, Due, Headmaster, Kept, Observation, Step};
+use crate::rebalance::balancer::{self, Finding, History, Outcome, SAMPLE_EVERY, SETTLING, Samples};
+use crate::rebalance::lengths;
+
+/// What the autopilot says is written at most so often.
+const TOLD_PAUSE: Duration = Duration::from_secs(30);
+/// So often it is written though it says the same: its figures grow old.
+const TOLD_AGAIN: Duration = Duration::from_secs(300);
+/// So long after a plan has settled it is looked at what came of it.
+const OUTCOME_AFTER_MS: u64 = 60_000;
+/// After so long nobody can say any more what came of it.
+const OUTCOME_UNTIL_MS: u64 = 600_000;
+/// So many acts in a row that came out worse end acting.
+const WORSE_MAX: usize = 3;
+/// So long a plan that somebody created and did not apply keeps the autopilot from changing what it was computed from.
+const PLAN_LOOKED_AT_MS: u64 = 600_000;
+
+/// What the autopilot remembers.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Balancing {
+    samples: Samples,
+    /// When nodes were asked last.
+    sampled: Option<Moment>,
+    /// Whether it looks at all.
+    looks: bool,
+    /// The ring, nodes and stores of the last observation, in short.
+    ring: Option<u64>,
+    /// What was told last, and when.
+    told: Option<(Moment, Verdict)>,
+}
+
+impl Balancing {
+    /// How long a headmaster may rest.
+    pub(super) fn pause(&self, idle: Duration) -> Duration {
+        if self.looks { idle.min(SAMPLE_EVERY) } else { idle }
+    }
+
+    /// Whether the next observation shall ask for loads.
+    pub(super) fn wants_loads(&self, now: Moment, again: Again) -> bool {
+        let due = self.sampled.is_none_or(|last| now.since(last) + SAMPLE_EVERY / 4 >= SAMPLE_EVERY);
+        self.looks && (due || matches!(again, Again::WhenWoken(_)))
+    }
+
+    /// Takes in what this observation was told of loads.
+    fn hear(&mut self, seen: &Observation) {
+        self.samples.keep(&seen.cluster);
+        if !seen.asked.loads {
+            return;
+        }
+        self.sampled = Some(seen.now);
+        for (node, said) in &seen.said {
+            match said {
+                Ok(said) => {
+                    if let Some(load) = &said.load {
+                        self.samples.hear(*node, seen.now, said.incarnation, Ok(load));
+                    }
+                }
+                Err(detail) => self.samples.hear(*node, seen.now, 0, Err(detail)),
+            }
+        }
+    }
+}
+
+/// All members are asked for their work.
+pub(super) fn loads_of(cluster: &Cluster) -> Ask {
+    Ask { nodes: cluster.nodes.iter().map(|node| node.id).collect(), loads: true, ..Ask::default() }
+}
+
+/// The partitions that a plan gave other lists, and whether copies came somewhere.
+pub(super) fn touched(planned: &Planned) -> Vec<(PartitionId, bool)> {
+    let moves = planned.plan.change.moves().iter();
+    moves.map(|one| (one.partition, !one.entering.is_empty())).collect()
+}
+
+/// Changes what the autopilot may do.
+pub(super) fn changed(seen: &Observation, given: &Given, change: &PolicyChange) -> Step {
+    let policy = seen.policy.clone().unwrap_or_else(Policy::unknown);
+    let mut next = policy.clone();
+    match change {
+        PolicyChange::Mode { mode } if *mode != policy.mode => {
+            next.mode = *mode;
+            next.because = Turned::Ordered { order: given.number, by: given.document.by.clone() };
+        }
+        PolicyChange::Mode { .. } => {}
+        PolicyChange::Set { settings } => {
+            for (name, value) in settings {
+                match next.settings.with(name, value) {
+                    Ok(settings) => next.settings = settings,
+                    Err(because) => return refused(given, Refusal::Setting { because }),
+                }
+            }
+        }
+    }
+    if seen.policy.is_some() && seen.policy_unread.is_none() && next == policy {
+        return done(seen, given, Done::PolicyStands { policy: Box::new(policy) });
+    }
+    next.changed_ms = seen.wall.0;
+    Step::Do(vec![Action::SetPolicy(Box::new(next))])
+}
+
+/// Whether an order wants the ring for itself.
+fn wants_ring(order: &Order) -> bool {
+    match order {
+        Order::Create { .. } | Order::Apply { .. } | Order::Drain { .. } => true,
+        Order::Renumber { .. } | Order::Replace { .. } | Order::Remove { .. } => true,
+        _ => false,
+    }
+}
+
+impl Headmaster {
+    /// What the autopilot has begun goes back before an order is seen to that needs the ring; the order waits for that.
+    pub(super) fn makes_room(&mut self, seen: &Observation, given: &Given) -> Option<Step> {
+        let planned = seen.under_way().filter(|planned| planned.plan.decision.is_some())?;
+        if !wants_ring(&given.document.order) {
+            return None;
+        }
+        self.is_busy();
+        let state = planned.state.as_ref()?;
+        if state.phase == Phase::Aborting {
+            // The plan is carried back by `conduct`.
+            return self.conduct(seen).ok().flatten().map(|step| match step {
+                Step::Do(actions) | Step::Wait(actions) => Step::Do(actions),
+            });
+        }
+        let aborted_under = Some(seen.cluster.generation);
+        let state = PlanState { phase: Phase::Aborting, order: given.number, aborted_under, ..state.clone() };
+        Some(Step::Do(vec![Action::Note { plan: planned.number, state: Box::new(state) }]))
+    }
+
+    /// Does what loads want, and says what it thinks of them.
+    pub(super) fn balance(&mut self, seen: &Observation) -> Due<Option<Step>> {
+        let policy = seen.policy.clone().unwrap_or_else(Policy::unknown);
+        self.balancing.looks = policy.mode != Mode::Off;
+        self.watch_ring(seen);
+        if policy.mode == Mode::Off {
+            return Ok(self.tell(seen, &policy, Says::Off, None));
+        }
+        self.balancing.hear(seen);
+        if let Some(step) = self.look_back(seen).or_else(|| misjudged(seen, &policy)) {
+            return Ok(Some(step));
+        }
+        if let Some(planned) = decided(seen) {
+            return self.carry_out(seen, &policy, planned).map(Some);
+        }
+        if let Some(planned) = seen.under_way() {
+            return Ok(self.tell(seen, &policy, Says::PlanUnderWay { plan: planned.number }, None));
+        }
+        if let Some(plan) = looked_at(seen) {
+            return Ok(self.tell(seen, &policy, Says::PlanWaits { plan }, None));
+        }
+        let windows = match self.balancing.samples.loads(&seen.cluster, seen.now) {
+            Ok(windows) => windows,
+            Err(says) => return Ok(self.tell(seen, &policy, says, None)),
+        };
+        let history = history(seen);
+        let mut last = None;
+        for loads in &windows {
+            let finding = balancer::find(&seen.cluster, loads, &history, &policy.settings);
+            let acts = matches!(finding.outcome, Outcome::Act { .. });
+            last = Some(finding);
+            if acts {
+                break;
+            }
+        }
+        let Some(finding) = last else { return Ok(None) };
+        self.conclude(seen, &policy, finding)
+    }
+
+    /// Acts on what was found, if it may, and says so.
+    fn conclude(&mut self, seen: &Observation, policy: &Policy, mut finding: Finding) -> Due<Option<Step>> {
+        let nothing = Outcome::Nothing(Says::Balanced);
+        let (placed, decision) = match std::mem::replace(&mut finding.outcome, nothing) {
+            Outcome::Nothing(says) => return Ok(self.tell(seen, policy, says, Some(finding))),
+            Outcome::Act { placed, decision } => (placed, decision),
+        };
+        if policy.mode == Mode::Observe {
+            return Ok(self.tell(seen, policy, Says::Would { decision }, Some(finding)));
+        }
+        if let Some(hours) = policy.settings.quiet.filter(|hours| hours.hold(seen.wall.0)) {
+            return Ok(self.tell(seen, policy, Says::Quiet { hours, decision }, Some(finding)));
+        }
+        let wish = Wish::Balance { placed };
+        let Ok(plan) = self.planned(&seen.cluster, &wish, Consent::default()) else {
+            return Ok(self.tell(seen, policy, Says::NothingHelps { node: decision.node }, Some(finding)));
+        };
+        let mut document = plan.document(wish, Consent::default());
+        document.decision = Some(decision);
+        AUTOPILOT.clone_into(&mut document.by);
+        self.complete(seen, &mut document)?;
+        if document.bytes() > self.options.document_bytes_max {
+            return Ok(self.tell(seen, policy, too_large(&document), Some(finding)));
+        }
+        Ok(Some(Step::Do(vec![created(seen, document)])))
+    }
+
+    /// Carries out what was decided, if it is still right; otherwise it is dropped, and decided anew.
+    fn carry_out(&mut self, seen: &Observation, policy: &Policy, planned: &Planned) -> Due<Step> {
+        let is_unwanted = policy.mode != Mode::On || seen.under_way().is_some();
+        let note = |state| Action::Note { plan: planned.number, state: Box::new(state) };
+        if is_unwanted || self.unfit(seen, planned)?.is_some() {
+            let state = first_state(seen, 0, Phase::Aborted);
+            return Ok(Step::Do(vec![note(PlanState { ended_ms: Some(seen.wall.0), ..state })]));
+        }
+        let mut state = first_state(seen, 0, Phase::Applying);
+        state.progress.waiting = planned.plan.change.partitions();
+        state.seconds_left = lengths::takes(&planned.plan).map(|takes| takes.as_secs());
+        let mut actions = vec![note(state)];
+        if let Some(Step::Wait(told)) = self.tell(seen, policy, Says::Acts { plan: planned.number }, None) {
+            actions.extend(told);
+        }
+        Ok(Step::Do(actions))
+    }
+
+    /// What was seen under another ring does not count.
+    fn watch_ring(&mut self, seen: &Observation) {
+        let ring = fingerprint(&seen.cluster);
+        if self.balancing.ring != Some(ring) {
+            // A headmaster that begins does not know when the ring changed last.
+            self.balancing.samples.forget_before(seen.now.after(SETTLING));
+            self.balancing.ring = Some(ring);
+        }
+    }
+
+    /// Writes what came of a decision, once that can be said.
+    fn look_back(&self, seen: &Observation) -> Option<Step> {
+        let (planned, state, decision) = seen.plans.values().find_map(|kept| match kept {
+            Kept::Open(planned) if planned.awaits_outcome() => {
+                Some((planned, planned.state.as_ref()?, planned.plan.decision.as_ref()?))
+            }
+            _ => None,
+        })?;
+        let since = seen.wall.0.saturating_sub(state.ended_ms.unwrap_or(state.begun_ms));
+        if since < OUTCOME_AFTER_MS {
+            return None;
+        }
+        let loads = self.balancing.samples.loads(&seen.cluster, seen.now).ok();
+        let outcome = match loads.as_deref().and_then(<[_]>::last) {
+            Some(loads) => came_of(decision, loads, seen.wall.0),
+            None if since > OUTCOME_UNTIL_MS => {
+                CameOf { at_ms: seen.wall.0, came: Came::Unknown, largest: 0, largest_over_mean: 0 }
+            }
+            None => return None,
+        };
+        let state = PlanState { came_of: Some(outcome), ..state.clone() };
+        Some(Step::Do(vec![Action::Note { plan: planned.number, state: Box::new(state) }]))
+    }
+
+    /// Writes what it thinks, when that is something else than before; not too often.
+    fn tell(&mut self, seen: &Observation, policy: &Policy, says: Says, finding: Option<Finding>) -> Option<Step> {
+        let verdict = Verdict {
+            at_ms: seen.wall.0,
+            mode: policy.mode,
+            policy_unread: seen.policy_unread.clone(),
+            says,
+            mean: finding.as_ref().map_or(0, |finding| finding.mean),
+            thought_of: finding.as_ref().map_or(0, |finding| finding.thought_of),
+            seen: finding.as_ref().map_or_else(Vec::new, |finding| finding.seen.clone()),
+            lost: finding.map_or_else(Vec::new, |finding| finding.lost),
+        };
+        let pause = self.balancing.told.as_ref().map_or(Duration::ZERO, |(at, last)| {
+            let is_new = last.mode != verdict.mode || last.policy_unread != verdict.policy_unread;
+            let due = match (is_new, last.says.is_like(&verdict.says), &verdict.says) {
+                (true, ..) | (_, false, Says::Acts { .. }) => Duration::ZERO,
+                (_, false, _) => TOLD_PAUSE,
+                (_, true, _) => TOLD_AGAIN,
+            };
+            due.saturating_sub(seen.now.since(*at))
+        });
+        if pause > Duration::ZERO {
+            return None;
+        }
+        self.balancing.told = Some((seen.now, verdict.clone()));
+        Some(Step::Wait(vec![Action::Tell(Box::new(verdict))]))
+    }
+}
+
+/// Who gives the orders that nobody gave.
+const AUTOPILOT: &str = "autopilot";
+
+fn too_large(document: &PlanDocument) -> Says {
+    Says::NothingHelps { node: document.decision.as_ref().map_or(NodeId(0), |decision| decision.node) }
+}
+
+/// The plan that the autopilot created, and that nobody has begun to carry out.
+fn decided(seen: &Observation) -> Option<&Planned> {
+    seen.plans.values().find_map(|kept| match kept {
+        Kept::Open(planned) if planned.plan.decision.is_some() && planned.state.is_none() => Some(&**planned),
+        _ => None,
+    })
+}
+
+/// A plan that somebody created lately, and looks at before it is applied.
+fn looked_at(seen: &Observation) -> Option<u64> {
+    seen.plans.values().find_map(|kept| match kept {
+        Kept::Open(planned) if planned.plan.decision.is_none() && planned.state.is_none() => {
+            let age = seen.wall.0.saturating_sub(planned.plan.created_ms);
+            (age < PLAN_LOOKED_AT_MS).then_some(planned.number)
+        }
+        _ => None,
+    })
+}
+
+/// When partitions were moved or reordered last, by the plans that are kept.
+fn history(seen: &Observation) -> History {
+    let mut history = History { now_ms: seen.wall.0, ..History::default() };
+    let mut take = |ended_ms: u64, touched: &[(PartitionId, bool)]| {
+        for &(partition, copied) in touched {
+            let last = if copied { &mut history.copied } else { &mut history.reordered };
+            let at = last.entry(partition).or_default();
+            *at = ended_ms.max(*at);
+        }
+    };
+    for kept in seen.plans.values() {
+        match kept {
+            Kept::Ended(ended) => take(ended.ended_ms, &ended.touched),
+            Kept::Open(planned) => {
+                if let Some(state) = &planned.state {
+                    take(state.ended_ms.unwrap_or(seen.wall.0), &touched(planned));
+                }
+            }
+            Kept::Unread { .. } => {}
+        }
+    }
+    history
+}
+
+/// How a decision came out.
+fn came_of(decision: &Decision, loads: &balancer::Loads, at_ms: u64) -> CameOf {
+    let permille = |share: f64| (share * 1000.0).round().max(0.0) as u64;
+    let (largest, over_mean) = (permille(loads.largest()), permille(loads.largest_over_mean()));
+    let before = decision.largest * 1000 / decision.mean.max(1);
+    let nodes = |seen: Vec<NodeId>| seen.into_iter().collect::<BTreeSet<_>>();
+    let same = nodes(loads.nodes.keys().copied().collect())
+        == nodes(decision.seen.iter().map(|at| at.node).collect());
+    let mean = permille(loads.mean());
+    let alike = mean * 2 >= decision.mean && decision.mean * 2 >= mean;
+    let came = if decision.exceeds == Excess::Disk {
+        Came::AsPredicted
+    } else if !same || !alike {
+        Came::Unknown
+    } else if over_mean <= decision.predicted.largest_over_mean + 100 {
+        Came::AsPredicted
+    } else if over_mean < before {
+        Came::Less
+    } else {
+        Came::Worse
+    };
+    CameOf { at_ms, came, largest, largest_over_mean: over_mean }
+}
+
+/// After some acts in a row that came out worse than before nothing is done any more: what it believes of loads is wrong.
+fn misjudged(seen: &Observation, policy: &Policy) -> Option<Step> {
+    if policy.mode != Mode::On {
+        return None;
+    }
+    let came = seen.plans.iter().rev().filter_map(|(number, kept)| match kept {
+        Kept::Ended(ended) if ended.ended_ms >= policy.changed_ms => Some((*number, ended.came?)),
+        _ => None,
+    });
+    let known = came.filter(|(_, came)| *came != Came::Unknown);
+    let worse: Vec<u64> =
+        known.take(WORSE_MAX).take_while(|(_, came)| *came == Came::Worse).map(|(number, _)| number).collect();
+    if worse.len() < WORSE_MAX {
+        return None;
+    }
+    let because = Turned::Misjudged { plans: worse };
+    let policy = Policy { mode: Mode::Observe, because, changed_ms: seen.wall.0, ..policy.clone() };
+    Some(Step::Do(vec![Action::SetPolicy(Box::new(policy))]))
+}
+
+/// What loads depend on: who holds what, by which numbers, and who is there.
+fn fingerprint(cluster: &Cluster) -> u64 {
+    use std::hash::{DefaultHasher, Hash, Hasher};
+    let mut hasher = DefaultHasher::new();
+    for partition in cluster.ring.partitions() {
+        (partition.id, partition.start, &partition.nodes).hash(&mut hasher);
+        partition.coming.as_ref().map(|coming| &coming.nodes).hash(&mut hasher);
+    }
+    for node in &cluster.nodes {
+        (node.id, node.weight.get(), node.role == Role::Serving, node.role == Role::Leaving).hash(&mut hasher);
+    }
+    for store in &cluster.stores {
+        store.name.as_str().hash(&mut hasher);
+        store.consistency.replicas.hash(&mut hasher);
+    }
+    hasher.finish()
+}

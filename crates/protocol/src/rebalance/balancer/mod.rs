@@ -1,0 +1,162 @@
+//! What load says should move, and why nothing should.
+//!
+//! ```text
+//!   reports, one after another ──▶ samples ──▶ loads: what each node can carry, and what each place of a list costs
+//!                                                 │
+//!   policy, what was moved lately ────────────────┴──▶ search ──▶ a batch with its decision, or a verdict
+//! ```
+//!
+//! The measure of how well a cluster is balanced is Σ c·u²: the sum over nodes of capacity times utilisation squared.
+//! Each act lowers it by more than it costs and more than noise could make it seem, and none is undone before what it
+//! copied has paid. So under constant load acts are finite, and no partition returns to a node that it just left.
+//!
+//! Only work that belongs to partitions counts. What a node does for clients that happen to ask it, no move changes.
+//! A place in a list is load (gets ask the first R, the first one stamps), so the first candidates trade two places.
+//!
+//! **Architecture Invariant:** a pure function of what was reported, the document and the policy. Where a figure is missing
+//! or cannot be, nothing is decided.
+
+mod loads;
+mod samples;
+mod search;
+mod weights;
+
+use std::collections::BTreeMap;
+
+use model::balance::{Decision, Excess, Lost, NodeAt, Says, Settings};
+use model::plan::Placed;
+use model::{Cluster, NodeId, PartitionId};
+
+pub use loads::{Loads, NodeLoad};
+pub use samples::{SAMPLE_EVERY, SETTLING, Samples};
+pub use search::History;
+pub use weights::Weights;
+
+/// What the autopilot makes of what it saw.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// All nodes as they were seen.
+    pub seen: Vec<NodeAt>,
+    /// The mean utilisation, in permille.
+    pub mean: u64,
+    /// The highest one.
+    pub largest: u64,
+    /// How many candidates were thought of.
+    pub thought_of: u64,
+    /// Why they are not taken.
+    pub lost: Vec<Lost>,
+    /// What should be done, or why nothing.
+    pub outcome: Outcome,
+}
+
+/// What should be done, or why nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Nothing, because of this.
+    Nothing(Says),
+    /// This.
+    Act {
+        /// Where partitions go.
+        placed: Vec<Placed>,
+        /// Why.
+        decision: Box<Decision>,
+    },
+}
+
+/// What should be done about these loads.
+pub fn find(cluster: &Cluster, loads: &Loads, history: &History, settings: &Settings) -> Finding {
+    let mut seen = loads.told();
+    seen.sort_by_key(|at| at.node);
+    let (mean, largest) = (permille(loads.mean()), permille(loads.largest()));
+    let nothing = |says| Finding {
+        seen: seen.clone(),
+        mean,
+        largest,
+        thought_of: 0,
+        lost: Vec::new(),
+        outcome: Outcome::Nothing(says),
+    };
+    let over = exceeding(loads, settings);
+    if over.is_empty() {
+        return nothing(quiet(loads, settings));
+    }
+    let most = f64::from(settings.most) / 100.0;
+    if over.iter().all(|(_, excess)| *excess != Excess::Disk) && loads.nodes.values().all(|node| node.utilisation() > most)
+    {
+        return nothing(Says::AllFull);
+    }
+    let search::Batch { placed, reorders, thought_of, lost, predicted } =
+        search::search(cluster, loads, history, settings, &over);
+    let (node, exceeds) = over[0];
+    if placed.is_empty() {
+        let helpless = nothing(Says::NothingHelps { node });
+        return Finding { thought_of, lost, ..helpless };
+    }
+    let decision = Decision {
+        node,
+        exceeds,
+        seen: seen.clone(),
+        mean,
+        largest,
+        window_ms: loads.window_ms,
+        acts: placed.len() as u64,
+        reorders,
+        thought_of,
+        lost: lost.clone(),
+        predicted,
+    };
+    let outcome = Outcome::Act { placed, decision: Box::new(decision) };
+    Finding { seen, mean, largest, thought_of, lost, outcome }
+}
+
+/// The nodes that exceed a limit, those with the fullest disks first, and then the busiest.
+fn exceeding(loads: &Loads, settings: &Settings) -> Vec<(NodeId, Excess)> {
+    let share = |percent: u32| f64::from(percent) / 100.0;
+    let limit = (loads.mean() * share(settings.over_mean)).max(share(settings.least));
+    let excess = |node: &NodeLoad| {
+        let utilisation = node.utilisation();
+        if node.disk_share().is_some_and(|disk| disk > share(settings.disk_gives)) {
+            Some(Excess::Disk)
+        } else if utilisation > share(settings.most) {
+            Some(Excess::Most)
+        } else {
+            (utilisation > limit).then_some(Excess::Mean)
+        }
+    };
+    let mut over: Vec<(NodeId, Excess)> =
+        loads.nodes.iter().filter_map(|(id, node)| Some((*id, excess(node)?))).collect();
+    let key = |(id, excess): &(NodeId, Excess)| (*excess != Excess::Disk, -loads.nodes[id].utilisation());
+    over.sort_by(|a, b| key(a).partial_cmp(&key(b)).unwrap_or(std::cmp::Ordering::Equal));
+    over
+}
+
+/// Why nothing is to be done where no node exceeds a limit.
+fn quiet(loads: &Loads, settings: &Settings) -> Says {
+    let share = |percent: u32| f64::from(percent) / 100.0;
+    let Some((node, busiest)) = loads.busiest() else { return Says::Balanced };
+    if busiest.utilisation() > loads.mean() * share(settings.over_mean) && busiest.load > 0.0 {
+        let beside = loads.most_beside();
+        return match beside {
+            Some((other, at)) if at.total_share() > share(settings.most) => Says::Coordinates { node: other },
+            _ => Says::Idle { node },
+        };
+    }
+    match loads.most_beside() {
+        Some((node, at)) if at.total_share() > share(settings.most) => Says::Coordinates { node },
+        Some((node, at))
+            if at.total_share() > loads.mean_total() * share(settings.over_mean)
+                && at.total_share() > share(settings.least) =>
+        {
+            Says::Coordinates { node }
+        }
+        _ => Says::Balanced,
+    }
+}
+
+/// As documents hold it.
+pub(crate) fn permille(share: f64) -> u64 {
+    (share * 1000.0).round().clamp(0.0, 1e12) as u64
+}
+
+/// What each partition's places cost now.
+type Places = BTreeMap<PartitionId, Vec<(NodeId, f64)>>;

@@ -1,0 +1,383 @@
+//! Which places should trade, and which copies go elsewhere: the best legal act, again and again, until the aim is reached
+//! or the batch is full.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use model::balance::{Act, Excess, Lost, LostBecause, Predicted, Settings};
+use model::plan::Placed;
+use model::{Cluster, NodeId, PartitionId, Role};
+
+use super::{Loads, Places, permille};
+
+/// So many partitions of a node are looked at, those first that cost it most.
+const LOOKED_AT: usize = 256;
+/// So many nodes are looked at as targets of a copy, those first that have most to spare.
+const TARGETS: usize = 8;
+/// Bytes that a batch copies at most: what a minute of copying brings.
+const BATCH_BYTES: u64 = 60 * COPIED_PER_SECOND;
+/// Bytes that a node brings in within a second, at least.
+const COPIED_PER_SECOND: u64 = 16 * 1024 * 1024;
+/// What copying a byte costs both nodes together, in seconds of a processor.
+const COPY_COST: f64 = 2.0 / (100.0 * 1024.0 * 1024.0);
+/// Seconds that the steps of a plan take.
+const STEPS_SECONDS: u64 = 4;
+/// Deviations of the noise that a gain must exceed.
+const DEVIATIONS: f64 = 3.0;
+
+/// When partitions were moved or reordered last, in milliseconds since 1970.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct History {
+    /// What time it is.
+    pub now_ms: u64,
+    /// A copy came somewhere.
+    pub copied: BTreeMap<PartitionId, u64>,
+    /// Its list got another order.
+    pub reordered: BTreeMap<PartitionId, u64>,
+}
+
+/// What was found.
+pub(super) struct Batch {
+    pub(super) placed: Vec<Placed>,
+    pub(super) reorders: u64,
+    pub(super) thought_of: u64,
+    pub(super) lost: Vec<Lost>,
+    pub(super) predicted: Predicted,
+}
+
+/// What an act would change.
+struct Candidate {
+    act: Act,
+    to: Vec<NodeId>,
+    /// By how much the two nodes' loads rise, in processors.
+    change: [(NodeId, f64); 2],
+    bytes: u64,
+    /// By how much the sum falls.
+    gain: f64,
+    /// What of the gain could be noise.
+    noise: f64,
+}
+
+/// Loads as they would be, while a batch is put together.
+struct Search<'a> {
+    cluster: &'a Cluster,
+    history: &'a History,
+    settings: &'a Settings,
+    loads: Loads,
+    /// What each place costs by weight, as it would be.
+    places: Places,
+    taken: BTreeSet<PartitionId>,
+    copied_to: BTreeMap<NodeId, u64>,
+    lost: BTreeMap<LostBecause, (BTreeSet<Seen>, f64, Act)>,
+    thought_of: BTreeSet<Seen>,
+}
+
+/// One act, so that it counts once.
+type Seen = (PartitionId, NodeId, NodeId, bool);
+
+pub(super) fn search(
+    cluster: &Cluster,
+    loads: &Loads,
+    history: &History,
+    settings: &Settings,
+    over: &[(NodeId, Excess)],
+) -> Batch {
+    let mut search = Search {
+        cluster,
+        history,
+        settings,
+        loads: loads.clone(),
+        places: loads.places.clone(),
+        taken: BTreeSet::new(),
+        copied_to: BTreeMap::new(),
+        lost: BTreeMap::new(),
+        thought_of: BTreeSet::new(),
+    };
+    let places: usize = cluster.ring.partitions().iter().map(|p| cluster.replicas_in(&p.nodes).len()).sum();
+    let acts_max = (places / 10).max(1);
+    let mut batch = Batch {
+        placed: Vec::new(),
+        reorders: 0,
+        thought_of: 0,
+        lost: Vec::new(),
+        predicted: Predicted { largest: 0, largest_over_mean: 0, gain: 0, bytes: 0, seconds: 0 },
+    };
+    let (mut gain, mut spent) = (0.0, BTreeSet::new());
+    while batch.placed.len() < acts_max {
+        let Some((node, excess)) = search.next_source(over, &spent) else { break };
+        let Some(best) = search.best(node, excess) else {
+            spent.insert(node);
+            continue;
+        };
+        if batch.predicted.bytes + best.bytes > BATCH_BYTES && !batch.placed.is_empty() {
+            search.lose(LostBecause::Later, &best);
+            spent.insert(node);
+            continue;
+        }
+        gain += best.gain;
+        batch.predicted.bytes += best.bytes;
+        batch.reorders += u64::from(matches!(best.act, Act::Reorder { .. }));
+        search.take(&best);
+        batch.placed.push(Placed { partition: best.act.partition(), replicas: best.to });
+    }
+    if batch.placed.len() == acts_max
+        && let Some((node, excess)) = search.next_source(over, &spent)
+        && let Some(next) = search.best(node, excess)
+    {
+        search.lose(LostBecause::Later, &next);
+    }
+    batch.predicted.largest = permille(search.loads.largest());
+    batch.predicted.largest_over_mean = permille(search.loads.largest_over_mean());
+    batch.predicted.gain = permille(gain);
+    batch.predicted.seconds = match search.copied_to.values().max() {
+        Some(bytes) => bytes / COPIED_PER_SECOND + STEPS_SECONDS,
+        None => 0,
+    };
+    batch.thought_of = search.thought_of.len() as u64;
+    batch.lost = search.told();
+    batch
+}
+
+impl Search<'_> {
+    /// The node to relieve next: one whose disk is too full, or else the busiest that is above the aim. One that exceeds no
+    /// limit is not relieved unless another one does.
+    fn next_source(&self, over: &[(NodeId, Excess)], spent: &BTreeSet<NodeId>) -> Option<(NodeId, Excess)> {
+        let left = over.iter().filter(|(node, _)| !spent.contains(node));
+        let aim = self.loads.mean() * f64::from(self.settings.aim) / 100.0;
+        let gives = f64::from(self.settings.disk_gives) / 100.0;
+        let mut disks = left.clone().filter(|(_, excess)| *excess == Excess::Disk);
+        if let Some(found) = disks.find(|(node, _)| self.loads.nodes[node].disk_share().is_some_and(|d| d > gives)) {
+            return Some(*found);
+        }
+        let busy = left.filter(|(node, excess)| {
+            *excess != Excess::Disk && self.loads.nodes[node].utilisation() > aim
+        });
+        busy.max_by(|a, b| {
+            let at = |node: &NodeId| self.loads.nodes[node].utilisation();
+            at(&a.0).total_cmp(&at(&b.0))
+        })
+        .copied()
+    }
+
+    /// The best legal act that relieves a node: a reordering if one is legal, or else a copy elsewhere.
+    fn best(&mut self, node: NodeId, excess: Excess) -> Option<Candidate> {
+        let mut held: Vec<(PartitionId, usize, f64)> = Vec::new();
+        for (partition, places) in &self.places {
+            if let Some(place) = places.iter().position(|(held_by, _)| *held_by == node) {
+                let weight = if excess == Excess::Disk { self.loads.bytes[partition] as f64 } else { places[place].1 };
+                if weight > 0.0 && !self.taken.contains(partition) {
+                    held.push((*partition, place, weight));
+                }
+            }
+        }
+        held.sort_by(|a, b| b.2.total_cmp(&a.2).then(a.0.cmp(&b.0)));
+        held.truncate(LOOKED_AT);
+        let reorders = match excess {
+            Excess::Disk => Vec::new(),
+            _ => held.iter().flat_map(|one| self.reorders(node, one.0, one.1)).collect(),
+        };
+        if let Some(best) = self.best_legal(reorders, excess) {
+            return Some(best);
+        }
+        let targets = self.targets();
+        let copies = held.iter().flat_map(|one| self.copies(node, one.0, one.1, &targets)).collect();
+        self.best_legal(copies, excess)
+    }
+
+    fn best_legal(&mut self, candidates: Vec<Candidate>, excess: Excess) -> Option<Candidate> {
+        let mut best: Option<(f64, Candidate)> = None;
+        for candidate in candidates {
+            self.thought_of.insert(seen(&candidate.act));
+            if let Some(because) = self.illegal(&candidate, excess) {
+                self.lose(because, &candidate);
+                continue;
+            }
+            let worth = match excess {
+                Excess::Disk => candidate.bytes as f64,
+                _ => candidate.gain - candidate.noise - self.cost(&candidate),
+            };
+            if best.as_ref().is_none_or(|(most, _)| worth > *most) {
+                best = Some((worth, candidate));
+            }
+        }
+        best.map(|(_, candidate)| candidate)
+    }
+
+    /// What copying costs, spread over the time for which the copy stays at least.
+    fn cost(&self, candidate: &Candidate) -> f64 {
+        candidate.bytes as f64 * COPY_COST / self.residence(candidate.bytes)
+    }
+
+    /// Seconds for which a copy stays where it came: as set, or ten times what copying takes.
+    fn residence(&self, bytes: u64) -> f64 {
+        f64::from(self.settings.residence_s).max(10.0 * bytes as f64 / COPIED_PER_SECOND as f64)
+    }
+
+    /// The node in another place of the list.
+    fn reorders(&self, node: NodeId, partition: PartitionId, place: usize) -> Vec<Candidate> {
+        let places = &self.places[&partition];
+        let others = (0..places.len()).filter(|&other| other != place);
+        let candidate = |other: usize| {
+            let (target, work) = places[other];
+            let mut to: Vec<NodeId> = places.iter().map(|(node, _)| *node).collect();
+            to.swap(place, other);
+            let moved = places[place].1 - work;
+            let bytes = if self.copies_bytes(place, other) { self.loads.bytes[&partition] } else { 0 };
+            let act = Act::Reorder { partition, from: node, to: target };
+            self.candidate(act, to, (node, -moved), (target, moved), bytes)
+        };
+        others.map(candidate).collect()
+    }
+
+    /// Whether trading two places makes a node a replica of some store that it was not.
+    fn copies_bytes(&self, place: usize, other: usize) -> bool {
+        let (near, far) = (place.min(other), place.max(other));
+        let counts = self.cluster.stores.iter().map(|store| usize::from(store.consistency.replicas));
+        counts.into_iter().any(|replicas| (near + 1..=far).contains(&replicas))
+    }
+
+    /// Another node in the place of this one.
+    fn copies(&self, node: NodeId, partition: PartitionId, place: usize, targets: &[NodeId]) -> Vec<Candidate> {
+        let places = &self.places[&partition];
+        let free = targets.iter().filter(|target| !places.iter().any(|(held_by, _)| held_by == *target));
+        let candidate = |&target: &NodeId| {
+            let mut to: Vec<NodeId> = places.iter().map(|(node, _)| *node).collect();
+            to[place] = target;
+            let (act, moved) = (Act::Copy { partition, from: node, to: target }, places[place].1);
+            self.candidate(act, to, (node, -moved), (target, moved), self.loads.bytes[&partition])
+        };
+        free.map(candidate).collect()
+    }
+
+    /// Nodes that may take a copy, those first that have most to spare.
+    fn targets(&self) -> Vec<NodeId> {
+        let serves = |node: &&NodeId| self.cluster.node(**node).is_some_and(|entry| entry.role == Role::Serving);
+        let mut targets: Vec<NodeId> = self.loads.nodes.keys().filter(serves).copied().collect();
+        targets.sort_by(|a, b| {
+            let at = |node: &NodeId| self.loads.nodes[node].utilisation();
+            at(a).total_cmp(&at(b))
+        });
+        targets.truncate(TARGETS);
+        targets
+    }
+
+    fn candidate(
+        &self,
+        act: Act,
+        to: Vec<NodeId>,
+        from: (NodeId, f64),
+        target: (NodeId, f64),
+        bytes: u64,
+    ) -> Candidate {
+        let (mut gain, mut noise) = (0.0, 0.0);
+        let change = [from, target].map(|(node, work)| (node, work * self.loads.nodes[&node].factor));
+        for (node, change) in change {
+            let at = &self.loads.nodes[&node];
+            gain += (at.load.powi(2) - (at.load + change).max(0.0).powi(2)) / at.capacity;
+            noise += (2.0 * change * at.deviation).powi(2);
+        }
+        Candidate { act, to, change, bytes, gain, noise: DEVIATIONS * noise.sqrt() }
+    }
+
+    /// Why an act may not be, if it may not.
+    fn illegal(&self, candidate: &Candidate, excess: Excess) -> Option<LostBecause> {
+        let Candidate { act, change: [(source, _), (target, rises)], bytes, .. } = candidate;
+        let id = act.partition();
+        let now = self.history.now_ms;
+        let rested = |last: Option<&u64>, seconds: f64| last.is_none_or(|&at| now.saturating_sub(at) as f64 >= seconds * 1000.0);
+        let copied = rested(self.history.copied.get(&id), self.residence(self.loads.bytes[&id]));
+        let ordered = rested(self.history.reordered.get(&id), f64::from(self.settings.rest_s));
+        let partition = self.cluster.ring.get(id);
+        let copies = *bytes > 0 || matches!(act, Act::Copy { .. });
+        if !ordered || (!copied && copies) || partition.is_none_or(|known| known.coming.is_some()) {
+            return Some(LostBecause::Rests);
+        }
+        if copies && self.fills(*target, *bytes) {
+            return Some(LostBecause::Disk);
+        }
+        if matches!(act, Act::Copy { .. }) && self.narrows(id, &candidate.to) {
+            return Some(LostBecause::Zones);
+        }
+        let node = |id: &NodeId| &self.loads.nodes[id];
+        let (before, after) = (node(source).utilisation(), (node(target).load + rises) / node(target).capacity);
+        if excess == Excess::Disk {
+            let most = f64::from(self.settings.most) / 100.0;
+            return (after > most).then_some(LostBecause::TargetAsBusy);
+        }
+        if *rises <= 0.0 || candidate.gain <= 0.0 {
+            return Some(LostBecause::NoGain);
+        }
+        if after >= before {
+            return Some(LostBecause::TargetAsBusy);
+        }
+        if candidate.gain <= candidate.noise {
+            return Some(LostBecause::Noise);
+        }
+        (candidate.gain - candidate.noise <= self.cost(candidate)).then_some(LostBecause::Copying)
+    }
+
+    /// Whether a disk would be too full.
+    fn fills(&self, target: NodeId, bytes: u64) -> bool {
+        let coming = self.copied_to.get(&target).copied().unwrap_or(0) + bytes;
+        let full = f64::from(self.settings.disk_full) / 100.0;
+        let disk = self.loads.nodes[&target].disk;
+        disk.is_some_and(|(used, total)| (used + coming) as f64 > total as f64 * full)
+    }
+
+    fn narrows(&self, id: PartitionId, to: &[NodeId]) -> bool {
+        let zones = |nodes: &[NodeId]| {
+            let zone = |node: &NodeId| self.cluster.node(*node).map(|entry| &entry.zone);
+            nodes.iter().filter_map(zone).collect::<BTreeSet<_>>().len()
+        };
+        let before: Vec<NodeId> = self.places[&id].iter().map(|(node, _)| *node).collect();
+        zones(to) < zones(&before)
+    }
+
+    /// Loads, places and disks as the act makes them.
+    fn take(&mut self, candidate: &Candidate) {
+        let id = candidate.act.partition();
+        for (node, change) in candidate.change {
+            let at = self.loads.nodes.get_mut(&node).expect("candidates are about known nodes");
+            at.load = (at.load + change).max(0.0);
+        }
+        let bytes = candidate.bytes;
+        if bytes > 0 {
+            let [(source, _), (target, _)] = candidate.change;
+            *self.copied_to.entry(target).or_default() += bytes;
+            for (node, sign) in [(source, -1), (target, 1)] {
+                let disk = &mut self.loads.nodes.get_mut(&node).expect("as above").disk;
+                if let Some((used, _)) = disk {
+                    *used = used.saturating_add_signed(sign * i64::try_from(bytes).unwrap_or(0));
+                }
+            }
+        }
+        let places = self.places.get_mut(&id).expect("as above");
+        for (place, node) in places.iter_mut().zip(&candidate.to) {
+            place.0 = *node;
+        }
+        self.taken.insert(id);
+    }
+
+    fn lose(&mut self, because: LostBecause, candidate: &Candidate) {
+        let entry = self.lost.entry(because).or_insert_with(|| (BTreeSet::new(), f64::MIN, candidate.act));
+        entry.0.insert(seen(&candidate.act));
+        if candidate.gain > entry.1 {
+            (entry.1, entry.2) = (candidate.gain, candidate.act);
+        }
+    }
+
+    fn told(&self) -> Vec<Lost> {
+        let told = self.lost.iter().map(|(because, (acts, _, example))| Lost {
+            because: *because,
+            count: acts.len() as u64,
+            example: *example,
+        });
+        told.collect()
+    }
+}
+
+fn seen(act: &Act) -> Seen {
+    match *act {
+        Act::Reorder { partition, from, to } => (partition, from, to, true),
+        Act::Copy { partition, from, to } => (partition, from, to, false),
+    }
+}
