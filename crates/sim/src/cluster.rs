@@ -23,6 +23,7 @@ use control::bootstrap::{self, Blueprint};
 use coordination::documents;
 use coordination::memory::{MemoryService, MemorySession};
 use coordination::{CoordinationService, Expected};
+use model::balance::Mode;
 use model::{
     Cluster, Consistency, Generation, Moment, Node as Member, NodeId, Reads, Resolver, Store, StoreName, Zone,
 };
@@ -319,6 +320,7 @@ impl World {
             partitions: PARTITIONS,
             buckets: setup.buckets,
             stores: self.stores().iter().map(|name| store(name)).collect(),
+            balancing: Mode::Off,
         };
         let founding = bootstrap::create(&self.service.open(), &blueprint).await;
         founding.expect("nothing disturbs the founding");

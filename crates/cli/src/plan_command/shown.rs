@@ -239,5 +239,8 @@ fn wish(wish: &Wish) -> String {
         Wish::Merge { partition, other } => format!("merge {partition} and {other}"),
         Wish::Double => "double all partitions".to_owned(),
         Wish::Numbers { store, numbers: to } => format!("{} for store {store}", numbers(to)),
+        Wish::Balance { placed } => {
+            format!("place {} by load", count(placed.len() as u64, "partition"))
+        }
     }
 }

@@ -4,12 +4,14 @@
 //!
 //! **Architecture Invariant:** a command is named here and nowhere below `cli`.
 
+mod balance;
 mod codes;
 mod orders;
 mod plans;
 mod refusals;
 mod stores;
 
+pub(crate) use balance::{decision, lost as balance_lost, nodes as balance_nodes, policy, says, settings};
 pub(crate) use codes::remedy;
 pub(crate) use orders::{done, refused, why};
 pub(crate) use plans::{blocked, held, reason};

@@ -49,6 +49,7 @@ pub(crate) fn done(done: &Done, plan: Option<u64>) -> String {
             format!("{node} {what}")
         }
         Done::NodeReaddressed { node } => format!("the cluster document says where {node} is"),
+        Done::PolicyStands { policy } => super::balance::policy(policy),
         Done::StoreCreated { store } => format!("created store {store}"),
         Done::ArtifactsChanged { store } => format!("the artifacts of store {store} were changed"),
     }
@@ -134,6 +135,7 @@ fn said(order: Option<&Order>, refusal: &Refusal) -> String {
             now.0,
             stale(because)
         ),
+        Refusal::Setting { because } => super::balance::setting_refused(because),
         Refusal::PlanUnsound { findings } => format!(
             "it does not hold together ({}); report this bug with what `tontine plan diff` and `tontine coordination show \
              /config/cluster` print, and create a new plan",

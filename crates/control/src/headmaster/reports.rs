@@ -7,7 +7,7 @@ use protocol::headmaster::{Ask, Said};
 use runtime::BoxFuture;
 
 /// What nodes answered.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Reported {
     /// By node: what it said, or why it said nothing.
     pub said: BTreeMap<NodeId, Result<Said, String>>,

@@ -13,6 +13,7 @@ use coordination::documents::{
 };
 use coordination::memory::{MemoryService, MemorySession};
 use coordination::{CoordinationService, Expected};
+use model::balance::Mode;
 use model::limits::BUCKETS_DEFAULT;
 use model::order::{Answer, Order};
 use model::plan::{Planned, Size};
@@ -202,6 +203,7 @@ impl World {
         let blueprint = Blueprint {
             partitions: PARTITIONS,
             buckets: BUCKETS_DEFAULT,
+            balancing: Mode::Off,
             ..Blueprint::new("shop", members, numbers).unwrap()
         };
         create(&*session, &blueprint).await.unwrap();

@@ -113,7 +113,9 @@ impl Front {
         began: Moment,
     ) -> Result<Written, Failure> {
         for attempt in 0..ATTEMPTS_MAX {
-            let (_, local) = self.current(store)?;
+            let (view, local) = self.current(store)?;
+            let under = view.cluster().generation;
+            drop(view);
             let judging = self.judging(attempt).await;
             let left = self.left(options, began)?;
             // The other half is left for the write, and for the answer to arrive in time.
@@ -121,7 +123,8 @@ impl Front {
             let got = self.get(store, key.clone(), &judging).await?;
             let judged = judged(local.definition(), &got.set, order.clone(), self.now())?;
             let left = self.left(options, began)?;
-            match self.write(store, key.clone(), judged, &left, Entry::Exclusive).await {
+            let entry = (Entry::Exclusive, Some(under));
+            match self.write_judged(store, (key.clone(), judged), &left, entry).await {
                 Err(failure) if lost_a_race(&failure) => {}
                 answer => return answer,
             }

@@ -24,13 +24,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use client::coordinator::{Contents, Coordinator, OwnWrite, Scope};
 use client::peers::{CallError, Peers};
-use model::{Cluster, Moment, NodeId, PreferenceList, Token, WallMillis};
+use model::{Cluster, Generation, Moment, NodeId, PreferenceList, Token, WallMillis};
 use protocol::quorum::{Reach, can_be_driven, own_record_suffices, own_write_suffices};
 use runtime::Clock;
 use runtime::disk::waiting::without_waiting;
 use storage::Durable;
 use wire::error::{ErrorCode, Outcome};
-use wire::messages::{Failure, Got, RequestOptions, Written};
+use wire::messages::{Condition, Failure, Got, RequestOptions, Written};
 
 use crate::replica::Replica;
 use crate::stores::{Census, KeyPlace, LocalStore, ReadOnly, Stamped, WriteOrder};
@@ -235,7 +235,18 @@ impl Front {
         options: &RequestOptions,
         entry: Entry,
     ) -> Result<Written, Failure> {
-        let written = self.stamp(store, &[(key, order)], options, entry).await?;
+        self.write_judged(store, (key, order), options, (entry, None)).await
+    }
+
+    /// As [`Front::write`], of a condition that was judged here under a document of this generation.
+    pub(crate) async fn write_judged(
+        &self,
+        store: &str,
+        order: (Bytes, WriteOrder),
+        options: &RequestOptions,
+        (entry, judged): (Entry, Option<Generation>),
+    ) -> Result<Written, Failure> {
+        let written = self.stamp(store, &[order], options, (entry, judged)).await?;
         let answer = written.into_iter().next().expect("each key has an answer");
         answer.map_err(|unwritten| self.failure(unwritten))
     }
@@ -252,6 +263,7 @@ impl Front {
         let (place, _) = view.partition(key);
         let scope = self.scope(view, store);
         let began = self.clock().now();
+        let is_judged = order.condition != Condition::None;
         let (stamped, waited) = self.stamp_here((view, store), place, key, order, options).await;
         let Stamped { set, dot, context, commit } = stamped?;
         let left = waited.then(|| self.coordinator.what_is_left(options, began));
@@ -259,7 +271,25 @@ impl Front {
         let durable = into_future(store.durable(commit));
         let acked =
             self.coordinator.write(&scope, key.clone(), set, OwnWrite::Replica(durable), options).await?;
+        if is_judged {
+            self.check_first(view, store, key)?;
+        }
         Ok(Written { dot, acks: acked.acks, sloppy: acked.sloppy, context })
+    }
+
+    /// Whether this node is still the one that judges conditions for a key, when a write has found its quorum: otherwise
+    /// another one may have judged meanwhile without having heard of it, and some of the quorum may be later than that.
+    fn check_first(&self, view: &View, store: &LocalStore, key: &[u8]) -> Result<(), Failure> {
+        let now = self.replica.view().get();
+        if now.cluster().generation == view.cluster().generation {
+            return Ok(());
+        }
+        let first = |view: &View| view.route(store, key).preference.replicas().first().copied();
+        if first(&now) == first(view) {
+            return Ok(());
+        }
+        let detail = "another node became first replica of the key while the write was on its way";
+        Err(Failure::new(ErrorCode::Indeterminate, detail))
     }
 
     /// Stamps here, on a thread that may wait for the disk if what the write replaces is not in memory; the second says

@@ -91,7 +91,7 @@ impl Front {
         entry: Entry,
     ) -> Result<MultiWritten, Failure> {
         check_count(entries.len())?;
-        let answers = self.stamp(store, &entries, options, entry).await?;
+        let answers = self.stamp(store, &entries, options, (entry, None)).await?;
         Ok(answers.into_iter().map(|answer| answer.map_err(|unwritten| self.failure(unwritten))).collect())
     }
 

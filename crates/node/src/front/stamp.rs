@@ -40,6 +40,8 @@ struct Orders<'a> {
     options: &'a RequestOptions,
     entry: Entry,
     end: Moment,
+    /// The generation under which their conditions were judged, where that was done here.
+    judged: Option<Generation>,
 }
 
 impl Front {
@@ -52,12 +54,12 @@ impl Front {
         store: &str,
         orders: &[(Bytes, WriteOrder)],
         options: &RequestOptions,
-        entry: Entry,
+        (entry, judged): (Entry, Option<Generation>),
     ) -> Result<Stamped<Failure>, Failure> {
         let now = self.clock().now();
         let end = now.after(self.coordinator.span(options));
         let settings = StampOptions { own: Some(self.replica.node()), entry, retries: 0, deadline: end };
-        let sent = Orders { front: self, store, orders, options, entry, end };
+        let sent = Orders { front: self, store, orders, options, entry, end, judged };
         stamp(&sent, orders.len(), settings, now).await
     }
 
@@ -177,6 +179,9 @@ impl Stampers for Orders<'_> {
     }
 
     async fn carry(&self, at: At, errand: Errand) -> (NodeId, Answers) {
+        if let Some(outdated) = self.judged_before(&at, &errand) {
+            return (errand.node, all(&errand.keys, &Err(CallError::Refused(outdated))));
+        }
         let own = errand.node == self.front.replica.node();
         let answers = match (own, errand.targets.is_empty()) {
             (false, _) => self.pass_on(&at, &errand).await,
@@ -191,6 +196,18 @@ impl Orders<'_> {
     /// The request's options with what is left of its time.
     fn left(&self, errand: &Errand) -> RequestOptions {
         left_at(errand.at, self.end, self.options)
+    }
+
+    /// What was judged under a document from before a partition had its present replicas, in their present order, is judged
+    /// again: another node may have stamped since.
+    fn judged_before(&self, (view, store): &At, errand: &Errand) -> Option<Failure> {
+        let judged = self.judged?;
+        let place = |key: &KeyIndex| view.partition(&self.orders[key.position()].0).0;
+        let since = errand.keys.iter().map(|key| view.accepted_since(store, place(key).partition)).max()?;
+        (since > judged).then(|| {
+            let detail = "the replicas of the key changed after its condition was judged: nothing was written";
+            Failure::new(ErrorCode::Obsolete, detail)
+        })
     }
 
     async fn write_here(&self, (view, store): &At, errand: &Errand) -> Answers {

@@ -9,11 +9,11 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use coordination::documents::{self, ReadError, office, orders, plans};
+use coordination::documents::{self, ReadError, balance, office, orders, plans};
 use coordination::{CoordinationError, CoordinationService, DocumentVersion};
 use futures_util::FutureExt;
 use futures_util::future::{Either, select};
-use model::order::{Answer, Holder, Office, Order};
+use model::order::{Answer, Balancing, Holder, Office, Order};
 use model::plan::PlanPage;
 use model::{Cluster, readonly};
 use runtime::Clock;
@@ -246,7 +246,23 @@ async fn looked(session: &dyn CoordinationService, now_ms: u64) -> Result<Office
         headmaster,
         order,
         plan,
+        balancing: Some(balancing(session).await?),
     })
+}
+
+/// What the autopilot may do, and what it says; as much of it as can be understood.
+async fn balancing(session: &dyn CoordinationService) -> Result<Balancing, ReadError> {
+    let policy = balance::read_policy(session).await.map(|found| found.map(|(policy, _)| policy));
+    let verdict = balance::read_verdict(session).await;
+    Ok(Balancing { policy: understood(policy)?, verdict: understood(verdict)? })
+}
+
+/// A document that may be malformed: then it passes for one that is not there.
+fn understood<T>(read: Result<Option<T>, ReadError>) -> Result<Option<T>, ReadError> {
+    match read {
+        Err(ReadError::Malformed { .. }) => Ok(None),
+        read => read,
+    }
 }
 
 /// Refuses to order what this node cannot read where it is said to be. A source that takes long may come to it later.

@@ -156,6 +156,10 @@ pub fn begin(cluster: &Cluster, moves: &[(PartitionId, Vec<NodeId>)]) -> Result<
         }
         if !moves_data {
             partition.coming = None;
+            // Another node judges conditions from now on: what was formed before is refused.
+            if cluster.replicas_in(&partition.nodes) != cluster.replicas_in(nodes) {
+                partition.since = generation;
+            }
             partition.nodes.clone_from(nodes);
         }
     }

@@ -1,0 +1,232 @@
+//! What the autopilot may do, what it thinks, and why it acted.
+
+use model::balance::{
+    Act, Came, CameOf, Decision, Excess, Implausible, Lost, LostBecause, Mode, NodeAt, Policy, Predicted, Says,
+    SettingError, Settings, Turned,
+};
+
+use crate::output::{count, size, table};
+
+/// The autopilot's policy in a sentence.
+pub(crate) fn policy(policy: &Policy) -> String {
+    let why = match &policy.because {
+        Turned::Founded => "since the cluster was founded".to_owned(),
+        Turned::Ordered { order, by } => format!("by order {order} of {by}"),
+        Turned::Misjudged { plans } => {
+            let plans = plans.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
+            format!(
+                "by itself: plans {plans} came out worse than before; look at them with `tontine balance why PLAN`, and go on \
+                 with `tontine balance on`"
+            )
+        }
+    };
+    let what = match policy.mode {
+        Mode::Off => "is off: it does not look at loads",
+        Mode::Observe => "observes: it says what it would do, and moves nothing",
+        Mode::On => "is on: it moves partitions when load wants it",
+    };
+    format!("the autopilot {what} ({why})")
+}
+
+/// Why a setting is refused.
+pub(super) fn setting_refused(error: &SettingError) -> String {
+    let names = Settings::NAMES.join(", ");
+    match error {
+        SettingError::Unknown { .. } => format!("{error}; there are {names}"),
+        SettingError::Value { .. } => format!("{error}; `tontine balance why` shows all values"),
+    }
+}
+
+/// What the autopilot thinks, with what would have to be so.
+pub(crate) fn says(says: &Says, settings: &Settings) -> String {
+    let Settings { over_mean, least, most, .. } = settings;
+    match says {
+        Says::Off => "it is off; `tontine balance observe` lets it look, `tontine balance on` lets it act".to_owned(),
+        Says::Gathers { seconds } => format!(
+            "it has not seen enough yet: it looks for {seconds} s more, and begins anew whenever the ring changes"
+        ),
+        Says::PlanUnderWay { plan } => {
+            format!("plan {plan} is carried out, and nothing is decided meanwhile; `tontine plan show {plan}` says how far it is")
+        }
+        Says::PlanWaits { plan } => format!(
+            "plan {plan} was created and not applied: for ten minutes nothing changes what it was computed from; apply it, or \
+             end it with `tontine plan abort {plan}`"
+        ),
+        Says::NodeSilent { node, detail } => {
+            format!("{node} does not answer ({detail}); it decides only when all members say what they do")
+        }
+        Says::NoFigures { node } => format!(
+            "{node} does not say how long its workers ran: its system does not count that (Linux does, in /proc); nothing is \
+             decided without it"
+        ),
+        Says::NotBelieved { node, what } => format!("what {node} says cannot be, so nothing is decided: {}", implausible(what)),
+        Says::Balanced => format!(
+            "all nodes are within the limits: none is above {over_mean}% of the mean and above {least}%, and none above {most}%"
+        ),
+        Says::Idle { node } => format!(
+            "{node} is the busiest, above {over_mean}% of the mean, but not above {least}% of what it can carry; \
+             `tontine balance set least=N` changes that"
+        ),
+        Says::Coordinates { node } => format!(
+            "{node} is busy with requests of clients that it passes on to other nodes; they belong to no partition, so no move \
+             changes that: let clients spread over all nodes"
+        ),
+        Says::NothingHelps { node } => format!("{node} exceeds a limit, and nothing that was thought of may be done"),
+        Says::AllFull => format!(
+            "every node is above {most}% of what it can carry: no move helps; add a node, with `tontine node add` and then \
+             `tontine plan create spread`"
+        ),
+        Says::Would { decision } => format!("if it were on, it would act: {}", in_short(decision)),
+        Says::Quiet { hours, decision } => {
+            format!("it only observes in the hours {hours} (UTC); otherwise it would act: {}", in_short(decision))
+        }
+        Says::Acts { plan } => format!("it acts: `tontine balance why {plan}` says why"),
+    }
+}
+
+fn implausible(what: &Implausible) -> String {
+    match what {
+        Implausible::Clock { its_ms, ours_ms } => {
+            format!("by its clock {its_ms} ms have passed, by the headmaster's {ours_ms} ms")
+        }
+        Implausible::Ran { ran, workers } => format!(
+            "its workers ran for {} processors, and are {}",
+            thousandths(*ran),
+            thousandths(*workers)
+        ),
+        Implausible::Cost { permille } => {
+            format!("an operation costs it {} of what it costs the median of nodes", percent(*permille))
+        }
+    }
+}
+
+fn in_short(decision: &Decision) -> String {
+    let Decision { node, exceeds, acts, reorders, predicted, .. } = decision;
+    format!("{node} {}; {}; {}", exceeding(*exceeds), acted(*acts, *reorders), expected(predicted))
+}
+
+fn exceeding(excess: Excess) -> &'static str {
+    match excess {
+        Excess::Mean => "is busier than the mean by more than is allowed",
+        Excess::Most => "uses more of what it can carry than is allowed",
+        Excess::Disk => "has too full a disk",
+    }
+}
+
+fn acted(acts: u64, reorders: u64) -> String {
+    let lists = format!("{} with another order of nodes, which copies nothing", count(reorders, "partition"));
+    match (reorders, acts - reorders) {
+        (_, 0) => lists,
+        (0, copies) => format!("{} moved to another node", count(copies, "copy")),
+        (_, copies) => format!("{lists}, and {} moved to another node", count(copies, "copy")),
+    }
+}
+
+fn expected(predicted: &Predicted) -> String {
+    let Predicted { largest, largest_over_mean, bytes, seconds, .. } = predicted;
+    let cost = match bytes {
+        0 => "no byte is copied".to_owned(),
+        bytes => format!("at most {} are copied, in about {seconds} s", size(*bytes)),
+    };
+    format!("then the busiest node is at {} ({} of the mean); {cost}", percent(*largest), percent(*largest_over_mean))
+}
+
+/// A decision in full, with what came of it.
+pub(crate) fn decision(decision: &Decision, came_of: Option<&CameOf>) -> String {
+    let Decision { node, exceeds, mean, largest, window_ms, predicted, .. } = decision;
+    let mut text = format!(
+        "why:       {node} {}: it was at {}, the mean at {}, over {:.0} s\n",
+        exceeding(*exceeds),
+        percent(*largest),
+        percent(*mean),
+        *window_ms as f64 / 1000.0
+    );
+    text.push_str(&format!("done:      {}\n", acted(decision.acts, decision.reorders)));
+    text.push_str(&format!("predicted: {}\n", expected(predicted)));
+    let came = came_of.map_or_else(|| "not known yet; a minute after it has settled".to_owned(), outcome);
+    text.push_str(&format!("came of it: {came}\n\n"));
+    text.push_str(&nodes(&decision.seen));
+    text.push_str(&lost(decision.thought_of, &decision.lost));
+    text
+}
+
+fn outcome(came_of: &CameOf) -> String {
+    let CameOf { came, largest, largest_over_mean, .. } = came_of;
+    let at = format!("the busiest node was at {} ({} of the mean)", percent(*largest), percent(*largest_over_mean));
+    match came {
+        Came::AsPredicted => format!("as predicted: {at}"),
+        Came::Less => format!("better than before, less than predicted: {at}"),
+        Came::Worse => format!("no better than before: {at}"),
+        Came::Unknown => "nobody can say: the load or the nodes were others by then".to_owned(),
+    }
+}
+
+/// Nodes as they were seen.
+pub(crate) fn nodes(seen: &[NodeAt]) -> String {
+    if seen.is_empty() {
+        return String::new();
+    }
+    let mut rows = vec![["NODE", "CARRIES", "PARTITIONS", "BESIDE", "USED", "NOISE", "DISK", "AGE"].map(str::to_owned).to_vec()];
+    rows.extend(seen.iter().map(|at| {
+        vec![
+            at.node.to_string(),
+            thousandths(at.capacity),
+            thousandths(at.load),
+            thousandths(at.beside),
+            percent(at.utilisation),
+            format!("±{}", percent(at.deviation)),
+            at.disk.map_or_else(|| "-".to_owned(), percent),
+            format!("{:.1} s", at.age_ms as f64 / 1000.0),
+        ]
+    }));
+    format!("{}\ncarries, partitions and beside are processors; beside is work that no move changes\n", table(&rows))
+}
+
+/// Why candidates were not taken.
+pub(crate) fn lost(thought_of: u64, lost: &[Lost]) -> String {
+    if thought_of == 0 {
+        return String::new();
+    }
+    let mut text = format!("\n{} thought of; not done:\n", count(thought_of, "act"));
+    for Lost { because, count, example } in lost {
+        text.push_str(&format!("  {count} {}; for example {}\n", because_of(*because), act(example)));
+    }
+    if lost.is_empty() {
+        text.push_str("  none\n");
+    }
+    text
+}
+
+fn because_of(because: LostBecause) -> &'static str {
+    match because {
+        LostBecause::NoGain => "would make nothing better",
+        LostBecause::Noise => "gain less than three deviations of the noise",
+        LostBecause::Copying => "cost more to copy than they gain while the copy stays",
+        LostBecause::TargetAsBusy => "would make the target as busy as the source was",
+        LostBecause::Rests => "are about partitions that were moved or reordered lately",
+        LostBecause::Zones => "would leave replicas in fewer zones",
+        LostBecause::Disk => "would fill the target's disk",
+        LostBecause::Later => "did not fit this batch, and may come with the next",
+    }
+}
+
+fn act(act: &Act) -> String {
+    match act {
+        Act::Reorder { partition, from, to } => format!("{from} and {to} trade their places in {partition}"),
+        Act::Copy { partition, from, to } => format!("{partition} from {from} to {to}"),
+    }
+}
+
+/// All settings with their values.
+pub(crate) fn settings(settings: &Settings) -> String {
+    let shown = |name: &&str| format!("{name}={}", settings.get(name).unwrap_or_default());
+    Settings::NAMES.iter().map(shown).collect::<Vec<_>>().join(" ")
+}
+
+fn percent(permille: u64) -> String {
+    format!("{:.1}%", permille as f64 / 10.0)
+}
+
+fn thousandths(number: u64) -> String {
+    format!("{:.2}", number as f64 / 1000.0)
+}
