@@ -9,12 +9,14 @@
 //! **Architecture Invariant:** a run depends on its seed and on nothing else: one seed run twice gives one trace.
 
 pub mod artifacts;
+pub mod balance;
 pub mod bounds;
 pub mod catalogue;
 pub mod check;
 pub mod circumstances;
 pub mod cluster;
 pub mod copies;
+pub mod days;
 pub mod dice;
 pub mod disk;
 pub mod engine;

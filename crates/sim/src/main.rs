@@ -19,9 +19,11 @@ use sim::swarm::Setup;
 
 const USAGE: &str = "usage: sim run --seed N [--plant NAME] [--bounds] [--numbers] [--verbose]
        sim plant all [--page]
+       sim balance --seeds A..=B [--threads T] [--constant] [--verbose]
        sim check --seeds A..=B [--random M] [--twice N] [--threads T] [--service failing] [--pushes] [--numbers]
 
 run      plays one seed and says what happened
+balance  plays a day of shifting load, 24 hours, for each seed; with --constant one whose load stays as it is
 plant    plays each planted bug until a seed convicts it, and prints the page of them
 check    plays the seeds A to B and M further ones, N of them twice, comparing the traces;
          with --service failing only those in which single calls of the coordination service fail,
@@ -42,6 +44,7 @@ fn main() -> ExitCode {
         Some("run") => run(&arguments[1..]),
         Some("check") => check(&arguments[1..]),
         Some("plant") => plants(&arguments[1..]),
+        Some("balance") => balance(&arguments[1..]),
         Some("help" | "--help" | "-h") => {
             println!("{USAGE}");
             return ExitCode::SUCCESS;
@@ -80,7 +83,7 @@ impl<'a> Options<'a> {
             if !known.contains(&argument.as_str()) {
                 return Err(format!("unknown option {argument:?}"));
             }
-            if !["--verbose", "--bounds", "--numbers", "--pushes"].contains(&argument.as_str()) {
+            if !["--verbose", "--bounds", "--numbers", "--pushes", "--constant"].contains(&argument.as_str()) {
                 arguments.next();
             }
         }
@@ -206,9 +209,7 @@ fn check(arguments: &[String]) -> Result<ExitCode, String> {
     let options = Options(arguments);
     options.only(&["--seeds", "--random", "--twice", "--threads", "--service", "--pushes", "--numbers"])?;
     let range = options.text("--seeds")?.unwrap_or("1..=100");
-    let bounds = range.split_once("..=").ok_or(format!("--seeds needs A..=B, got {range:?}"))?;
-    let bound = |text: &str| text.parse::<u64>().map_err(|_| format!("--seeds needs A..=B, got {range:?}"));
-    let mut seeds: Vec<u64> = (bound(bounds.0)?..=bound(bounds.1)?).collect();
+    let mut seeds = seeds_of(range)?;
     let twice = options.number("--twice")?.unwrap_or(0) as usize;
     let threads = options.number("--threads")?.unwrap_or(2).max(1);
     seeds.extend(random_seeds(options.number("--random")?.unwrap_or(0)));
@@ -227,6 +228,22 @@ fn check(arguments: &[String]) -> Result<ExitCode, String> {
     let numbers = has_numbers(arguments);
     let setup = |seed| if numbers { Setup::of_seed(seed).with_numbers() } else { Setup::of_seed(seed) };
     Ok(check_seeds(&seeds, (twice, threads), setup, if numbers { " --numbers" } else { "" }))
+}
+
+fn balance(arguments: &[String]) -> Result<ExitCode, String> {
+    let options = Options(arguments);
+    options.only(&["--seeds", "--threads", "--constant", "--verbose"])?;
+    let range = options.text("--seeds")?.unwrap_or("1..=20");
+    let seeds = seeds_of(range)?;
+    let threads = options.number("--threads")?.unwrap_or(2) as usize;
+    let has = |name: &str| arguments.iter().any(|argument| argument == name);
+    Ok(sim::days::balance(&seeds, threads, has("--constant"), has("--verbose")))
+}
+
+fn seeds_of(range: &str) -> Result<Vec<u64>, String> {
+    let bounds = range.split_once("..=").ok_or(format!("--seeds needs A..=B, got {range:?}"))?;
+    let bound = |text: &str| text.parse::<u64>().map_err(|_| format!("--seeds needs A..=B, got {range:?}"));
+    Ok((bound(bounds.0)?..=bound(bounds.1)?).collect())
 }
 
 /// Whether the numbers of stores change in each run.

@@ -294,6 +294,12 @@ impl Headmaster {
     }
 }
 
+/// What noise may do to the highest utilisation compared with the mean within a minute, in permille.
+const NOISE: u64 = 100;
+
+/// A node with this utilisation, in permille, does all that it can.
+const FULL: u64 = 900;
+
 /// Who gives the orders that nobody gave.
 const AUTOPILOT: &str = "autopilot";
 
@@ -345,7 +351,7 @@ fn history(seen: &Observation) -> History {
 }
 
 /// How a decision came out.
-fn came_of(decision: &Decision, loads: &balancer::Loads, at_ms: u64) -> CameOf {
+fn came_of(decision: &Decision, loads: &balancer::Loads<'_>, at_ms: u64) -> CameOf {
     let permille = |share: f64| (share * 1000.0).round().max(0.0) as u64;
     let (largest, over_mean) = (permille(loads.largest()), permille(loads.largest_over_mean()));
     let before = decision.largest * 1000 / decision.mean.max(1);
@@ -358,9 +364,10 @@ fn came_of(decision: &Decision, loads: &balancer::Loads, at_ms: u64) -> CameOf {
         Came::AsPredicted
     } else if !same || !alike {
         Came::Unknown
-    } else if over_mean <= decision.predicted.largest_over_mean + 100 {
+    } else if over_mean <= decision.predicted.largest_over_mean + NOISE {
         Came::AsPredicted
-    } else if over_mean < before {
+    } else if over_mean <= before + NOISE || decision.largest >= FULL {
+        // Of a node that did all that it could, nobody knows how much more it was asked for.
         Came::Less
     } else {
         Came::Worse

@@ -44,6 +44,8 @@ pub struct NodeLoad {
     pub factor: f64,
     /// The standard deviation of the mean of its utilisation.
     pub deviation: f64,
+    /// How many deviations cannot be noise: three, or more where few steps were seen.
+    pub deviations: f64,
     /// Used and all bytes of its disk, where they are known.
     pub disk: Option<(u64, u64)>,
 }
@@ -67,31 +69,42 @@ impl NodeLoad {
 }
 
 /// How all members stand.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Loads {
+#[derive(Clone, Debug)]
+pub struct Loads<'a> {
     /// The nodes.
     pub nodes: BTreeMap<NodeId, NodeLoad>,
+    /// Over how many milliseconds.
+    pub window_ms: u64,
+    /// By what part of the mean a node must exceed it to be believed: within a short time noise looks like load.
+    pub(super) least_excess: f64,
+    measured: Vec<Measured<'a>>,
+}
+
+/// What partitions cost their replicas.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Costs {
     /// For each partition, what each of its replicas did for it in a second, by their places, as [`Weights`] weigh it: in
     /// processors.
     pub(super) places: Places,
     /// Bytes of each partition at one replica.
     pub(super) bytes: BTreeMap<PartitionId, u64>,
-    /// Over how many milliseconds.
-    pub window_ms: u64,
 }
 
-impl Loads {
+impl<'a> Loads<'a> {
     /// Of what all members did.
     ///
     /// # Errors
     /// When figures of a node cannot be.
-    pub(super) fn of(cluster: &Cluster, measured: &[Measured<'_>]) -> Result<Loads, Says> {
+    pub(super) fn of(
+        cluster: &Cluster,
+        measured: Vec<Measured<'a>>,
+        least_excess: f64,
+    ) -> Result<Loads<'a>, Says> {
         let weights = Weights::MEASURED;
-        let factors = factors(&weights, measured)?;
-        let words = capacities_by_word(cluster, measured);
-        let mut loads =
-            Loads { nodes: BTreeMap::new(), places: Places::new(), bytes: BTreeMap::new(), window_ms: 0 };
-        for one in measured {
+        let factors = factors(&weights, &measured)?;
+        let words = capacities_by_word(cluster, &measured);
+        let mut loads = Loads { nodes: BTreeMap::new(), window_ms: 0, least_excess, measured: Vec::new() };
+        for one in &measured {
             let (factor, seconds) = (factors[&one.node], one.seconds());
             let ran = one.ran();
             let load = (weights.of(one.work()) / 1e6 / seconds * factor).min(ran);
@@ -102,15 +115,22 @@ impl Loads {
             let disk = disk.map(|(total, free)| (total.saturating_sub(free), total));
             let beside = (ran - load).max(0.0);
             loads.window_ms = loads.window_ms.max((seconds * 1000.0) as u64);
-            loads.nodes.insert(one.node, NodeLoad { age: one.age, capacity, load, beside, factor, deviation, disk });
+            let deviations = deviations(one.steps.len());
+            let age = one.age;
+            let node = NodeLoad { age, capacity, load, beside, factor, deviation, deviations, disk };
+            loads.nodes.insert(one.node, node);
         }
-        loads.take_places(cluster, &weights, measured);
+        loads.measured = measured;
         Ok(loads)
     }
 
-    fn take_places(&mut self, cluster: &Cluster, weights: &Weights, measured: &[Measured<'_>]) {
+    /// What partitions cost their replicas: that takes longer than the rest, and is needed only where something is to be
+    /// done.
+    pub(super) fn costs(&self, cluster: &Cluster) -> Costs {
+        let weights = Weights::MEASURED;
         let by_node: BTreeMap<NodeId, BTreeMap<PartitionId, (f64, u64)>> =
-            measured.iter().map(|one| (one.node, one.by_partition(weights))).collect();
+            self.measured.iter().map(|one| (one.node, one.by_partition(&weights))).collect();
+        let mut costs = Costs::default();
         for partition in cluster.ring.partitions() {
             let replicas = cluster.replicas_in(&partition.nodes);
             let told = |node: &NodeId| by_node.get(node).and_then(|told| told.get(&partition.id));
@@ -118,16 +138,16 @@ impl Loads {
                 replicas.iter().map(|node| (*node, told(node).map_or(0.0, |(work, _)| *work))).collect();
             let bytes = replicas.iter().filter_map(told).map(|(_, bytes)| *bytes).max().unwrap_or(0);
             if known.iter().any(|(_, work)| *work > 0.0) || bytes > 0 {
-                self.places.insert(partition.id, known);
-                self.bytes.insert(partition.id, bytes);
+                costs.places.insert(partition.id, known);
+                costs.bytes.insert(partition.id, bytes);
             }
         }
+        costs
     }
 
     /// The utilisation of all together.
     pub fn mean(&self) -> f64 {
-        let sum = |of: fn(&NodeLoad) -> f64| self.nodes.values().map(of).sum::<f64>();
-        sum(|node| node.load) / sum(|node| node.capacity).max(1e-9)
+        mean(&self.nodes)
     }
 
     pub(super) fn mean_total(&self) -> f64 {
@@ -137,7 +157,7 @@ impl Loads {
 
     /// The highest utilisation.
     pub fn largest(&self) -> f64 {
-        self.nodes.values().map(NodeLoad::utilisation).fold(0.0, f64::max)
+        largest(&self.nodes)
     }
 
     /// The highest utilisation compared with the mean.
@@ -172,6 +192,17 @@ impl Loads {
         };
         self.nodes.iter().map(told).collect()
     }
+}
+
+/// The utilisation of all together.
+pub(super) fn mean(nodes: &BTreeMap<NodeId, NodeLoad>) -> f64 {
+    let sum = |of: fn(&NodeLoad) -> f64| nodes.values().map(of).sum::<f64>();
+    sum(|node| node.load) / sum(|node| node.capacity).max(1e-9)
+}
+
+/// The highest utilisation.
+pub(super) fn largest(nodes: &BTreeMap<NodeId, NodeLoad>) -> f64 {
+    nodes.values().map(NodeLoad::utilisation).fold(0.0, f64::max)
 }
 
 impl Measured<'_> {
@@ -234,6 +265,13 @@ fn capacities_by_word(cluster: &Cluster, measured: &[Measured<'_>]) -> BTreeMap<
     let ordinary = median(plain.map(|one| one.capacity)).unwrap_or(1.0);
     let said = measured.iter().filter(|one| weight(one.node) != Weight::default());
     said.map(|one| (one.node, ordinary * f64::from(weight(one.node).get()) / 100.0)).collect()
+}
+
+/// How many deviations of a mean of so many steps noise exceeds once in a thousand times: three where there are many, and
+/// more where the deviation itself is hardly known (Student's t, to within a tenth above three steps).
+fn deviations(steps: usize) -> f64 {
+    let free = steps.saturating_sub(1).max(1) as f64;
+    3.0 * (1.0 + 2.6 / free + 12.0 / (free * free))
 }
 
 /// The standard deviation of the mean of these.

@@ -64,7 +64,7 @@ pub enum Outcome {
 }
 
 /// What should be done about these loads.
-pub fn find(cluster: &Cluster, loads: &Loads, history: &History, settings: &Settings) -> Finding {
+pub fn find(cluster: &Cluster, loads: &Loads<'_>, history: &History, settings: &Settings) -> Finding {
     let mut seen = loads.told();
     seen.sort_by_key(|at| at.node);
     let (mean, largest) = (permille(loads.mean()), permille(loads.largest()));
@@ -109,18 +109,23 @@ pub fn find(cluster: &Cluster, loads: &Loads, history: &History, settings: &Sett
     Finding { seen, mean, largest, thought_of, lost, outcome }
 }
 
+/// By what part of what cannot be noise a node must exceed a limit.
+const SURE: f64 = 0.5;
+
 /// The nodes that exceed a limit, those with the fullest disks first, and then the busiest.
-fn exceeding(loads: &Loads, settings: &Settings) -> Vec<(NodeId, Excess)> {
+fn exceeding(loads: &Loads<'_>, settings: &Settings) -> Vec<(NodeId, Excess)> {
     let share = |percent: u32| f64::from(percent) / 100.0;
-    let limit = (loads.mean() * share(settings.over_mean)).max(share(settings.least));
+    let over_mean = share(settings.over_mean).max(loads.least_excess);
+    let limit = (loads.mean() * over_mean).max(share(settings.least));
     let excess = |node: &NodeLoad| {
         let utilisation = node.utilisation();
+        let sure = utilisation - node.deviation * node.deviations * SURE;
         if node.disk_share().is_some_and(|disk| disk > share(settings.disk_gives)) {
             Some(Excess::Disk)
-        } else if utilisation > share(settings.most) {
+        } else if sure > share(settings.most) && utilisation > loads.mean() * share(settings.aim).max(loads.least_excess) {
             Some(Excess::Most)
         } else {
-            (utilisation > limit).then_some(Excess::Mean)
+            (sure > limit).then_some(Excess::Mean)
         }
     };
     let mut over: Vec<(NodeId, Excess)> =
@@ -131,7 +136,7 @@ fn exceeding(loads: &Loads, settings: &Settings) -> Vec<(NodeId, Excess)> {
 }
 
 /// Why nothing is to be done where no node exceeds a limit.
-fn quiet(loads: &Loads, settings: &Settings) -> Says {
+fn quiet(loads: &Loads<'_>, settings: &Settings) -> Says {
     let share = |percent: u32| f64::from(percent) / 100.0;
     let Some((node, busiest)) = loads.busiest() else { return Says::Balanced };
     if busiest.utilisation() > loads.mean() * share(settings.over_mean) && busiest.load > 0.0 {

@@ -17,8 +17,18 @@ use crate::report::LoadReport;
 pub const SAMPLE_EVERY: Duration = Duration::from_secs(2);
 /// After a change of the ring what nodes do is not looked at for so long: they still warm up, or empty queues.
 pub const SETTLING: Duration = Duration::from_secs(30);
-/// Over what time loads are judged: the short one sees a change soon, the long one sees through noise.
-const WINDOWS: [Duration; 2] = [Duration::from_secs(8), Duration::from_secs(60)];
+/// Over what time loads are judged, and by what part of the mean a node must exceed it then to be believed: what is gross
+/// is seen soon, what is small needs patience, because noise looks like it.
+const WINDOWS: [(Duration, f64); 3] =
+    [(Duration::from_secs(8), 1.5), (Duration::from_secs(60), 1.25), (Duration::from_secs(300), 1.0)];
+/// The shortest of them.
+const SHORTEST: Duration = WINDOWS[0].0;
+/// Reports of so long ago at most are kept at least so far apart.
+const KEPT: [(Duration, Duration); 3] = [
+    (Duration::from_secs(10), Duration::ZERO),
+    (Duration::from_secs(64), Duration::from_secs(5)),
+    (Duration::from_secs(320), Duration::from_secs(20)),
+];
 /// A word that is older counts as silence.
 const AGE_MAX: Duration = Duration::from_secs(12);
 /// For how long it is remembered what a node can carry.
@@ -105,7 +115,7 @@ impl Samples {
     ///
     /// # Errors
     /// Why nothing can be said: a member is silent, says what cannot be, or not enough was said yet.
-    pub fn loads(&self, cluster: &Cluster, now: Moment) -> Result<Vec<Loads>, Says> {
+    pub fn loads(&self, cluster: &Cluster, now: Moment) -> Result<Vec<Loads<'_>>, Says> {
         let members: BTreeSet<NodeId> =
             cluster.nodes.iter().filter(|node| node.role != Role::Standby || holds(cluster, node.id)).map(|node| node.id).collect();
         if members.is_empty() {
@@ -114,22 +124,24 @@ impl Samples {
         let (mut missing, mut windows) = (Duration::ZERO, vec![Vec::new(); WINDOWS.len()]);
         for &node in &members {
             let Some(line) = self.lines.get(&node) else {
-                missing = WINDOWS[0];
+                missing = SHORTEST;
                 continue;
             };
             missing = missing.max(line.check(node, now)?);
-            for (window, measured) in WINDOWS.iter().zip(&mut windows) {
+            for ((window, _), measured) in WINDOWS.iter().zip(&mut windows) {
                 measured.extend(line.over(node, now, *window));
             }
         }
         if let Some(since) = self.since.filter(|since| *since > now) {
-            missing = missing.max(since.since(now) + WINDOWS[0]);
+            missing = missing.max(since.since(now) + SHORTEST);
         }
         if missing > Duration::ZERO {
             return Err(Says::Gathers { seconds: missing.as_secs().max(1) });
         }
-        let whole = windows.into_iter().filter(|measured| measured.len() == members.len());
-        let loads: Vec<Loads> = whole.map(|measured| Loads::of(cluster, &measured)).collect::<Result<_, _>>()?;
+        let windows = windows.into_iter().zip(WINDOWS);
+        let whole = windows.filter(|(measured, _)| measured.len() == members.len());
+        let loads = whole.map(|(measured, (_, least_excess))| Loads::of(cluster, measured, least_excess));
+        let loads: Vec<Loads<'_>> = loads.collect::<Result<_, _>>()?;
         if loads.is_empty() { Err(Says::Gathers { seconds: 1 }) } else { Ok(loads) }
     }
 }
@@ -139,13 +151,13 @@ fn holds(cluster: &Cluster, node: NodeId) -> bool {
 }
 
 impl Line {
-    /// Keeps all reports of the short window, and one in five seconds of the long one.
+    /// Keeps all reports of the last seconds, and fewer of those before.
     fn thin(&mut self, now: Moment) {
-        let (short, long) = (WINDOWS[0] + SAMPLE_EVERY, WINDOWS[1] + 2 * SAMPLE_EVERY);
         let mut kept: Option<Moment> = None;
         self.reports.retain(|(at, _)| {
             let age = now.since(*at);
-            let keep = age <= short || (age <= long && kept.is_none_or(|kept| at.since(kept) >= Duration::from_secs(5)));
+            let apart = KEPT.iter().find(|(oldest, _)| age <= *oldest).map(|(_, apart)| *apart);
+            let keep = apart.is_some_and(|apart| kept.is_none_or(|kept| at.since(kept) >= apart));
             if keep {
                 kept = Some(*at);
             }
@@ -166,7 +178,7 @@ impl Line {
         let Some((last, report)) = self.reports.back() else {
             return match &self.silent {
                 Some(detail) => Err(Says::NodeSilent { node, detail: detail.clone() }),
-                None => Ok(WINDOWS[0]),
+                None => Ok(SHORTEST),
             };
         };
         if now.since(*last) > AGE_MAX {
@@ -181,7 +193,7 @@ impl Line {
         }
         let covered = self.reports.front().map_or(Duration::ZERO, |(first, _)| last.since(*first));
         // A window is whole with the report that ends it, which comes a little sooner or later.
-        Ok((WINDOWS[0] - SAMPLE_EVERY).saturating_sub(covered))
+        Ok((SHORTEST - SAMPLE_EVERY).saturating_sub(covered))
     }
 
     /// What it did within a window that ends with its last report.

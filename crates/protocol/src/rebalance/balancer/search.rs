@@ -7,7 +7,8 @@ use model::balance::{Act, Excess, Lost, LostBecause, Predicted, Settings};
 use model::plan::Placed;
 use model::{Cluster, NodeId, PartitionId, Role};
 
-use super::{Loads, Places, permille};
+use super::loads::{Costs, largest, mean};
+use super::{Loads, NodeLoad, Places, permille};
 
 /// So many partitions of a node are looked at, those first that cost it most.
 const LOOKED_AT: usize = 256;
@@ -21,8 +22,6 @@ const COPIED_PER_SECOND: u64 = 16 * 1024 * 1024;
 const COPY_COST: f64 = 2.0 / (100.0 * 1024.0 * 1024.0);
 /// Seconds that the steps of a plan take.
 const STEPS_SECONDS: u64 = 4;
-/// Deviations of the noise that a gain must exceed.
-const DEVIATIONS: f64 = 3.0;
 
 /// When partitions were moved or reordered last, in milliseconds since 1970.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -62,7 +61,9 @@ struct Search<'a> {
     cluster: &'a Cluster,
     history: &'a History,
     settings: &'a Settings,
-    loads: Loads,
+    nodes: BTreeMap<NodeId, NodeLoad>,
+    /// Bytes of each partition at one replica.
+    bytes: BTreeMap<PartitionId, u64>,
     /// What each place costs by weight, as it would be.
     places: Places,
     taken: BTreeSet<PartitionId>,
@@ -76,17 +77,19 @@ type Seen = (PartitionId, NodeId, NodeId, bool);
 
 pub(super) fn search(
     cluster: &Cluster,
-    loads: &Loads,
+    loads: &Loads<'_>,
     history: &History,
     settings: &Settings,
     over: &[(NodeId, Excess)],
 ) -> Batch {
+    let Costs { places, bytes } = loads.costs(cluster);
     let mut search = Search {
         cluster,
         history,
         settings,
-        loads: loads.clone(),
-        places: loads.places.clone(),
+        nodes: loads.nodes.clone(),
+        bytes,
+        places,
         taken: BTreeSet::new(),
         copied_to: BTreeMap::new(),
         lost: BTreeMap::new(),
@@ -125,8 +128,8 @@ pub(super) fn search(
     {
         search.lose(LostBecause::Later, &next);
     }
-    batch.predicted.largest = permille(search.loads.largest());
-    batch.predicted.largest_over_mean = permille(search.loads.largest_over_mean());
+    batch.predicted.largest = permille(largest(&search.nodes));
+    batch.predicted.largest_over_mean = permille(largest(&search.nodes) / mean(&search.nodes).max(1e-9));
     batch.predicted.gain = permille(gain);
     batch.predicted.seconds = match search.copied_to.values().max() {
         Some(bytes) => bytes / COPIED_PER_SECOND + STEPS_SECONDS,
@@ -142,17 +145,17 @@ impl Search<'_> {
     /// limit is not relieved unless another one does.
     fn next_source(&self, over: &[(NodeId, Excess)], spent: &BTreeSet<NodeId>) -> Option<(NodeId, Excess)> {
         let left = over.iter().filter(|(node, _)| !spent.contains(node));
-        let aim = self.loads.mean() * f64::from(self.settings.aim) / 100.0;
+        let aim = mean(&self.nodes) * f64::from(self.settings.aim) / 100.0;
         let gives = f64::from(self.settings.disk_gives) / 100.0;
         let mut disks = left.clone().filter(|(_, excess)| *excess == Excess::Disk);
-        if let Some(found) = disks.find(|(node, _)| self.loads.nodes[node].disk_share().is_some_and(|d| d > gives)) {
+        if let Some(found) = disks.find(|(node, _)| self.nodes[node].disk_share().is_some_and(|d| d > gives)) {
             return Some(*found);
         }
         let busy = left.filter(|(node, excess)| {
-            *excess != Excess::Disk && self.loads.nodes[node].utilisation() > aim
+            *excess != Excess::Disk && self.nodes[node].utilisation() > aim
         });
         busy.max_by(|a, b| {
-            let at = |node: &NodeId| self.loads.nodes[node].utilisation();
+            let at = |node: &NodeId| self.nodes[node].utilisation();
             at(&a.0).total_cmp(&at(&b.0))
         })
         .copied()
@@ -163,7 +166,7 @@ impl Search<'_> {
         let mut held: Vec<(PartitionId, usize, f64)> = Vec::new();
         for (partition, places) in &self.places {
             if let Some(place) = places.iter().position(|(held_by, _)| *held_by == node) {
-                let weight = if excess == Excess::Disk { self.loads.bytes[partition] as f64 } else { places[place].1 };
+                let weight = if excess == Excess::Disk { self.bytes[partition] as f64 } else { places[place].1 };
                 if weight > 0.0 && !self.taken.contains(partition) {
                     held.push((*partition, place, weight));
                 }
@@ -221,9 +224,10 @@ impl Search<'_> {
             let mut to: Vec<NodeId> = places.iter().map(|(node, _)| *node).collect();
             to.swap(place, other);
             let moved = places[place].1 - work;
-            let bytes = if self.copies_bytes(place, other) { self.loads.bytes[&partition] } else { 0 };
+            let spread = self.spread(node, places[place].1).hypot(self.spread(target, work));
+            let bytes = if self.copies_bytes(place, other) { self.bytes[&partition] } else { 0 };
             let act = Act::Reorder { partition, from: node, to: target };
-            self.candidate(act, to, (node, -moved), (target, moved), bytes)
+            self.candidate(act, to, (node, target, moved, spread), bytes)
         };
         others.map(candidate).collect()
     }
@@ -243,7 +247,8 @@ impl Search<'_> {
             let mut to: Vec<NodeId> = places.iter().map(|(node, _)| *node).collect();
             to[place] = target;
             let (act, moved) = (Act::Copy { partition, from: node, to: target }, places[place].1);
-            self.candidate(act, to, (node, -moved), (target, moved), self.loads.bytes[&partition])
+            let spread = self.spread(node, moved);
+            self.candidate(act, to, (node, target, moved, spread), self.bytes[&partition])
         };
         free.map(candidate).collect()
     }
@@ -251,31 +256,39 @@ impl Search<'_> {
     /// Nodes that may take a copy, those first that have most to spare.
     fn targets(&self) -> Vec<NodeId> {
         let serves = |node: &&NodeId| self.cluster.node(**node).is_some_and(|entry| entry.role == Role::Serving);
-        let mut targets: Vec<NodeId> = self.loads.nodes.keys().filter(serves).copied().collect();
+        let mut targets: Vec<NodeId> = self.nodes.keys().filter(serves).copied().collect();
         targets.sort_by(|a, b| {
-            let at = |node: &NodeId| self.loads.nodes[node].utilisation();
+            let at = |node: &NodeId| self.nodes[node].utilisation();
             at(a).total_cmp(&at(b))
         });
         targets.truncate(TARGETS);
         targets
     }
 
+    /// How far what a place costs by weight may be off: as far as the node's load as a whole.
+    fn spread(&self, node: NodeId, work: f64) -> f64 {
+        let at = &self.nodes[&node];
+        work * at.deviations * at.deviation / at.utilisation().max(1e-6)
+    }
+
+    /// The act by which so much work, give or take `spread`, goes from one node to another.
     fn candidate(
         &self,
         act: Act,
         to: Vec<NodeId>,
-        from: (NodeId, f64),
-        target: (NodeId, f64),
+        (from, target, moved, spread): (NodeId, NodeId, f64, f64),
         bytes: u64,
     ) -> Candidate {
-        let (mut gain, mut noise) = (0.0, 0.0);
-        let change = [from, target].map(|(node, work)| (node, work * self.loads.nodes[&node].factor));
-        for (node, change) in change {
-            let at = &self.loads.nodes[&node];
+        let (source, sink) = (&self.nodes[&from], &self.nodes[&target]);
+        let change = [(from, -moved * source.factor), (target, moved * sink.factor)];
+        // What it gains is known as well as the two loads are, and as well as what moves.
+        let slope = (source.factor * source.utilisation() - sink.factor * sink.utilisation()).abs();
+        let (mut gain, mut noise) = (0.0, (2.0 * slope * spread).powi(2));
+        for (at, change) in [(source, change[0].1), (sink, change[1].1)] {
             gain += (at.load.powi(2) - (at.load + change).max(0.0).powi(2)) / at.capacity;
-            noise += (2.0 * change * at.deviation).powi(2);
+            noise += (2.0 * change * at.deviation * at.deviations).powi(2);
         }
-        Candidate { act, to, change, bytes, gain, noise: DEVIATIONS * noise.sqrt() }
+        Candidate { act, to, change, bytes, gain, noise: noise.sqrt() }
     }
 
     /// Why an act may not be, if it may not.
@@ -284,7 +297,7 @@ impl Search<'_> {
         let id = act.partition();
         let now = self.history.now_ms;
         let rested = |last: Option<&u64>, seconds: f64| last.is_none_or(|&at| now.saturating_sub(at) as f64 >= seconds * 1000.0);
-        let copied = rested(self.history.copied.get(&id), self.residence(self.loads.bytes[&id]));
+        let copied = rested(self.history.copied.get(&id), self.residence(self.bytes[&id]));
         let ordered = rested(self.history.reordered.get(&id), f64::from(self.settings.rest_s));
         let partition = self.cluster.ring.get(id);
         let copies = *bytes > 0 || matches!(act, Act::Copy { .. });
@@ -297,7 +310,7 @@ impl Search<'_> {
         if matches!(act, Act::Copy { .. }) && self.narrows(id, &candidate.to) {
             return Some(LostBecause::Zones);
         }
-        let node = |id: &NodeId| &self.loads.nodes[id];
+        let node = |id: &NodeId| &self.nodes[id];
         let (before, after) = (node(source).utilisation(), (node(target).load + rises) / node(target).capacity);
         if excess == Excess::Disk {
             let most = f64::from(self.settings.most) / 100.0;
@@ -319,7 +332,7 @@ impl Search<'_> {
     fn fills(&self, target: NodeId, bytes: u64) -> bool {
         let coming = self.copied_to.get(&target).copied().unwrap_or(0) + bytes;
         let full = f64::from(self.settings.disk_full) / 100.0;
-        let disk = self.loads.nodes[&target].disk;
+        let disk = self.nodes[&target].disk;
         disk.is_some_and(|(used, total)| (used + coming) as f64 > total as f64 * full)
     }
 
@@ -336,7 +349,7 @@ impl Search<'_> {
     fn take(&mut self, candidate: &Candidate) {
         let id = candidate.act.partition();
         for (node, change) in candidate.change {
-            let at = self.loads.nodes.get_mut(&node).expect("candidates are about known nodes");
+            let at = self.nodes.get_mut(&node).expect("candidates are about known nodes");
             at.load = (at.load + change).max(0.0);
         }
         let bytes = candidate.bytes;
@@ -344,7 +357,7 @@ impl Search<'_> {
             let [(source, _), (target, _)] = candidate.change;
             *self.copied_to.entry(target).or_default() += bytes;
             for (node, sign) in [(source, -1), (target, 1)] {
-                let disk = &mut self.loads.nodes.get_mut(&node).expect("as above").disk;
+                let disk = &mut self.nodes.get_mut(&node).expect("as above").disk;
                 if let Some((used, _)) = disk {
                     *used = used.saturating_add_signed(sign * i64::try_from(bytes).unwrap_or(0));
                 }
