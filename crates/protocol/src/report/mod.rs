@@ -12,6 +12,7 @@
 //! here is kept up to date.
 
 mod artifacts;
+mod load;
 mod moves;
 mod nodes;
 mod repair;
@@ -28,6 +29,7 @@ use crate::rebalance::NodeFacts;
 pub use artifacts::{
     ArtifactProgress, ArtifactScrub, ArtifactState, ArtifactTrouble, ArtifactsReport, Fetching,
 };
+pub use load::{LoadReport, PARTITIONS_TOLD, PartitionLoad, WorkDone};
 pub use moves::{Leftover, MovesReport, PartitionEntered};
 pub use nodes::{NodeLoad, NodeSeen};
 pub use repair::{
@@ -62,6 +64,9 @@ pub struct Report {
     /// How far it is with artifacts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub artifacts: Option<ArtifactsReport>,
+    /// What work it has done, for which partitions, and with what.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub load: Option<LoadReport>,
 }
 
 /// Which parts of a report are wanted: some walk over all stores, or grow with the cluster. A node leaves out those that it
@@ -80,6 +85,8 @@ impl Parts {
     pub const REPAIR: Parts = Parts(1 << 3);
     /// [`Report::artifacts`].
     pub const ARTIFACTS: Parts = Parts(1 << 4);
+    /// [`Report::load`].
+    pub const LOAD: Parts = Parts(1 << 5);
 
     /// Whether all of `parts` are among these.
     pub fn has(self, parts: Parts) -> bool {
@@ -107,6 +114,7 @@ impl Report {
             nodes: None,
             repair: None,
             artifacts: None,
+            load: None,
         }
     }
 
