@@ -16,6 +16,7 @@ mod following;
 mod handing_off;
 mod joining;
 mod liveness;
+mod load;
 mod moving;
 mod numbers;
 mod offers;
@@ -65,6 +66,7 @@ use crate::replica::Replica;
 use crate::stores::{LocalStore, Stamper};
 use crate::transport::WorkerTransport;
 use crate::view::View;
+use crate::work::Coordinated;
 
 pub(crate) use self::joining::{is_passing, register};
 use self::offers::Offers;
@@ -202,6 +204,8 @@ pub struct Node {
     gossips: AtomicBool,
     /// Each worker's requests.
     requests: Mutex<Vec<Counter>>,
+    /// What each worker's clients had it drive.
+    coordinated: Mutex<Vec<Arc<Coordinated>>>,
     /// Where below the data directory the records lie.
     antientropy: Arc<AntiEntropy>,
     artifacts: Arc<Artifacts>,
@@ -294,6 +298,7 @@ impl Node {
             pulse,
             gossips: AtomicBool::new(false),
             requests: Mutex::default(),
+            coordinated: Mutex::default(),
             ports,
         });
         node.begin_work();
@@ -334,6 +339,7 @@ impl Node {
         let (options, repairs) = (self.config.coordinator, self.repairs.clone());
         let coordinator = Coordinator::sharing(Arc::new(replicas), ports.clone(), options, repairs);
         let front = Arc::new(Front::new(self.replica.clone(), peers, coordinator, adopt));
+        self.coordinated.lock().push(front.coordinated().clone());
         let (weak, definer, orders) = (Arc::downgrade(self), Arc::downgrade(self), Arc::downgrade(self));
         let numbers =
             |door| DoorNumbers::new(door, &self.metrics, self.refusals.clone(), ports.clock.clone());
