@@ -47,7 +47,7 @@ use wire::messages::Peer;
 use crate::antientropy::{self, AntiEntropy, AntiEntropyOptions};
 use crate::artifacts::Artifacts;
 use crate::collection::{Collection, CollectionOptions};
-use crate::doors::native::{Service, Telling};
+use crate::doors::native::{ControlRoom, Service, Telling};
 use crate::doors::numbers::DoorNumbers;
 use crate::doors::refusals::Refusals;
 use crate::doors::resp;
@@ -190,6 +190,7 @@ pub struct Node {
     replica: Arc<Replica>,
     resp: Arc<resp::Shared>,
     admission: Arc<Admission>,
+    control: Arc<ControlRoom>,
     peers: Mutex<Vec<Weak<Peers>>>,
     /// Documents handed over by peers that need stores opened first.
     offered: Offers,
@@ -273,6 +274,7 @@ impl Node {
         let node = Arc::new(Node {
             resp: resp::Shared::new(config.resp.clone(), admission.clone()),
             admission,
+            control: ControlRoom::new(),
             replica,
             identity: tokio::sync::Mutex::new(Some(identity)),
             peers: Mutex::new(vec![Arc::downgrade(antientropy.peers())]),
@@ -352,6 +354,7 @@ impl Node {
             artifacts: Arc::new(move |request| Box::pin(pushing::answer(orders.clone(), request))),
             report: Arc::new(move |parts| Some(weak.upgrade()?.report(parts))),
             admission: self.admission.clone(),
+            control: self.control.clone(),
             telling: Telling {
                 gossip: self.gossip.clone(),
                 events: self.events.clone(),
