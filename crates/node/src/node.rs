@@ -203,10 +203,8 @@ pub struct Node {
     pulse: Arc<Pulse>,
     /// Whether a worker plays the rounds of gossip.
     gossips: AtomicBool,
-    /// Each worker's requests.
-    requests: Mutex<Vec<Counter>>,
-    /// What each worker's clients had it drive.
-    coordinated: Mutex<Vec<Arc<Coordinated>>>,
+    /// Each worker's requests, and what its clients had it drive.
+    counted: Mutex<Vec<(Counter, Arc<Coordinated>)>>,
     /// Where below the data directory the records lie.
     antientropy: Arc<AntiEntropy>,
     artifacts: Arc<Artifacts>,
@@ -249,8 +247,7 @@ impl Node {
         let refusals = Refusals::new(config.id, &metrics);
         let (clock, seen) = (ports.clock.clone(), view.clone());
         let gossip = Gossip::new(config.id, incarnation, clock, seen, events.clone(), &metrics);
-        let (offered, offers) = Offers::new();
-        let admission = Admission::new(config.limits);
+        let ((offered, offers), admission) = (Offers::new(), Admission::new(config.limits));
         let me = Peer::Node { id: config.id, incarnation };
         let (cluster, witness) = (Some(config.cluster.clone()), gossip.clone());
         let peers = Peers::witnessed(ports.clone(), me, cluster, witness, BACKOFF_MAX);
@@ -299,8 +296,7 @@ impl Node {
             gossip,
             pulse,
             gossips: AtomicBool::new(false),
-            requests: Mutex::default(),
-            coordinated: Mutex::default(),
+            counted: Mutex::default(),
             ports,
         });
         node.begin_work();
@@ -336,12 +332,11 @@ impl Node {
         }
         self.pulse.add_worker(&*ports.tasks);
         let requests = Counter::default();
-        self.requests.lock().push(requests.clone());
         let replicas = WorkerTransport::new(self.replica.clone(), peers.clone(), adopt.clone());
         let (options, repairs) = (self.config.coordinator, self.repairs.clone());
         let coordinator = Coordinator::sharing(Arc::new(replicas), ports.clone(), options, repairs);
         let front = Arc::new(Front::new(self.replica.clone(), peers, coordinator, adopt));
-        self.coordinated.lock().push(front.coordinated().clone());
+        self.counted.lock().push((requests.clone(), front.coordinated().clone()));
         let (weak, definer, orders) = (Arc::downgrade(self), Arc::downgrade(self), Arc::downgrade(self));
         let numbers =
             |door| DoorNumbers::new(door, &self.metrics, self.refusals.clone(), ports.clock.clone());

@@ -205,10 +205,12 @@ fn percent(share: Option<f64>) -> String {
 }
 
 fn rate(rate: f64) -> String {
-    match rate {
-        rate if rate == 0.0 => "0".to_owned(),
-        rate if rate < 10.0 => format!("{rate:.1}"),
-        rate => format!("{rate:.0}"),
+    if rate <= 0.0 {
+        "0".to_owned()
+    } else if rate < 10.0 {
+        format!("{rate:.1}")
+    } else {
+        format!("{rate:.0}")
     }
 }
 

@@ -21,7 +21,7 @@ impl Node {
             uptime_ms: u64::try_from(now.since(self.started).as_millis()).unwrap_or(u64::MAX),
             ran_us: time.map(|time| micros(time.ran)),
             waited_us: time.map(|time| micros(time.waited)),
-            workers: u32::try_from(self.requests.lock().len()).unwrap_or(u32::MAX),
+            workers: u32::try_from(self.counted.lock().len()).unwrap_or(u32::MAX),
             processors: self.ports.tasks.processors(),
             coordinated_gets,
             coordinated_puts,
@@ -35,8 +35,8 @@ impl Node {
 
     /// Keys that clients had it get and put, over all workers.
     pub(super) fn coordinated(&self) -> (u64, u64) {
-        let workers = self.coordinated.lock();
-        let each = workers.iter().map(|worker| (worker.gets(), worker.puts()));
+        let counted = self.counted.lock();
+        let each = counted.iter().map(|(_, worker)| (worker.gets(), worker.puts()));
         each.fold((0, 0), |(gets, puts), (more_gets, more_puts)| (gets + more_gets, puts + more_puts))
     }
 

@@ -9,7 +9,6 @@ use runtime::ProcessorTime;
 use storage::EngineStats;
 
 use super::Node;
-use crate::metrics::Counter;
 use crate::stores::GetNumbers;
 
 impl Node {
@@ -130,7 +129,7 @@ impl Node {
 
     /// Requests of the native protocol so far, over all workers.
     fn requests(&self) -> u64 {
-        self.requests.lock().iter().map(Counter::get).sum()
+        self.counted.lock().iter().map(|(requests, _)| requests.get()).sum()
     }
 
     /// What is written into this node's row: its load since it was measured last.
