@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::artifact::ArtifactCommand;
+use crate::balance_command::BalanceCommand;
 use crate::cluster_command::ClusterCommand;
 use crate::command_line::{self, CommandLine, Useless};
 use crate::completions::CompletionsArguments;
@@ -29,8 +30,9 @@ use crate::serve::ServeArguments;
 use crate::shared::{Shared, block_on};
 use crate::store_command::StoreCommand;
 use crate::{
-    artifact, cluster_command, completions, coordination, dev, doctor, events, export, headmaster, key_list,
-    keys, load, manual, node_command, plan_command, repair, serve, status, store_command,
+    artifact, balance_command, cluster_command, completions, coordination, dev, doctor, events, export,
+    headmaster, key_list, keys, load, manual, node_command, plan_command, repair, serve, status,
+    store_command,
 };
 
 /// A key-value store that looks after itself.
@@ -117,7 +119,9 @@ impl CommandLine for Arguments {
             ],
             plan if plan.starts_with("plan ") => &[STORE_ALL],
             "node add" | "node drain" | "node remove" | "node weight" | "node recommission" => &[STORE_ALL],
-            "metrics" | "events" | "node list" | "status" | "doctor" | "store list" => &[STORE_ALL],
+            "metrics" | "events" | "node list" | "status" | "doctor" | "balance status" | "store list" => {
+                &[STORE_ALL]
+            }
             "store create" => &[("store", "give the name of the new store as its argument")],
             "bench load" | "bench run" => &[DEADLINE_BENCH],
             "bench compare" => &[("connect", "name the systems with --a and --b"), DEADLINE_BENCH],
@@ -175,6 +179,9 @@ pub enum Command {
     Status,
     /// Diagnose the cluster and suggest fixes. Exits with 1 if it finds a problem.
     Doctor,
+    /// Show how load is spread over nodes and partitions.
+    #[command(subcommand)]
+    Balance(BalanceCommand),
     /// List the stores, or create one.
     #[command(subcommand)]
     Store(Box<StoreCommand>),
@@ -242,6 +249,7 @@ pub(crate) fn carry_out(arguments: Arguments) -> Result<ExitCode, CliError> {
         Command::Route(arguments) => block_on(keys::route(shared, arguments)),
         Command::Status => block_on(status::status(shared)),
         Command::Doctor => block_on(doctor::doctor(shared)),
+        Command::Balance(command) => block_on(balance_command::run(shared, command)),
         Command::Store(command) => block_on(store_command::run(shared, *command)),
         Command::Repair(command) => block_on(repair::run(shared, command)),
         Command::Load(arguments) => block_on(load::run(shared, arguments)),

@@ -12,6 +12,7 @@
 mod output;
 
 mod artifact;
+mod balance_command;
 mod clocks;
 mod cluster_command;
 mod command_line;

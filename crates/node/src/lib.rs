@@ -30,6 +30,7 @@ pub mod replica;
 pub mod stores;
 pub mod view;
 pub mod waiting;
+pub mod work;
 
 pub use identity::IdentityError;
 pub use identity::given::{Directory, Given, Owner};

@@ -16,6 +16,7 @@ mod following;
 mod handing_off;
 mod joining;
 mod liveness;
+mod load;
 mod moving;
 mod numbers;
 mod offers;
@@ -46,7 +47,7 @@ use wire::messages::Peer;
 use crate::antientropy::{self, AntiEntropy, AntiEntropyOptions};
 use crate::artifacts::Artifacts;
 use crate::collection::{Collection, CollectionOptions};
-use crate::doors::native::{Service, Telling};
+use crate::doors::native::{ControlRoom, Service, Telling};
 use crate::doors::numbers::DoorNumbers;
 use crate::doors::refusals::Refusals;
 use crate::doors::resp;
@@ -65,6 +66,7 @@ use crate::replica::Replica;
 use crate::stores::{LocalStore, Stamper};
 use crate::transport::WorkerTransport;
 use crate::view::View;
+use crate::work::Coordinated;
 
 pub(crate) use self::joining::{is_passing, register};
 use self::offers::Offers;
@@ -188,6 +190,7 @@ pub struct Node {
     replica: Arc<Replica>,
     resp: Arc<resp::Shared>,
     admission: Arc<Admission>,
+    control: Arc<ControlRoom>,
     peers: Mutex<Vec<Weak<Peers>>>,
     /// Documents handed over by peers that need stores opened first.
     offered: Offers,
@@ -200,8 +203,8 @@ pub struct Node {
     pulse: Arc<Pulse>,
     /// Whether a worker plays the rounds of gossip.
     gossips: AtomicBool,
-    /// Each worker's requests.
-    requests: Mutex<Vec<Counter>>,
+    /// Each worker's requests, and what its clients had it drive.
+    counted: Mutex<Vec<(Counter, Arc<Coordinated>)>>,
     /// Where below the data directory the records lie.
     antientropy: Arc<AntiEntropy>,
     artifacts: Arc<Artifacts>,
@@ -244,8 +247,7 @@ impl Node {
         let refusals = Refusals::new(config.id, &metrics);
         let (clock, seen) = (ports.clock.clone(), view.clone());
         let gossip = Gossip::new(config.id, incarnation, clock, seen, events.clone(), &metrics);
-        let (offered, offers) = Offers::new();
-        let admission = Admission::new(config.limits);
+        let ((offered, offers), admission) = (Offers::new(), Admission::new(config.limits));
         let me = Peer::Node { id: config.id, incarnation };
         let (cluster, witness) = (Some(config.cluster.clone()), gossip.clone());
         let peers = Peers::witnessed(ports.clone(), me, cluster, witness, BACKOFF_MAX);
@@ -269,6 +271,7 @@ impl Node {
         let node = Arc::new(Node {
             resp: resp::Shared::new(config.resp.clone(), admission.clone()),
             admission,
+            control: ControlRoom::new(),
             replica,
             identity: tokio::sync::Mutex::new(Some(identity)),
             peers: Mutex::new(vec![Arc::downgrade(antientropy.peers())]),
@@ -293,7 +296,7 @@ impl Node {
             gossip,
             pulse,
             gossips: AtomicBool::new(false),
-            requests: Mutex::default(),
+            counted: Mutex::default(),
             ports,
         });
         node.begin_work();
@@ -329,11 +332,11 @@ impl Node {
         }
         self.pulse.add_worker(&*ports.tasks);
         let requests = Counter::default();
-        self.requests.lock().push(requests.clone());
         let replicas = WorkerTransport::new(self.replica.clone(), peers.clone(), adopt.clone());
         let (options, repairs) = (self.config.coordinator, self.repairs.clone());
         let coordinator = Coordinator::sharing(Arc::new(replicas), ports.clone(), options, repairs);
         let front = Arc::new(Front::new(self.replica.clone(), peers, coordinator, adopt));
+        self.counted.lock().push((requests.clone(), front.coordinated().clone()));
         let (weak, definer, orders) = (Arc::downgrade(self), Arc::downgrade(self), Arc::downgrade(self));
         let numbers =
             |door| DoorNumbers::new(door, &self.metrics, self.refusals.clone(), ports.clock.clone());
@@ -346,6 +349,7 @@ impl Node {
             artifacts: Arc::new(move |request| Box::pin(pushing::answer(orders.clone(), request))),
             report: Arc::new(move |parts| Some(weak.upgrade()?.report(parts))),
             admission: self.admission.clone(),
+            control: self.control.clone(),
             telling: Telling {
                 gossip: self.gossip.clone(),
                 events: self.events.clone(),

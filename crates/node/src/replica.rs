@@ -11,7 +11,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use client::peers::{Call, CallError};
 use model::limits::MESSAGE_BYTES_MAX;
-use model::{Epoch, Generation, NodeId, Token, VersionSet};
+use model::{Epoch, Generation, NodeId, PartitionId, Token, VersionSet};
 use protocol::collection::Refusal;
 use runtime::disk::waiting::{is_refused, without_waiting};
 use runtime::tasks::waited;
@@ -26,8 +26,9 @@ use wire::messages::{
 
 use crate::collection::{Admitted as AdmittedContents, Epochs};
 use crate::handoff::hints::Hints;
-use crate::stores::LocalStore;
+use crate::stores::{KeyPlace, LocalStore};
 use crate::view::{Admitted, CurrentView, View};
+use crate::work::Work;
 
 pub(crate) use admitting::Asked;
 use admitting::BEHIND_PATIENCE;
@@ -44,12 +45,16 @@ const WAITING_MAX: usize = 4096;
 /// An answer that is there at once, in a box because it is rare.
 pub type Answered = Box<Result<Response, CallError>>;
 
+/// What this node holds of a key, with the key's bucket where the node is a replica of it.
+type Held = (Option<PartitionId>, Result<VersionSet, ErrorCode>);
+
 /// This node's own answers.
 pub struct Replica {
     node: NodeId,
     view: Arc<CurrentView>,
     hints: Arc<Hints>,
     epochs: Arc<Epochs>,
+    work: Work,
     tasks: Arc<dyn Tasks>,
     clock: Arc<dyn Clock>,
     /// Counts what waits for the disk: as many as share it, besides this one.
@@ -65,7 +70,8 @@ impl Replica {
         epochs: Arc<Epochs>,
         (tasks, clock): (Arc<dyn Tasks>, Arc<dyn Clock>),
     ) -> Self {
-        Replica { node, view, hints, epochs, tasks, clock, waiting: Arc::default() }
+        let work = Work::new(view.get().buckets().partitions().len());
+        Replica { node, view, hints, epochs, work, tasks, clock, waiting: Arc::default() }
     }
 
     /// The node that answers.
@@ -86,6 +92,11 @@ impl Replica {
     /// What this node goes by in collection rounds.
     pub fn epochs(&self) -> &Arc<Epochs> {
         &self.epochs
+    }
+
+    /// What it has done as a replica.
+    pub fn work(&self) -> &Work {
+        &self.work
     }
 
     /// The generation that this node goes by, when its cluster document names it.
@@ -132,7 +143,7 @@ impl Replica {
         let epoch = self.epochs.tag();
         let view = self.view.get();
         let terms = (view.cluster().generation, Asked::Either);
-        let mut held = self.get_one(&view, store, key, terms).ok()?.ok()?;
+        let mut held = self.held(&view, store, key, terms).ok()?.1.ok()?;
         if set.is_deleted() {
             // A deletion brings nothing back, whenever it was read.
             held.merge(set);
@@ -314,7 +325,7 @@ impl Replica {
         Ok(ReplicaGot { generation, epoch, sets })
     }
 
-    /// What this node holds of a key.
+    /// What this node holds of a key that somebody gets.
     ///
     /// # Errors
     /// As a whole when this node is not to be asked for it.
@@ -323,19 +334,39 @@ impl Replica {
         view: &View,
         store: &LocalStore,
         key: &Bytes,
-        (generation, asked): (Generation, Asked),
+        terms: (Generation, Asked),
     ) -> Result<Result<VersionSet, ErrorCode>, Failure> {
+        let (own, found) = self.held(view, store, key, terms)?;
+        // What must wait for the disk is asked again.
+        if let Some(bucket) = own.filter(|_| !is_refused()) {
+            self.work.got(bucket);
+        }
+        Ok(found)
+    }
+
+    /// What this node holds of a key; its bucket, where the node is a replica of it and no stand-in.
+    ///
+    /// # Errors
+    /// As a whole when this node is not to be asked for it.
+    fn held(
+        &self,
+        view: &View,
+        store: &LocalStore,
+        key: &Bytes,
+        (generation, asked): (Generation, Asked),
+    ) -> Result<Held, Failure> {
         let (place, partition) = view.partition(key);
         self.check(view, store, partition, (generation, asked))?;
         let definition = store.definition();
         let replicas = model::routing::replicas(definition, partition);
-        let found = if replicas.contains(&self.node) {
+        let own = replicas.contains(&self.node).then_some(place.partition);
+        let found = if own.is_some() {
             store.get(place, key)
         } else {
             let writers: SmallVec<[NodeId; 8]> = model::routing::writers(definition, partition).collect();
             self.hints.get(&writers, &definition.name, definition.resolver, key)
         };
-        Ok(found.map_err(|failure| failure.code))
+        Ok((own, found.map_err(|failure| failure.code)))
     }
 
     /// Whether this node may merge what a message brings.
@@ -373,7 +404,7 @@ impl Replica {
             let set = &*admitted.clean(&store.definition().name, key, set);
             let stored = match request.hint_for {
                 Some(target) => self.store_hint(target, store, key, set),
-                None => self.store_merged(&view, store, key, set),
+                None => self.store_put(&view, store, key, set),
             };
             outcomes.push(stored.map(|(merged, commit)| {
                 commits.push((outcomes.len(), commit));
@@ -394,7 +425,7 @@ impl Replica {
         })
     }
 
-    /// Merges into this node's own record of the key.
+    /// Merges into this node's own record of the key what somebody else than a writer brings; it counts as no work.
     pub(crate) fn merge_one(
         &self,
         view: &View,
@@ -402,23 +433,24 @@ impl Replica {
         key: &[u8],
         set: &VersionSet,
     ) -> (Result<Merged, ErrorCode>, Durable) {
-        match self.store_merged(view, store, key, set) {
+        match store_merged(store, view.partition(key).0, key, set) {
             Ok((merged, commit)) => (Ok(merged), store.durable(commit)),
             Err(code) => (Err(code), Durable::Already),
         }
     }
 
-    fn store_merged(
+    /// Merges a write that came to this node as a replica.
+    fn store_put(
         &self,
         view: &View,
         store: &LocalStore,
         key: &[u8],
         set: &VersionSet,
     ) -> Result<(Merged, Commit), ErrorCode> {
-        let (merged, commit) =
-            store.merge(view.partition(key).0, key, set).map_err(|failure| failure.code)?;
-        // What was found in place may not be durable yet: whoever stored it may still wait for that.
-        Ok((merged, commit.unwrap_or_else(|| store.engine().position())))
+        let place = view.partition(key).0;
+        let stored = store_merged(store, place, key, set)?;
+        self.work.merged(place.partition);
+        Ok(stored)
     }
 
     /// Parks a hint here; what it answers is what a replica would.
@@ -500,6 +532,17 @@ impl Replica {
         }
         Ok(page)
     }
+}
+
+fn store_merged(
+    store: &LocalStore,
+    place: KeyPlace,
+    key: &[u8],
+    set: &VersionSet,
+) -> Result<(Merged, Commit), ErrorCode> {
+    let (merged, commit) = store.merge(place, key, set).map_err(|failure| failure.code)?;
+    // What was found in place may not be durable yet: whoever stored it may still wait for that.
+    Ok((merged, commit.unwrap_or_else(|| store.engine().position())))
 }
 
 /// What became of each key of a message.

@@ -105,6 +105,7 @@ impl<T: Send + 'static> Workers<T> {
             let work = work.clone();
             let (finish, finished) = oneshot::channel();
             let thread = std::thread::Builder::new().name(format!("worker-{index}")).spawn(move || {
+                worker.ports.tasks.count_worker();
                 let output = executor.block_on(async move { work(worker, input).await });
                 drop(executor);
                 // Nobody may be waiting for the output.

@@ -16,6 +16,7 @@ use futures_util::future::join_all;
 use model::{Cluster, Generation, Moment, NodeId, Partition, PartitionId};
 use protocol::rebalance::entering::Part;
 use protocol::rebalance::{Facts, steps};
+use storage::Held;
 
 use crate::bounds::{self, Drawn};
 use crate::check::moved::{self, Left};
@@ -177,7 +178,7 @@ impl World {
                 left.behind.push(machine.id());
             }
             for store in view.stores() {
-                for (id, records) in store.engine().partitions() {
+                for Held { partition: id, records, .. } in store.engine().partitions() {
                     let part = buckets.get(id).map(|p| Part::of(store.definition(), p, machine.id()));
                     if records > 0 && part == Some(Part::Nothing) {
                         left.leftovers.push((machine.id(), store.definition().name.to_string(), id, records));

@@ -98,6 +98,17 @@ pub struct EngineStats {
     pub compacted_bytes: u64,
 }
 
+/// What an engine holds of one partition, now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// Which.
+    pub partition: PartitionId,
+    /// Live records; at least one.
+    pub records: u64,
+    /// Bytes of live keys and records.
+    pub bytes: u64,
+}
+
 /// What an engine knows of its damaged records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DamageStats {
@@ -236,8 +247,8 @@ pub trait StorageEngine: Send + Sync {
         fingerprint: u32,
     ) -> Result<Vec<(Bytes, Bytes)>, StorageError>;
 
-    /// Partitions that hold records, sorted, each with the number of its records.
-    fn partitions(&self) -> Vec<(PartitionId, u64)>;
+    /// Partitions that hold records, by id, and how much each holds.
+    fn partitions(&self) -> Vec<Held>;
 
     /// Forgets all records of a partition at once; space comes back later.
     fn drop_partition(&self, partition: PartitionId) -> Result<(), StorageError>;

@@ -104,7 +104,7 @@ macro_rules! forward_engine {
         }
     };
     (@partitions $inner:tt) => {
-        fn partitions(&self) -> Vec<(::model::PartitionId, u64)> {
+        fn partitions(&self) -> Vec<$crate::Held> {
             self.$inner.partitions()
         }
     };

@@ -16,7 +16,7 @@ pub mod readonly;
 mod walk;
 
 pub use engine::{
-    Change, Commit, DamageStats, Durable, EngineStats, Head, Met, Remains, RepairableEngine, Room,
+    Change, Commit, DamageStats, Durable, EngineStats, Head, Held, Met, Remains, RepairableEngine, Room,
     ScanCursor, ScanLimit, ScanPage, StorageEngine,
 };
 pub use error::StorageError;

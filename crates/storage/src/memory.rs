@@ -16,7 +16,7 @@ use parking_lot::RwLock;
 use runtime::BoxFuture;
 
 use crate::engine::{
-    Change, Commit, Durable, EngineStats, Met, ScanCursor, ScanLimit, ScanPage, StorageEngine, joined,
+    Change, Commit, Durable, EngineStats, Held, Met, ScanCursor, ScanLimit, ScanPage, StorageEngine, joined,
 };
 use crate::error::StorageError;
 use crate::hash::{fingerprint, spread, stripe};
@@ -284,9 +284,13 @@ impl StorageEngine for MemoryEngine {
         Ok(records)
     }
 
-    fn partitions(&self) -> Vec<(PartitionId, u64)> {
-        let counted = self.partitions.iter().map(|(id, p)| (id, p.records.load(Ordering::Relaxed)));
-        counted.filter(|&(_, records)| records > 0).collect()
+    fn partitions(&self) -> Vec<Held> {
+        let held = |(partition, sums): (_, &Partition)| Held {
+            partition,
+            records: sums.records.load(Ordering::Relaxed),
+            bytes: sums.bytes.load(Ordering::Relaxed),
+        };
+        self.partitions.iter().map(held).filter(|held| held.records > 0).collect()
     }
 
     fn drop_partition(&self, partition: PartitionId) -> Result<(), StorageError> {

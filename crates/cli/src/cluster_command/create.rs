@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use control::bootstrap::{self, Blueprint};
+use control::bootstrap;
 use coordination::CoordinationService;
 use coordination::documents::{self, ActiveNode, PublishError};
 use model::{Cluster, Node};
@@ -80,9 +80,7 @@ pub(super) async fn run(shared: Shared, arguments: CreateArguments) -> Result<Ex
     } else {
         prepare(&*service, 0).await?;
         let nodes = gather(&mut service, arguments.shape.nodes_wanted() as usize, &place).await?;
-        let consistency = creation::consistency(&arguments.shape)?;
-        Blueprint::new(&arguments.name, nodes, consistency)
-            .map_err(|error| CliError::Other(error.to_string()))?
+        creation::blueprint_of(&arguments.name, nodes, &arguments.shape)?
     };
     if is_here {
         prepare(&*service, blueprint.nodes.iter().map(|node| node.id.0).max().unwrap_or(0)).await?;

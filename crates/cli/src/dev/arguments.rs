@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use model::Consistency;
+use model::limits::PARTITIONS_MAX;
 
 use crate::node_settings::NodeSettings;
 
@@ -49,6 +50,9 @@ pub struct ShapeArguments {
     /// Replicas of each key in a new cluster, with majorities for R and W; 3 by default.
     #[arg(long, conflicts_with = "consistency", value_name = "COUNT")]
     pub replicas: Option<u8>,
+    /// Partitions of a new cluster, a power of two; 1024 by default. Each is moved as a whole.
+    #[arg(long, value_parser = parse_partitions, value_name = "COUNT")]
+    pub partitions: Option<usize>,
     /// Ports of a new cluster: node n serves the native protocol on PORT + n, and Redis clients on PORT + 100 + n. The
     /// default is 7400, with any free port in place of one that is in use.
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..=65_000))]
@@ -64,6 +68,20 @@ impl ShapeArguments {
     /// Zones of a new cluster.
     pub(super) fn zones_wanted(&self) -> u32 {
         self.zones.unwrap_or(1)
+    }
+}
+
+/// Reads how many partitions there shall be. They are of the same size and made of whole buckets, so there are as many as
+/// a power of two.
+fn parse_partitions(text: &str) -> Result<usize, String> {
+    let expected = format!("expected a power of two from 1 to {PARTITIONS_MAX}");
+    let count: usize = text.parse().map_err(|_| expected.clone())?;
+    if count == 0 || count > PARTITIONS_MAX {
+        return Err(expected);
+    }
+    match count.is_power_of_two() {
+        true => Ok(count),
+        false => Err(format!("{expected}, for example {}", count.next_power_of_two())),
     }
 }
 

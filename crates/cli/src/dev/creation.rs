@@ -8,6 +8,7 @@ use std::io::ErrorKind;
 use std::net::TcpListener;
 
 use control::bootstrap::{self, Blueprint};
+use coordination::DOCUMENT_BYTES_MAX;
 use coordination::address::Place;
 use model::{Cluster, Consistency, Node, NodeId, Zone};
 
@@ -35,7 +36,9 @@ pub(crate) fn check(arguments: &ShapeArguments) -> Result<(), CliError> {
             "{zones} zones need at least {zones} nodes, and there are {nodes}; raise --nodes or lower --zones"
         )));
     }
-    consistency(arguments)?;
+    let address = "255.255.255.255:65535".to_owned();
+    let node = |index: u32| Node::new(NodeId(index), zone(arguments, index), address.clone(), None);
+    blueprint_of("dev", (1..=nodes).map(node).collect(), arguments)?;
     if arguments.port_base.is_some() {
         place_nodes(arguments)?;
     }
@@ -96,8 +99,34 @@ pub(super) async fn create_or_find(arguments: &DevArguments, here: Place) -> Res
 /// A cluster of this machine, on ports that are free now.
 pub(crate) fn blueprint(name: &str, arguments: &ShapeArguments) -> Result<Blueprint, CliError> {
     let nodes = place_nodes(arguments)?;
+    blueprint_of(name, nodes, arguments)
+}
+
+/// A cluster of these nodes.
+pub(crate) fn blueprint_of(
+    name: &str,
+    nodes: Vec<Node>,
+    arguments: &ShapeArguments,
+) -> Result<Blueprint, CliError> {
     let consistency = consistency(arguments)?;
-    Blueprint::new(name, nodes, consistency).map_err(|error| CliError::Other(error.to_string()))
+    let blueprint = Blueprint::new(name, nodes, consistency);
+    let blueprint = blueprint.map_err(|error| CliError::Other(error.to_string()))?;
+    let partitions = arguments.partitions.unwrap_or(blueprint.partitions);
+    let blueprint = Blueprint { partitions, ..blueprint };
+    let document = serde_json::to_vec(&blueprint.cluster()).expect("a cluster is plain data");
+    if document.len() > DOCUMENT_BYTES_MAX {
+        return Err(CliError::Usage(format!(
+            "{partitions} partitions make a cluster document of {} bytes, and the limit is {DOCUMENT_BYTES_MAX}; lower \
+             --partitions",
+            document.len()
+        )));
+    }
+    Ok(blueprint)
+}
+
+/// The zone of a node of a new cluster on this machine.
+fn zone(arguments: &ShapeArguments, index: u32) -> Zone {
+    Zone(format!("zone-{}", (index - 1) % arguments.zones_wanted() + 1))
 }
 
 /// What a cluster that exists has otherwise than the arguments ask, and keeps.
@@ -124,6 +153,10 @@ fn kept(arguments: &ShapeArguments, cluster: &Cluster) -> Vec<String> {
             kept.push(format!("{} (not --replicas {asked})", count(stands.replicas.into(), "replica")));
         }
     }
+    let partitions = cluster.ring.partitions().len();
+    if let Some(asked) = arguments.partitions.filter(|&asked| asked != partitions) {
+        kept.push(format!("{} (not --partitions {asked})", count(partitions as u64, "partition")));
+    }
     let at = |node: &Node, base: u16| node.native.ends_with(&format!(":{}", u32::from(base) + node.id.0));
     if let Some(base) = arguments.port_base.filter(|&base| !cluster.nodes.iter().all(|node| at(node, base))) {
         let first = cluster.nodes.first().map_or("none", |node| node.native.as_str());
@@ -132,7 +165,7 @@ fn kept(arguments: &ShapeArguments, cluster: &Cluster) -> Vec<String> {
     kept
 }
 
-pub(crate) fn consistency(arguments: &ShapeArguments) -> Result<Consistency, CliError> {
+fn consistency(arguments: &ShapeArguments) -> Result<Consistency, CliError> {
     if let Some(consistency) = arguments.consistency {
         if u32::from(consistency.replicas) > arguments.nodes_wanted() {
             return Err(too_few(consistency.replicas, arguments.nodes_wanted()));
@@ -176,8 +209,7 @@ fn place_nodes(arguments: &ShapeArguments) -> Result<Vec<Node>, CliError> {
         let native = find(native_base + offset, "the native protocol")?;
         let resp = find(resp_base + offset, "Redis clients")?;
         wanted.extend([(native_base + offset, native.clone()), (resp_base + offset, resp.clone())]);
-        let zone = Zone(format!("zone-{}", (index - 1) % arguments.zones_wanted() + 1));
-        nodes.push(Node::new(NodeId(index), zone, native, Some(resp)));
+        nodes.push(Node::new(NodeId(index), zone(arguments, index), native, Some(resp)));
     }
     warn_of_other_ports(&wanted);
     Ok(nodes)
@@ -253,16 +285,44 @@ mod tests {
             .collect();
         let consistency = Consistency { replicas: 3, reads_required: 2, writes_required: 2 };
         let cluster = Blueprint::new("dev", nodes, consistency).unwrap().cluster();
-        assert_eq!(kept(&dev("--nodes 4 --zones 2 --consistency 3,2,2 --port-base 7400"), &cluster), [""; 0]);
+        assert_eq!(
+            kept(
+                &dev("--nodes 4 --zones 2 --consistency 3,2,2 --partitions 1024 --port-base 7400"),
+                &cluster
+            ),
+            [""; 0]
+        );
         assert_eq!(kept(&dev("--replicas 3"), &cluster), [""; 0], "what nobody asked for");
-        let other = dev("--nodes 5 --zones 3 --consistency 3,3,1 --port-base 9000");
+        let other = dev("--nodes 5 --zones 3 --consistency 3,3,1 --partitions 16 --port-base 9000");
         let expected = [
             "4 nodes (not --nodes 5)",
             "2 zones (not --zones 3)",
             "N,R,W of 3,2,2 (not --consistency 3,3,1)",
+            "1024 partitions (not --partitions 16)",
             "ports from 127.0.0.1:7401 on (not --port-base 9000)",
         ];
         assert_eq!(kept(&other, &cluster), expected);
         assert_eq!(kept(&dev("--nodes 4 --replicas 1"), &cluster), ["3 replicas (not --replicas 1)"]);
+    }
+
+    #[test]
+    fn a_new_cluster_has_as_many_partitions_as_are_asked_for_and_odd_numbers_are_refused() {
+        let node = Node::new(NodeId(1), Zone("a".to_owned()), "127.0.0.1:7401".to_owned(), None);
+        for (asked, buckets) in [(1, 4096), (16, 4096), (32, 4096), (8192, 8192)] {
+            let shape = dev(&format!("--nodes 1 --partitions {asked}"));
+            let cluster = blueprint_of("dev", vec![node.clone()], &shape).unwrap().cluster();
+            assert_eq!((cluster.ring.partitions().len(), cluster.buckets), (asked, buckets));
+        }
+        let refused = |count: &str| {
+            let parsed = Dev::try_parse_from(["dev", "--partitions", count]);
+            parsed.err().map(|error| error.to_string()).unwrap_or_default()
+        };
+        for count in ["0", "x", "2097152", "99999999999999999999"] {
+            let said = refused(count);
+            assert!(said.contains("expected a power of two from 1 to 1048576"), "{count}: {said}");
+        }
+        assert!(refused("1000").contains("from 1 to 1048576, for example 1024"));
+        let said = check(&dev("--partitions 1048576")).unwrap_err().to_string();
+        assert!(said.contains("1048576 partitions make a cluster document of"), "{said}");
     }
 }

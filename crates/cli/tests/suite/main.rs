@@ -7,6 +7,7 @@
 
 mod absence;
 mod artifact;
+mod balance;
 mod cluster;
 mod detection;
 mod disks;

@@ -73,6 +73,7 @@ fn every_word_of_every_answer_is_documented_and_has_one_meaning() {
         "node list",
         "node list --all-views",
         "events",
+        "balance status --seconds 1",
         "repair status",
         "repair status --partition 1",
         "repair start",
@@ -91,7 +92,15 @@ fn every_word_of_every_answer_is_documented_and_has_one_meaning() {
     for number in 0..20 {
         heard.run(&cluster, &format!("put key-{number} v"));
     }
-    for words in ["status", "doctor", "node list", "node list --all-views", "events", "repair status"] {
+    for words in [
+        "status",
+        "doctor",
+        "node list",
+        "node list --all-views",
+        "events",
+        "balance status",
+        "repair status",
+    ] {
         heard.run(&cluster, words);
     }
     let command_line = cluster.start_command(3);

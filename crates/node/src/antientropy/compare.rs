@@ -112,7 +112,12 @@ impl LocalStore {
         }
         self.trees().shape(ring, || Beginning {
             remembered: self.take_remembered(),
-            records: self.engine().partitions().into_iter().collect(),
+            records: self
+                .engine()
+                .partitions()
+                .into_iter()
+                .map(|held| (held.partition, held.records))
+                .collect(),
         });
     }
 

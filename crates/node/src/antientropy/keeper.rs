@@ -48,7 +48,7 @@ pub(super) async fn count(weak: Weak<AntiEntropy>) {
 
 async fn count_partition(antientropy: &Arc<AntiEntropy>, store: &LocalStore, partition: PartitionId) -> u64 {
     let held = store.engine().partitions();
-    let held = held.iter().find(|(id, _)| *id == partition).map_or(0, |(_, records)| *records);
+    let held = held.iter().find(|held| held.partition == partition).map_or(0, |held| held.records);
     let mut met = 0;
     loop {
         match store.count_step(partition, held) {
@@ -108,7 +108,7 @@ pub(super) async fn scrub(weak: Weak<AntiEntropy>) {
             let mut work = Vec::new();
             for store in stores {
                 let held = store.engine().partitions();
-                work.extend(held.into_iter().map(|(partition, _)| (store.clone(), partition)));
+                work.extend(held.into_iter().map(|held| (store.clone(), held.partition)));
             }
             let mut state = antientropy.state.lock();
             (state.scrub.partitions, state.scrub.done) = (work.len(), 0);
@@ -252,7 +252,7 @@ impl AntiEntropy {
         let mut work = Vec::new();
         let view = self.replica.view().get();
         for store in view.stores() {
-            let held = store.engine().partitions().into_iter().map(|(partition, _)| partition);
+            let held = store.engine().partitions().into_iter().map(|held| held.partition);
             let wanted = held.filter(|&id| only.has(store.definition().name.as_str(), view.owner(id).id));
             work.extend(wanted.map(|partition| (store.clone(), partition)));
         }

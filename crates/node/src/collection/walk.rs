@@ -24,8 +24,8 @@ pub(super) async fn walk_store(
     clock: &Arc<dyn Clock>,
     whole: bool,
 ) {
-    let mut partitions: Vec<PartitionId> =
-        store.engine().partitions().into_iter().map(|(id, _)| id).collect();
+    let held = store.engine().partitions();
+    let mut partitions: Vec<PartitionId> = held.into_iter().map(|held| held.partition).collect();
     let (begin, mut after) = store.tombstones_resume().unwrap_or((PartitionId(0), None));
     let turn = partitions.partition_point(|&id| id < begin);
     partitions.rotate_left(turn);

@@ -35,6 +35,7 @@ use wire::messages::{Condition, Failure, Got, RequestOptions, Written};
 use crate::replica::Replica;
 use crate::stores::{Census, KeyPlace, LocalStore, ReadOnly, Stamped, WriteOrder};
 use crate::view::{Admitted, View};
+use crate::work::Coordinated;
 
 /// How long a request waits for this node to go by a document that another node has handed over.
 pub(crate) const ADOPT_PATIENCE: Duration = Duration::from_secs(1);
@@ -52,6 +53,7 @@ pub struct Front {
     coordinator: Arc<Coordinator>,
     adopt: Adopt,
     started: Moment,
+    coordinated: Arc<Coordinated>,
 }
 
 /// A store of either kind, as one view has it.
@@ -71,7 +73,7 @@ impl Front {
         adopt: Adopt,
     ) -> Self {
         let started = peers.ports().clock.now();
-        Front { replica, peers, coordinator, adopt, started }
+        Front { replica, peers, coordinator, adopt, started, coordinated: Arc::default() }
     }
 
     /// The node's own records.
@@ -82,6 +84,11 @@ impl Front {
     /// What drives requests here.
     pub fn coordinator(&self) -> &Arc<Coordinator> {
         &self.coordinator
+    }
+
+    /// What its clients had it drive.
+    pub fn coordinated(&self) -> &Arc<Coordinated> {
+        &self.coordinated
     }
 
     /// The clock of its worker.
@@ -130,7 +137,11 @@ impl Front {
             Err(failure) if failure.code.outcome() == Outcome::Failed && failure.code.is_retryable() => None,
             // Read too late for the view.
             _ if self.replica.view().generation() != view.cluster().generation => None,
-            answer => Some(answer),
+            answer => {
+                self.coordinated.add_gets(1);
+                self.replica.work().got(place.partition);
+                Some(answer)
+            }
         }
     }
 
@@ -152,6 +163,8 @@ impl Front {
         if self.replica.view().known() != view.cluster().generation {
             return None;
         }
+        self.coordinated.add_gets(1);
+        self.replica.work().got(view.partition(key).0.partition);
         found.as_deref().map(visit);
         Some(found.is_some())
     }
@@ -176,12 +189,19 @@ impl Front {
         }
         let tried = without_waiting(|| store.overwrite(place, key, value));
         drop(admitted);
-        // What a record's change needs is read before it, so what was refused was not done.
-        (tried.answer.is_ok() || !tried.refused).then_some(tried.answer)
+        if tried.answer.is_ok() {
+            self.replica.work().stamped(place.partition);
+        } else if tried.refused {
+            // What a record's change needs is read before it, so what was refused was not done.
+            return None;
+        }
+        self.coordinated.add_puts(1);
+        Some(tried.answer)
     }
 
     /// Reads a key from its read quorum.
     pub async fn get(&self, store: &str, key: Bytes, options: &RequestOptions) -> Result<Got, Failure> {
+        self.coordinated.add_gets(1);
         if let Some(scope) = self.newest_artifact_scope(store) {
             return self.coordinator.get(&scope, key, options).await;
         }
@@ -246,6 +266,9 @@ impl Front {
         options: &RequestOptions,
         (entry, judged): (Entry, Option<Generation>),
     ) -> Result<Written, Failure> {
+        if entry != Entry::Passed {
+            self.coordinated.add_puts(1);
+        }
         let written = self.stamp(store, &[order], options, (entry, judged)).await?;
         let answer = written.into_iter().next().expect("each key has an answer");
         answer.map_err(|unwritten| self.failure(unwritten))
@@ -266,6 +289,7 @@ impl Front {
         let is_judged = order.condition != Condition::None;
         let (stamped, waited) = self.stamp_here((view, store), place, key, order, options).await;
         let Stamped { set, dot, context, commit } = stamped?;
+        self.replica.work().stamped(place.partition);
         let left = waited.then(|| self.coordinator.what_is_left(options, began));
         let options = left.as_ref().unwrap_or(options);
         let durable = into_future(store.durable(commit));

@@ -59,6 +59,7 @@ impl Front {
                 (self.scope(&view, &local), Some(local))
             }
         };
+        self.coordinated.add_gets(keys.len());
         let options = &self.shortly_before(options);
         let mut bytes_left = MULTI_ANSWER_BYTES_MAX;
         let deliver = &mut |position, answer: Result<Got, Failure>| {
@@ -91,6 +92,9 @@ impl Front {
         entry: Entry,
     ) -> Result<MultiWritten, Failure> {
         check_count(entries.len())?;
+        if entry != Entry::Passed {
+            self.coordinated.add_puts(entries.len());
+        }
         let answers = self.stamp(store, &entries, options, (entry, None)).await?;
         Ok(answers.into_iter().map(|answer| answer.map_err(|unwritten| self.failure(unwritten))).collect())
     }
@@ -113,7 +117,9 @@ impl Front {
         let options = left.as_ref().unwrap_or(options);
         for (answer, &position) in stamped.iter().zip(positions) {
             if let Ok(Stamped { set, commit, .. }) = answer {
-                sets.push((entries[position].0.clone(), set.clone()));
+                let key = &entries[position].0;
+                self.replica.work().stamped(view.partition(key).0.partition);
+                sets.push((key.clone(), set.clone()));
                 newest = newest.max(*commit);
             }
         }

@@ -376,7 +376,7 @@ impl Hints {
 
     /// Targets with hints, and how many each has.
     pub fn pending(&self) -> Vec<(NodeId, u64)> {
-        self.engine.partitions().into_iter().map(|(target, count)| (NodeId(target.0), count)).collect()
+        self.engine.partitions().into_iter().map(|held| (NodeId(held.partition.0), held.records)).collect()
     }
 
     /// Waits until a parked hint is durable.

@@ -86,6 +86,10 @@ metrics! {
         "1 while tombstones cannot be removed because a node is away, otherwise 0.";
     gauge "tontine_collection_tombstones_pending" [] "keys"
         "Deleted keys whose tombstones still take up space here.";
+    counter "tontine_coordinated_gets_total" [] "keys"
+        "Keys that clients had this node get, on both doors, read-modify-write included.";
+    counter "tontine_coordinated_puts_total" [] "keys"
+        "Keys that clients had this node put or delete, on both doors.";
     gauge "tontine_disk_available_bytes" [] "bytes"
         "Free bytes on the disk of the data directory, as the operating system reports them.";
     gauge "tontine_disk_failed" [] "1"
@@ -146,6 +150,8 @@ metrics! {
         "Memory that the operating system has given to the node's process.";
     gauge "tontine_refill_incomplete_partitions" [] "partitions"
         "Partitions that this node lost and has not got back from its peers yet; 0 when it is whole.";
+    gauge "tontine_processors" [] "processors"
+        "Processors that the node's process may use: those that it may run on, or less where a control group bounds it.";
     counter "tontine_refill_bytes_total" [] "bytes"
         "Bytes received for partitions that this node had lost, or that moved here.";
     gauge "tontine_refill_entering_partitions" [] "partitions"
@@ -158,6 +164,10 @@ metrics! {
         "Read repairs that were not begun because too many were under way.";
     counter "tontine_repair_reads_total" [] "repairs"
         "Stale replicas that a get found and brought up to date.";
+    counter "tontine_replica_gets_total" [] "keys"
+        "Keys whose gets this node answered as a replica.";
+    counter "tontine_replica_puts_total" [] "keys"
+        "Writes that this node merged as a replica, without those that it stamped.";
     counter "tontine_resp_commands_total" [] "commands"
         "Commands of Redis clients.";
     gauge "tontine_resp_connections" [] "connections"
@@ -172,6 +182,8 @@ metrics! {
         "Records whose checksum the scrub verified.";
     counter "tontine_scrub_wrong_leaves_total" [] "leaves"
         "Leaves of hash trees that did not match their records and were recomputed.";
+    counter "tontine_stamped_puts_total" [] "keys"
+        "Writes that this node stamped as a replica.";
     gauge "tontine_store_disk_bytes" ["store"] "bytes"
         "Bytes that the store's files take on the disk, including what compaction has yet to free.";
     counter "tontine_store_gets_sloppy_total" ["store"] "gets"
@@ -184,6 +196,10 @@ metrics! {
         "Memory that the store's index and caches take.";
     gauge "tontine_store_records" ["store"] "records"
         "Records of the store on this node, replicas and tombstones included.";
+    counter "tontine_worker_seconds_total" [] "seconds"
+        "Time that the node's workers ran on a processor; 0 where the system does not say.";
+    counter "tontine_worker_waiting_seconds_total" [] "seconds"
+        "Time that the node's workers had work and no processor; 0 where the system does not say.";
 }
 
 /// What is said of the metric with this name.

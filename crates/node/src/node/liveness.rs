@@ -72,9 +72,11 @@ impl Node {
         self.resp.close_between_commands();
         self.wait_for_redis_clients(DRAIN_TIME_MAX).await;
         self.admission.stop();
+        self.control.stop();
         let began = self.ports.clock.now();
         let (learned, end) = (began.after(REFUSE_TIME_MIN), began.after(SETTLE_TIME_MAX));
-        let under_way = |now| now < learned || (now < end && self.admission.load().requests > 0);
+        let requests = || self.admission.load().requests + self.control.requests();
+        let under_way = |now| now < learned || (now < end && requests() > 0);
         while under_way(self.ports.clock.now()) {
             self.ports.clock.sleep(SETTLE_INTERVAL).await;
         }

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use protocol::gossip::Load;
 
+use runtime::ProcessorTime;
 use storage::EngineStats;
 
 use super::Node;
-use crate::metrics::Counter;
 use crate::stores::GetNumbers;
 
 impl Node {
@@ -17,6 +17,7 @@ impl Node {
         self.watch_collection();
         self.watch_room();
         self.watch_gets();
+        self.watch_load();
         let watch = |name, read: fn(&Node) -> u64| {
             let weak = Arc::downgrade(self);
             self.metrics.watch(name, &[], move || weak.upgrade().map_or(0.0, |node| read(&node) as f64));
@@ -44,6 +45,25 @@ impl Node {
         });
         watch("tontine_node_events_total", |node| node.events.recorded());
         watch("tontine_node_requests_total", Node::requests);
+    }
+
+    /// What it does, and with what.
+    fn watch_load(self: &Arc<Self>) {
+        let watch = |name, read: fn(&Node) -> f64| {
+            let weak = Arc::downgrade(self);
+            self.metrics.watch(name, &[], move || weak.upgrade().map_or(0.0, |node| read(&node)));
+        };
+        fn worker(node: &Node) -> ProcessorTime {
+            node.ports.tasks.worker_time().unwrap_or_default()
+        }
+        watch("tontine_worker_seconds_total", |node| worker(node).ran.as_secs_f64());
+        watch("tontine_worker_waiting_seconds_total", |node| worker(node).waited.as_secs_f64());
+        watch("tontine_processors", |node| node.ports.tasks.processors());
+        watch("tontine_replica_gets_total", |node| node.replica.work().total().gets as f64);
+        watch("tontine_replica_puts_total", |node| node.replica.work().total().puts as f64);
+        watch("tontine_stamped_puts_total", |node| node.replica.work().total().stamped as f64);
+        watch("tontine_coordinated_gets_total", |node| node.coordinated().0 as f64);
+        watch("tontine_coordinated_puts_total", |node| node.coordinated().1 as f64);
     }
 
     /// How gets ended that it drove, by store.
@@ -109,7 +129,7 @@ impl Node {
 
     /// Requests of the native protocol so far, over all workers.
     fn requests(&self) -> u64 {
-        self.requests.lock().iter().map(Counter::get).sum()
+        self.counted.lock().iter().map(|(requests, _)| requests.get()).sum()
     }
 
     /// What is written into this node's row: its load since it was measured last.

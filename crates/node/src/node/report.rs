@@ -20,6 +20,7 @@ impl Node {
             nodes: parts.has(Parts::NODES).then(|| self.gossip.report()),
             repair: parts.has(Parts::REPAIR).then(|| self.antientropy.report()),
             artifacts: parts.has(Parts::ARTIFACTS).then(|| self.artifacts.report()),
+            load: parts.has(Parts::LOAD).then(|| self.load()),
             ..Report::new(self.config.id, self.incarnation(), self.ports.clock.wall(), generation)
         }
     }

@@ -64,7 +64,7 @@ fn has_artifacts(store: &ReadOnly, partition: &Partition, node: NodeId) -> bool 
 
 /// The buckets of which this node holds records that are not its own, and how many.
 fn leftovers(view: &View, store: &LocalStore, node: NodeId) -> Vec<(PartitionId, u64)> {
-    let held = store.engine().partitions().into_iter();
+    let held = store.engine().partitions().into_iter().map(|held| (held.partition, held.records));
     let is_left = |id: PartitionId| {
         let bucket = view.buckets().get(id);
         bucket.is_some_and(|partition| Part::of(store.definition(), partition, node) == Part::Nothing)

@@ -11,6 +11,7 @@
 use std::sync::Arc;
 
 use model::{ArtifactNumber, Generation, ManifestDigest};
+use runtime::disk::waiting::is_refused;
 use storage::readonly::WalkLimit;
 use wire::error::ErrorCode;
 use wire::messages::{ArtifactGet, ArtifactScan, Failure, ReplicaGot, Scanned};
@@ -40,6 +41,11 @@ impl Replica {
         if is_older && sets.contains(&Err(ErrorCode::ArtifactNotHere)) {
             // By the newer document the key may lie elsewhere.
             return Err(superseded(&view, *generation));
+        }
+        // What must wait for the disk is asked again.
+        if !is_refused() {
+            let read = keys.iter().zip(&sets).filter(|(_, set)| **set != Err(ErrorCode::ArtifactNotHere));
+            read.for_each(|(key, _)| self.work().got(view.partition(key).0.partition));
         }
         let generation = view.cluster().generation;
         Ok(ReplicaGot { generation, epoch: self.epochs().tag(), sets })

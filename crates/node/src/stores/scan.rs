@@ -5,7 +5,7 @@
 
 use bytes::Bytes;
 use model::{PartitionId, Token, VersionSet, WallMillis};
-use storage::{ScanCursor, ScanLimit};
+use storage::{Held, ScanCursor, ScanLimit};
 use wire::messages::Failure;
 
 use super::record::{decode, refuse};
@@ -57,11 +57,11 @@ impl LocalStore {
     ) -> Result<Census, Failure> {
         let (mut records, mut seen, mut bytes) = (0_u64, 0_u64, 0);
         let (mut live, mut expiring, mut left_ms) = (0_u64, 0_u64, 0_u64);
-        for (partition, count) in self.engine().partitions() {
+        for Held { partition, records: held, .. } in self.engine().partitions() {
             if !counts(partition) {
                 continue;
             }
-            records += count;
+            records += held;
             let records_max = CENSUS_RECORDS_MAX.saturating_sub(seen as usize);
             let bytes_max = CENSUS_BYTES_MAX.saturating_sub(bytes);
             if records_max == 0 || bytes_max == 0 {

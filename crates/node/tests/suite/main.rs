@@ -27,3 +27,4 @@ mod stores;
 mod support;
 mod transactions;
 mod waiting;
+mod work;

@@ -10,13 +10,14 @@ use model::versions::Stamp;
 use model::{Actor, Generation, NodeId, StoreName, Timestamp, Value, VersionSet};
 use node::NodeConfig;
 use protocol::admission::Load;
+use protocol::report::Parts;
 use runtime::Ports;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use wire::error::ErrorCode;
 use wire::messages::{
-    Condition, Get, Hello, MultiGet, Peer, Put, ReplicaGet, ReplicaMerge, Request, RequestOptions, Response,
-    Role, Terms, decode_response, encode_request,
+    Condition, Get, Hello, MultiGet, OfficeGet, OrderAnswer, Peer, Put, ReplicaGet, ReplicaMerge, ReportGet,
+    Request, RequestOptions, Response, Role, Terms, decode_response, encode_request,
 };
 
 use crate::cluster::{PATIENCE, RunningCluster, store};
@@ -192,6 +193,93 @@ async fn a_connection_over_the_limit_is_told_so_and_a_later_one_finds_the_place_
         assert_eq!(found.value().as_deref(), Some(&b"v"[..]));
         break;
     }
+}
+
+/// Sends a request over a link that has been greeted, and reads its answer.
+async fn ask(link: &mut runtime::Link, id: u64, request: Request) -> Response {
+    link.sender.send(&mut |frame| encode_request(id, &request, frame)).unwrap();
+    let answer = link.receiver.receive().await.unwrap().expect("an answer");
+    decode_response(answer).unwrap().1
+}
+
+/// A headmaster connects as a client does, and an overloaded node refused it: the one that could relieve it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_overloaded_node_answers_the_headmaster_and_little_else_on_its_connection() {
+    let cluster =
+        RunningCluster::start((1, 1), store(1, 1, 1), |config| config.limits.connections_max = 1).await;
+    let address = cluster.nodes[0].replica().view().get().cluster().nodes[0].native.clone();
+    let only: Client = cluster.client(ClientOptions::default()).await;
+    only.store("default").unwrap().put("k", "v", client::PutOptions::default()).await.unwrap();
+
+    let headmaster = || Peer::Client { name: node::doors::native::HEADMASTER.to_owned() };
+    let (answer, mut link) = greet(&address, headmaster()).await;
+    assert!(matches!(answer, Response::Welcome(_)), "{answer:?}");
+    let report = ask(&mut link, 1 << 16, ReportGet { parts: Parts::MOVES | Parts::LOAD }.into()).await;
+    let Response::ReportGot(report) = report else { panic!("{report:?}") };
+    assert!(report.report().unwrap().load.is_some());
+    let told = ask(&mut link, 2 << 16, OfficeGet {}.into()).await;
+    assert!(matches!(told, Response::OfficeTold(_)), "{told:?}");
+    let got = ask(&mut link, 3 << 16, get("k".to_owned(), RequestOptions::default())).await;
+    assert_eq!(refused(&got).map(|(code, _)| code), Some(ErrorCode::TooManyConnections), "{got:?}");
+
+    // Others do not crowd in by that name, nor by any other.
+    let mut more = vec![link];
+    loop {
+        let (answer, link) = greet(&address, headmaster()).await;
+        match refused(&answer) {
+            None => more.push(link),
+            Some((code, _)) => {
+                assert_eq!((code, more.len()), (ErrorCode::TooManyConnections, 8));
+                break;
+            }
+        }
+    }
+    drop(more);
+    loop {
+        let (answer, _link) = greet(&address, headmaster()).await;
+        if matches!(answer, Response::Welcome(_)) {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Orders and plans had to find room among what clients keep busy.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flooded_node_takes_in_orders_and_so_many_of_them_that_other_nodes_have_their_room() {
+    let deadline = RequestOptions { deadline_ms: 60_000, ..RequestOptions::default() };
+    let cluster = RunningCluster::start((2, 1), store(2, 2, 2), |config| {
+        small(config);
+        config.coordinator.deadline = Duration::from_secs(60);
+    })
+    .await;
+    let node = &cluster.nodes[0];
+    let address = node.replica().view().get().cluster().nodes[0].native.clone();
+    let client = || Peer::Client { name: "flood".to_owned() };
+    let send = |link: &runtime::Link, number: u64, request: Request| {
+        link.sender.send(&mut |frame| encode_request(number << 16, &request, frame)).unwrap();
+    };
+    let (_, busy) = greet(&address, client()).await;
+    // Node 2 answers nothing, so each waits for its deadline.
+    for number in 1..=CLIENT_REQUESTS_MAX as u64 {
+        send(&busy, number, get(format!("k{number}"), deadline.clone()));
+    }
+    while node.admission().load().requests < CLIENT_REQUESTS_MAX {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let (_, mut link) = greet(&address, client()).await;
+    let overloaded = ask(&mut link, 1 << 16, get("k".to_owned(), deadline.clone())).await;
+    assert_eq!(refused(&overloaded).map(|(code, _)| code), Some(ErrorCode::Overloaded));
+    let told = ask(&mut link, 2 << 16, OfficeGet {}.into()).await;
+    assert!(matches!(told, Response::OfficeTold(_)), "{told:?}");
+
+    // As many as wait for answers have room of their own; they take none of what nodes have for each other.
+    for number in 3..=102 {
+        send(&link, number, OrderAnswer { number: 1_000, wait_ms: 30_000 }.into());
+    }
+    let answer = decode_response(link.receiver.receive().await.unwrap().unwrap()).unwrap().1;
+    assert_eq!(refused(&answer).map(|(code, _)| code), Some(ErrorCode::Overloaded), "{answer:?}");
+    assert_eq!(node.admission().load().requests, CLIENT_REQUESTS_MAX);
 }
 
 /// Sends the beginning of a long put over a link of its own, and leaves it there.

@@ -3,7 +3,8 @@
 //! Whoever wants rates asks twice, and divides what the counters grew by the time between, which is the node's own
 //! (`uptime_ms`). A node that began anew says so by its incarnation, and counts from 0 again.
 //!
-//! Must never: say what was done for repair, moves or scans. It is no work that a partition brings to its nodes.
+//! What a node fetches for repair and moves, and what it scans, is no work here. What others send it for those, it cannot
+//! tell from writes: that counts as puts.
 
 use std::iter::Sum;
 use std::ops::{Add, AddAssign};
@@ -27,7 +28,8 @@ pub struct LoadReport {
     pub workers: u32,
     /// Processors that the process may use: those that it may run on, or less where a control group bounds it.
     pub processors: f64,
-    /// Keys that clients had it get since the process began.
+    /// Keys that clients had it get since the process began. A write that depends on what is there reads it first, which
+    /// counts as well.
     pub coordinated_gets: u64,
     /// Keys that clients had it put or delete since the process began.
     pub coordinated_puts: u64,
@@ -53,7 +55,7 @@ pub struct PartitionLoad {
     /// What was done for it.
     #[serde(flatten)]
     pub work: WorkDone,
-    /// Bytes of keys and records in force that the node holds of it, over all stores.
+    /// Bytes of keys and records in force that the node holds of it, over all stores that take writes.
     pub bytes: u64,
 }
 

@@ -1,7 +1,9 @@
 //! Running futures beside the caller.
 
 pub mod os;
+mod processors;
 
+use std::ops::Add;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
@@ -28,6 +30,21 @@ pub trait Tasks: Send + Sync {
     fn background_time(&self) -> Option<ProcessorTime> {
         None
     }
+
+    /// The calling thread is a worker: [`worker_time`](Self::worker_time) counts it from now on.
+    fn count_worker(&self) {}
+
+    /// What all worker threads have had of the processors since they began, those included that have ended; `None` where
+    /// nobody counts that, or no thread is a worker.
+    fn worker_time(&self) -> Option<ProcessorTime> {
+        None
+    }
+
+    /// How many processors this process may use now: those that it may run on, or less where its control group has a
+    /// quota. 1 where nobody knows.
+    fn processors(&self) -> f64 {
+        1.0
+    }
 }
 
 /// What a thread has had of the processors since it began.
@@ -37,6 +54,13 @@ pub struct ProcessorTime {
     pub ran: Duration,
     /// How long it had something to do and no processor to run on.
     pub waited: Duration,
+}
+
+impl Add for ProcessorTime {
+    type Output = ProcessorTime;
+    fn add(self, other: ProcessorTime) -> ProcessorTime {
+        ProcessorTime { ran: self.ran + other.ran, waited: self.waited + other.waited }
+    }
 }
 
 /// Threads that wait for the disk: enough to keep a device busy, few enough to cost nothing.

@@ -1,13 +1,16 @@
 //! Tasks on `tokio`: beside the caller, on one background thread, or on threads that wait for the disk.
 
 use std::io;
-use std::path::PathBuf;
+use std::ops::Add;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::Notify;
 
+use super::processors::processors;
 use super::{ProcessorTime, Tasks, WAITING_THREADS};
 use crate::BoxFuture;
 
@@ -20,6 +23,16 @@ pub struct OsTasks {
     stop: Arc<Notify>,
     /// Where Linux says what the background thread has had of the processors.
     counted: Arc<OnceLock<PathBuf>>,
+    workers: Mutex<Vec<CountedWorker>>,
+}
+
+/// A worker thread whose time is counted.
+#[derive(Debug)]
+struct CountedWorker {
+    /// Where Linux says what it has had of the processors, until it ends.
+    file: PathBuf,
+    /// What it said last.
+    last: ProcessorTime,
 }
 
 impl OsTasks {
@@ -40,14 +53,14 @@ impl OsTasks {
         let counted = Arc::new(OnceLock::new());
         let told = Arc::clone(&counted);
         std::thread::Builder::new().name("background".into()).spawn(move || {
-            if let Ok(thread) = std::fs::read_link("/proc/thread-self") {
-                told.get_or_init(|| PathBuf::from("/proc").join(thread).join("schedstat"));
+            if let Some(file) = schedstat() {
+                told.get_or_init(|| file);
             }
             runtime.block_on(stopped.notified());
             // A blocking call that a task left behind must not keep the process from ending.
             runtime.shutdown_background();
         })?;
-        Ok(OsTasks { background, stop, counted })
+        Ok(OsTasks { background, stop, counted, workers: Mutex::default() })
     }
 }
 
@@ -73,8 +86,40 @@ impl Tasks for OsTasks {
     }
 
     fn background_time(&self) -> Option<ProcessorTime> {
-        processor_time(&std::fs::read_to_string(self.counted.get()?).ok()?)
+        read_time(self.counted.get()?)
     }
+
+    fn count_worker(&self) {
+        let Some(file) = schedstat() else { return };
+        let mut workers = self.workers.lock();
+        if workers.iter().all(|worker| worker.file != file) {
+            workers.push(CountedWorker { file, last: ProcessorTime::default() });
+        }
+    }
+
+    fn worker_time(&self) -> Option<ProcessorTime> {
+        let mut workers = self.workers.lock();
+        for worker in &mut *workers {
+            worker.last = read_time(&worker.file).unwrap_or(worker.last);
+        }
+        workers.iter().map(|worker| worker.last).reduce(Add::add)
+    }
+
+    fn processors(&self) -> f64 {
+        processors().unwrap_or(1.0)
+    }
+}
+
+/// Where Linux says what the calling thread has had of the processors.
+fn schedstat() -> Option<PathBuf> {
+    let thread = std::fs::read_link("/proc/thread-self").ok()?;
+    let file = PathBuf::from("/proc").join(thread).join("schedstat");
+    // A kernel may be built without it.
+    read_time(&file).map(|_| file)
+}
+
+fn read_time(file: &Path) -> Option<ProcessorTime> {
+    processor_time(&std::fs::read_to_string(file).ok()?)
 }
 
 /// Reads `schedstat`: nanoseconds on a processor, nanoseconds that it waited for one, and how often it had one.
@@ -136,6 +181,36 @@ mod tests {
         answered.await.unwrap();
         let time = tasks.background_time().expect("this system counts");
         assert!(time.ran + time.waited >= Duration::from_millis(25), "{time:?}");
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn the_time_of_workers_is_summed_and_kept_when_they_end() {
+        let tasks = Arc::new(OsTasks::start().unwrap());
+        assert_eq!(tasks.worker_time(), None, "there are none");
+        let (ask, asked) = std::sync::mpsc::channel::<()>();
+        let (counted, was_counted) = std::sync::mpsc::channel();
+        let busy = tasks.clone();
+        let worker = std::thread::spawn(move || {
+            busy.count_worker();
+            busy.count_worker();
+            let began = std::time::Instant::now();
+            while began.elapsed() < Duration::from_millis(30) {
+                std::hint::spin_loop();
+            }
+            counted.send(()).unwrap();
+            let _ = asked.recv();
+        });
+        was_counted.recv().unwrap();
+        let time = tasks.worker_time().expect("this system counts");
+        assert!(time.ran + time.waited >= Duration::from_millis(25), "{time:?}");
+        assert!(time.ran < Duration::from_secs(20), "counted once: {time:?}");
+        drop(ask);
+        worker.join().unwrap();
+        let kept = tasks.worker_time().expect("it was counted");
+        assert!(kept.ran >= time.ran, "{time:?} {kept:?}");
+        let count = tasks.processors();
+        assert!(count > 0.0, "{count}");
     }
 
     #[tokio::test]

@@ -224,7 +224,7 @@ impl StorageEngine for Nothing {
     ) -> Result<Vec<(Bytes, Bytes)>, storage::StorageError> {
         self.0.find(partition, token, fingerprint)
     }
-    fn partitions(&self) -> Vec<(PartitionId, u64)> {
+    fn partitions(&self) -> Vec<storage::Held> {
         Vec::new()
     }
     fn drop_partition(&self, _: PartitionId) -> Result<(), storage::StorageError> {

@@ -58,6 +58,7 @@ use self::appending::Appending;
 use self::compaction::Work;
 use self::core::Core;
 use self::format::SegmentKind;
+use self::index::PartitionIndex;
 use self::life::Life;
 use self::maintenance::Maintenance;
 use self::recovery::Recovered;
@@ -67,8 +68,8 @@ use self::snapshot::LastSnapshot;
 use self::space::Space;
 use self::tail::Tail;
 use crate::engine::{
-    Change, Commit, DamageStats, Durable, EngineStats, Met, Remains, RepairableEngine, Room, ScanCursor,
-    ScanLimit, ScanPage, StorageEngine,
+    Change, Commit, DamageStats, Durable, EngineStats, Held, Met, Remains, RepairableEngine, Room,
+    ScanCursor, ScanLimit, ScanPage, StorageEngine,
 };
 use crate::error::StorageError;
 use crate::walk::{Walkable, Walks};
@@ -337,9 +338,13 @@ impl StorageEngine for LogEngine {
         Ok(records)
     }
 
-    fn partitions(&self) -> Vec<(PartitionId, u64)> {
-        let counted = self.core.index.iter().map(|(id, index)| (id, index.records()));
-        counted.filter(|&(_, records)| records > 0).collect()
+    fn partitions(&self) -> Vec<Held> {
+        let held = |(partition, index): (_, &PartitionIndex)| Held {
+            partition,
+            records: index.records(),
+            bytes: index.bytes(),
+        };
+        self.core.index.iter().map(held).filter(|held| held.records > 0).collect()
     }
 
     fn drop_partition(&self, partition: PartitionId) -> Result<(), StorageError> {

@@ -10,7 +10,7 @@ use storage::{
 };
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::setup::{DIRECTORY, get, write};
+use crate::setup::{DIRECTORY, counted, get, write};
 use crate::world::World;
 
 const KEYS: u32 = 5;
@@ -160,7 +160,7 @@ fn a_damaged_or_torn_snapshot_costs_time_and_nothing_else() {
     let contents = prepared.contents(&path("index")).unwrap();
     let check = |disk: &SimulatedDisk| {
         let (_world, engine) = try_open(disk).unwrap();
-        assert_eq!(engine.partitions(), [(PartitionId(0), u64::from(KEYS))]);
+        assert_eq!(counted(&*engine), [(PartitionId(0), u64::from(KEYS))]);
         for key in 0..KEYS {
             assert_eq!(get(&*engine, 0, &format!("key {key}")), Some(value(key, 1)));
         }
@@ -275,7 +275,7 @@ fn only_damaged_records_that_were_met_are_forgotten_and_no_others_are_read() {
     disk.clear_faults();
     assert_eq!((read(3), read(1)), (Ok(None), Err(StorageError::Corrupt { partition })));
     assert_eq!(engine.discard_damaged(partition), Ok(1));
-    assert_eq!(engine.partitions(), [(partition, u64::from(KEYS) - 2)]);
+    assert_eq!(counted(&*engine), [(partition, u64::from(KEYS) - 2)]);
 }
 
 /// It counted as left until the next start, also when comparing had brought back what was there.

@@ -124,6 +124,11 @@ pub(crate) fn get(engine: &dyn StorageEngine, partition: u32, key: &str) -> Opti
     found.unwrap().map(|record| record.to_vec())
 }
 
+/// Partitions that hold records, and how many each holds.
+pub(crate) fn counted(engine: &dyn StorageEngine) -> Vec<(PartitionId, u64)> {
+    engine.partitions().into_iter().map(|held| (held.partition, held.records)).collect()
+}
+
 /// All records of a partition, in pages.
 pub(crate) fn scan_all(
     engine: &dyn StorageEngine,

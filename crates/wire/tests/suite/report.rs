@@ -146,6 +146,25 @@ fn artifacts() -> ArtifactsReport {
     }
 }
 
+fn load() -> LoadReport {
+    let work = WorkDone { gets: 900, puts: 70, stamped: 5 };
+    LoadReport {
+        uptime_ms: 60_250,
+        ran_us: Some(1_500_000),
+        waited_us: Some(250_000),
+        workers: 2,
+        processors: 1.5,
+        coordinated_gets: 300,
+        coordinated_puts: 40,
+        disk_available_bytes: Some(1 << 30),
+        disk_total_bytes: Some(1 << 32),
+        partitions: vec![PartitionLoad { partition: PartitionId(513), work, bytes: 65536 }],
+        rest: WorkDone { gets: 100, ..WorkDone::default() },
+        rest_partitions: 12,
+        rest_bytes: 4096,
+    }
+}
+
 fn report() -> Report {
     Report {
         status: Some(status()),
@@ -153,6 +172,7 @@ fn report() -> Report {
         nodes: Some(vec![seen()]),
         repair: Some(repair()),
         artifacts: Some(artifacts()),
+        load: Some(load()),
         ..Report::new(NodeId(2), 0x18f_0000_0000, WallMillis(1_763_754_000_123), Generation(8))
     }
 }

@@ -6,6 +6,7 @@
 //!
 //! **Architecture Invariant:** every request that was decoded is answered exactly once, also when it is refused.
 
+mod control;
 mod kinds;
 mod news;
 mod rest;
@@ -32,6 +33,7 @@ use wire::messages::{
     ReportGot, Request, Response, Welcome, decode_request, encode_response, negotiate, request_id,
 };
 
+use self::control::{ControlPlace, is_control, is_for_headmasters};
 use self::kinds::{is_change, is_replicas, is_round_step};
 use self::news::News;
 use crate::antientropy::AntiEntropy;
@@ -41,6 +43,7 @@ use crate::front::{Entry, Front};
 use crate::metrics::Counter;
 use crate::stores::WriteOrder;
 
+pub use control::{ControlRoom, HEADMASTER};
 pub(crate) use rest::Rest;
 pub use telling::Telling;
 
@@ -77,6 +80,8 @@ pub struct Service {
     pub antientropy: Arc<AntiEntropy>,
     /// How much the node may take in, over all workers and doors.
     pub admission: Arc<Admission>,
+    /// How much of the control plane it takes in beside that.
+    pub control: Arc<ControlRoom>,
     /// What it tells about itself and the others.
     pub telling: Telling,
     /// Requests of this worker.
@@ -93,6 +98,8 @@ struct Served {
     sender: Arc<dyn LinkSender>,
     agreed: Agreed,
     connection: Arc<Connection>,
+    /// Where a headmaster found no place among clients: it is answered nothing else than it needs.
+    place: Option<ControlPlace>,
 }
 
 /// What the greeting has settled for a link.
@@ -132,16 +139,17 @@ impl Service {
         // A greeting is short.
         link.receiver.bound(Box::new(|bytes| bytes == 0));
         let timer = self.ports.clock.sleep(HANDSHAKE_TIME_MAX);
-        let agreed = match select(Box::pin(self.shake_hands(&mut link, &mut connection)), timer).await {
-            Either::Left((Some(agreed), _)) => agreed,
-            // Refused, or silent: whoever connects and says nothing must not hold a place.
-            _ => return,
-        };
+        let (agreed, place) =
+            match select(Box::pin(self.shake_hands(&mut link, &mut connection)), timer).await {
+                Either::Left((Some(greeted), _)) => greeted,
+                // Refused, or silent: whoever connects and says nothing must not hold a place.
+                _ => return,
+            };
         let mut coming = connection.coming();
-        let (place, clock) = (coming.place(), self.ports.clock.clone());
+        let (room, clock) = (coming.place(), self.ports.clock.clone());
         link.receiver.bound(Box::new(move |bytes| coming.hold(bytes, clock.now()).is_ok()));
         let clock = self.ports.clock.clone();
-        let served = Served { service: self, sender: link.sender, agreed, connection };
+        let served = Served { service: self, sender: link.sender, agreed, connection, place };
         let mut rest =
             Rest::new(served.service.ports.clock.clone(), served.service.admission.limits().rest_time_max);
         let mut window = window::Window::new();
@@ -154,7 +162,7 @@ impl Service {
                     burst.settle();
                     match receiver.begun() {
                         Some((which, come)) => {
-                            if place.poll(come, clock.now(), context).is_ready() {
+                            if room.poll(come, clock.now(), context).is_ready() {
                                 // Asked for room once more, the receiver finds none, and passes the rest over.
                                 context.waker().wake_by_ref();
                             }
@@ -191,7 +199,11 @@ impl Service {
     }
 
     /// Greets; `None` when the link is refused.
-    async fn shake_hands(&self, link: &mut Link, connection: &mut Arc<Connection>) -> Option<Agreed> {
+    async fn shake_hands(
+        &self,
+        link: &mut Link,
+        connection: &mut Arc<Connection>,
+    ) -> Option<(Agreed, Option<ControlPlace>)> {
         let frame = link.receiver.receive().await.ok().flatten()?;
         let id = request_id(&frame).unwrap_or(0);
         let answer = match decode_request(frame) {
@@ -202,11 +214,14 @@ impl Service {
                     }
                     Peer::Client { .. } => (admission::Peer::Client, Entry::Client, None),
                 };
-                connection
-                    .identify(peer)
-                    .map_err(|full| Failure::new(ErrorCode::TooManyConnections, full.to_string()))?;
-                let agreed = Agreed { entry, node };
-                Ok((welcome, agreed))
+                let place = match connection.identify(peer) {
+                    Ok(()) => None,
+                    Err(full) => {
+                        let refused = || Failure::new(ErrorCode::TooManyConnections, full.to_string());
+                        Some(self.control.place(&hello.peer, connection).ok_or_else(refused)?)
+                    }
+                };
+                Ok((welcome, (Agreed { entry, node }, place)))
             }),
             Ok((_, other)) => Err(Failure::new(
                 ErrorCode::Malformed,
@@ -215,9 +230,9 @@ impl Service {
             Err(error) => Err(Failure::new(ErrorCode::Malformed, error.to_string())),
         };
         match answer {
-            Ok((welcome, agreed)) => {
+            Ok((welcome, greeted)) => {
                 send(&*link.sender, id, &Response::Welcome(welcome));
-                Some(agreed)
+                Some(greeted)
             }
             Err(failure) => {
                 self.numbers.refused(failure.code);
@@ -274,7 +289,7 @@ impl Served {
         tracing::warn!(%peer, error = %failure, "link closed: the rest of a frame did not come");
         // About no request: which it was may not have come.
         send(&*self.sender, 0, &Response::Failure(failure.clone()));
-        let Served { service, sender, connection: _, .. } = self;
+        let Served { service, sender, .. } = self;
         // Nothing of it is held while it reads this.
         receiver.bound(Box::new(|bytes| bytes == 0));
         service.part(Link { peer, sender, receiver }).await;
@@ -294,6 +309,13 @@ impl Served {
         self.service.requests.increment();
         let timed = Operation::of(&request).map(|operation| (operation, burst.began()));
         match request {
+            request if self.place.is_some() && !is_for_headmasters(&request) => {
+                let detail = format!(
+                    "{} is not answered to a headmaster that is over the limit of clients",
+                    request.name()
+                );
+                self.answer(id, Err(Failure::new(ErrorCode::TooManyConnections, detail)));
+            }
             request if is_replicas(&request) => self.ask_replica((id, bytes), request, timed, burst),
             Request::Ping(_) | Request::ClusterGet(_) | Request::ReportGet(_) => {
                 self.answer(id, self.tell(&request))
@@ -308,7 +330,7 @@ impl Served {
                 self.run(id, permit, None, self.service.antientropy.clone().answer(request));
             }
             change if is_change(&change) => {
-                let Some(permit) = self.permit(id, bytes) else { return true };
+                let Some(permit) = self.permit_change(id, bytes, &change) else { return true };
                 self.run(id, permit, None, self.change(change));
             }
             Request::Hello(_) => {
@@ -429,6 +451,17 @@ impl Served {
                 None
             }
         }
+    }
+
+    /// The same for what is asked of orders, plans and artifacts: what the control plane asks has other room, too.
+    fn permit_change(&self, id: u64, bytes: usize, change: &Request) -> Option<Permit> {
+        let (control, own) = (&self.service.control, || self.connection.admit(bytes));
+        let admitted = match (&self.place, is_control(change)) {
+            (Some(_), _) => control.admit(bytes),
+            (None, true) => own().or_else(|full| control.admit(bytes).map_err(|_| full)),
+            (None, false) => own(),
+        };
+        admitted.map_err(|full| self.answer(id, Err(not_admitted(&full)))).ok()
     }
 
     /// Runs a request beside the link and answers when it is done.

@@ -199,7 +199,7 @@ impl Three {
     pub(super) fn holds_nothing(&self, id: NodeId) -> bool {
         let view = self.node(id).replica.view().get();
         let is_left = |held: PartitionId| view.owner(held).id == PartitionId(0);
-        store(self.node(id)).engine().partitions().iter().all(|(held, _)| !is_left(*held))
+        store(self.node(id)).engine().partitions().iter().all(|held| !is_left(held.partition))
     }
 }
 

@@ -1,0 +1,43 @@
+//! `tontine balance`: how load is spread over nodes and partitions, and what the autopilot makes of it.
+
+mod autopilot;
+mod rates;
+mod status;
+
+use std::process::ExitCode;
+
+use model::balance::Mode;
+
+use crate::failure::CliError;
+use crate::shared::Shared;
+use autopilot::{SetArguments, WhyArguments};
+use status::BalanceStatusArguments;
+
+/// What can be asked about load.
+#[derive(Clone, Debug, clap::Subcommand)]
+pub enum BalanceCommand {
+    /// Show how much each node does, and the busiest partitions. Exits with 1 if a node does not say.
+    Status(BalanceStatusArguments),
+    /// Say what the autopilot thinks, and why it moved something or nothing.
+    Why(WhyArguments),
+    /// Let the autopilot act.
+    On,
+    /// Let the autopilot look and say what it would do, and move nothing.
+    Observe,
+    /// Let the autopilot not even look.
+    Off,
+    /// Change the autopilot's settings.
+    Set(SetArguments),
+}
+
+/// Carries out a command.
+pub(crate) async fn run(shared: Shared, command: BalanceCommand) -> Result<ExitCode, CliError> {
+    match command {
+        BalanceCommand::Status(arguments) => status::run(shared, arguments).await,
+        BalanceCommand::Why(arguments) => autopilot::why(&shared, arguments).await,
+        BalanceCommand::On => autopilot::turn(&shared, Mode::On).await,
+        BalanceCommand::Observe => autopilot::turn(&shared, Mode::Observe).await,
+        BalanceCommand::Off => autopilot::turn(&shared, Mode::Off).await,
+        BalanceCommand::Set(arguments) => autopilot::set(&shared, arguments).await,
+    }
+}

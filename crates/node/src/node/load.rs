@@ -1,0 +1,81 @@
+//! The load of a node, as it reports it: its counters, put together by the ring of the moment.
+
+use model::PartitionId;
+use model::routing::holds;
+use protocol::report::{LoadReport, PartitionLoad, WorkDone};
+use runtime::Moment;
+
+use super::Node;
+use crate::view::View;
+use crate::work;
+
+impl Node {
+    /// What it has done, for which partitions, and with what.
+    pub(super) fn load(&self) -> LoadReport {
+        let view = self.replica.view().get();
+        let now = self.ports.clock.now();
+        let time = self.ports.tasks.worker_time();
+        let micros = |time: std::time::Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        let (coordinated_gets, coordinated_puts) = self.coordinated();
+        let mut report = LoadReport {
+            uptime_ms: u64::try_from(now.since(self.started).as_millis()).unwrap_or(u64::MAX),
+            ran_us: time.map(|time| micros(time.ran)),
+            waited_us: time.map(|time| micros(time.waited)),
+            workers: u32::try_from(self.counted.lock().len()).unwrap_or(u32::MAX),
+            processors: self.ports.tasks.processors(),
+            coordinated_gets,
+            coordinated_puts,
+            disk_available_bytes: Some(self.disk.available_bytes()),
+            disk_total_bytes: self.disk.total_bytes(),
+            ..LoadReport::default()
+        };
+        work::tell(&mut report, self.partition_loads(&view, now));
+        report
+    }
+
+    /// Keys that clients had it get and put, over all workers.
+    pub(super) fn coordinated(&self) -> (u64, u64) {
+        let counted = self.counted.lock();
+        let each = counted.iter().map(|(_, worker)| (worker.gets(), worker.puts()));
+        each.fold((0, 0), |(gets, puts), (more_gets, more_puts)| (gets + more_gets, puts + more_puts))
+    }
+
+    /// The partitions in which it has a part, each with what was done for it lately.
+    fn partition_loads(&self, view: &View, now: Moment) -> Vec<(PartitionLoad, u64)> {
+        let done = self.replica.work().by_bucket();
+        let lately = self.replica.work().lately(now, &done);
+        let bytes = bytes_by_bucket(view, done.len());
+        let of = |partition: &model::Partition| {
+            let mut load = PartitionLoad { partition: partition.id, ..PartitionLoad::default() };
+            let mut growth = 0;
+            for PartitionId(bucket) in view.buckets_of(partition.id).iter().map(|bucket| bucket.id) {
+                let bucket = bucket as usize;
+                load.work += done.get(bucket).copied().unwrap_or_default();
+                load.bytes += bytes.get(bucket).copied().unwrap_or_default();
+                growth += lately.get(bucket).copied().unwrap_or_default();
+            }
+            (load, growth)
+        };
+        let has_part = |partition: &model::Partition| {
+            let stores = view.stores().iter().map(|store| store.definition());
+            let read_only = view.read_only_stores().iter().map(|store| &**store.definition());
+            stores.chain(read_only).any(|store| holds(store, partition, self.config.id))
+        };
+        let loads = view.cluster().ring.partitions().iter().map(|partition| (partition, of(partition)));
+        let told = loads.filter(|(partition, (load, _))| {
+            load.bytes > 0 || load.work != WorkDone::default() || has_part(partition)
+        });
+        told.map(|(_, load)| load).collect()
+    }
+}
+
+/// Bytes of keys and records in force, over all stores that take writes.
+fn bytes_by_bucket(view: &View, buckets: usize) -> Vec<u64> {
+    let mut bytes = vec![0; buckets];
+    for held in view.stores().iter().flat_map(|store| store.engine().partitions()) {
+        if let Some(bytes) = bytes.get_mut(held.partition.0 as usize) {
+            *bytes += held.bytes;
+        }
+    }
+    bytes
+}

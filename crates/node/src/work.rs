@@ -1,0 +1,240 @@
+//! What work this node does: for each bucket as a replica, and for its clients as a coordinator. Counters only grow.
+//!
+//! ```text
+//!   link, or coordinator of this process ──▶ Replica: get, merge ──▶ Work: gets, puts of the key's bucket
+//!   client ──▶ Front ──▶ Coordinated: gets, puts     └▶ stamp ─────▶ Work: stamped of the key's bucket
+//! ```
+//!
+//! A cluster's buckets never change in number, so a counter is found by its bucket's number, without a lock. To count is one
+//! relaxed addition. Partitions are sums of buckets, made when somebody asks: they may be cut and joined meanwhile.
+//!
+//! What comes as a merge over a link counts, also what another node sends because it compared, or delivers as a hint:
+//! such messages look the same. What this node fetches, copies, scans or reads for itself does not.
+//!
+//! Must never: take a lock, allocate, or ask a clock to count.
+
+use std::cmp::Reverse;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use model::{Moment, PartitionId};
+use parking_lot::Mutex;
+use protocol::report::{LoadReport, PARTITIONS_TOLD, PartitionLoad, WorkDone};
+
+/// How long ago that is at least with which is compared what was done lately.
+const LATELY_MIN: Duration = Duration::from_secs(5);
+
+/// The work of one node as a replica, by bucket.
+pub struct Work {
+    buckets: Box<[BucketWork]>,
+    lately: Mutex<Lately>,
+}
+
+/// The work for one bucket. Half a cache line, so that none has two.
+#[derive(Default)]
+#[repr(align(32))]
+struct BucketWork {
+    gets: AtomicU64,
+    puts: AtomicU64,
+    stamped: AtomicU64,
+}
+
+impl BucketWork {
+    fn done(&self) -> WorkDone {
+        WorkDone {
+            gets: self.gets.load(Ordering::Relaxed),
+            puts: self.puts.load(Ordering::Relaxed),
+            stamped: self.stamped.load(Ordering::Relaxed),
+        }
+    }
+}
+
+impl Work {
+    /// Nothing done for so many buckets.
+    pub fn new(buckets: usize) -> Work {
+        Work { buckets: (0..buckets).map(|_| BucketWork::default()).collect(), lately: Mutex::default() }
+    }
+
+    /// A get of a key in this bucket was answered, as a replica.
+    pub fn got(&self, bucket: PartitionId) {
+        self.count(bucket, |work| &work.gets);
+    }
+
+    /// A write was merged into a record in this bucket, as a replica.
+    pub fn merged(&self, bucket: PartitionId) {
+        self.count(bucket, |work| &work.puts);
+    }
+
+    /// A write of a key in this bucket was stamped and stored, as a replica.
+    pub fn stamped(&self, bucket: PartitionId) {
+        self.count(bucket, |work| &work.stamped);
+    }
+
+    fn count(&self, bucket: PartitionId, of: impl FnOnce(&BucketWork) -> &AtomicU64) {
+        // Only a document with other buckets has one that is not there, and such a document is not adopted.
+        if let Some(work) = self.buckets.get(bucket.0 as usize) {
+            of(work).fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// What was done for each bucket, by number.
+    pub fn by_bucket(&self) -> Vec<WorkDone> {
+        self.buckets.iter().map(BucketWork::done).collect()
+    }
+
+    /// What was done for all buckets.
+    pub fn total(&self) -> WorkDone {
+        self.buckets.iter().map(BucketWork::done).sum()
+    }
+
+    /// How much more was done for each bucket than at the last look at these that is old enough; all of it while there is
+    /// none.
+    pub(crate) fn lately(&self, now: Moment, done: &[WorkDone]) -> Vec<u64> {
+        self.lately.lock().growth(now, done.iter().map(|work| work.operations()).collect())
+    }
+}
+
+/// What had been counted before.
+#[derive(Default)]
+struct Lately {
+    /// The newest look that is at least [`LATELY_MIN`] old, of those that were kept.
+    before: Option<Counted>,
+    /// The look after it, which takes its place when it is old enough.
+    next: Option<Counted>,
+}
+
+struct Counted {
+    at: Moment,
+    /// By bucket.
+    operations: Vec<u64>,
+}
+
+impl Lately {
+    fn growth(&mut self, now: Moment, operations: Vec<u64>) -> Vec<u64> {
+        if self.next.as_ref().is_some_and(|next| now.since(next.at) >= LATELY_MIN) {
+            self.before = self.next.take();
+        }
+        let growth = match &self.before {
+            Some(before) => {
+                let pairs = operations.iter().zip(&before.operations);
+                pairs.map(|(now, before)| now.saturating_sub(*before)).collect()
+            }
+            None => operations.clone(),
+        };
+        self.next.get_or_insert(Counted { at: now, operations });
+        growth
+    }
+}
+
+/// Writes loads of partitions into a report, each with what was done for it lately: those with most of that for
+/// themselves, the rest as a sum.
+pub(crate) fn tell(report: &mut LoadReport, mut loads: Vec<(PartitionLoad, u64)>) {
+    if loads.len() > PARTITIONS_TOLD {
+        loads.sort_by_key(|(load, lately)| {
+            (Reverse(*lately), Reverse(load.work.operations()), load.partition)
+        });
+    }
+    let rest = loads.split_off(loads.len().min(PARTITIONS_TOLD));
+    report.rest = rest.iter().map(|(load, _)| load.work).sum();
+    report.rest_partitions = u32::try_from(rest.len()).unwrap_or(u32::MAX);
+    report.rest_bytes = rest.iter().map(|(load, _)| load.bytes).sum();
+    report.partitions = loads.into_iter().map(|(load, _)| load).collect();
+    report.partitions.sort_by_key(|load| load.partition);
+}
+
+/// Keys that the clients of one worker had it get and put, on both doors. A write that depends on what is there reads it
+/// first, which counts as well.
+#[derive(Debug, Default)]
+pub struct Coordinated {
+    gets: AtomicU64,
+    puts: AtomicU64,
+}
+
+impl Coordinated {
+    /// It drives gets of so many keys.
+    pub fn add_gets(&self, keys: usize) {
+        self.gets.fetch_add(keys as u64, Ordering::Relaxed);
+    }
+
+    /// It drives puts and deletes of so many keys.
+    pub fn add_puts(&self, keys: usize) {
+        self.puts.fetch_add(keys as u64, Ordering::Relaxed);
+    }
+
+    /// Gets so far.
+    pub fn gets(&self) -> u64 {
+        self.gets.load(Ordering::Relaxed)
+    }
+
+    /// Puts and deletes so far.
+    pub fn puts(&self) -> u64 {
+        self.puts.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn load(partition: u32, gets: u64, bytes: u64) -> PartitionLoad {
+        let work = WorkDone { gets, ..WorkDone::default() };
+        PartitionLoad { partition: PartitionId(partition), work, bytes }
+    }
+
+    #[test]
+    fn each_bucket_counts_for_itself_and_all_of_them_together() {
+        let work = Work::new(4);
+        work.got(PartitionId(1));
+        work.got(PartitionId(1));
+        work.merged(PartitionId(1));
+        work.stamped(PartitionId(3));
+        work.stamped(PartitionId(4));
+        let nothing = WorkDone::default();
+        let second = WorkDone { gets: 2, puts: 1, stamped: 0 };
+        let last = WorkDone { gets: 0, puts: 0, stamped: 1 };
+        assert_eq!(work.by_bucket(), [nothing, second, nothing, last]);
+        assert_eq!(work.total(), WorkDone { gets: 2, puts: 1, stamped: 1 });
+        assert_eq!(size_of::<BucketWork>(), 32);
+    }
+
+    #[test]
+    fn lately_is_since_the_last_look_that_is_five_seconds_old() {
+        let mut lately = Lately::default();
+        let mut look = |seconds: u64, counted: u64| {
+            lately.growth(Moment::default().after(Duration::from_secs(seconds)), vec![counted, 7])
+        };
+        assert_eq!(look(0, 10), [10, 7], "there was none before");
+        assert_eq!(look(4, 30), [30, 7], "the first look is too young");
+        assert_eq!(look(5, 40), [30, 0]);
+        assert_eq!(look(9, 50), [40, 0], "what was seen four seconds ago does not count yet");
+        assert_eq!(look(10, 60), [20, 0]);
+        assert_eq!(look(60, 61), [1, 0], "however long ago it was");
+    }
+
+    #[test]
+    fn as_many_partitions_as_are_told_are_told_in_order_of_their_ids() {
+        let loads = (0..PARTITIONS_TOLD as u32).rev().map(|id| (load(id, 1, 10), 0)).collect();
+        let mut report = LoadReport::default();
+        tell(&mut report, loads);
+        assert_eq!((report.partitions.len(), report.rest_partitions), (PARTITIONS_TOLD, 0));
+        assert!(report.partitions.is_sorted_by_key(|load| load.partition));
+    }
+
+    #[test]
+    fn of_more_partitions_those_are_told_that_had_most_work_lately_and_the_rest_is_a_sum() {
+        let count = PARTITIONS_TOLD as u32 + 3;
+        // The first has done most by far, but nothing lately; of those that did nothing lately it comes first.
+        let loads = (0..count).map(|id| match id {
+            0 => (load(0, 1_000_000, 10), 0),
+            1..=4 => (load(id, 2, 10), 0),
+            _ => (load(id, 5, 10), 1),
+        });
+        let mut report = LoadReport::default();
+        tell(&mut report, loads.collect());
+        let told: Vec<u32> = report.partitions.iter().map(|load| load.partition.0).collect();
+        assert_eq!(told[..3], [0, 1, 5]);
+        assert_eq!(report.rest, WorkDone { gets: 6, ..WorkDone::default() });
+        assert_eq!((report.rest_partitions, report.rest_bytes), (3, 30));
+        assert_eq!(report.work().gets, 1_000_000 + 8 + 5 * u64::from(count - 5));
+    }
+}
