@@ -207,7 +207,9 @@ impl Line {
         }
         let steps = self.reports.range(first..);
         let steps: Vec<f64> = steps.clone().zip(steps.skip(1)).filter_map(|((_, a), (_, b))| ran(b, a)).collect();
-        Some(Measured { node, age: now.since(*last_at), before, last, steps, capacity: self.capacity? })
+        // What bounds the process bounds it at once, whatever was measured before.
+        let capacity = self.capacity?.min(last.processors).max(0.01);
+        Some(Measured { node, age: now.since(*last_at), before, last, steps, capacity })
     }
 }
 
