@@ -137,10 +137,8 @@ impl Headmaster {
         self.is_busy();
         let state = planned.state.as_ref()?;
         if state.phase == Phase::Aborting {
-            // The plan is carried back by `conduct`.
-            return self.conduct(seen).ok().flatten().map(|step| match step {
-                Step::Do(actions) | Step::Wait(actions) => Step::Do(actions),
-            });
+            // It is carried back, and the order waits.
+            return Some(Step::Wait(Vec::new()));
         }
         let aborted_under = Some(seen.cluster.generation);
         let state = PlanState { phase: Phase::Aborting, order: given.number, aborted_under, ..state.clone() };

@@ -138,6 +138,11 @@ impl World {
             plans: plans.iter().zip(1..).map(kept).collect(),
             asked: asked.clone(),
             said: asked.nodes.iter().map(|&node| (node, Ok(said(cluster, node)))).collect(),
+            policy: Some(model::balance::Policy {
+                mode: model::balance::Mode::Off,
+                ..model::balance::Policy::founded(0)
+            }),
+            policy_unread: None,
             listens: false,
         }
     }
@@ -201,6 +206,7 @@ impl World {
                 }
                 documents.state = Some(((**state).clone(), version.map_or(0, |version| version + 1)));
             }
+            Action::SetPolicy(_) | Action::Tell(_) => {}
             Action::Answer { order, answer } => {
                 let stale = documents.cluster.generation != turn.generation;
                 let known = &mut documents.orders[*order as usize - 1];

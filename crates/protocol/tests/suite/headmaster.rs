@@ -8,6 +8,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use expect_test::expect;
+use model::balance::{Mode, Policy, Verdict};
 use model::order::{Answer, Given, Order, OrderDocument};
 use model::plan::{Consent, PlanDocument, PlanState, Planned, Size, Wish};
 use model::routing::replicas_before;
@@ -17,21 +18,27 @@ use protocol::headmaster::{
 };
 use protocol::rebalance::entering::takes_part;
 use protocol::rebalance::{Entered, NodeFacts};
+use protocol::report::LoadReport;
 
 use crate::planner::cluster;
 
 /// Documents, nodes, and a headmaster.
-struct Stage {
-    now: Moment,
-    cluster: Cluster,
+pub(super) struct Stage {
+    pub(super) now: Moment,
+    pub(super) cluster: Cluster,
     registered: Vec<Node>,
     orders: Vec<OrderDocument>,
-    plans: Vec<(PlanDocument, Option<PlanState>)>,
-    silent: BTreeSet<NodeId>,
+    pub(super) plans: Vec<(PlanDocument, Option<PlanState>)>,
+    pub(super) silent: BTreeSet<NodeId>,
     /// A newer generation than the service holds, by which nodes go.
     adopted: Option<u64>,
-    machine: Headmaster,
+    pub(super) machine: Headmaster,
     ask: Ask,
+    pub(super) policy: Policy,
+    /// What the autopilot said last.
+    pub(super) verdict: Option<Verdict>,
+    /// What nodes say of their loads.
+    pub(super) loads: fn(&Stage, NodeId) -> Option<LoadReport>,
 }
 
 fn node(id: u32) -> Node {
@@ -40,7 +47,11 @@ fn node(id: u32) -> Node {
 
 impl Stage {
     fn new(admits: bool) -> Stage {
-        let cluster = cluster(4, &["a"; 3], 3, 2);
+        Stage::of(cluster(4, &["a"; 3], 3, 2), admits)
+    }
+
+    /// On which the autopilot is off.
+    pub(super) fn of(cluster: Cluster, admits: bool) -> Stage {
         Stage {
             now: Moment::default(),
             registered: cluster.nodes.clone(),
@@ -51,10 +62,13 @@ impl Stage {
             adopted: None,
             machine: Headmaster::new(Options { admits, document_bytes_max: 1 << 20 }),
             ask: Ask::default(),
+            policy: Policy { mode: Mode::Off, ..Policy::founded(0) },
+            verdict: None,
+            loads: |_, _| None,
         }
     }
 
-    fn order(&mut self, order: Order) {
+    pub(super) fn order(&mut self, order: Order) {
         let by = "operator".to_owned();
         self.orders.push(OrderDocument { order, by, given_ms: 0, answer: None });
     }
@@ -81,7 +95,8 @@ impl Stage {
         }
         let silence = Silence { lasts: Duration::from_secs(60), heard_before: true };
         let silent_for = self.cluster.nodes.iter().map(|node| (node.id, silence)).collect();
-        Ok(Said { facts, size: Some(Size::default()), silent_for, ..Said::default() })
+        let load = (self.loads)(self, node);
+        Ok(Said { facts, size: Some(Size::default()), silent_for, load, incarnation: 1, ..Said::default() })
     }
 
     fn observation(&mut self) -> Observation {
@@ -106,12 +121,14 @@ impl Stage {
             plans: self.plans.iter().zip(1..).map(kept).collect(),
             said: asked.nodes.iter().map(|node| (*node, self.said(*node))).collect(),
             asked,
+            policy: Some(self.policy.clone()),
+            policy_unread: None,
             listens: false,
         }
     }
 
     /// Decisions until nothing is due, or `most` of them.
-    fn play(&mut self, most: usize) -> String {
+    pub(super) fn play(&mut self, most: usize) -> String {
         let mut text = String::new();
         for _ in 0..most {
             let seen = self.observation();
@@ -141,7 +158,7 @@ impl Stage {
                     self.now = self.now.after(pause);
                     return text;
                 }
-                Again::WhenWoken => {
+                Again::WhenWoken(_) => {
                     text.push_str("rest\n");
                     return text;
                 }
@@ -178,6 +195,11 @@ impl Stage {
                 writeln!(text, "note plan {plan}: {phase}, {settled} settled").unwrap();
                 self.plans[plan as usize - 1].1 = Some(*state);
             }
+            Action::SetPolicy(policy) => {
+                writeln!(text, "policy {}", policy.mode.word()).unwrap();
+                self.policy = *policy;
+            }
+            Action::Tell(verdict) => self.verdict = Some(*verdict),
             Action::Answer { order, answer } => {
                 match &answer {
                     Answer::Done { done, plan, .. } => {

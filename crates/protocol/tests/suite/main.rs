@@ -5,6 +5,7 @@
 mod admission;
 mod allocation;
 mod antientropy;
+mod autopilot;
 mod collection;
 mod disorder;
 mod entering;

@@ -93,7 +93,8 @@ impl Samples {
             if now.since(*at) < STEP_MIN {
                 return;
             }
-            line.implausible = implausible(report, last, now.since(*at));
+            let (then, before) = line.before(now).unwrap_or((*at, last));
+            line.implausible = implausible(report, before, now.since(then));
             if let Some(capacity) = carries(report, last) {
                 line.capacities.push_back((now, capacity));
             }
@@ -151,6 +152,12 @@ fn holds(cluster: &Cluster, node: NodeId) -> bool {
 }
 
 impl Line {
+    /// The last report that is as old as the shortest window.
+    fn before(&self, now: Moment) -> Option<(Moment, &LoadReport)> {
+        let old = self.reports.iter().rev().find(|(at, _)| now.since(*at) >= SHORTEST)?;
+        Some((old.0, &old.1))
+    }
+
     /// Keeps all reports of the last seconds, and fewer of those before.
     fn thin(&mut self, now: Moment) {
         let mut kept: Option<Moment> = None;

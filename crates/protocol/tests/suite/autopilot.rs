@@ -1,0 +1,251 @@
+//! What the autopilot must not do, one test for each: by the numbers of `docs/design/balance.md`.
+//!
+//! Constant noisy load, returns and successions are played for days by `sim::balance`.
+
+use std::time::Duration;
+
+use model::balance::{Implausible, Mode, Policy, PolicyChange, Says};
+use model::order::{Done, Order};
+use model::plan::{Consent, Phase, Wish};
+use model::{NodeId, PartitionId};
+use protocol::headmaster::{Headmaster, Options};
+use protocol::report::{LoadReport, PartitionLoad, WorkDone};
+
+use crate::headmaster::Stage;
+use crate::planner::cluster;
+
+/// What a node has done by now, when it answers so many gets a second of each partition whose list it heads, at 100 µs each,
+/// and what else its worker does, in processors.
+fn load(stage: &Stage, node: NodeId, gets: impl Fn(PartitionId) -> f64, beside: f64) -> LoadReport {
+    let seconds = stage.now.nanos as f64 / 1e9 + 100.0;
+    let headed = stage.cluster.ring.partitions().iter().filter(|one| one.reading()[0] == node);
+    let partitions: Vec<PartitionLoad> = headed
+        .map(|one| {
+            let gets = (gets(one.id) * seconds) as u64;
+            PartitionLoad { partition: one.id, work: WorkDone { gets, ..WorkDone::default() }, bytes: 1 << 20 }
+        })
+        .collect();
+    let gets: u64 = partitions.iter().map(|load| load.work.gets).sum();
+    LoadReport {
+        uptime_ms: (seconds * 1000.0) as u64,
+        ran_us: Some(gets * 100 + (beside * seconds * 1e6) as u64),
+        waited_us: Some(0),
+        workers: 1,
+        processors: 1.0,
+        coordinated_gets: (beside * seconds * 1e4 / 3.0) as u64,
+        partitions,
+        ..LoadReport::default()
+    }
+}
+
+/// Three nodes and a fourth without partitions; one replica. Node 1 has four times as much to do as the others.
+fn lopsided() -> Stage {
+    let mut stage = Stage::of(cluster(24, &["a"; 3], 3, 1), false);
+    stage.policy = Policy::founded(0);
+    stage.loads = |stage, node| Some(load(stage, node, |_| if node == NodeId(1) { 800.0 } else { 200.0 }, 0.0));
+    stage
+}
+
+/// Plays until nothing is due, and rests.
+fn turn(stage: &mut Stage) -> String {
+    let played = stage.play(20);
+    if played.ends_with("rest\n") {
+        stage.now = stage.now.after(Duration::from_secs(2));
+    }
+    played
+}
+
+/// Plays so many seconds; what was done, without the lines of rest.
+fn seconds(stage: &mut Stage, seconds: u64) -> String {
+    let end = stage.now.after(Duration::from_secs(seconds));
+    let mut told = String::new();
+    while stage.now < end {
+        let played = turn(stage);
+        told.push_str(&played);
+    }
+    let told = told.lines().filter(|line| !["rest", "look", "ask ", "wait"].contains(&&line[..4]));
+    told.map(|line| format!("{line}\n")).collect()
+}
+
+/// Plays decision by decision until it is so.
+fn until(stage: &mut Stage, so: impl Fn(&Stage) -> bool) {
+    for _ in 0..1000 {
+        if so(stage) {
+            return;
+        }
+        if stage.play(1).ends_with("rest\n") {
+            stage.now = stage.now.after(Duration::from_secs(2));
+        }
+    }
+    panic!("it never came to that: {:?}", stage.verdict);
+}
+
+fn says(stage: &Stage) -> Says {
+    stage.verdict.as_ref().expect("it has said something").says.clone()
+}
+
+#[test]
+fn a_busy_node_is_relieved_and_the_plan_says_why() {
+    let mut stage = lopsided();
+    let told = seconds(&mut stage, 60);
+    assert!(told.contains("create plan 1") && told.contains("note plan 1: applying"), "{told}");
+    let (plan, state) = &stage.plans[0];
+    let decision = plan.decision.as_ref().unwrap();
+    assert_eq!((decision.node, decision.reorders), (NodeId(1), 0));
+    assert!(decision.predicted.largest < decision.largest);
+    assert_eq!(state.as_ref().unwrap().phase, Phase::Done);
+    assert!(stage.cluster.ring.partitions().iter().all(|one| one.coming.is_none()));
+}
+
+#[test]
+fn what_is_observed_or_off_moves_nothing_and_says_what_it_would_do() {
+    let mut stage = lopsided();
+    stage.policy.mode = Mode::Observe;
+    assert_eq!(seconds(&mut stage, 120), "");
+    assert!(matches!(says(&stage), Says::Would { .. }), "{:?}", says(&stage));
+    stage.policy.mode = Mode::Off;
+    assert_eq!(seconds(&mut stage, 60), "");
+    assert_eq!(says(&stage), Says::Off);
+}
+
+#[test]
+fn must_not_3_requests_of_clients_that_belong_to_no_partition_move_nothing() {
+    let mut stage = lopsided();
+    stage.loads = |stage, node| {
+        let beside = if node == NodeId(1) { 0.7 } else { 0.0 };
+        Some(load(stage, node, |_| 100.0, beside))
+    };
+    assert_eq!(seconds(&mut stage, 600), "");
+    assert_eq!(says(&stage), Says::Coordinates { node: NodeId(1) });
+}
+
+#[test]
+fn must_not_4_nothing_is_decided_by_a_word_that_is_missing_late_or_cannot_be() {
+    let mut stage = lopsided();
+    stage.silent.insert(NodeId(3));
+    assert_eq!(seconds(&mut stage, 120), "");
+    assert!(matches!(says(&stage), Says::NodeSilent { node: NodeId(3), .. }), "{:?}", says(&stage));
+
+    // It counts ten operations for each that it carried out.
+    let mut stage = lopsided();
+    stage.loads = |stage, node| {
+        let mut said = load(stage, node, |_| 400.0, 0.0);
+        if node == NodeId(2) {
+            said.partitions.iter_mut().for_each(|load| load.work.gets *= 10);
+        }
+        Some(said)
+    };
+    assert_eq!(seconds(&mut stage, 120), "");
+    let lies = Says::NotBelieved { node: NodeId(2), what: Implausible::Cost { permille: 100 } };
+    assert!(matches!(says(&stage), Says::NotBelieved { node: NodeId(2), .. }), "{:?} is not {lies:?}", says(&stage));
+
+    // Its clock runs ten times as fast, or not at all.
+    for pace in [10, 0] {
+        let mut stage = lopsided();
+        stage.loads = if pace == 0 {
+            |stage, node| {
+                let said = load(stage, node, |_| if node == NodeId(1) { 800.0 } else { 200.0 }, 0.0);
+                Some(LoadReport { uptime_ms: if node == NodeId(1) { 5 } else { said.uptime_ms }, ..said })
+            }
+        } else {
+            |stage, node| {
+                let said = load(stage, node, |_| if node == NodeId(1) { 800.0 } else { 200.0 }, 0.0);
+                let pace = if node == NodeId(1) { 10 } else { 1 };
+                Some(LoadReport { uptime_ms: said.uptime_ms * pace, ..said })
+            }
+        };
+        assert_eq!(seconds(&mut stage, 120), "");
+        let said = says(&stage);
+        assert!(matches!(said, Says::NotBelieved { node: NodeId(1), what: Implausible::Clock { .. } }), "{said:?}");
+    }
+
+    // Its system does not count.
+    let mut stage = lopsided();
+    stage.loads = |stage, node| Some(LoadReport { ran_us: None, ..load(stage, node, |_| 400.0, 0.0) });
+    assert_eq!(seconds(&mut stage, 120), "");
+    assert!(matches!(says(&stage), Says::NoFigures { .. }), "{:?}", says(&stage));
+}
+
+#[test]
+fn must_not_4_what_was_seen_before_the_ring_changed_counts_no_more() {
+    let mut stage = lopsided();
+    seconds(&mut stage, 60);
+    let before = stage.plans.len();
+    // The load goes on as it was, and settled less than half a minute ago.
+    let settled = stage.plans[before - 1].1.as_ref().unwrap().ended_ms.unwrap();
+    while stage.plans.len() == before && stage.now.nanos / 1_000_000 < settled + 120_000 {
+        turn(&mut stage);
+    }
+    if let Some((next, _)) = stage.plans.get(before) {
+        assert!(next.created_ms >= settled + 30_000, "{} after {settled}", next.created_ms);
+    }
+}
+
+#[test]
+fn must_not_6_an_operators_order_comes_first() {
+    let mut stage = lopsided();
+    // The plan of the autopilot is under way, and node 2 does not say that it has brought anything in.
+    until(&mut stage, |stage| !stage.plans.is_empty());
+    until(&mut stage, |stage| stage.plans[0].1.is_some());
+    stage.silent.extend([NodeId(2), NodeId(3)]);
+    seconds(&mut stage, 5);
+    assert_eq!(stage.plans[0].1.as_ref().unwrap().phase, Phase::Applying);
+    stage.silent.clear();
+    stage.order(Order::Create { wish: Wish::Drain { nodes: vec![NodeId(3)] }, consent: Consent::default() });
+    let told = seconds(&mut stage, 10);
+    assert!(told.contains("note plan 1: aborting") || told.contains("note plan 1: done"), "{told}");
+    assert!(told.contains("answer 1: PlanCreated, plan 2"), "{told}");
+    // And it stays as it is for as long as somebody looks at it.
+    let told = seconds(&mut stage, 300);
+    assert_eq!(told, "", "{:?}", says(&stage));
+    assert_eq!(says(&stage), Says::PlanWaits { plan: 2 });
+}
+
+#[test]
+fn must_not_9_a_headmaster_that_ends_between_deciding_and_applying_acts_once() {
+    let mut stage = lopsided();
+    until(&mut stage, |stage| !stage.plans.is_empty());
+    assert!(stage.plans[0].1.is_none());
+    stage.machine = Headmaster::new(Options { admits: false, document_bytes_max: 1 << 20 });
+    let told = seconds(&mut stage, 20);
+    assert!(told.contains("note plan 1: applying") && !told.contains("create plan"), "{told}");
+    // One that finds a plan which nobody wants any more drops it.
+    let mut stage = lopsided();
+    until(&mut stage, |stage| !stage.plans.is_empty());
+    stage.machine = Headmaster::new(Options { admits: false, document_bytes_max: 1 << 20 });
+    stage.policy.mode = Mode::Observe;
+    assert_eq!(seconds(&mut stage, 20), "note plan 1: aborted, 0 settled\n");
+}
+
+#[test]
+fn must_not_10_where_all_nodes_are_over_their_limit_it_says_so_and_moves_nothing() {
+    let mut stage = lopsided();
+    stage.loads = |stage, node| {
+        Some(load(stage, node, |_| 1080.0 + 25.0 * f64::from(node.0), 0.0))
+    };
+    assert_eq!(seconds(&mut stage, 600), "");
+    assert_eq!(says(&stage), Says::AllFull);
+}
+
+#[test]
+fn a_policy_is_changed_by_order_and_nonsense_is_refused() {
+    let mut stage = lopsided();
+    stage.policy.mode = Mode::Observe;
+    let set = |settings: &[(&str, &str)]| Order::Balance {
+        change: PolicyChange::Set {
+            settings: settings.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
+        },
+    };
+    stage.order(set(&[("aim", "110"), ("quiet", "22-6")]));
+    stage.order(set(&[("aim", "120"), ("over-mean", "118")]));
+    stage.order(set(&[("speed", "1")]));
+    stage.order(Order::Balance { change: PolicyChange::Mode { mode: Mode::On } });
+    stage.order(Order::Balance { change: PolicyChange::Mode { mode: Mode::On } });
+    let told = seconds(&mut stage, 3);
+    let lines: Vec<&str> = told.lines().map(|line| line.split(' ').take(4).last().unwrap_or("")).collect();
+    assert!(told.contains("answer 2: refused, setting") && told.contains("answer 3: refused, setting"), "{told}");
+    assert_eq!(told.matches("policy ").count(), 2, "{lines:?}");
+    assert_eq!((stage.policy.settings.aim, stage.policy.settings.over_mean), (110, 115));
+    assert_eq!(stage.policy.mode, Mode::On);
+    assert!(told.contains(&format!("{:?}", Done::PolicyStands { policy: Box::new(stage.policy.clone()) })), "{told}");
+}
