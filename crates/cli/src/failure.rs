@@ -77,6 +77,8 @@ pub(crate) enum CliError {
         code: String,
         /// What people read.
         text: String,
+        /// Whether the same order may be carried out later.
+        retryable: bool,
     },
     /// Something else, said in full.
     #[error("{0}")]
@@ -148,6 +150,7 @@ impl CliError {
             "outcome": if unknown { "unknown" } else { "failed" },
             "retryable": match self {
                 CliError::Later(_) => true,
+                CliError::Refused { retryable, .. } => *retryable,
                 CliError::Coordination(error) => matches!(error, CoordinationError::Unavailable { .. }),
                 error => error.client().is_some_and(can_be_sent_again),
             },
@@ -248,9 +251,11 @@ fn code_of(error: &ClientError) -> Option<ErrorCode> {
 impl From<ClientError> for CliError {
     fn from(error: ClientError) -> Self {
         match error {
-            ClientError::Refused { refusal } => {
-                CliError::Refused { code: refusal.code(), text: crate::words::why(&refusal) }
-            }
+            ClientError::Refused { ref refusal, .. } => CliError::Refused {
+                code: refusal.code(),
+                text: crate::words::why(refusal),
+                retryable: error.is_retryable(),
+            },
             error => CliError::Client(error),
         }
     }
@@ -259,7 +264,7 @@ impl From<ClientError> for CliError {
 impl From<ArtifactError> for CliError {
     fn from(error: ArtifactError) -> Self {
         let refusal = Refusal::Artifact(error.into());
-        CliError::Refused { code: refusal.code(), text: crate::words::why(&refusal) }
+        CliError::Refused { code: refusal.code(), text: crate::words::why(&refusal), retryable: false }
     }
 }
 
@@ -308,6 +313,19 @@ mod tests {
         assert_eq!((unanswered.exit_code(), &unanswered.json()["error"]["outcome"]), (3, &json!("unknown")));
         let lost = CliError::from(CoordinationError::Indeterminate { reason: "cut".to_owned() });
         assert_eq!((lost.exit_code(), &lost.json()["error"]["outcome"]), (3, &json!("unknown")));
+
+        let (store, number) = (model::StoreName::new("s").unwrap(), model::ArtifactNumber(1));
+        let (silent, lacking) = (Vec::new(), vec![model::NodeId(1)]);
+        let refusal =
+            Refusal::NotStaged { store, number, slices: 1, slices_total: 1, silent, lacking, held_by: None };
+        for again_after_ms in [None, Some(2000)] {
+            let refused = ClientError::Refused { refusal: Box::new(refusal.clone()), again_after_ms };
+            let document = &CliError::from(refused).json()["error"];
+            assert_eq!(
+                (&document["kind"], &document["retryable"]),
+                (&json!("not-staged"), &json!(again_after_ms.is_some()))
+            );
+        }
 
         let away = CliError::from(CoordinationError::Unavailable { reason: "down".to_owned() }).of_a_start();
         assert_eq!((away.exit_code(), &away.json()["error"]["kind"]), (75, &json!("coordination")));

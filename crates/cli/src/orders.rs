@@ -44,13 +44,19 @@ fn in_doubt(error: ClientError) -> CliError {
 }
 
 /// The error of an order that was refused.
-pub(crate) fn refused(client: &Client, order: &Order, answer: &Answer) -> CliError {
-    match answer.refusal() {
-        Some(refusal) => CliError::Refused {
-            code: refusal.code(),
-            text: words::refused(order, refusal, &client.cluster()),
-        },
-        None => CliError::Other("the order was carried out".to_owned()),
+pub(crate) async fn refused(client: &Client, order: &Order, answer: &Answer) -> CliError {
+    let Answer::Refused { refusal, again_after_ms } = answer else {
+        return CliError::Other("the order was carried out".to_owned());
+    };
+    let mut cluster = client.cluster();
+    if let Order::Replace { .. } = order {
+        // It may stand half way: only the newest document says so.
+        cluster = client.refresh().await.unwrap_or(cluster);
+    }
+    CliError::Refused {
+        code: refusal.code(),
+        text: words::refused(order, refusal, &cluster),
+        retryable: again_after_ms.is_some(),
     }
 }
 
@@ -59,7 +65,7 @@ pub(crate) async fn artifacts(client: &Client, order: &readonly::Order) -> Resul
     let given = Order::Artifacts { order: order.clone() };
     match self::order(client, &given).await? {
         Answer::Done { .. } => Ok(client.cluster().generation),
-        answer => Err(refused(client, &given, &answer)),
+        answer => Err(refused(client, &given, &answer).await),
     }
 }
 

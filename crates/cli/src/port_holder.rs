@@ -9,6 +9,18 @@ use std::fs;
 /// The state of a listening socket in the kernel's table.
 const LISTENING: &str = "0A";
 
+/// Why a node cannot listen at an address that another process has, and what to do. A node of `tontine dev` keeps its
+/// ports: that command has no option for them once the cluster exists.
+pub(crate) fn in_use(address: &str, is_of_dev: bool) -> String {
+    let port = address.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
+    let by = port.map_or_else(String::new, shown);
+    let instead = match is_of_dev {
+        true => ": a cluster keeps the ports that it was created with",
+        false => ", or choose another address with --listen or --resp",
+    };
+    format!("address {address} is in use{by}; stop that process{instead}")
+}
+
 /// ` by process 4711 (redis-server)`, or nothing when the system does not tell.
 pub(crate) fn shown(port: u16) -> String {
     let Some(process) = listening_on(port) else { return String::new() };

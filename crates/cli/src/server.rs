@@ -61,6 +61,8 @@ pub(crate) struct NodeSpec {
     pub(crate) addresses: Addresses,
     /// Whether it may listen where other machines reach it.
     pub(crate) insecure: bool,
+    /// Whether `tontine dev` has started it.
+    pub(crate) is_of_dev: bool,
 }
 
 /// A node that serves.
@@ -192,13 +194,8 @@ fn not_listening(spec: &NodeSpec, error: NetworkError) -> CliError {
     let NetworkError::AddressInUse { address } = error else {
         return CliError::Other(format!("node {}: {error}", spec.id.0)).later();
     };
-    let port = address.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
-    CliError::Other(format!(
-        "node {}: address {address} is in use{}; stop that process, or choose another address with --listen or --resp",
-        spec.id.0,
-        port.map_or_else(String::new, crate::port_holder::shown)
-    ))
-    .later()
+    let why = crate::port_holder::in_use(&address, spec.is_of_dev);
+    CliError::Other(format!("node {}: {why}", spec.id.0)).later()
 }
 
 /// Takes the node's addresses, for each of its workers.

@@ -61,6 +61,8 @@ pub enum ClientError {
     Refused {
         /// Why.
         refusal: Box<model::order::Refusal>,
+        /// What it was refused for passes by itself: after so many milliseconds it may be given again.
+        again_after_ms: Option<u64>,
     },
     /// The siblings changed each time between reading and writing their merge.
     #[error("other clients changed the key during each of {attempts} attempts; try again")]
@@ -95,6 +97,7 @@ impl ClientError {
             ClientError::NotConnected { .. }
             | ClientError::Unreachable { .. }
             | ClientError::Contended { .. } => true,
+            ClientError::Refused { again_after_ms, .. } => again_after_ms.is_some(),
             _ => false,
         }
     }

@@ -22,6 +22,8 @@ use crate::peers::CallError;
 const WAIT_ONCE: Duration = Duration::from_secs(10);
 /// How much longer than the node is told to wait its answer may take.
 const GRACE: Duration = Duration::from_secs(10);
+/// Pause before an answer is asked for once more: a node that cannot read it says so at once.
+const ASK_PAUSE: Duration = Duration::from_millis(200);
 /// How long an order that a program gives may take: a headmaster that ends meanwhile has a successor by then.
 pub const ANSWER_TIME_MAX: Duration = Duration::from_secs(40);
 
@@ -56,17 +58,21 @@ impl Client {
     /// was ordered. [`ClientError::Indeterminate`] when it may have been.
     pub async fn order(&self, order: &Order, by: &str, wait: Duration) -> Result<Ordered, ClientError> {
         let give = |wait_ms| OrderGive { json: text(order), by: by.to_owned(), wait_ms };
-        let first = wait.min(WAIT_ONCE);
+        let (clock, first) = (&self.inner.ports.clock, wait.min(WAIT_ONCE));
+        let began = clock.now();
         let told = self.first_that_can(&|| give(millis(first)).into(), first).await?;
         let (number, mut ordered) = (told.number, self.told(told)?);
-        let mut waited = first;
-        while ordered.answer.is_none() && waited < wait {
-            let next = (wait - waited).min(WAIT_ONCE);
+        while ordered.answer.is_none() {
+            let left = wait.saturating_sub(clock.now().since(began));
+            if left.is_zero() {
+                break;
+            }
+            clock.sleep(ASK_PAUSE.min(left)).await;
+            let next = left.min(WAIT_ONCE);
             // It is given: whatever happens to this question, nobody may say that nothing was ordered.
             ordered = self.order_answer(number, next).await.map_err(|error| ClientError::Indeterminate {
                 detail: format!("order {number} was given, and its answer is not known: {error}"),
             })?;
-            waited += next;
         }
         Ok(ordered)
     }
@@ -142,7 +148,9 @@ impl Client {
         let ordered = self.order(order, "a program", ANSWER_TIME_MAX).await?;
         match ordered.answer {
             Some(Answer::Done { .. }) => Ok(self.cluster()),
-            Some(Answer::Refused { refusal, .. }) => Err(ClientError::Refused { refusal: Box::new(refusal) }),
+            Some(Answer::Refused { refusal, again_after_ms }) => {
+                Err(ClientError::Refused { refusal: Box::new(refusal), again_after_ms })
+            }
             None => Err(ClientError::Indeterminate {
                 detail: format!(
                     "order {} has no answer after {} s",
@@ -164,7 +172,8 @@ impl Client {
         }
     }
 
-    /// Asks one node after another, until one was reached whose coordination service was, too.
+    /// Asks one node after another, until one was reached whose coordination service was, too. An order goes to no further
+    /// node once one may have given it.
     async fn ask_any(
         &self,
         ask: &(dyn Fn() -> Request + Sync),
@@ -175,6 +184,9 @@ impl Client {
             match self.inner.call_for(node.id, ask(), wait + GRACE).await {
                 Ok(answer) => return Ok(answer),
                 Err(CallError::Unreachable { reason }) => reasons.push(reason),
+                Err(CallError::Broken) if only_reads(&ask()) => {
+                    reasons.push(format!("{}: {}", node.native, CallError::Broken));
+                }
                 Err(CallError::Refused(failure))
                     if matches!(
                         failure.code,
@@ -188,6 +200,11 @@ impl Client {
         }
         Err(away.map_or_else(|| ClientError::nobody(&reasons), ClientError::from))
     }
+}
+
+/// Whether another node may be asked the same where nobody knows what the first one did.
+fn only_reads(request: &Request) -> bool {
+    !matches!(request, Request::OrderGive(_))
 }
 
 fn text(value: &impl Serialize) -> Bytes {
@@ -205,4 +222,18 @@ fn millis(time: Duration) -> u32 {
 
 fn unexpected(response: &Response) -> ClientError {
     ClientError::Indeterminate { detail: format!("unexpected answer {}", response.name()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A plan was called unknown because the first node that was asked for it had ended meanwhile.
+    #[test]
+    fn what_only_reads_is_asked_of_the_next_node_and_an_order_is_never_given_twice() {
+        let order = text(&Order::Abort { plan: 1 });
+        assert!(!only_reads(&OrderGive { json: order, by: String::new(), wait_ms: 0 }.into()));
+        assert!(only_reads(&OrderAnswer { number: 1, wait_ms: 0 }.into()));
+        assert!(only_reads(&PlanGet { number: 1, all: false, since: 0, wait_ms: 0 }.into()));
+    }
 }

@@ -52,6 +52,13 @@ pub fn newest(served: Option<Cluster>, copy: Option<Cluster>) -> Option<Cluster>
     }
 }
 
+/// Whether what a coordination service holds is older than the document by which a node goes, or another one of that
+/// number. Then the service was restored from an older copy, and what followed its document would take the place of
+/// documents that nodes know. A server of the service that lags behind makes it pass for restored for a moment.
+pub(crate) fn is_overtaken(stored: &Cluster, known: &Cluster) -> bool {
+    stored.generation < known.generation || (stored.generation == known.generation && stored != known)
+}
+
 /// Replaces the copy.
 pub(crate) async fn write(disk: Arc<dyn Disk>, cluster: &Cluster) -> Result<(), DiskError> {
     let temporary = format!("{FILE}.new");

@@ -236,14 +236,15 @@ async fn create(shared: &Shared, command: CreateCommand) -> Result<ExitCode, Cli
     let order = Order::Create { wish, consent };
     let (done, plan) = match orders::order(&client, &order).await? {
         Answer::Done { done, plan, .. } => (done, plan),
-        refused => return Err(orders::refused(&client, &order, &refused)),
+        refused => return Err(orders::refused(&client, &order, &refused).await),
     };
     let Some(plan) = plan else {
         let text = words::done(&done, plan);
         print(shared.format(), &json!({ "plan": null, "done": done }), || text.clone());
         return Ok(ExitCode::SUCCESS);
     };
-    let page = client.plan(PlanQuery { number: Some(plan), ..PlanQuery::default() }).await?;
+    let asked = client.plan(PlanQuery { number: Some(plan), ..PlanQuery::default() }).await;
+    let page = asked.map_err(|error| wait::unseen(plan, "is created", &error))?;
     let planned = page.plan.ok_or_else(|| CliError::Other("the plan was deleted meanwhile".to_owned()))?;
     print(shared.format(), &shown::json(&planned), || shown::text(&planned));
     Ok(ExitCode::SUCCESS)
@@ -252,7 +253,7 @@ async fn create(shared: &Shared, command: CreateCommand) -> Result<ExitCode, Cli
 /// Shows the plan for a wish, by the newest cluster document, and keeps nothing.
 pub(crate) async fn show_dry(shared: &Shared, wish: Wish, consent: Consent) -> Result<ExitCode, CliError> {
     let cluster = shared.client().await?.refresh().await?;
-    let bytes_max = ::coordination::DOCUMENT_BYTES_MAX;
+    let bytes_max = ::coordination::DOCUMENT_BYTES_MAX - protocol::headmaster::ROOM_LEFT;
     let plan = protocol::headmaster::planned(&cluster, &wish, consent, bytes_max);
     let plan = plan.map_err(|refusal| {
         CliError::Other(format!("no plan was created: {}", words::wish_refused(&refusal)))
@@ -303,7 +304,7 @@ pub(crate) async fn give_and_wait(
     let wanted = if matches!(order, Order::Abort { .. }) { "aborted" } else { "done" };
     let answer = ordered(&client, &order, ordering).await?;
     let Answer::Done { done, plan, .. } = &answer else {
-        return Err(orders::refused(&client, &order, &answer));
+        return Err(orders::refused(&client, &order, &answer).await);
     };
     let text = words::done(done, *plan);
     let ended = match plan {

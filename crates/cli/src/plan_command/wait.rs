@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use client::{Client, PlanQuery};
+use client::{Client, ClientError, PlanQuery};
 use model::plan::{PlanState, Planned};
 
 use crate::durations;
@@ -20,7 +20,8 @@ pub(super) async fn until_ended(client: &Client, number: u64) -> Result<Planned,
     let mut said: Option<(Instant, String)> = None;
     let mut query = PlanQuery { number: Some(number), ..PlanQuery::default() };
     loop {
-        let page = client.plan(query).await?;
+        let asked = client.plan(query).await;
+        let page = asked.map_err(|error| unseen(number, "goes on", &error))?;
         (query.since, query.wait) = (page.version, LOOK_AGAIN);
         let Some(planned) = page.plan else {
             return Err(CliError::Other(format!("plan {number} was deleted meanwhile")));
@@ -36,6 +37,14 @@ pub(super) async fn until_ended(client: &Client, number: u64) -> Result<Planned,
             said = Some((Instant::now(), line));
         }
     }
+}
+
+/// The error of a plan that nobody can look at now: what was ordered stands all the same.
+pub(super) fn unseen(number: u64, stands: &str, error: &ClientError) -> CliError {
+    CliError::Unanswered(format!(
+        "plan {number} {stands}, and no node says how it is: {error}; look at it with `{} plan show {number}`",
+        program()
+    ))
 }
 
 /// How far a plan is, at what rate, and about how long it will take.
@@ -73,4 +82,23 @@ pub(super) fn line(planned: &Planned, state: &PlanState) -> String {
         line.push_str(&format!("; waits: {}{more}", words::held(first)));
     }
     line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// It said that the cluster cannot be reached, with the status of what certainly was not done.
+    #[test]
+    fn a_wait_that_is_broken_off_says_that_the_plan_goes_on() {
+        let error = ClientError::NotConnected { detail: "h1:1: refused".to_owned() };
+        let error = unseen(7, "goes on", &error);
+        assert_eq!((error.exit_code(), &error.json()["error"]["outcome"]), (3, &"unknown".into()));
+        let text = error.to_string();
+        assert!(
+            text.starts_with("plan 7 goes on, and no node says how it is: cannot reach any node"),
+            "{text}"
+        );
+        assert!(text.ends_with("plan show 7`"), "{text}");
+    }
 }

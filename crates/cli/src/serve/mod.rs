@@ -160,6 +160,7 @@ async fn begin(
         allow_sources: settings.allow_sources.clone(),
         addresses: named.addresses,
         insecure: arguments.addresses.insecure,
+        is_of_dev: arguments.stop_with_stdin,
     };
     let running = RunningNode::start(&spec, &named.cluster, service.session.clone()).await?;
     if let Address::Directory(directory) = &spec.coordination.address {
@@ -312,7 +313,7 @@ async fn named(arguments: &ServeArguments, service: &mut Service) -> Result<Name
         refuse_lost(service, arguments)?;
     }
     let addresses = arguments.addresses.settle(known, &others)?;
-    probe(&addresses)?;
+    probe(&addresses, arguments.stop_with_stdin)?;
     if let Some(entry) = known {
         let node = placed(entry.id, entry.zone.clone(), &addresses);
         let cluster = service.cluster.clone().expect("it names the node");
@@ -422,17 +423,12 @@ fn placed(id: NodeId, zone: Zone, addresses: &Addresses) -> Node {
 }
 
 /// Whether the node could listen there. It listens when it serves: before that, whoever connects is refused at once.
-fn probe(addresses: &Addresses) -> Result<(), CliError> {
+fn probe(addresses: &Addresses, is_of_dev: bool) -> Result<(), CliError> {
     for address in [Some(&addresses.native), addresses.resp.as_ref()].into_iter().flatten() {
         std::net::TcpListener::bind(address).map_err(|error| match error.kind() {
-            std::io::ErrorKind::AddrInUse => CliError::Other(format!(
-                "address {address} is in use{}; stop that process, or choose another address with --listen or --resp",
-                address
-                    .rsplit_once(':')
-                    .and_then(|(_, port)| port.parse().ok())
-                    .map_or_else(String::new, crate::port_holder::shown)
-            ))
-            .later(),
+            std::io::ErrorKind::AddrInUse => {
+                CliError::Other(crate::port_holder::in_use(address, is_of_dev)).later()
+            }
             _ => CliError::io(format!("cannot listen at {address}"))(error),
         })?;
     }
@@ -471,7 +467,7 @@ async fn wait_to_be_named(
                 let others: Vec<Node> =
                     service.others().into_iter().filter(|other| other.id != given.node).collect();
                 addresses = arguments.addresses.settle(None, &others)?;
-                probe(&addresses)?;
+                probe(&addresses, arguments.stop_with_stdin)?;
             }
             Err(error) => return Err(not_named(&error)),
         }

@@ -155,7 +155,7 @@ fn said(order: Option<&Order>, refusal: &Refusal) -> String {
         }
         Refusal::Restored { node, generation } => format!(
             "nothing was ordered: {node} goes by generation {} of the cluster document, and the coordination service holds an \
-             older one, so it was restored from an older copy; import the newest export into an empty place with `tontine \
+             older one or another one of that number, so it was restored from an older copy; import the newest export into an empty place with `tontine \
              coordination import`, and start the nodes with that",
             generation.0
         ),
@@ -340,6 +340,13 @@ mod tests {
             "{text}"
         );
         assert!(text.ends_with("`tontine node replace 3 OTHER`"), "{text}");
+        let mut half_way = cluster.clone();
+        half_way.nodes.push(model::Node::new(node, model::Zone("a".to_owned()), "h4:1", None));
+        half_way.nodes[0].gone = true;
+        let replace = Order::Replace { node, by: NodeId(5), consent: Consent::default() };
+        let deaf = Refusal::NodeDeaf { node: NodeId(5), detail: "away".to_owned() };
+        let text = refused(&replace, &deaf, &half_way);
+        assert!(text.ends_with("or take it back with `tontine node recommission 4`"), "{text}");
         let restored = Refusal::Restored { node, generation: Generation(9) };
         assert!(said(Order::Apply { plan: 1 }, restored).contains("goes by generation 9"));
     }

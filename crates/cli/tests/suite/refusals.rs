@@ -218,7 +218,8 @@ fn a_port_in_use_is_named() {
     let words: Vec<&str> = cluster.arguments.iter().map(String::as_str).collect();
     for address in [cluster.native(2), cluster.resp(3)] {
         let _held = TcpListener::bind(&address).unwrap();
-        refused_for_us(&words, &format!("address {address}"));
+        let refused = refused_for_us(&words, &format!("address {address}"));
+        refused.fails_with("; stop that process: a cluster keeps the ports that it was created with");
     }
     cluster.start_again();
 }

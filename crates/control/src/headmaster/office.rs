@@ -31,8 +31,8 @@ use super::reports::{Reported, Reports};
 
 /// Pause after something was refused because another process was faster.
 const OVERTAKEN: Duration = Duration::from_millis(500);
-/// How long it rests where there is no cluster.
-const NO_CLUSTER: Duration = Duration::from_secs(5);
+/// How often a headmaster looks for a cluster document where there is none.
+const NO_CLUSTER: Duration = Duration::from_millis(500);
 /// How long it waits for a service that does not answer.
 const AWAY: Duration = Duration::from_secs(1);
 
@@ -213,7 +213,8 @@ impl Office {
     async fn take_turn(&mut self) -> Result<Turned, Failure> {
         loop {
             let Some(seen) = self.observe().await? else {
-                return Ok(Turned::Rested(Again::WhenWoken(NO_CLUSTER)));
+                // An order that waits would wake it at once, again and again.
+                return Ok(Turned::Rested(Again::After(NO_CLUSTER)));
             };
             let Decision { actions, again, ask, restored } = self.machine.decide(&seen);
             self.ask = ask;
@@ -370,9 +371,9 @@ impl Shelf {
     /// All plans that are kept. What never changes is read once.
     async fn plans(&mut self, service: &dyn CoordinationService) -> Result<BTreeMap<u64, Kept>, ReadError> {
         let numbers = plans::all_numbers(service).await?;
-        let last = numbers.first().copied().unwrap_or_default();
-        self.ended = self.ended.split_off(&last);
-        self.plans = self.plans.split_off(&last);
+        // Old ones are deleted also behind one that is kept because it is under way.
+        self.ended.retain(|number, _| numbers.contains(number));
+        self.plans.retain(|number, _| numbers.contains(number));
         self.states.clear();
         for number in numbers {
             if self.ended.contains_key(&number) {

@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
-use control::headmaster::office::Office;
-use coordination::documents::numbered::{numbered_path, wishes_path};
+use control::headmaster::office::{Office, Turned};
+use coordination::documents::cluster_path;
+use coordination::documents::numbered::{numbered_path, plan_state_path, plans_path, wishes_path};
 use coordination::{CoordinationService, Expected};
 use futures_util::FutureExt;
 use model::order::Order;
+use protocol::headmaster::Again;
 
 use super::headmaster::{Still, four, spread};
 use super::played::{Told, World, turn};
@@ -65,4 +67,30 @@ async fn an_order_carried_out_by_a_headmaster_that_ended_is_not_carried_out_twic
         assert!(answers[0].0, "{order:?}");
     }
     assert_eq!(coordination::documents::plans::all_numbers(&*world.session).await.unwrap(), [1, 2]);
+}
+
+/// A plan that was deleted behind an older one that was still open counted as kept, as long as the headmaster lived.
+#[tokio::test]
+async fn a_plan_that_was_deleted_behind_one_that_is_open_is_unknown() {
+    let (world, mut office) = four().await;
+    for number in 2..=3 {
+        assert_eq!(world.order(&mut office, spread()).await.plan, Some(number));
+    }
+    assert!(world.order(&mut office, Order::Abort { plan: 2 }).await.done);
+    turn(&mut office).await;
+    for path in [plan_state_path(2), numbered_path(&plans_path(), 2)] {
+        world.session.delete(&path, Expected::Any).await.unwrap();
+    }
+    let answer = world.order(&mut office, Order::Apply { plan: 2 }).await;
+    assert!(answer.text.contains("PlanUnknown"), "{}", answer.text);
+}
+
+/// The order woke it at once, again and again, and it had a processor for itself.
+#[tokio::test]
+async fn an_order_where_there_is_no_cluster_wakes_no_headmaster_for_ever() {
+    let (world, mut office) = four().await;
+    world.session.delete(&cluster_path(), Expected::Any).await.unwrap();
+    world.give(Order::Pause { plan: 1 }).await;
+    let rests = office.turn().await;
+    assert!(matches!(rests, Ok(Turned::Rested(Again::After(_)))), "{rests:?}");
 }

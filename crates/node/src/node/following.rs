@@ -157,10 +157,14 @@ impl Node {
                     tracing::warn!(%error, "coordination service not told of this start");
                     return false;
                 }
-                if *entry != active.node && !self.may_order_address() {
-                    return false;
+                if *entry == active.node {
+                    return true;
                 }
-                joining::readdress(session, (entry, &active.node), self.ports.clock.wall().0).await
+                if joining::may_readdress(session, view.cluster()).await && self.may_order_address() {
+                    joining::readdress(session, &active.node, self.ports.clock.wall().0).await;
+                }
+                // Until the document says so.
+                false
             }
             // Its own session before, after an outage; or, where a directory was copied, the copy.
             Err(RegisterError::AlreadyActive { other: Some(other), .. })

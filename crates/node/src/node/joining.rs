@@ -402,16 +402,30 @@ pub(super) async fn find_cluster(
     }
 }
 
-/// Orders that the cluster document says where the node is, unless it does. The node must be registered: then it is the only
-/// one with its id. The order is carried out when a headmaster sees to it; false until the document says so.
-pub(super) async fn readdress(
-    coordination: &dyn CoordinationService,
-    (entry, me): (&Node, &Node),
-    now_ms: u64,
-) -> bool {
-    if entry == me {
-        return true;
+/// Whether a node that goes by `known` may order its address: not where the service was restored from an older copy. The
+/// headmaster looks for the node at the address of that copy, so it would not hear of the newer document.
+pub(super) async fn may_readdress(coordination: &dyn CoordinationService, known: &Cluster) -> bool {
+    match documents::read_cluster(coordination).await {
+        Ok(Some(stored)) if !local_copy::is_overtaken(&stored, known) => true,
+        Ok(stored) => {
+            let stored = stored.map_or(0, |stored| stored.generation.0);
+            tracing::warn!(
+                stored,
+                known = known.generation.0,
+                "new address of this node not ordered, the coordination service holds an older cluster document"
+            );
+            false
+        }
+        Err(error) => {
+            tracing::warn!(%error, "new address of this node not ordered");
+            false
+        }
     }
+}
+
+/// Orders that the cluster document says where the node is. The node must be registered: then it is the only one with its
+/// id. The order is carried out when a headmaster sees to it.
+pub(super) async fn readdress(coordination: &dyn CoordinationService, me: &Node, now_ms: u64) {
     let (node, native, resp) = (me.id, me.native.clone(), me.resp.clone());
     tracing::info!(%node, native, "new address of this node ordered");
     let order = Order::Readdress { node, native, resp };
@@ -419,7 +433,6 @@ pub(super) async fn readdress(
     {
         tracing::warn!(%error, "new address of this node not ordered");
     }
-    false
 }
 
 /// Whether the service may answer otherwise after a while.

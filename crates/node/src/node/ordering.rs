@@ -13,7 +13,7 @@ use coordination::documents::{self, ReadError, balance, office, orders, plans};
 use coordination::{CoordinationError, CoordinationService, DocumentVersion};
 use futures_util::FutureExt;
 use futures_util::future::{Either, select};
-use model::order::{Answer, Balancing, Holder, Office, Order};
+use model::order::{Answer, Balancing, Holder, Office, Order, Refusal};
 use model::plan::PlanPage;
 use model::{Cluster, readonly};
 use runtime::Clock;
@@ -24,6 +24,7 @@ use wire::messages::{
 };
 
 use super::Node;
+use crate::local_copy;
 
 /// Longest wait for an answer, or for another state of a plan.
 const WAIT_MAX: Duration = Duration::from_secs(30);
@@ -31,6 +32,9 @@ const WAIT_MAX: Duration = Duration::from_secs(30);
 const SUCCESSION_TIME_MAX: Duration = Duration::from_secs(3);
 /// Pause between two looks for one.
 const SUCCESSION_PAUSE: Duration = Duration::from_millis(200);
+/// How often the service is asked, and how long after each time, before it passes for restored from an older copy.
+const OLDER_ASKED: usize = 5;
+const OLDER_PAUSE: Duration = Duration::from_millis(500);
 /// How long a look at the office may take.
 const LOOK_TIME_MAX: Duration = Duration::from_millis(2500);
 /// How long a source may take to give a manifest that is to be listed. Nodes that fetch it have more patience.
@@ -112,6 +116,10 @@ async fn given(
 ) -> Result<Response, Failure> {
     let order: Order = serde_json::from_slice(&give.json)
         .map_err(|error| Failure::new(ErrorCode::Malformed, format!("the order cannot be read: {error}")))?;
+    if let Some(refusal) = restored(node, (session, clock)).await? {
+        let json = json(&Some(Answer::from(refusal)));
+        return Ok(OrderTold { number: 0, json, cluster: None }.into());
+    }
     await_headmaster(session, clock).await?;
     if let Order::Artifacts { order } = &order {
         check_source(node, session, order).await?;
@@ -121,6 +129,32 @@ async fn given(
     let number = number.map_err(|error| away(&error.into()))?;
     // From here on the order is given, whatever becomes of this answer.
     told(node, (session, clock), number, give.wait_ms).await
+}
+
+/// Why nothing may be ordered where the service was restored from an older copy than this node goes by. A headmaster finds
+/// that only of nodes that it reaches at the addresses of that copy.
+async fn restored(
+    node: &Weak<Node>,
+    (session, clock): (&dyn CoordinationService, &Arc<dyn Clock>),
+) -> Result<Option<Refusal>, Failure> {
+    for asked in 1.. {
+        let Some(stored) = documents::read_cluster(session).await.map_err(|error| away(&error))? else {
+            let detail = "the coordination service holds no cluster, and nothing was ordered";
+            return Err(Failure::new(ErrorCode::CoordinationUnavailable, detail));
+        };
+        let node = node.upgrade().ok_or_else(ended)?;
+        let known = node.replica.view().get().cluster().clone();
+        if !local_copy::is_overtaken(&stored, &known) {
+            break;
+        }
+        if asked == OLDER_ASKED {
+            return Ok(Some(Refusal::Restored { node: node.config.id, generation: known.generation }));
+        }
+        drop(node);
+        // Mostly one of its servers lags behind.
+        clock.sleep(OLDER_PAUSE).await;
+    }
+    Ok(None)
 }
 
 /// Waits a moment for a headmaster; without one nothing is ordered.

@@ -2,12 +2,15 @@
 
 use std::time::Duration;
 
-use coordination::documents::{self, active_node_path};
+use bytes::Bytes;
+use client::ClientOptions;
+use coordination::documents::{self, active_node_path, office};
 use coordination::memory::MemorySession;
-use coordination::{CoordinationService, Expected, SessionId};
-use model::{Generation, NodeId};
+use coordination::{CoordinationService, CreateMode, Expected, SessionId};
+use model::order::{Answer, Done, Order, Refusal};
+use model::{Generation, NodeId, Weight};
 
-use crate::cluster::{RunningCluster, store};
+use crate::cluster::{PATIENCE, RunningCluster, store};
 
 /// Who has registered node 1, once that is somebody else than `ended`.
 async fn owner_after(observer: &MemorySession, ended: Option<SessionId>) -> SessionId {
@@ -106,4 +109,70 @@ async fn a_node_that_starts_and_is_served_an_older_document_goes_by_its_own_newe
     cluster.service.set_available(false);
     cluster.start_again(0).await;
     assert_eq!(cluster.nodes[0].replica().view().generation(), Generation(2), "nor was the copy replaced");
+}
+
+fn weigh(weight: u32) -> Order {
+    Order::Weigh { node: NodeId(1), weight: Weight::new(weight).unwrap() }
+}
+
+/// As after a restore of the ensemble from a backup: what followed the older document would be another one under a number
+/// that the node knows. A headmaster that cannot reach the node does not find that.
+#[tokio::test]
+async fn a_node_takes_no_order_for_a_document_that_is_older_than_its_own() {
+    let cluster = RunningCluster::start((1, 1), store(1, 1, 1), |_| {}).await;
+    let observer = cluster.service.open();
+    let client = cluster.client(ClientOptions::default()).await;
+    let backup = observer.get(&documents::cluster_path()).await.unwrap();
+    let mut document = documents::read_cluster(&observer).await.unwrap().unwrap();
+    document.generation = Generation(2);
+    documents::publish_cluster(&observer, &document).await.unwrap();
+    while cluster.nodes[0].replica().view().adopted() < Generation(2) {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    document.nodes[0].weight = Weight::new(300).unwrap();
+    let other = serde_json::to_vec(&document).unwrap().into();
+    for stored in [backup.data, other] {
+        observer.set(&documents::cluster_path(), stored, Expected::Any).await.unwrap();
+        let answer = client.order(&weigh(200), "test", PATIENCE).await.unwrap().answer;
+        let restored = Refusal::Restored { node: NodeId(1), generation: Generation(2) };
+        assert_eq!(answer, Some(restored.into()));
+    }
+    let ordered = documents::orders::oldest_waiting(&observer, &mut Default::default()).await;
+    assert_eq!(ordered, Ok(None), "nothing was ordered");
+}
+
+/// The node could not read the answer and said so at once; the client took that for the whole wait, and the order for one
+/// without an answer.
+#[tokio::test]
+async fn an_answer_is_waited_for_although_the_session_of_the_node_ends() {
+    let cluster = RunningCluster::start((1, 1), store(1, 1, 1), |_| {}).await;
+    let observer = cluster.service.open();
+    let candidate = documents::headmaster_path().child(office::CANDIDATE).unwrap();
+    observer.create(&documents::headmaster_path(), Bytes::new(), CreateMode::Persistent).await.unwrap();
+    let candidate = observer.create(&candidate, Bytes::new(), CreateMode::EphemeralSequential).await.unwrap();
+    let client = cluster.client(ClientOptions::default()).await;
+    let (order, wait) = (weigh(200), Duration::from_secs(8));
+    let given = async { client.order(&order, "test", wait).await.unwrap().answer };
+    let answer = Answer::Done {
+        done: Done::NodeWeighs { node: NodeId(1), weight: Weight::new(200).unwrap() },
+        plan: None,
+        generation: Generation(1),
+    };
+    let answered = async {
+        let number = loop {
+            let waiting = documents::orders::oldest_waiting(&observer, &mut Default::default()).await;
+            if let Some(given) = waiting.unwrap() {
+                break given.number;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        };
+        // It watches the order by now.
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        let owner = owner_after(&observer, None).await;
+        cluster.service.kill(owner);
+        owner_after(&observer, Some(owner)).await;
+        documents::orders::answer(&observer, number, &answer).await.unwrap();
+    };
+    assert_eq!(tokio::join!(given, answered).0, Some(answer.clone()));
+    drop(candidate);
 }

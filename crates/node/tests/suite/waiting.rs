@@ -9,7 +9,7 @@ use coordination::address::Places;
 use coordination::documents::{self, ActiveNode, active_node_path};
 use coordination::memory::{MemoryService, MemorySession};
 use coordination::migrate::{Ends, migrate};
-use coordination::{CoordinationService, SessionId};
+use coordination::{CoordinationService, Expected, SessionId};
 use model::order::{Answer, Done, Order};
 use model::{Cluster, Node as Member, NodeId, Zone};
 use node::engines::MemoryEngines;
@@ -310,5 +310,28 @@ async fn a_node_that_comes_back_elsewhere_orders_its_address_also_after_the_serv
     let node = start_at(&service, &disk, "third:1").await.unwrap();
     service.set_available(true);
     address_becomes(&observer, &node, "third:1").await;
+    node.stop().await.unwrap();
+}
+
+/// The service was restored from an older copy. A headmaster looked for the node at the address of that copy, heard of no
+/// newer document, and wrote the new address over the older one.
+#[tokio::test]
+async fn a_node_that_goes_by_a_newer_document_than_is_stored_does_not_order_its_address() {
+    let service = MemoryService::new();
+    publish(&service, vec![member(1, "h1:1")]).await;
+    let (observer, disk) = (service.open(), Arc::new(SimulatedDisk::new(1)));
+    let backup = observer.get(&documents::cluster_path()).await.unwrap();
+    let mut newer = documents::read_cluster(&observer).await.unwrap().unwrap();
+    newer.generation.0 += 1;
+    documents::publish_cluster(&observer, &newer).await.unwrap();
+    start_at(&service, &disk, "h1:1").await.unwrap().stop().await.unwrap();
+    observer.set(&documents::cluster_path(), backup.data, Expected::Any).await.unwrap();
+    let node = start_at(&service, &disk, "elsewhere:1").await.unwrap();
+    // It looks once a second.
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    let ordered = documents::orders::oldest_waiting(&observer, &mut Default::default()).await;
+    assert_eq!(ordered, Ok(None));
+    documents::publish_cluster(&observer, &newer).await.unwrap();
+    address_becomes(&observer, &node, "elsewhere:1").await;
     node.stop().await.unwrap();
 }

@@ -190,7 +190,9 @@ impl Headmaster {
         let mut waiting: Vec<Node> = Vec::new();
         for active in &seen.registered {
             let id = active.node.id;
-            let is_new = seen.cluster.node(id).is_none() && !seen.remembered.contains_key(&id);
+            // A member of a newer document than the service holds is none that waits.
+            let is_new =
+                !active.is_member && seen.cluster.node(id).is_none() && !seen.remembered.contains_key(&id);
             let known = seen.cluster.nodes.iter().chain(&waiting);
             if is_new && active.node.address_taken(known).is_none() {
                 waiting.push(active.node.clone());

@@ -58,7 +58,7 @@ const STAGED_PAUSE: Duration = Duration::from_millis(100);
 /// How far a server of the coordination service may lag behind what nodes have read at another one.
 const LAG_MAX: Duration = Duration::from_secs(10);
 /// Room that a plan leaves in the cluster document, for stores and nodes to come, in bytes.
-const ROOM_LEFT: usize = 64 * 1024;
+pub const ROOM_LEFT: usize = 64 * 1024;
 
 /// How a headmaster acts.
 #[derive(Clone, Copy, Debug)]

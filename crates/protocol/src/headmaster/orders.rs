@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use model::cluster::Ordered;
 use model::order::{Answer, Done, Given, Order, Refusal};
-use model::plan::{Consent, Phase, Wish};
+use model::plan::{self, Consent, Phase, Wish};
 use model::readonly;
 use model::{Cluster, Node, NodeId};
 
@@ -27,8 +27,8 @@ impl Headmaster {
         }
         let step = match self.see_to(seen, given)? {
             // It would be so at each turn, and keep all other orders waiting.
-            Step::Do(actions) => match contradiction(&actions) {
-                Some(detail) => answered(given, Refusal::Invalid { detail }.into()),
+            Step::Do(actions) => match unpublishable(&actions, self.options.document_bytes_max) {
+                Some(refusal) => refused(given, refusal),
                 None => Step::Do(actions),
             },
             wait => wait,
@@ -164,10 +164,15 @@ pub(super) fn changed(cluster: &Cluster, node: NodeId, change: impl Fn(&mut Node
     Some(changed)
 }
 
-/// What would not hold in a document that is to be published.
-fn contradiction(actions: &[Action]) -> Option<String> {
-    actions.iter().find_map(|action| match action {
-        Action::Publish(cluster) => cluster.check().err().map(|error| error.to_string()),
-        _ => None,
+/// Why a document that is to be published cannot be: it contradicts itself, or is too large for the service.
+fn unpublishable(actions: &[Action], bytes_max: usize) -> Option<Refusal> {
+    actions.iter().find_map(|action| {
+        let Action::Publish(cluster) = action else { return None };
+        if let Err(error) = cluster.check() {
+            return Some(Refusal::Invalid { detail: error.to_string() });
+        }
+        let (partitions, bytes) = (cluster.ring.partitions().len(), cluster.document_bytes());
+        let too_large = plan::Refusal::TooLarge { partitions, bytes, bytes_max };
+        (bytes > bytes_max).then_some(Refusal::Wish(too_large))
     })
 }

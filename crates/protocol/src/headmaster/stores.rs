@@ -7,12 +7,12 @@
 
 use std::collections::BTreeMap;
 
-use model::order::{Done, Given, Refusal};
+use model::order::{Answer, Done, Given, Refusal};
 use model::readonly::{ArtifactError, Order, Push, Standing};
 use model::{ArtifactNumber, ArtifactsError, Cluster, NodeId, ReadOnlyStore, Store, StoreName, WallMillis};
 
 use super::orders::{done, publish, refused};
-use super::{Ask, Due, Headmaster, Observation, STAGED_PATIENCE, STAGED_PAUSE, Step, unasked};
+use super::{Ask, Due, Headmaster, Observation, STAGED_PATIENCE, STAGED_PAUSE, Step, answered, unasked};
 use crate::push::{self, Enough, Judgement, Report, judge};
 
 /// Creates a store that takes writes.
@@ -93,7 +93,9 @@ impl Headmaster {
             self.busy = Some(STAGED_PAUSE);
             return Ok(Step::Wait(Vec::new()));
         }
-        Ok(refused(given, refusal))
+        // Nodes that lack it fetch it.
+        let again_after_ms = u64::try_from(STAGED_PATIENCE.as_millis()).ok();
+        Ok(answered(given, Answer::Refused { refusal, again_after_ms }))
     }
 
     /// Why too few replicas of some slice hold an artifact, by exactly this document; `None` when enough do.

@@ -136,6 +136,7 @@ mod tests {
             seconds_left: None,
             was_paused: false,
             waiting: Vec::new(),
+            came_of: None,
         };
         Planned { number: 7, plan, state: Some(state) }
     }

@@ -12,7 +12,7 @@ use model::balance::{Mode, Policy, Verdict};
 use model::order::{Answer, Given, Order, OrderDocument};
 use model::plan::{Consent, PlanDocument, PlanState, Planned, Size, Wish};
 use model::routing::replicas_before;
-use model::{Cluster, Moment, Node, NodeId, Role, StoreName, WallMillis, Zone};
+use model::{Cluster, Moment, Node, NodeId, Role, Store, StoreName, WallMillis, Zone};
 use protocol::headmaster::{
     Action, Again, Ask, Decision, Headmaster, Kept, Observation, Options, Registered, Said, Silence,
 };
@@ -108,7 +108,7 @@ impl Stage {
         let registered = self.registered.iter().map(|node| Registered {
             node: node.clone(),
             incarnation: 1,
-            is_member: self.cluster.node(node.id).is_some(),
+            is_member: self.cluster.node(node.id).is_some() || self.adopted.is_some(),
             reads_form: model::cluster::FORM,
         });
         Observation {
@@ -388,6 +388,64 @@ fn nothing_is_published_while_a_node_goes_by_a_newer_document() {
     expect![[r#"
         n3 goes by generation 9
         look again in 500 ms
+    "#]]
+    .assert_eq(&stage.play(9));
+}
+
+/// A node that joined after the backup was taken registered, and was named again in a document that is older than what it
+/// goes by.
+#[test]
+fn a_member_of_a_newer_document_is_not_taken_for_a_new_node() {
+    let mut stage = Stage::new(true);
+    stage.adopted = Some(9);
+    stage.silent.extend((1..=3).map(NodeId));
+    stage.registered.push(node(4));
+    expect![[r#"
+        ask n1 n2 n3
+        rest
+    "#]]
+    .assert_eq(&stage.play(9));
+}
+
+/// Its document was refused by the service, and tried again each second, before all other orders.
+#[test]
+fn an_order_whose_document_is_too_large_is_refused_and_the_next_one_is_carried_out() {
+    let mut stage = Stage::new(true);
+    let document_bytes_max = stage.cluster.document_bytes() + 100;
+    stage.machine = Headmaster::new(Options { admits: true, document_bytes_max });
+    let name = StoreName::new("orders").unwrap();
+    let store = Store { name, ..stage.cluster.stores[0].clone() };
+    stage.order(Order::CreateStore { store: Box::new(store) });
+    stage.order(Order::Weigh { node: NodeId(1), weight: model::Weight::new(200).unwrap() });
+    expect![[r#"
+        ask n1 n2 n3
+        answer 1: refused, too-large
+        publish 2: n1 n2 n3, settled, order 2
+        answer 2: NodeWeighs { node: NodeId(1), weight: Weight(200) }
+        rest
+    "#]]
+    .assert_eq(&stage.play(9));
+}
+
+/// The command said that nothing was changed.
+#[test]
+fn a_replacement_that_is_refused_half_way_leaves_the_node_gone() {
+    let mut stage = Stage::new(true);
+    stage.registered.push(node(4));
+    stage.play(9);
+    stage.registered.retain(|node| node.id != NodeId(3));
+    stage.silent.insert(NodeId(3));
+    stage.order(Order::Replace { node: NodeId(3), by: NodeId(4), consent: Consent::default() });
+    expect![[r#"
+        ask n1 n2 n4 for signs of n3
+        wait 500 ms to publish
+        publish 3: n1 n2 n3 (Leaving, gone) n4, settled, order 1
+    "#]]
+    .assert_eq(&stage.play(3));
+    stage.silent.insert(NodeId(4));
+    expect![[r#"
+        answer 1: refused, node-deaf
+        rest
     "#]]
     .assert_eq(&stage.play(9));
 }

@@ -103,7 +103,7 @@ pub(crate) async fn order(world: &World, client: &Client, order: Order) {
         let error = match client.order_artifacts(&order).await {
             Ok(_) => return,
             // What was not confirmed was done.
-            Err(ClientError::Refused { refusal })
+            Err(ClientError::Refused { refusal, .. })
                 if ["artifact-served", "artifact-not-greater", "store-exists"]
                     .contains(&&*refusal.code()) =>
             {

@@ -32,7 +32,7 @@ fields! {
 fields! {
     /// An order, and what came of it so far.
     pub struct OrderTold {
-        /// Its number.
+        /// Its number; 0 of one that the node has refused by itself.
         pub number: u64,
         /// `Option<model::order::Answer>` as JSON.
         pub json: Bytes,

@@ -44,7 +44,7 @@ async fn order_until_staged(client: &Client, order: &Order) -> Instant {
         let ordered = Instant::now();
         match client.order_artifacts(order).await {
             Ok(_) => return ordered,
-            Err(ClientError::Refused { refusal })
+            Err(ClientError::Refused { refusal, .. })
                 if refusal.code() == "not-staged" && begun.elapsed() < PATIENCE =>
             {
                 tokio::time::sleep(Duration::from_millis(10)).await;
