@@ -55,7 +55,7 @@ pub(crate) fn contents(segment: &[u8], index: Option<&[u8]>) -> Result<Vec<Found
         tokio::runtime::Builder::new_current_thread().build().expect("an executor needs no rights");
     let engine = executor.block_on(LogEngine::open(Arc::new(disk), "log", options, ports))?;
     let mut all = Vec::new();
-    for (partition, _) in engine.partitions() {
+    for storage::Held { partition, .. } in engine.partitions() {
         let mut after = None;
         for page in 0.. {
             assert!(page < PAGES_MAX, "a scan that never ends");

@@ -40,7 +40,8 @@ pub use self::moves::{Move, arrive};
 pub use self::restoring::{Restored, restored, restored_last};
 
 /// What a cluster's documents lie below, of the names at the top of its place. Everything else there is not its own.
-pub(crate) const OWN_NAMES: [&str; 7] = ["active", "balance", "config", "headmaster", "members", "plans", "wishes"];
+pub(crate) const OWN_NAMES: [&str; 7] =
+    ["active", "balance", "config", "headmaster", "members", "plans", "wishes"];
 
 /// Whether a name at the top of a cluster's place is that of its own documents.
 pub fn is_own(name: &str) -> bool {

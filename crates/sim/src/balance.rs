@@ -16,10 +16,10 @@ use std::time::Duration;
 
 use model::balance::{Mode, Policy};
 use model::plan::{Phase, PlanState, Planned, Size};
-use model::{Cluster, Consistency, Moment, Node, NodeId, PartitionId, Ring, Store, StoreName, WallMillis, Zone};
-use protocol::headmaster::{
-    Action, Again, Ask, Headmaster, Kept, Observation, Options, Registered, Said,
+use model::{
+    Cluster, Consistency, Moment, Node, NodeId, PartitionId, Ring, Store, StoreName, WallMillis, Zone,
 };
+use protocol::headmaster::{Action, Again, Ask, Headmaster, Kept, Observation, Options, Registered, Said};
 use protocol::rebalance::balancer::Weights;
 use protocol::rebalance::{Entered, NodeFacts};
 use protocol::report::{LoadReport, PartitionLoad, WorkDone};
@@ -138,14 +138,16 @@ impl World {
     fn new(seed: u64, weather: Weather) -> World {
         let mut dice = Dice::apart(seed, 32);
         let ids: Vec<NodeId> = (1..=weather.nodes).map(NodeId).collect();
-        let node = |id: NodeId| Node::new(id, Zone(format!("z{}", id.0 % 3)), format!("127.0.0.1:{}", id.0), None);
+        let node =
+            |id: NodeId| Node::new(id, Zone(format!("z{}", id.0 % 3)), format!("127.0.0.1:{}", id.0), None);
         let nodes: Vec<Node> = ids.iter().copied().map(node).collect();
         let members: Vec<_> = nodes.iter().map(|node| (node.id, node.zone.clone())).collect();
         let quorum = weather.replicas / 2 + 1;
         let numbers =
             Consistency { replicas: weather.replicas, reads_required: quorum, writes_required: quorum };
         let store = Store::new(StoreName::new("default").expect("well formed"), numbers).expect("they fit");
-        let ring = Ring::equal_slices_listing(weather.partitions, &members, usize::from(weather.replicas) + 2);
+        let ring =
+            Ring::equal_slices_listing(weather.partitions, &members, usize::from(weather.replicas) + 2);
         let ids_of_partitions: Vec<PartitionId> = ring.partitions().iter().map(|one| one.id).collect();
         let machine = |dice: &mut Dice| Machine {
             capacity: dice.between(500, 2000) as f64 / 1000.0,
@@ -272,7 +274,8 @@ impl World {
             let began = *self.entering.entry((node, one.id)).or_insert(self.now);
             let takes = Duration::from_secs_f64(self.bytes[&one.id] as f64 / COPIED_PER_SECOND as f64);
             let merged = self.cluster.stores.iter();
-            let merged = merged.map(|store| (store.name.clone(), one.nodes.iter().copied().collect())).collect();
+            let merged =
+                merged.map(|store| (store.name.clone(), one.nodes.iter().copied().collect())).collect();
             let whole = self.now >= began + takes;
             facts.entered.insert(one.id, Entered { incarnation, generation, whole, merged });
         }
@@ -356,8 +359,24 @@ impl World {
             *self.day.plans.last_mut().expect("a shift has begun") += 1;
             self.day.last_plan_s = (self.now - Duration::from_secs(1_000_000)).as_secs();
             if let Some(decision) = planned.plan.decision.clone() {
-                let moves: Vec<_> = planned.plan.change.moves().iter().map(|m| (m.partition.0, m.from.iter().map(|n| n.0).collect::<Vec<_>>(), m.to.iter().map(|n| n.0).collect::<Vec<_>>())).collect();
-                let truth: Vec<_> = self.demands().iter().map(|(n, d)| (n.0, (d / self.machines[n].capacity * 1000.0) as u64)).collect();
+                let moves: Vec<_> = planned
+                    .plan
+                    .change
+                    .moves()
+                    .iter()
+                    .map(|m| {
+                        (
+                            m.partition.0,
+                            m.from.iter().map(|n| n.0).collect::<Vec<_>>(),
+                            m.to.iter().map(|n| n.0).collect::<Vec<_>>(),
+                        )
+                    })
+                    .collect();
+                let truth: Vec<_> = self
+                    .demands()
+                    .iter()
+                    .map(|(n, d)| (n.0, (d / self.machines[n].capacity * 1000.0) as u64))
+                    .collect();
                 self.day.told.push(format!("   truth {truth:?} {moves:?}"));
                 self.day.told.push(format!(
                     "{} s: {} at {} of {}, {:?}, over {} ms: {} acts, then {}; lost {:?}",

@@ -64,11 +64,14 @@ pub fn broken(day: &Day, is_constant: bool) -> Option<String> {
 fn tell(days: &[Day]) {
     let sum = |of: fn(&Day) -> u64| days.iter().map(of).sum::<u64>();
     let shifts = days.iter().map(|day| day.plans.len() as u64).sum::<u64>().max(1);
-    let mut ends: Vec<f64> = days.iter().flat_map(|day| day.imbalance.iter().map(|(_, after)| *after)).collect();
-    let mut begins: Vec<f64> = days.iter().flat_map(|day| day.imbalance.iter().map(|(before, _)| *before)).collect();
+    let mut ends: Vec<f64> =
+        days.iter().flat_map(|day| day.imbalance.iter().map(|(_, after)| *after)).collect();
+    let mut begins: Vec<f64> =
+        days.iter().flat_map(|day| day.imbalance.iter().map(|(before, _)| *before)).collect();
     ends.sort_by(f64::total_cmp);
     begins.sort_by(f64::total_cmp);
-    let at = |sorted: &[f64], permille: usize| sorted.get(sorted.len() * permille / 1000).copied().unwrap_or(1.0);
+    let at =
+        |sorted: &[f64], permille: usize| sorted.get(sorted.len() * permille / 1000).copied().unwrap_or(1.0);
     println!(
         "{:.2} plans, {:.1} reorders and {:.2} copies a shift; {} returns, {} flips; largest over mean {:.2} (p90 {:.2}) when a \
          shift begins, {:.2} (p90 {:.2}) when it ends",

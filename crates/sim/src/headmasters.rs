@@ -23,7 +23,7 @@ use coordination::documents::{self, ReadError, orders, plans};
 use coordination::memory::MemorySession;
 use futures_util::future::{Either, select};
 use model::order::Order;
-use model::plan::{Consent, Phase, Planned, Wish};
+use model::plan::{Consent, Phase, Placed, Planned, Wish};
 use model::{Cluster, Moment, NodeId, Partition, PartitionId, Role, Weight};
 use parking_lot::Mutex;
 
@@ -234,6 +234,7 @@ fn wish(cluster: &Cluster, setup: &Setup, dice: &mut Dice) -> Wish {
         2..=3 => Wish::Drain { nodes: vec![node(dice)] },
         4 => Wish::Replace { node: node(dice), by: node(dice) },
         5..=6 if setup.reshapes => other_bounds(cluster, dice),
+        7 => reordered(cluster, dice),
         _ => {
             // One that holds gives way to one that does not; sometimes in all partitions of which that is so.
             let replicas = cluster.replicas_max();
@@ -250,6 +251,21 @@ fn wish(cluster: &Cluster, setup: &Setup, dice: &mut Dice) -> Wish {
             Wish::Move { partitions, from, to }
         }
     }
+}
+
+/// Other orders of lists, as the autopilot wishes them: two places trade.
+fn reordered(cluster: &Cluster, dice: &mut Dice) -> Wish {
+    let mut placed: Vec<Placed> = Vec::new();
+    for _ in 0..dice.between(1, 4) {
+        let partition = dice.pick(cluster.ring.partitions());
+        let mut replicas = cluster.replicas_in(&partition.nodes).to_vec();
+        let (one, other) = (dice.below(replicas.len() as u64), dice.below(replicas.len() as u64));
+        replicas.swap(one as usize, other as usize);
+        if placed.iter().all(|known| known.partition != partition.id) {
+            placed.push(Placed { partition: partition.id, replicas });
+        }
+    }
+    Wish::Balance { placed }
 }
 
 /// Other bounds of partitions: of few, so that there are never many.

@@ -83,7 +83,8 @@ impl<'a> Options<'a> {
             if !known.contains(&argument.as_str()) {
                 return Err(format!("unknown option {argument:?}"));
             }
-            if !["--verbose", "--bounds", "--numbers", "--pushes", "--constant"].contains(&argument.as_str()) {
+            if !["--verbose", "--bounds", "--numbers", "--pushes", "--constant"].contains(&argument.as_str())
+            {
                 arguments.next();
             }
         }

@@ -49,7 +49,9 @@ fn parse_subject(text: &str) -> Result<Subject, String> {
         Some(b'p') => number(&text[1..]).map(|id| Subject::Partition(PartitionId(id))),
         _ => text.parse().ok().map(Subject::Plan),
     };
-    found.ok_or_else(|| "expected a node such as n3, a partition such as p12, or the number of a plan".to_owned())
+    found.ok_or_else(|| {
+        "expected a node such as n3, a partition such as p12, or the number of a plan".to_owned()
+    })
 }
 
 fn parse_setting(text: &str) -> Result<(String, String), String> {
@@ -75,7 +77,7 @@ async fn change(shared: &Shared, change: PolicyChange) -> Result<ExitCode, CliEr
             print(shared.output, &json!({ "done": done }), || words::done(&done, plan));
             Ok(ExitCode::SUCCESS)
         }
-        answer => Err(orders::refused(&client, &order, &answer)),
+        answer => Err(orders::refused(&client, &order, &answer).await),
     }
 }
 
@@ -119,7 +121,10 @@ pub(crate) async fn why(shared: &Shared, arguments: WhyArguments) -> Result<Exit
 async fn find_plan(client: &client::Client, number: u64) -> Result<Planned, CliError> {
     let page = client.plan(PlanQuery { number: Some(number), ..PlanQuery::default() }).await?;
     page.plan.ok_or_else(|| {
-        CliError::Other(format!("there is no plan {number}; `{} plan history` lists those that are kept", program()))
+        CliError::Other(format!(
+            "there is no plan {number}; `{} plan history` lists those that are kept",
+            program()
+        ))
     })
 }
 
@@ -146,7 +151,9 @@ async fn plans_about(client: &client::Client, subject: Subject) -> Result<Vec<Pl
         let Some(planned) = client.plan(query).await?.plan else { continue };
         let concerns = planned.plan.change.moves().iter().any(|one| match subject {
             Subject::Partition(partition) => one.partition == partition,
-            Subject::Node(node) => one.from.contains(&node) != one.to.contains(&node) || place(one, node).is_some(),
+            Subject::Node(node) => {
+                one.from.contains(&node) != one.to.contains(&node) || place(one, node).is_some()
+            }
             Subject::Plan(number) => number == planned.number,
         });
         if concerns {
@@ -235,4 +242,3 @@ fn plan_text(planned: &Planned) -> String {
 fn full(decision: &Decision, planned: &Planned) -> String {
     words::decision(decision, planned.state.as_ref().and_then(|state| state.came_of.as_ref()))
 }
-

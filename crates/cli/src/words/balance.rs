@@ -1,8 +1,8 @@
 //! What the autopilot may do, what it thinks, and why it acted.
 
 use model::balance::{
-    Act, Came, CameOf, Decision, Excess, Implausible, Lost, LostBecause, Mode, NodeAt, Policy, Predicted, Says,
-    SettingError, Settings, Turned,
+    Act, Came, CameOf, Decision, Excess, Implausible, Lost, LostBecause, Mode, NodeAt, Policy, Predicted,
+    Says, SettingError, Settings, Turned,
 };
 
 use crate::output::{count, size, table};
@@ -41,12 +41,16 @@ pub(super) fn setting_refused(error: &SettingError) -> String {
 pub(crate) fn says(says: &Says, settings: &Settings) -> String {
     let Settings { over_mean, least, most, .. } = settings;
     match says {
-        Says::Off => "it is off; `tontine balance observe` lets it look, `tontine balance on` lets it act".to_owned(),
+        Says::Off => {
+            "it is off; `tontine balance observe` lets it look, `tontine balance on` lets it act".to_owned()
+        }
         Says::Gathers { seconds } => format!(
             "it has not seen enough yet: it looks for {seconds} s more, and begins anew whenever the ring changes"
         ),
         Says::PlanUnderWay { plan } => {
-            format!("plan {plan} is carried out, and nothing is decided meanwhile; `tontine plan show {plan}` says how far it is")
+            format!(
+                "plan {plan} is carried out, and nothing is decided meanwhile; `tontine plan show {plan}` says how far it is"
+            )
         }
         Says::PlanWaits { plan } => format!(
             "plan {plan} was created and not applied: for ten minutes nothing changes what it was computed from; apply it, or \
@@ -59,7 +63,9 @@ pub(crate) fn says(says: &Says, settings: &Settings) -> String {
             "{node} does not say how long its workers ran: its system does not count that (Linux does, in /proc); nothing is \
              decided without it"
         ),
-        Says::NotBelieved { node, what } => format!("what {node} says cannot be, so nothing is decided: {}", implausible(what)),
+        Says::NotBelieved { node, what } => {
+            format!("what {node} says cannot be, so nothing is decided: {}", implausible(what))
+        }
         Says::Balanced => format!(
             "all nodes are within the limits: none is above {over_mean}% of the mean and above {least}%, and none above {most}%"
         ),
@@ -71,14 +77,19 @@ pub(crate) fn says(says: &Says, settings: &Settings) -> String {
             "{node} is busy with requests of clients that it passes on to other nodes; they belong to no partition, so no move \
              changes that: let clients spread over all nodes"
         ),
-        Says::NothingHelps { node } => format!("{node} exceeds a limit, and nothing that was thought of may be done"),
+        Says::NothingHelps { node } => {
+            format!("{node} exceeds a limit, and nothing that was thought of may be done")
+        }
         Says::AllFull => format!(
             "every node is above {most}% of what it can carry: no move helps; add a node, with `tontine node add` and then \
              `tontine plan create spread`"
         ),
         Says::Would { decision } => format!("if it were on, it would act: {}", in_short(decision)),
         Says::Quiet { hours, decision } => {
-            format!("it only observes in the hours {hours} (UTC); otherwise it would act: {}", in_short(decision))
+            format!(
+                "it only observes in the hours {hours} (UTC); otherwise it would act: {}",
+                in_short(decision)
+            )
         }
         Says::Acts { plan } => format!("it acts: `tontine balance why {plan}` says why"),
     }
@@ -89,11 +100,9 @@ fn implausible(what: &Implausible) -> String {
         Implausible::Clock { its_ms, ours_ms } => {
             format!("by its clock {its_ms} ms have passed, by the headmaster's {ours_ms} ms")
         }
-        Implausible::Ran { ran, workers } => format!(
-            "its workers ran for {} processors, and are {}",
-            thousandths(*ran),
-            thousandths(*workers)
-        ),
+        Implausible::Ran { ran, workers } => {
+            format!("its workers ran for {} processors, and are {}", thousandths(*ran), thousandths(*workers))
+        }
         Implausible::Cost { permille } => {
             format!("an operation costs it {} of what it costs the median of nodes", percent(*permille))
         }
@@ -128,7 +137,11 @@ fn expected(predicted: &Predicted) -> String {
         0 => "no byte is copied".to_owned(),
         bytes => format!("at most {} are copied, in about {seconds} s", size(*bytes)),
     };
-    format!("then the busiest node is at {} ({} of the mean); {cost}", percent(*largest), percent(*largest_over_mean))
+    format!(
+        "then the busiest node is at {} ({} of the mean); {cost}",
+        percent(*largest),
+        percent(*largest_over_mean)
+    )
 }
 
 /// A decision in full, with what came of it.
@@ -152,7 +165,11 @@ pub(crate) fn decision(decision: &Decision, came_of: Option<&CameOf>) -> String 
 
 fn outcome(came_of: &CameOf) -> String {
     let CameOf { came, largest, largest_over_mean, .. } = came_of;
-    let at = format!("the busiest node was at {} ({} of the mean)", percent(*largest), percent(*largest_over_mean));
+    let at = format!(
+        "the busiest node was at {} ({} of the mean)",
+        percent(*largest),
+        percent(*largest_over_mean)
+    );
     match came {
         Came::AsPredicted => format!("as predicted: {at}"),
         Came::Less => format!("better than before, less than predicted: {at}"),
@@ -166,7 +183,11 @@ pub(crate) fn nodes(seen: &[NodeAt]) -> String {
     if seen.is_empty() {
         return String::new();
     }
-    let mut rows = vec![["NODE", "CARRIES", "PARTITIONS", "BESIDE", "USED", "NOISE", "DISK", "AGE"].map(str::to_owned).to_vec()];
+    let mut rows = vec![
+        ["NODE", "CARRIES", "PARTITIONS", "BESIDE", "USED", "NOISE", "DISK", "AGE"]
+            .map(str::to_owned)
+            .to_vec(),
+    ];
     rows.extend(seen.iter().map(|at| {
         vec![
             at.node.to_string(),
@@ -179,7 +200,10 @@ pub(crate) fn nodes(seen: &[NodeAt]) -> String {
             format!("{:.1} s", at.age_ms as f64 / 1000.0),
         ]
     }));
-    format!("{}\ncarries, partitions and beside are processors; beside is work that no move changes\n", table(&rows))
+    format!(
+        "{}\ncarries, partitions and beside are processors; beside is work that no move changes\n",
+        table(&rows)
+    )
 }
 
 /// Why candidates were not taken.

@@ -13,8 +13,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use coordination::documents::{
-    ActiveNode, Move, PublishError, ReadError, active_nodes_now, orders, plans, publish_cluster,
-    balance, read_cluster, read_member, watch_cluster,
+    ActiveNode, Move, PublishError, ReadError, active_nodes_now, balance, orders, plans, publish_cluster,
+    read_cluster, read_member, watch_cluster,
 };
 use coordination::{CoordinationError, CoordinationService, DOCUMENT_BYTES_MAX, Document};
 use futures_util::future::{Either, select};

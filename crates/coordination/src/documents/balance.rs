@@ -37,7 +37,10 @@ pub async fn read_policy(service: &dyn CoordinationService) -> Result<Option<(Po
 ///
 /// # Errors
 /// What the service refuses; after [`CoordinationError::Indeterminate`] it may be written.
-pub async fn write_policy(service: &dyn CoordinationService, policy: &Policy) -> Result<(), CoordinationError> {
+pub async fn write_policy(
+    service: &dyn CoordinationService,
+    policy: &Policy,
+) -> Result<(), CoordinationError> {
     write(service, &policy_path(), policy).await
 }
 
@@ -45,7 +48,10 @@ pub async fn write_policy(service: &dyn CoordinationService, policy: &Policy) ->
 ///
 /// # Errors
 /// As [`write_policy`].
-pub async fn found_policy(service: &dyn CoordinationService, policy: &Policy) -> Result<(), CoordinationError> {
+pub async fn found_policy(
+    service: &dyn CoordinationService,
+    policy: &Policy,
+) -> Result<(), CoordinationError> {
     let path = policy_path();
     create_parents(service, &path).await?;
     match replace(service, &path, encode(policy), None).await {

@@ -43,7 +43,11 @@ impl Hours {
     /// Whether a time, in milliseconds since 1970, lies in them.
     pub fn hold(self, wall_ms: u64) -> bool {
         let hour = (wall_ms / 3_600_000 % 24) as u8;
-        if self.from <= self.to { (self.from..self.to).contains(&hour) } else { hour >= self.from || hour < self.to }
+        if self.from <= self.to {
+            (self.from..self.to).contains(&hour)
+        } else {
+            hour >= self.from || hour < self.to
+        }
     }
 }
 
@@ -127,9 +131,8 @@ pub enum SettingError {
 
 impl Settings {
     /// The names of all settings.
-    pub const NAMES: [&'static str; 9] = [
-        "over-mean", "aim", "least", "most", "residence-s", "rest-s", "disk-full", "disk-gives", "quiet",
-    ];
+    pub const NAMES: [&'static str; 9] =
+        ["over-mean", "aim", "least", "most", "residence-s", "rest-s", "disk-full", "disk-gives", "quiet"];
 
     /// The value of a setting, as it is set.
     pub fn get(&self, name: &str) -> Option<String> {
@@ -145,7 +148,8 @@ impl Settings {
     /// When there is no such setting, or it does not take the value.
     pub fn with(&self, name: &str, value: &str) -> Result<Settings, SettingError> {
         let mut next = self.clone();
-        let refused = |takes: String| SettingError::Value { name: name.to_owned(), value: value.to_owned(), takes };
+        let refused =
+            |takes: String| SettingError::Value { name: name.to_owned(), value: value.to_owned(), takes };
         if name == "quiet" {
             next.quiet = match value {
                 "none" => None,
@@ -158,7 +162,11 @@ impl Settings {
         let (least, most) = bounds(name);
         let takes = || format!("a whole number from {least} to {most}");
         let slot = next.number(name).ok_or_else(|| SettingError::Unknown { name: name.to_owned() })?;
-        *slot = value.parse().ok().filter(|given| (least..=most).contains(given)).ok_or_else(|| refused(takes()))?;
+        *slot = value
+            .parse()
+            .ok()
+            .filter(|given| (least..=most).contains(given))
+            .ok_or_else(|| refused(takes()))?;
         next.check().map_err(refused)?;
         Ok(next)
     }
@@ -169,7 +177,10 @@ impl Settings {
     /// What would have to be so.
     pub fn check(&self) -> Result<(), String> {
         if self.aim >= self.over_mean {
-            return Err(format!("a number such that aim ({}) is below over-mean ({})", self.aim, self.over_mean));
+            return Err(format!(
+                "a number such that aim ({}) is below over-mean ({})",
+                self.aim, self.over_mean
+            ));
         }
         if self.least >= self.most {
             return Err(format!("a number such that least ({}) is below most ({})", self.least, self.most));
@@ -292,7 +303,9 @@ mod tests {
         assert_eq!(settings.with("aim", "110").unwrap().aim, 110);
         assert_eq!(settings.with("quiet", "22-6").unwrap().get("quiet").as_deref(), Some("22-6"));
         assert!(matches!(settings.with("speed", "9"), Err(SettingError::Unknown { .. })));
-        for (name, value) in [("aim", "120"), ("least", "80"), ("most", "101"), ("quiet", "7-7"), ("rest-s", "x")] {
+        for (name, value) in
+            [("aim", "120"), ("least", "80"), ("most", "101"), ("quiet", "7-7"), ("rest-s", "x")]
+        {
             assert!(matches!(settings.with(name, value), Err(SettingError::Value { .. })), "{name}={value}");
         }
     }

@@ -175,7 +175,8 @@ impl Planned {
 
     /// Whether the autopilot made it, and nobody has said yet what came of it.
     pub fn awaits_outcome(&self) -> bool {
-        let ended = self.state.as_ref().is_some_and(|state| state.phase == Phase::Done && state.came_of.is_none());
+        let ended =
+            self.state.as_ref().is_some_and(|state| state.phase == Phase::Done && state.came_of.is_none());
         ended && self.plan.decision.is_some()
     }
 

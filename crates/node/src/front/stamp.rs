@@ -205,7 +205,8 @@ impl Orders<'_> {
         let place = |key: &KeyIndex| view.partition(&self.orders[key.position()].0).0;
         let since = errand.keys.iter().map(|key| view.accepted_since(store, place(key).partition)).max()?;
         (since > judged).then(|| {
-            let detail = "the replicas of the key changed after its condition was judged: nothing was written";
+            let detail =
+                "the replicas of the key changed after its condition was judged: nothing was written";
             Failure::new(ErrorCode::Obsolete, detail)
         })
     }

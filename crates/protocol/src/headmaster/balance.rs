@@ -264,7 +264,13 @@ impl Headmaster {
     }
 
     /// Writes what it thinks, when that is something else than before; not too often.
-    fn tell(&mut self, seen: &Observation, policy: &Policy, says: Says, finding: Option<Finding>) -> Option<Step> {
+    fn tell(
+        &mut self,
+        seen: &Observation,
+        policy: &Policy,
+        says: Says,
+        finding: Option<Finding>,
+    ) -> Option<Step> {
         let verdict = Verdict {
             at_ms: seen.wall.0,
             mode: policy.mode,
@@ -383,8 +389,11 @@ fn misjudged(seen: &Observation, policy: &Policy) -> Option<Step> {
         _ => None,
     });
     let known = came.filter(|(_, came)| *came != Came::Unknown);
-    let worse: Vec<u64> =
-        known.take(WORSE_MAX).take_while(|(_, came)| *came == Came::Worse).map(|(number, _)| number).collect();
+    let worse: Vec<u64> = known
+        .take(WORSE_MAX)
+        .take_while(|(_, came)| *came == Came::Worse)
+        .map(|(number, _)| number)
+        .collect();
     if worse.len() < WORSE_MAX {
         return None;
     }
@@ -402,7 +411,8 @@ fn fingerprint(cluster: &Cluster) -> u64 {
         partition.coming.as_ref().map(|coming| &coming.nodes).hash(&mut hasher);
     }
     for node in &cluster.nodes {
-        (node.id, node.weight.get(), node.role == Role::Serving, node.role == Role::Leaving).hash(&mut hasher);
+        (node.id, node.weight.get(), node.role == Role::Serving, node.role == Role::Leaving)
+            .hash(&mut hasher);
     }
     for store in &cluster.stores {
         store.name.as_str().hash(&mut hasher);

@@ -22,7 +22,11 @@ fn load(stage: &Stage, node: NodeId, gets: impl Fn(PartitionId) -> f64, beside: 
     let partitions: Vec<PartitionLoad> = headed
         .map(|one| {
             let gets = (gets(one.id) * seconds) as u64;
-            PartitionLoad { partition: one.id, work: WorkDone { gets, ..WorkDone::default() }, bytes: 1 << 20 }
+            PartitionLoad {
+                partition: one.id,
+                work: WorkDone { gets, ..WorkDone::default() },
+                bytes: 1 << 20,
+            }
         })
         .collect();
     let gets: u64 = partitions.iter().map(|load| load.work.gets).sum();
@@ -42,7 +46,8 @@ fn load(stage: &Stage, node: NodeId, gets: impl Fn(PartitionId) -> f64, beside: 
 fn lopsided() -> Stage {
     let mut stage = Stage::of(cluster(24, &["a"; 3], 3, 1), false);
     stage.policy = Policy::founded(0);
-    stage.loads = |stage, node| Some(load(stage, node, |_| if node == NodeId(1) { 800.0 } else { 200.0 }, 0.0));
+    stage.loads =
+        |stage, node| Some(load(stage, node, |_| if node == NodeId(1) { 800.0 } else { 200.0 }, 0.0));
     stage
 }
 
@@ -137,7 +142,11 @@ fn must_not_4_nothing_is_decided_by_a_word_that_is_missing_late_or_cannot_be() {
     };
     assert_eq!(seconds(&mut stage, 120), "");
     let lies = Says::NotBelieved { node: NodeId(2), what: Implausible::Cost { permille: 100 } };
-    assert!(matches!(says(&stage), Says::NotBelieved { node: NodeId(2), .. }), "{:?} is not {lies:?}", says(&stage));
+    assert!(
+        matches!(says(&stage), Says::NotBelieved { node: NodeId(2), .. }),
+        "{:?} is not {lies:?}",
+        says(&stage)
+    );
 
     // Its clock runs ten times as fast, or not at all.
     for pace in [10, 0] {
@@ -156,7 +165,10 @@ fn must_not_4_nothing_is_decided_by_a_word_that_is_missing_late_or_cannot_be() {
         };
         assert_eq!(seconds(&mut stage, 120), "");
         let said = says(&stage);
-        assert!(matches!(said, Says::NotBelieved { node: NodeId(1), what: Implausible::Clock { .. } }), "{said:?}");
+        assert!(
+            matches!(said, Says::NotBelieved { node: NodeId(1), what: Implausible::Clock { .. } }),
+            "{said:?}"
+        );
     }
 
     // Its system does not count.
@@ -220,9 +232,7 @@ fn must_not_9_a_headmaster_that_ends_between_deciding_and_applying_acts_once() {
 #[test]
 fn must_not_10_where_all_nodes_are_over_their_limit_it_says_so_and_moves_nothing() {
     let mut stage = lopsided();
-    stage.loads = |stage, node| {
-        Some(load(stage, node, |_| 1080.0 + 25.0 * f64::from(node.0), 0.0))
-    };
+    stage.loads = |stage, node| Some(load(stage, node, |_| 1080.0 + 25.0 * f64::from(node.0), 0.0));
     assert_eq!(seconds(&mut stage, 600), "");
     assert_eq!(says(&stage), Says::AllFull);
 }
@@ -233,7 +243,10 @@ fn a_policy_is_changed_by_order_and_nonsense_is_refused() {
     stage.policy.mode = Mode::Observe;
     let set = |settings: &[(&str, &str)]| Order::Balance {
         change: PolicyChange::Set {
-            settings: settings.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
+            settings: settings
+                .iter()
+                .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+                .collect(),
         },
     };
     stage.order(set(&[("aim", "110"), ("quiet", "22-6")]));
@@ -243,9 +256,15 @@ fn a_policy_is_changed_by_order_and_nonsense_is_refused() {
     stage.order(Order::Balance { change: PolicyChange::Mode { mode: Mode::On } });
     let told = seconds(&mut stage, 3);
     let lines: Vec<&str> = told.lines().map(|line| line.split(' ').take(4).last().unwrap_or("")).collect();
-    assert!(told.contains("answer 2: refused, setting") && told.contains("answer 3: refused, setting"), "{told}");
+    assert!(
+        told.contains("answer 2: refused, setting") && told.contains("answer 3: refused, setting"),
+        "{told}"
+    );
     assert_eq!(told.matches("policy ").count(), 2, "{lines:?}");
     assert_eq!((stage.policy.settings.aim, stage.policy.settings.over_mean), (110, 115));
     assert_eq!(stage.policy.mode, Mode::On);
-    assert!(told.contains(&format!("{:?}", Done::PolicyStands { policy: Box::new(stage.policy.clone()) })), "{told}");
+    assert!(
+        told.contains(&format!("{:?}", Done::PolicyStands { policy: Box::new(stage.policy.clone()) })),
+        "{told}"
+    );
 }

@@ -2,6 +2,7 @@
 
 mod antientropy;
 mod artifacts;
+mod balance;
 mod collection;
 mod convictions;
 mod deletes;

@@ -167,13 +167,17 @@ impl<'a> Loads<'a> {
     }
 
     pub(super) fn busiest(&self) -> Option<(NodeId, &NodeLoad)> {
-        let by = |a: &(&NodeId, &NodeLoad), b: &(&NodeId, &NodeLoad)| a.1.utilisation().total_cmp(&b.1.utilisation());
+        let by = |a: &(&NodeId, &NodeLoad), b: &(&NodeId, &NodeLoad)| {
+            a.1.utilisation().total_cmp(&b.1.utilisation())
+        };
         self.nodes.iter().max_by(by).map(|(id, node)| (*id, node))
     }
 
     /// The busiest node of which less than half of the work is for partitions.
     pub(super) fn most_beside(&self) -> Option<(NodeId, &NodeLoad)> {
-        let by = |a: &(&NodeId, &NodeLoad), b: &(&NodeId, &NodeLoad)| a.1.total_share().total_cmp(&b.1.total_share());
+        let by = |a: &(&NodeId, &NodeLoad), b: &(&NodeId, &NodeLoad)| {
+            a.1.total_share().total_cmp(&b.1.total_share())
+        };
         let (id, node) = self.nodes.iter().max_by(by)?;
         (node.beside > node.load).then_some((*id, node))
     }
@@ -225,7 +229,8 @@ impl Measured<'_> {
             self.before.partitions.iter().map(|load| (load.partition, load.work)).collect();
         let done = |load: &PartitionLoad| {
             // One that was not told before is known from the next report on.
-            let work = before.get(&load.partition).map_or(WorkDone::default(), |earlier| load.work.since(*earlier));
+            let work =
+                before.get(&load.partition).map_or(WorkDone::default(), |earlier| load.work.since(*earlier));
             (load.partition, (weights.of(work) / 1e6 / self.seconds(), load.bytes))
         };
         self.last.partitions.iter().map(done).collect()

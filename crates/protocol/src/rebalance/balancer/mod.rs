@@ -81,7 +81,8 @@ pub fn find(cluster: &Cluster, loads: &Loads<'_>, history: &History, settings: &
         return nothing(quiet(loads, settings));
     }
     let most = f64::from(settings.most) / 100.0;
-    if over.iter().all(|(_, excess)| *excess != Excess::Disk) && loads.nodes.values().all(|node| node.utilisation() > most)
+    if over.iter().all(|(_, excess)| *excess != Excess::Disk)
+        && loads.nodes.values().all(|node| node.utilisation() > most)
     {
         return nothing(Says::AllFull);
     }
@@ -122,7 +123,9 @@ fn exceeding(loads: &Loads<'_>, settings: &Settings) -> Vec<(NodeId, Excess)> {
         let sure = utilisation - node.deviation * node.deviations * SURE;
         if node.disk_share().is_some_and(|disk| disk > share(settings.disk_gives)) {
             Some(Excess::Disk)
-        } else if sure > share(settings.most) && utilisation > loads.mean() * share(settings.aim).max(loads.least_excess) {
+        } else if sure > share(settings.most)
+            && utilisation > loads.mean() * share(settings.aim).max(loads.least_excess)
+        {
             Some(Excess::Most)
         } else {
             (sure > limit).then_some(Excess::Mean)

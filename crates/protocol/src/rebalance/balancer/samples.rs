@@ -117,8 +117,12 @@ impl Samples {
     /// # Errors
     /// Why nothing can be said: a member is silent, says what cannot be, or not enough was said yet.
     pub fn loads(&self, cluster: &Cluster, now: Moment) -> Result<Vec<Loads<'_>>, Says> {
-        let members: BTreeSet<NodeId> =
-            cluster.nodes.iter().filter(|node| node.role != Role::Standby || holds(cluster, node.id)).map(|node| node.id).collect();
+        let members: BTreeSet<NodeId> = cluster
+            .nodes
+            .iter()
+            .filter(|node| node.role != Role::Standby || holds(cluster, node.id))
+            .map(|node| node.id)
+            .collect();
         if members.is_empty() {
             return Err(Says::Gathers { seconds: 0 });
         }
@@ -213,7 +217,8 @@ impl Line {
             return None;
         }
         let steps = self.reports.range(first..);
-        let steps: Vec<f64> = steps.clone().zip(steps.skip(1)).filter_map(|((_, a), (_, b))| ran(b, a)).collect();
+        let steps: Vec<f64> =
+            steps.clone().zip(steps.skip(1)).filter_map(|((_, a), (_, b))| ran(b, a)).collect();
         // What bounds the process bounds it at once, whatever was measured before.
         let capacity = self.capacity?.min(last.processors).max(0.01);
         Some(Measured { node, age: now.since(*last_at), before, last, steps, capacity })
@@ -249,8 +254,7 @@ fn implausible(report: &LoadReport, before: &LoadReport, ours: Duration) -> Opti
     }
     let ran = ran(report, before)?;
     let workers = f64::from(report.workers);
-    (ran > workers * 1.2 + 0.05)
-        .then(|| Implausible::Ran { ran: permille(ran), workers: permille(workers) })
+    (ran > workers * 1.2 + 0.05).then(|| Implausible::Ran { ran: permille(ran), workers: permille(workers) })
 }
 
 /// The middle one.

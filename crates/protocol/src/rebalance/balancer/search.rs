@@ -148,12 +148,12 @@ impl Search<'_> {
         let aim = mean(&self.nodes) * f64::from(self.settings.aim) / 100.0;
         let gives = f64::from(self.settings.disk_gives) / 100.0;
         let mut disks = left.clone().filter(|(_, excess)| *excess == Excess::Disk);
-        if let Some(found) = disks.find(|(node, _)| self.nodes[node].disk_share().is_some_and(|d| d > gives)) {
+        if let Some(found) = disks.find(|(node, _)| self.nodes[node].disk_share().is_some_and(|d| d > gives))
+        {
             return Some(*found);
         }
-        let busy = left.filter(|(node, excess)| {
-            *excess != Excess::Disk && self.nodes[node].utilisation() > aim
-        });
+        let busy =
+            left.filter(|(node, excess)| *excess != Excess::Disk && self.nodes[node].utilisation() > aim);
         busy.max_by(|a, b| {
             let at = |node: &NodeId| self.nodes[node].utilisation();
             at(&a.0).total_cmp(&at(&b.0))
@@ -166,7 +166,8 @@ impl Search<'_> {
         let mut held: Vec<(PartitionId, usize, f64)> = Vec::new();
         for (partition, places) in &self.places {
             if let Some(place) = places.iter().position(|(held_by, _)| *held_by == node) {
-                let weight = if excess == Excess::Disk { self.bytes[partition] as f64 } else { places[place].1 };
+                let weight =
+                    if excess == Excess::Disk { self.bytes[partition] as f64 } else { places[place].1 };
                 if weight > 0.0 && !self.taken.contains(partition) {
                     held.push((*partition, place, weight));
                 }
@@ -240,7 +241,13 @@ impl Search<'_> {
     }
 
     /// Another node in the place of this one.
-    fn copies(&self, node: NodeId, partition: PartitionId, place: usize, targets: &[NodeId]) -> Vec<Candidate> {
+    fn copies(
+        &self,
+        node: NodeId,
+        partition: PartitionId,
+        place: usize,
+        targets: &[NodeId],
+    ) -> Vec<Candidate> {
         let places = &self.places[&partition];
         let free = targets.iter().filter(|target| !places.iter().any(|(held_by, _)| held_by == *target));
         let candidate = |&target: &NodeId| {
@@ -255,7 +262,8 @@ impl Search<'_> {
 
     /// Nodes that may take a copy, those first that have most to spare.
     fn targets(&self) -> Vec<NodeId> {
-        let serves = |node: &&NodeId| self.cluster.node(**node).is_some_and(|entry| entry.role == Role::Serving);
+        let serves =
+            |node: &&NodeId| self.cluster.node(**node).is_some_and(|entry| entry.role == Role::Serving);
         let mut targets: Vec<NodeId> = self.nodes.keys().filter(serves).copied().collect();
         targets.sort_by(|a, b| {
             let at = |node: &NodeId| self.nodes[node].utilisation();
@@ -296,7 +304,9 @@ impl Search<'_> {
         let Candidate { act, change: [(source, _), (target, rises)], bytes, .. } = candidate;
         let id = act.partition();
         let now = self.history.now_ms;
-        let rested = |last: Option<&u64>, seconds: f64| last.is_none_or(|&at| now.saturating_sub(at) as f64 >= seconds * 1000.0);
+        let rested = |last: Option<&u64>, seconds: f64| {
+            last.is_none_or(|&at| now.saturating_sub(at) as f64 >= seconds * 1000.0)
+        };
         let copied = rested(self.history.copied.get(&id), self.residence(self.bytes[&id]));
         let ordered = rested(self.history.reordered.get(&id), f64::from(self.settings.rest_s));
         let partition = self.cluster.ring.get(id);
@@ -311,7 +321,8 @@ impl Search<'_> {
             return Some(LostBecause::Zones);
         }
         let node = |id: &NodeId| &self.nodes[id];
-        let (before, after) = (node(source).utilisation(), (node(target).load + rises) / node(target).capacity);
+        let (before, after) =
+            (node(source).utilisation(), (node(target).load + rises) / node(target).capacity);
         if excess == Excess::Disk {
             let most = f64::from(self.settings.most) / 100.0;
             return (after > most).then_some(LostBecause::TargetAsBusy);

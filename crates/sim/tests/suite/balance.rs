@@ -1,0 +1,41 @@
+//! Days of load under the autopilot: what must not happen, played for hours on a few seeds. `sim balance` plays more.
+
+use std::time::Duration;
+
+use model::balance::Mode;
+use sim::balance::{Weather, play};
+
+/// Hours that a day has here.
+const HOURS: u64 = 7;
+
+fn short(seed: u64) -> Weather {
+    Weather { lasts: Duration::from_secs(HOURS * 3600), ..Weather::of_seed(seed) }
+}
+
+#[test]
+fn must_not_1_constant_noisy_load_moves_partitions_for_ever() {
+    for seed in [3, 5] {
+        let day = play(seed, Weather { shifts: None, succession: None, ..short(seed) });
+        // What a batch may do is bounded, so it takes some; then noise alone is left, and moves next to nothing.
+        assert!(day.most() <= 8, "seed {seed}: {day:?}");
+        assert_eq!((day.returns, day.flips, day.mode), (0, 0, Mode::On), "seed {seed}");
+        let (before, after) = day.imbalance[0];
+        assert!(after <= before.min(1.3), "seed {seed}: {before} to {after}");
+    }
+}
+
+#[test]
+fn must_not_2_a_partition_returns_to_a_node_within_its_residence_time() {
+    for seed in [1, 2] {
+        let day = play(seed, short(seed));
+        assert_eq!((day.returns, day.flips), (0, 0), "seed {seed}: {day:?}");
+        assert!(day.copies + day.reorders > 0, "seed {seed} shows nothing");
+    }
+}
+
+#[test]
+fn must_not_9_headmasters_that_end_in_the_middle_of_what_they_do_move_no_more() {
+    let weather = Weather { succession: Some(Duration::from_secs(97)), ..short(4) };
+    let day = play(4, weather);
+    assert_eq!((day.returns, day.flips), (0, 0), "{day:?}");
+}
