@@ -203,7 +203,7 @@ impl World {
         let readers = usize::from(self.weather.replicas / 2 + 1);
         let gets = if place < readers { rate * GETS } else { 0.0 };
         let puts = rate * (1.0 - GETS);
-        [gets, puts, if place == 0 { puts } else { 0.0 }]
+        if place == 0 { [gets, 0.0, puts] } else { [gets, puts, 0.0] }
     }
 
     fn places(&self) -> impl Iterator<Item = (PartitionId, NodeId, [f64; 3])> + '_ {

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use client::PlanQuery;
-use model::balance::{Decision, Mode, Policy, PolicyChange};
+use model::balance::{Decision, Mode, Policy, PolicyChange, Says};
 use model::order::{Answer, Balancing, Order};
 use model::plan::Planned;
 use model::{Cluster, NodeId, PartitionId};
@@ -102,7 +102,9 @@ pub(crate) async fn why(shared: &Shared, arguments: WhyArguments) -> Result<Exit
             plans_about(&client, subject).await?
         }
     };
-    let policy = balancing.policy.clone().unwrap_or_else(Policy::unknown);
+    let unread = balancing.verdict.as_ref().filter(|verdict| verdict.policy_unread.is_some());
+    let unknown = Policy { mode: unread.map_or(Mode::Observe, |verdict| verdict.mode), ..Policy::unknown() };
+    let policy = balancing.policy.clone().unwrap_or(unknown);
     let document = json!({
         "policy": policy,
         "verdict": balancing.verdict,
@@ -176,6 +178,10 @@ fn place(one: &model::plan::Move, node: NodeId) -> Option<(usize, usize)> {
 fn standing(policy: &Policy, balancing: &Balancing) -> String {
     let mut text = format!("{}\n", words::policy(policy));
     text.push_str(&format!("settings: {}\n", words::settings(&policy.settings)));
+    if policy.mode == Mode::Off {
+        text.push_str(&format!("\n{}\n", words::says(&Says::Off, &policy.settings)));
+        return text;
+    }
     let Some(verdict) = &balancing.verdict else {
         text.push_str("it has said nothing yet; a headmaster must run, see `tontine doctor`\n");
         return text;

@@ -73,6 +73,10 @@ pub(crate) fn says(says: &Says, settings: &Settings) -> String {
             "{node} is the busiest, above {over_mean}% of the mean, but not above {least}% of what it can carry; \
              `tontine balance set least=N` changes that"
         ),
+        Says::Unsure { node } => format!(
+            "{node} is the busiest, above {over_mean}% of the mean, but noise could make it seem so: it looks for up to five \
+             minutes"
+        ),
         Says::Coordinates { node } => format!(
             "{node} is busy with requests of clients that it passes on to other nodes; they belong to no partition, so no move \
              changes that: let clients spread over all nodes"

@@ -142,11 +142,24 @@ impl Settings {
         self.clone().number(name).map(|number| number.to_string())
     }
 
-    /// With another value for one of them.
+    /// With other values for some of them.
     ///
     /// # Errors
-    /// When there is no such setting, or it does not take the value.
-    pub fn with(&self, name: &str, value: &str) -> Result<Settings, SettingError> {
+    /// When there is no such setting, it does not take the value, or they do not hold together.
+    pub fn with(&self, values: &[(String, String)]) -> Result<Settings, SettingError> {
+        let mut next = self.clone();
+        for (name, value) in values {
+            next = next.with_one(name, value)?;
+        }
+        let last = |takes| {
+            let (name, value) = values.last().cloned().unwrap_or_default();
+            SettingError::Value { name, value, takes }
+        };
+        next.check().map_err(last)?;
+        Ok(next)
+    }
+
+    fn with_one(&self, name: &str, value: &str) -> Result<Settings, SettingError> {
         let mut next = self.clone();
         let refused =
             |takes: String| SettingError::Value { name: name.to_owned(), value: value.to_owned(), takes };
@@ -167,7 +180,6 @@ impl Settings {
             .ok()
             .filter(|given| (least..=most).contains(given))
             .ok_or_else(|| refused(takes()))?;
-        next.check().map_err(refused)?;
         Ok(next)
     }
 
@@ -296,17 +308,22 @@ mod tests {
     fn settings_are_set_by_name_within_bounds_and_hold_together() {
         let settings = Settings::default();
         assert_eq!(settings.check(), Ok(()));
+        let with = |all: &[(&str, &str)]| {
+            let owned: Vec<_> =
+                all.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+            settings.with(&owned)
+        };
         for name in Settings::NAMES {
             let value = settings.get(name).unwrap();
-            assert_eq!(settings.with(name, &value).as_ref(), Ok(&settings), "{name}");
+            assert_eq!(with(&[(name, &value)]).as_ref(), Ok(&settings), "{name}");
         }
-        assert_eq!(settings.with("aim", "110").unwrap().aim, 110);
-        assert_eq!(settings.with("quiet", "22-6").unwrap().get("quiet").as_deref(), Some("22-6"));
-        assert!(matches!(settings.with("speed", "9"), Err(SettingError::Unknown { .. })));
+        assert_eq!(with(&[("aim", "120"), ("over-mean", "130")]).unwrap().aim, 120);
+        assert_eq!(with(&[("quiet", "22-6")]).unwrap().get("quiet").as_deref(), Some("22-6"));
+        assert!(matches!(with(&[("speed", "9")]), Err(SettingError::Unknown { .. })));
         for (name, value) in
             [("aim", "120"), ("least", "80"), ("most", "101"), ("quiet", "7-7"), ("rest-s", "x")]
         {
-            assert!(matches!(settings.with(name, value), Err(SettingError::Value { .. })), "{name}={value}");
+            assert!(matches!(with(&[(name, value)]), Err(SettingError::Value { .. })), "{name}={value}");
         }
     }
 

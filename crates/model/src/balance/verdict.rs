@@ -78,6 +78,12 @@ pub enum Says {
         /// The node.
         node: NodeId,
     },
+    /// The busiest node is above the mean by more than is allowed, but noise could make it seem so: it is looked at for
+    /// longer.
+    Unsure {
+        /// The node.
+        node: NodeId,
+    },
     /// A node is busy with what belongs to no partition: requests of clients that it passes on. No move changes that.
     Coordinates {
         /// The node.
@@ -122,6 +128,7 @@ impl Says {
             Says::NotBelieved { .. } => "not-believed",
             Says::Balanced => "balanced",
             Says::Idle { .. } => "idle",
+            Says::Unsure { .. } => "unsure",
             Says::Coordinates { .. } => "coordinates",
             Says::NothingHelps { .. } => "nothing-helps",
             Says::AllFull => "all-full",
@@ -138,6 +145,7 @@ impl Says {
             | Says::NoFigures { node }
             | Says::NotBelieved { node, .. }
             | Says::Idle { node }
+            | Says::Unsure { node }
             | Says::Coordinates { node }
             | Says::NothingHelps { node } => Some(*node),
             _ => None,

@@ -258,6 +258,11 @@ impl Front {
         self.write_judged(store, (key, order), options, (entry, None)).await
     }
 
+    /// The generation of the document that this node goes by.
+    pub fn generation(&self) -> Generation {
+        self.replica.view().generation()
+    }
+
     /// As [`Front::write`], of a condition that was judged here under a document of this generation.
     pub(crate) async fn write_judged(
         &self,

@@ -30,6 +30,8 @@ const TOLD_AGAIN: Duration = Duration::from_secs(300);
 const OUTCOME_AFTER_MS: u64 = 60_000;
 /// After so long nobody can say any more what came of it.
 const OUTCOME_UNTIL_MS: u64 = 600_000;
+/// What was decided so long ago, and not begun, was decided by loads of another time.
+const DECIDED_UNTIL_MS: u64 = 120_000;
 /// So many acts in a row that came out worse end acting.
 const WORSE_MAX: usize = 3;
 /// So long a plan that somebody created and did not apply keeps the autopilot from changing what it was computed from.
@@ -102,20 +104,21 @@ pub(super) fn changed(seen: &Observation, given: &Given, change: &PolicyChange) 
             next.because = Turned::Ordered { order: given.number, by: given.document.by.clone() };
         }
         PolicyChange::Mode { .. } => {}
-        PolicyChange::Set { settings } => {
-            for (name, value) in settings {
-                match next.settings.with(name, value) {
-                    Ok(settings) => next.settings = settings,
-                    Err(because) => return refused(given, Refusal::Setting { because }),
-                }
-            }
-        }
+        PolicyChange::Set { settings } => match next.settings.with(settings) {
+            Ok(settings) => next.settings = settings,
+            Err(because) => return refused(given, Refusal::Setting { because }),
+        },
     }
     if seen.policy.is_some() && seen.policy_unread.is_none() && next == policy {
         return done(seen, given, Done::PolicyStands { policy: Box::new(policy) });
     }
     next.changed_ms = seen.wall.0;
     Step::Do(vec![Action::SetPolicy(Box::new(next))])
+}
+
+/// Whether there is a plan of this number that can be applied.
+fn is_open(seen: &Observation, plan: u64) -> bool {
+    matches!(seen.plans.get(&plan), Some(Kept::Open(planned)) if planned.state.is_none())
 }
 
 /// Whether an order wants the ring for itself.
@@ -131,7 +134,8 @@ impl Headmaster {
     /// What the autopilot has begun goes back before an order is seen to that needs the ring; the order waits for that.
     pub(super) fn makes_room(&mut self, seen: &Observation, given: &Given) -> Option<Step> {
         let planned = seen.under_way().filter(|planned| planned.plan.decision.is_some())?;
-        if !wants_ring(&given.document.order) {
+        let is_vain = matches!(given.document.order, Order::Apply { plan } if !is_open(seen, plan));
+        if is_vain || !wants_ring(&given.document.order) {
             return None;
         }
         self.is_busy();
@@ -151,7 +155,8 @@ impl Headmaster {
         self.balancing.looks = policy.mode != Mode::Off;
         self.watch_ring(seen);
         if policy.mode == Mode::Off {
-            return Ok(self.tell(seen, &policy, Says::Off, None));
+            self.balancing.told = None;
+            return Ok(None);
         }
         self.balancing.hear(seen);
         if let Some(step) = self.look_back(seen).or_else(|| misjudged(seen, &policy)) {
@@ -213,7 +218,8 @@ impl Headmaster {
 
     /// Carries out what was decided, if it is still right; otherwise it is dropped, and decided anew.
     fn carry_out(&mut self, seen: &Observation, policy: &Policy, planned: &Planned) -> Due<Step> {
-        let is_unwanted = policy.mode != Mode::On || seen.under_way().is_some();
+        let is_old = seen.wall.0.saturating_sub(planned.plan.created_ms) > DECIDED_UNTIL_MS;
+        let is_unwanted = policy.mode != Mode::On || seen.under_way().is_some() || is_old;
         let note = |state| Action::Note { plan: planned.number, state: Box::new(state) };
         if is_unwanted || self.unfit(seen, planned)?.is_some() {
             let state = first_state(seen, 0, Phase::Aborted);
@@ -252,6 +258,7 @@ impl Headmaster {
             return None;
         }
         let loads = self.balancing.samples.loads(&seen.cluster, seen.now).ok();
+        let loads = loads.filter(|_| since <= OUTCOME_UNTIL_MS);
         let outcome = match loads.as_deref().and_then(<[_]>::last) {
             Some(loads) => came_of(decision, loads, seen.wall.0),
             None if since > OUTCOME_UNTIL_MS => {

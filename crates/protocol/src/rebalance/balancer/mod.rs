@@ -77,14 +77,13 @@ pub fn find(cluster: &Cluster, loads: &Loads<'_>, history: &History, settings: &
         outcome: Outcome::Nothing(says),
     };
     let over = exceeding(loads, settings);
+    let most = f64::from(settings.most) / 100.0;
+    let no_disk = over.iter().all(|(_, excess)| *excess != Excess::Disk);
+    if no_disk && loads.nodes.values().all(|node| node.utilisation() > most) {
+        return nothing(Says::AllFull);
+    }
     if over.is_empty() {
         return nothing(quiet(loads, settings));
-    }
-    let most = f64::from(settings.most) / 100.0;
-    if over.iter().all(|(_, excess)| *excess != Excess::Disk)
-        && loads.nodes.values().all(|node| node.utilisation() > most)
-    {
-        return nothing(Says::AllFull);
     }
     let search::Batch { placed, reorders, thought_of, lost, predicted } =
         search::search(cluster, loads, history, settings, &over);
@@ -141,21 +140,20 @@ fn exceeding(loads: &Loads<'_>, settings: &Settings) -> Vec<(NodeId, Excess)> {
 /// Why nothing is to be done where no node exceeds a limit.
 fn quiet(loads: &Loads<'_>, settings: &Settings) -> Says {
     let share = |percent: u32| f64::from(percent) / 100.0;
-    let Some((node, busiest)) = loads.busiest() else { return Says::Balanced };
-    if busiest.utilisation() > loads.mean() * share(settings.over_mean) && busiest.load > 0.0 {
-        let beside = loads.most_beside();
-        return match beside {
-            Some((other, at)) if at.total_share() > share(settings.most) => Says::Coordinates { node: other },
-            _ => Says::Idle { node },
-        };
+    let (over_mean, least) = (share(settings.over_mean), share(settings.least));
+    if let Some((node, at)) = loads.most_beside() {
+        let is_uneven = at.total_share() > loads.mean_total() * over_mean && at.total_share() > least;
+        if is_uneven || at.total_share() > share(settings.most) {
+            return Says::Coordinates { node };
+        }
     }
-    match loads.most_beside() {
-        Some((node, at)) if at.total_share() > share(settings.most) => Says::Coordinates { node },
-        Some((node, at))
-            if at.total_share() > loads.mean_total() * share(settings.over_mean)
-                && at.total_share() > share(settings.least) =>
-        {
-            Says::Coordinates { node }
+    match loads.busiest() {
+        Some((node, busiest)) if busiest.utilisation() > loads.mean() * over_mean && busiest.load > 0.0 => {
+            if busiest.utilisation() > least {
+                Says::Unsure { node }
+            } else {
+                Says::Idle { node }
+            }
         }
         _ => Says::Balanced,
     }

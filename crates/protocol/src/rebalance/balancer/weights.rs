@@ -8,9 +8,9 @@ use crate::report::WorkDone;
 pub struct Weights {
     /// A get that a replica answers.
     pub get: f64,
-    /// A write that a replica merges.
+    /// A write that a replica merges, which another node stamped.
     pub put: f64,
-    /// That a replica stamps a write, beside merging it.
+    /// A write that a replica stamps: it reads, makes the version and keeps it.
     pub stamped: f64,
     /// A get that is coordinated for a client.
     pub coordinated_get: f64,
@@ -19,9 +19,9 @@ pub struct Weights {
 }
 
 impl Weights {
-    /// As measured: `docs/benchmarks/balance.md`.
+    /// As measured with pipelines of eight on 2026-11-28: `docs/benchmarks/balance.md`.
     pub const MEASURED: Weights =
-        Weights { get: 3.0, put: 6.0, stamped: 8.0, coordinated_get: 9.0, coordinated_put: 12.0 };
+        Weights { get: 1.9, put: 2.1, stamped: 3.4, coordinated_get: 4.5, coordinated_put: 4.3 };
 
     /// What work for partitions weighs, in microseconds.
     pub fn of(&self, work: WorkDone) -> f64 {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use model::{Value, Version, WallMillis};
+use model::{Generation, Value, Version, WallMillis};
 use wire::error::ErrorCode;
 use wire::error::Outcome;
 use wire::messages::Failure;
@@ -127,6 +127,7 @@ async fn set_if(call: &Call<'_>, key: Bytes, value: Bytes, options: SetOptions) 
     let now = call.front.now();
     let expires = options.expiry.map(|expiry| expiry.strictly_later(now, "set")).transpose()?;
     for attempt in 0..ATTEMPTS_MAX {
+        let under = call.front.generation();
         let got = read_with(call, key.clone(), &call.front.judging(attempt).await).await?;
         let old = seen(&got, call.front.now())?;
         let expires = if options.keep_ttl { old.and_then(|(version, _)| version.expires) } else { expires };
@@ -142,7 +143,7 @@ async fn set_if(call: &Call<'_>, key: Bytes, value: Bytes, options: SetOptions) 
         let mut order = overwrite(value.clone(), expires);
         order.context = Some(got.set.context());
         order.condition = Condition::IfCurrent;
-        match write(call, key.clone(), order, Entry::Exclusive).await {
+        match write_judged(call, key.clone(), order, under).await {
             Ok(()) => return Ok(Set { old, done: true }),
             Err(failure) if lost_a_race(&failure) => {}
             Err(failure) => return Err(Reply::failure(&failure)),
@@ -263,6 +264,17 @@ pub(super) async fn write(
     call.front.write(call.store, key, order, &RequestOptions::default(), entry).await.map(|_| ())
 }
 
+/// Writes a key whose condition was judged by what was read under a document of this generation, or a later one.
+async fn write_judged(
+    call: &Call<'_>,
+    key: Bytes,
+    order: WriteOrder,
+    under: Generation,
+) -> Result<(), Failure> {
+    let entry = (Entry::Exclusive, Some(under));
+    call.front.write_judged(call.store, (key, order), &RequestOptions::default(), entry).await.map(|_| ())
+}
+
 /// Reads a key, lets `decide` see what a plain client sees, and writes what it returns with the context of the read;
 /// `Err` is an answer without a write.
 pub(super) async fn read_then_write(
@@ -271,13 +283,14 @@ pub(super) async fn read_then_write(
     decide: impl Fn(Option<(&Version, &Bytes)>) -> Result<(WriteOrder, Reply), Reply>,
 ) -> Result<Reply, Reply> {
     for attempt in 0..ATTEMPTS_MAX {
+        let under = call.front.generation();
         let got = read_with(call, key.clone(), &call.front.judging(attempt).await).await?;
         let (mut order, reply) = decide(seen(&got, call.front.now())?)?;
         order.context = Some(got.set.context());
         if order.condition == Condition::None {
             order.condition = Condition::IfCurrent;
         }
-        match write(call, key.clone(), order, Entry::Exclusive).await {
+        match write_judged(call, key.clone(), order, under).await {
             Ok(()) => return Ok(reply),
             Err(failure) if lost_a_race(&failure) => {}
             Err(failure) => return Err(Reply::failure(&failure)),
