@@ -123,11 +123,15 @@ fn is_open(seen: &Observation, plan: u64) -> bool {
 
 /// Whether an order wants the ring for itself.
 fn wants_ring(order: &Order) -> bool {
-    match order {
-        Order::Create { .. } | Order::Apply { .. } | Order::Drain { .. } => true,
-        Order::Renumber { .. } | Order::Replace { .. } | Order::Remove { .. } => true,
-        _ => false,
-    }
+    matches!(
+        order,
+        Order::Create { .. }
+            | Order::Apply { .. }
+            | Order::Drain { .. }
+            | Order::Renumber { .. }
+            | Order::Replace { .. }
+            | Order::Remove { .. }
+    )
 }
 
 impl Headmaster {
