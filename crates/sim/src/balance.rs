@@ -464,21 +464,46 @@ fn weigh(work: [f64; 3]) -> f64 {
     (work[0] * weights.get + work[1] * weights.put + work[2] * weights.stamped) / 1e6
 }
 
-/// Plays a day for each seed, on so many threads, in the order of the seeds.
-pub fn play_all(seeds: &[u64], threads: usize, weather: impl Fn(u64) -> Weather + Sync) -> Vec<Day> {
-    let next = std::sync::atomic::AtomicUsize::new(0);
-    let days = parking_lot::Mutex::new(BTreeMap::new());
-    std::thread::scope(|scope| {
-        for _ in 0..threads.max(1) {
-            scope.spawn(|| {
-                loop {
-                    let at = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-                    let Some(&seed) = seeds.get(at) else { break };
-                    let day = play(seed, weather(seed));
-                    days.lock().insert(at, day);
-                }
-            });
-        }
-    });
-    days.into_inner().into_values().collect()
+/// Plans of one shift, at most.
+const PLANS_MAX: u64 = 3;
+/// Plans of a day on which nothing changes, at most: the first ones, and what noise made of a small rest.
+const PLANS_CONSTANT_MAX: u64 = 6;
+
+/// What must not happen, if it did.
+pub fn broken(day: &Day, is_constant: bool) -> Option<String> {
+    if day.returns > 0 {
+        return Some(format!("{} copies returned within an hour", day.returns));
+    }
+    if day.flips > 0 {
+        return Some(format!("{} lists got back within ten minutes the order that they had", day.flips));
+    }
+    let most = if is_constant { PLANS_CONSTANT_MAX } else { PLANS_MAX };
+    (day.most() > most).then(|| format!("{} plans in one shift, more than {most}", day.most()))
+}
+
+/// What days have in common, in a line.
+pub fn in_common(days: &[Day]) -> String {
+    let sum = |of: fn(&Day) -> u64| days.iter().map(of).sum::<u64>();
+    let shifts = days.iter().map(|day| day.plans.len() as u64).sum::<u64>().max(1);
+    let mut ends: Vec<f64> =
+        days.iter().flat_map(|day| day.imbalance.iter().map(|(_, after)| *after)).collect();
+    let mut begins: Vec<f64> =
+        days.iter().flat_map(|day| day.imbalance.iter().map(|(before, _)| *before)).collect();
+    ends.sort_by(f64::total_cmp);
+    begins.sort_by(f64::total_cmp);
+    let at =
+        |sorted: &[f64], permille: usize| sorted.get(sorted.len() * permille / 1000).copied().unwrap_or(1.0);
+    format!(
+        "{:.2} plans, {:.1} reorders and {:.2} copies a shift; {} returns, {} flips; largest over mean {:.2} (p90 {:.2}) when a \
+         shift begins, {:.2} (p90 {:.2}) when it ends",
+        sum(|day| day.plans.iter().sum()) as f64 / shifts as f64,
+        sum(|day| day.reorders) as f64 / shifts as f64,
+        sum(|day| day.copies) as f64 / shifts as f64,
+        sum(|day| day.returns),
+        sum(|day| day.flips),
+        at(&begins, 500),
+        at(&begins, 900),
+        at(&ends, 500),
+        at(&ends, 900),
+    )
 }

@@ -16,7 +16,6 @@ pub mod check;
 pub mod circumstances;
 pub mod cluster;
 pub mod copies;
-pub mod days;
 pub mod dice;
 pub mod disk;
 pub mod engine;

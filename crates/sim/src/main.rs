@@ -2,12 +2,14 @@
 //!
 //! Exit code 0: every seed passed; 1: a promise was broken, or too few reads were judged; 2: the command line is wrong.
 
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use coordination::memory::MemoryFaults;
 use parking_lot::Mutex;
+use sim::balance::{Day, Weather, broken, in_common};
 use sim::catalogue;
 use sim::check::absent::Absences;
 use sim::check::reads::{EXCUSED_PER_MILLE_MAX, Pairs, UNPROMISED_PER_MILLE_MAX};
@@ -238,7 +240,64 @@ fn balance(arguments: &[String]) -> Result<ExitCode, String> {
     let seeds = seeds_of(range)?;
     let threads = options.number("--threads")?.unwrap_or(2) as usize;
     let has = |name: &str| arguments.iter().any(|argument| argument == name);
-    Ok(sim::days::balance(&seeds, threads, has("--constant"), has("--verbose")))
+    Ok(play_days(&seeds, threads, has("--constant"), has("--verbose")))
+}
+
+/// Plays the seeds and prints what came of them.
+fn play_days(seeds: &[u64], threads: usize, is_constant: bool, verbose: bool) -> ExitCode {
+    let weather = |seed| match is_constant {
+        true => Weather { shifts: None, succession: None, ..Weather::of_seed(seed) },
+        false => Weather::of_seed(seed),
+    };
+    let began = Instant::now();
+    let days = play_all(seeds, threads, weather);
+    let mut failed = 0;
+    for (seed, day) in seeds.iter().zip(&days) {
+        let broken = broken(day, is_constant);
+        if verbose || broken.is_some() {
+            let imbalance: Vec<String> =
+                day.imbalance.iter().map(|(before, after)| format!("{before:.2}>{after:.2}")).collect();
+            println!(
+                "seed {seed}: plans {:?}, {} reorders, {} copies, {} returns, {} flips, imbalance {}, last plan at {} s, {}",
+                day.plans,
+                day.reorders,
+                day.copies,
+                day.returns,
+                day.flips,
+                imbalance.join(" "),
+                day.last_plan_s,
+                day.mode.word(),
+            );
+            if verbose {
+                day.told.iter().for_each(|line| println!("  {line}"));
+            }
+        }
+        if let Some(broken) = broken {
+            failed += 1;
+            println!("seed {seed} FAILED: {broken}; again: sim balance --seeds {seed}..={seed} --verbose");
+        }
+    }
+    println!("{}", in_common(&days));
+    println!("{} days, {failed} failed, {:.1} s", days.len(), began.elapsed().as_secs_f64());
+    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Plays a day for each seed, on so many threads, in the order of the seeds.
+fn play_all(seeds: &[u64], threads: usize, weather: impl Fn(u64) -> Weather + Sync) -> Vec<Day> {
+    let (next, days) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..threads.max(1) {
+            scope.spawn(|| {
+                loop {
+                    let at = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(&seed) = seeds.get(at) else { break };
+                    let day = sim::balance::play(seed, weather(seed));
+                    days.lock().insert(at, day);
+                }
+            });
+        }
+    });
+    days.into_inner().into_values().collect()
 }
 
 fn seeds_of(range: &str) -> Result<Vec<u64>, String> {
