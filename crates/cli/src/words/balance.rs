@@ -160,7 +160,7 @@ pub(crate) fn decision(decision: &Decision, came_of: Option<&CameOf>) -> String 
     );
     text.push_str(&format!("done:      {}\n", acted(decision.acts, decision.reorders)));
     text.push_str(&format!("predicted: {}\n", expected(predicted)));
-    let came = came_of.map_or_else(|| "not known yet; a minute after it has settled".to_owned(), outcome);
+    let came = came_of.map_or_else(|| "not known yet: the load is looked at for a minute, from half a minute after the end".to_owned(), outcome);
     text.push_str(&format!("came of it: {came}\n\n"));
     text.push_str(&nodes(&decision.seen));
     text.push_str(&lost(decision.thought_of, &decision.lost));
@@ -178,7 +178,7 @@ fn outcome(came_of: &CameOf) -> String {
         Came::AsPredicted => format!("as predicted: {at}"),
         Came::Less => format!("better than before, less than predicted: {at}"),
         Came::Worse => format!("no better than before: {at}"),
-        Came::Unknown => "nobody can say: the load or the nodes were others by then".to_owned(),
+        Came::Unknown => "nobody can say: another plan, other load or other nodes came in between".to_owned(),
     }
 }
 

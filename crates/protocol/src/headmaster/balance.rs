@@ -28,6 +28,8 @@ const TOLD_PAUSE: Duration = Duration::from_secs(30);
 const TOLD_AGAIN: Duration = Duration::from_secs(300);
 /// So long after a plan has settled it is looked at what came of it.
 const OUTCOME_AFTER_MS: u64 = 60_000;
+/// By loads over so long at least: within seconds noise looks like an outcome.
+const OUTCOME_SEEN_MS: u64 = 50_000;
 /// After so long nobody can say any more what came of it.
 const OUTCOME_UNTIL_MS: u64 = 600_000;
 /// What was decided so long ago, and not begun, was decided by loads of another time.
@@ -263,12 +265,13 @@ impl Headmaster {
         }
         let loads = self.balancing.samples.loads(&seen.cluster, seen.now).ok();
         let loads = loads.filter(|_| since <= OUTCOME_UNTIL_MS);
-        let outcome = match loads.as_deref().and_then(<[_]>::last) {
-            Some(loads) => came_of(decision, loads, seen.wall.0),
-            None if since > OUTCOME_UNTIL_MS => {
-                CameOf { at_ms: seen.wall.0, came: Came::Unknown, largest: 0, largest_over_mean: 0 }
-            }
-            None => return None,
+        let seen_long = loads.iter().flatten().rfind(|loads| loads.window_ms >= OUTCOME_SEEN_MS);
+        // What came since was the work of more than one.
+        let is_alone = seen.plans.range(planned.number + 1..).all(|(_, kept)| !was_applied(kept));
+        let outcome = match seen_long {
+            Some(loads) if is_alone => came_of(decision, loads, seen.wall.0),
+            None if is_alone && since <= OUTCOME_UNTIL_MS => return None,
+            _ => CameOf { at_ms: seen.wall.0, came: Came::Unknown, largest: 0, largest_over_mean: 0 },
         };
         let state = PlanState { came_of: Some(outcome), ..state.clone() };
         Some(Step::Do(vec![Action::Note { plan: planned.number, state: Box::new(state) }]))
@@ -363,6 +366,15 @@ fn history(seen: &Observation) -> History {
         }
     }
     history
+}
+
+/// Whether somebody began to carry a plan out.
+fn was_applied(kept: &Kept) -> bool {
+    match kept {
+        Kept::Open(planned) => planned.state.is_some(),
+        Kept::Ended(ended) => ended.phase != Phase::Aborted || ended.came.is_some(),
+        Kept::Unread { .. } => true,
+    }
 }
 
 /// How a decision came out.

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use model::balance::{Implausible, Mode, Policy, PolicyChange, Says};
+use model::balance::{Came, Implausible, Mode, Policy, PolicyChange, Says};
 use model::order::{Done, Order};
 use model::plan::{Consent, Phase, Wish};
 use model::{NodeId, PartitionId};
@@ -100,6 +100,17 @@ fn a_busy_node_is_relieved_and_the_plan_says_why() {
     assert!(decision.predicted.largest < decision.largest);
     assert_eq!(state.as_ref().unwrap().phase, Phase::Done);
     assert!(stage.cluster.ring.partitions().iter().all(|one| one.coming.is_none()));
+}
+
+#[test]
+fn what_came_of_an_act_is_known_by_a_minute_of_load_that_no_other_act_has_changed() {
+    let mut stage = lopsided();
+    seconds(&mut stage, 1500);
+    let done = stage.plans.iter().filter_map(|(_, state)| state.as_ref()).filter(|s| s.phase == Phase::Done);
+    let came: Vec<_> = done.map(|state| state.came_of.map(|outcome| outcome.came)).collect();
+    assert!(came.iter().all(Option::is_some), "{came:?}");
+    assert_eq!(came.last(), Some(&Some(Came::AsPredicted)), "{came:?}");
+    assert_eq!(stage.policy.mode, Mode::On);
 }
 
 #[test]
