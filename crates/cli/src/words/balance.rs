@@ -160,7 +160,10 @@ pub(crate) fn decision(decision: &Decision, came_of: Option<&CameOf>) -> String 
     );
     text.push_str(&format!("done:      {}\n", acted(decision.acts, decision.reorders)));
     text.push_str(&format!("predicted: {}\n", expected(predicted)));
-    let came = came_of.map_or_else(|| "not known yet: the load is looked at for a minute, from half a minute after the end".to_owned(), outcome);
+    let came = came_of.map_or_else(
+        || "not known yet: the load is looked at for a minute, from half a minute after the end".to_owned(),
+        outcome,
+    );
     text.push_str(&format!("came of it: {came}\n\n"));
     text.push_str(&nodes(&decision.seen));
     text.push_str(&lost(decision.thought_of, &decision.lost));
