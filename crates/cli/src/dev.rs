@@ -247,7 +247,7 @@ fn headmaster_beside(arguments: &DevArguments, place: &Place) -> Beside {
         session_timeout: place.session_timeout,
     };
     let log = log_place(arguments).join("headmaster.log");
-    Beside::start(&service, arguments.settings.log, Some(log), arguments.admit_nodes)
+    Beside::start(&service, arguments.settings.log, Some(log))
 }
 
 /// A node that somebody added, and that is not started here.

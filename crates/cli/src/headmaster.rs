@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use ::coordination::address::Place;
 use control::headmaster::election::Candidate;
-use control::headmaster::office::OfficeOptions;
 use control::headmaster::tenure::{TenureEnd, serve};
 use runtime::Ports;
 use tokio::process::{Child, Command};
@@ -38,9 +37,6 @@ pub struct HeadmasterArguments {
     /// Which coordination service.
     #[command(flatten)]
     pub service: CoordinationArguments,
-    /// Make each node a member as soon as it is registered. By default, `tontine node add` does.
-    #[arg(long)]
-    pub admit_nodes: bool,
     /// Log to this file instead of standard error. The file is rotated at 16 MiB, and four older ones are kept.
     #[arg(long, value_name = "FILE")]
     pub log_file: Option<PathBuf>,
@@ -60,17 +56,16 @@ pub(crate) fn run(arguments: HeadmasterArguments) -> Result<ExitCode, CliError> 
         let session = arguments.service.existing().await?;
         let _ = session.close().await;
         let place = arguments.service.place()?;
-        let options = OfficeOptions { admits: arguments.admit_nodes };
         tokio::select! {
             biased;
             () = signals.requested(arguments.stop_with_stdin) => Ok(ExitCode::SUCCESS),
-            error = stand(place, options) => Err(error),
+            error = stand(place) => Err(error),
         }
     })
 }
 
 /// Stands for the office, with one session after another.
-async fn stand(mut place: Place, options: OfficeOptions) -> CliError {
+async fn stand(mut place: Place) -> CliError {
     let ports = match Ports::os().map_err(CliError::io("cannot start the background thread")) {
         Ok(ports) => ports,
         Err(error) => return error,
@@ -79,7 +74,7 @@ async fn stand(mut place: Place, options: OfficeOptions) -> CliError {
     loop {
         match crate::coordination::open(&place, false).await {
             Ok(session) => {
-                let end = serve(session.clone(), &ports, &candidate, options).await;
+                let end = serve(session.clone(), &ports, &candidate).await;
                 let _ = session.close().await;
                 if let TenureEnd::Moved(this) = end {
                     tracing::info!(to = this.to, "documents have moved");
@@ -116,7 +111,6 @@ impl Beside {
         service: &CoordinationArguments,
         log: LogSettings,
         log_file: Option<PathBuf>,
-        admits: bool,
     ) -> Beside {
         let mut words = vec!["headmaster".to_owned()];
         if let Some(address) = &service.coordination {
@@ -128,7 +122,6 @@ impl Beside {
         words.push(format!("--session-timeout={}", crate::durations::shown(service.session_timeout)));
         words.extend(log_file.map(|file| format!("--log-file={}", file.display())));
         words.extend(log.as_arguments());
-        words.extend(admits.then(|| "--admit-nodes".to_owned()));
         words.push(STOP_WITH_STDIN.to_owned());
         let (stop, stopped) = oneshot::channel();
         Beside { stop, task: tokio::spawn(keep_running(words, stopped)) }

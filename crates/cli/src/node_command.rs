@@ -22,7 +22,7 @@ pub enum NodeVerb {
     /// Move all data off a node, and remove it from the cluster when it holds nothing.
     #[command(alias = "decommission")]
     Drain(DrainArguments),
-    /// Replace a dead node. Refused while any node still hears from it.
+    /// Replace a dead node, or veto that a standby replaces it. Refused while any node still hears from it.
     Replace(ReplaceArguments),
     /// Keep a node as a spare: later plans give it no data.
     Standby(MemberArguments),
@@ -63,8 +63,12 @@ pub struct ReplaceArguments {
     #[arg(value_parser = parse_node, value_name = "DEAD")]
     pub dead: NodeId,
     /// The node that takes its places. It holds none of its partitions yet.
-    #[arg(value_parser = parse_node, value_name = "NEW")]
-    pub new: NodeId,
+    #[arg(value_parser = parse_node, value_name = "NEW", required_unless_present = "veto", conflicts_with = "veto")]
+    pub new: Option<NodeId>,
+    /// Let no standby take its places until it was back, unless it is ordered. Without a veto, a standby does so when the
+    /// node was away for 15 minutes (`tontine balance set replace-after-s=900`).
+    #[arg(long, conflicts_with_all = ["accept_fewer_zones", "wait", "no_wait"])]
+    pub veto: bool,
     /// Accept that replicas lie in fewer zones than they do now.
     #[arg(long)]
     pub accept_fewer_zones: bool,
@@ -104,7 +108,12 @@ pub(crate) async fn run(shared: Shared, verb: NodeVerb) -> Result<ExitCode, CliE
 /// Orders what a verb says.
 async fn ordered(shared: Shared, verb: NodeVerb) -> Result<ExitCode, CliError> {
     let (order, no_wait) = match verb {
-        NodeVerb::Replace(ReplaceArguments { dead, new, accept_fewer_zones, wait, no_wait }) => {
+        NodeVerb::Replace(ReplaceArguments { dead, new: None, .. }) => {
+            return crate::balance_command::veto(&shared, dead).await;
+        }
+        NodeVerb::Replace(ReplaceArguments {
+            dead, new: Some(new), accept_fewer_zones, wait, no_wait, ..
+        }) => {
             let consent = Consent { fewer_zones: accept_fewer_zones, ..Consent::default() };
             let order = Order::Replace { node: dead, by: new, consent };
             let ordering = if wait { Ordering::Patient } else { Ordering::Once };

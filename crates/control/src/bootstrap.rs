@@ -2,7 +2,7 @@
 
 use coordination::CoordinationService;
 use coordination::documents::{self, PublishError, ReadError};
-use model::balance::{Mode, Policy};
+use model::balance::Policy;
 use model::limits::{BUCKETS_DEFAULT, FALLBACKS_LISTED, PARTITIONS_DEFAULT};
 use model::{Cluster, Consistency, Node, Resolver, Ring, Store, StoreError, StoreName};
 
@@ -19,8 +19,8 @@ pub struct Blueprint {
     pub buckets: u32,
     /// Its stores.
     pub stores: Vec<Store>,
-    /// What its autopilot does. Default: it acts.
-    pub balancing: Mode,
+    /// What its autopilot may do. Default: it acts.
+    pub policy: Policy,
 }
 
 impl Blueprint {
@@ -35,7 +35,7 @@ impl Blueprint {
             stores.push(Store { resolver, ..Store::new(StoreName::new(store)?, consistency)? });
         }
         let (name, partitions, buckets) = (name.to_owned(), PARTITIONS_DEFAULT, BUCKETS_DEFAULT);
-        Ok(Blueprint { name, nodes, partitions, buckets, stores, balancing: Mode::On })
+        Ok(Blueprint { name, nodes, partitions, buckets, stores, policy: Policy::founded(0) })
     }
 
     /// The first document of the cluster.
@@ -64,8 +64,7 @@ pub async fn create(
     match documents::publish_cluster(service, &cluster).await {
         Ok(()) => {
             // One that ends between the two leaves a cluster whose autopilot only observes.
-            let founded = Policy { mode: blueprint.balancing, ..Policy::founded(0) };
-            documents::balance::found_policy(service, &founded).await.map_err(ReadError::from)?;
+            documents::balance::found_policy(service, &blueprint.policy).await.map_err(ReadError::from)?;
             Ok(cluster)
         }
         Err(PublishError::Superseded { .. }) => {

@@ -19,7 +19,7 @@ use model::plan::{Phase, PlanState, Planned, Size};
 use model::{
     Cluster, Consistency, Moment, Node, NodeId, PartitionId, Ring, Store, StoreName, WallMillis, Zone,
 };
-use protocol::headmaster::{Action, Again, Ask, Headmaster, Kept, Observation, Options, Registered, Said};
+use protocol::headmaster::{Action, Again, Ask, Headmaster, Kept, Observation, Registered, Said};
 use protocol::rebalance::balancer::Weights;
 use protocol::rebalance::{Entered, NodeFacts};
 use protocol::report::{LoadReport, PartitionLoad, WorkDone};
@@ -425,8 +425,7 @@ impl World {
     }
 
     fn play(mut self) -> Day {
-        let options = Options { admits: false, document_bytes_max: 1 << 20 };
-        let (mut headmaster, mut ask) = (Headmaster::new(options), Ask::default());
+        let (mut headmaster, mut ask) = (Headmaster::new(1 << 20), Ask::default());
         let end = self.now + self.weather.lasts;
         let mut shift = self.weather.shifts.map(|every| self.now + every);
         let mut succession = self.weather.succession.map(|every| self.now + every);
@@ -442,7 +441,7 @@ impl World {
             if succession.is_some_and(|at| self.now >= at) {
                 // It ends in the middle of what it does.
                 actions.by_ref().take(1).for_each(|action| self.act(action));
-                (headmaster, ask) = (Headmaster::new(options), Ask::default());
+                (headmaster, ask) = (Headmaster::new(1 << 20), Ask::default());
                 succession = self.weather.succession.map(|every| self.now + every);
                 continue;
             }

@@ -23,7 +23,7 @@ use control::bootstrap::{self, Blueprint};
 use coordination::documents;
 use coordination::memory::{MemoryService, MemorySession};
 use coordination::{CoordinationService, Expected};
-use model::balance::Mode;
+use model::balance::{Join, Mode, Policy, Settings};
 use model::{
     Cluster, Consistency, Generation, Moment, Node as Member, NodeId, Reads, Resolver, Store, StoreName, Zone,
 };
@@ -320,7 +320,11 @@ impl World {
             partitions: PARTITIONS,
             buckets: setup.buckets,
             stores: self.stores().iter().map(|name| store(name)).collect(),
-            balancing: Mode::Off,
+            policy: Policy {
+                mode: Mode::Off,
+                settings: Settings { join: Join::Auto, ..Settings::default() },
+                ..Policy::founded(0)
+            },
         };
         let founding = bootstrap::create(&self.service.open(), &blueprint).await;
         founding.expect("nothing disturbs the founding");

@@ -15,7 +15,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use control::headmaster::election::Candidate;
-use control::headmaster::office::OfficeOptions;
 use control::headmaster::tenure;
 use coordination::CoordinationService;
 use coordination::documents::numbered::{numbers, wishes_path};
@@ -91,7 +90,7 @@ async fn stand(
         let session = Arc::new(world.service.open());
         *present.lock() = Some(session.clone());
         // All nodes are members from the beginning.
-        tenure::serve(world.planted(session), &ports, &candidate, OfficeOptions { admits: true }).await;
+        tenure::serve(world.planted(session), &ports, &candidate).await;
         world.executor.sleep(STAND_AGAIN).await;
     }
 }

@@ -69,12 +69,20 @@ pub(crate) async fn set(shared: &Shared, arguments: SetArguments) -> Result<Exit
     change(shared, PolicyChange::Set { settings: arguments.settings }).await
 }
 
+/// Lets no standby take the places of a node that is away.
+pub(crate) async fn veto(shared: &Shared, node: NodeId) -> Result<ExitCode, CliError> {
+    change(shared, PolicyChange::Veto { node }).await
+}
+
 async fn change(shared: &Shared, change: PolicyChange) -> Result<ExitCode, CliError> {
     let client = shared.client().await?;
     let order = Order::Balance { change };
     match orders::order(&client, &order).await? {
         Answer::Done { done, plan, .. } => {
-            print(shared.output, &json!({ "done": done }), || words::done(&done, plan));
+            print(shared.output, &json!({ "done": done }), || match &order {
+                Order::Balance { change: PolicyChange::Veto { node } } => words::vetoed(*node),
+                _ => words::done(&done, plan),
+            });
             Ok(ExitCode::SUCCESS)
         }
         answer => Err(orders::refused(&client, &order, &answer).await),
@@ -194,6 +202,9 @@ fn standing(policy: &Policy, balancing: &Balancing) -> String {
     }
     let age = crate::clocks::now_ms().unsigned_abs().saturating_sub(verdict.at_ms) / 1000;
     text.push_str(&format!("\n{age} s ago: {}\n", words::says(&verdict.says, &policy.settings)));
+    for away in &verdict.away {
+        text.push_str(&format!("\n{}\n", words::away(away)));
+    }
     if !verdict.seen.is_empty() {
         text.push_str(&format!("\n{}", words::balance_nodes(&verdict.seen)));
     }

@@ -10,6 +10,7 @@ use model::balance::Mode;
 
 use crate::failure::CliError;
 use crate::shared::Shared;
+pub(crate) use autopilot::veto;
 use autopilot::{SetArguments, WhyArguments};
 use status::BalanceStatusArguments;
 

@@ -26,9 +26,6 @@ pub struct DevArguments {
     /// Start no headmaster beside the nodes.
     #[arg(long)]
     pub no_headmaster: bool,
-    /// Make each node that `tontine serve` adds a member as soon as it is registered. By default, `tontine node add` does.
-    #[arg(long, conflicts_with = "no_headmaster")]
-    pub admit_nodes: bool,
     /// How the nodes run.
     #[command(flatten)]
     pub settings: NodeSettings,

@@ -60,6 +60,8 @@ codes! {
         "The node answers this command, and is not alive to other nodes, nor was a second before.";
     ReplicasMissing "replicas-missing" Bad
         "Partitions of the store have fewer than R replicas up: whether a key is absent there is unavailable.";
+    NodeReplaced "node-replaced" Note
+        "The node is away, and the autopilot will let a standby take its places.";
     NodeWaits "node-waits" Note
         "A node is registered and waits to become a member.";
     ClockOff "clock-off" Bad

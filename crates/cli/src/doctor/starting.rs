@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use coordination::zookeeper::SCHEME;
+use model::balance::Away;
 use model::{Cluster, Node, NodeId};
 use protocol::report::Installation;
 
@@ -146,6 +147,18 @@ pub(super) fn waits_to_join(new: &Node, nodes: &[NodeStatus]) -> Finding {
         what: format!("n{id} at {} is registered and waits to become a member", new.native),
         next: format!("if you want it{places}: {program} node add {id}"),
     }
+}
+
+/// Nodes that are away, and whose places a standby takes soon.
+pub(super) fn replaced_soon(away: &[Away]) -> impl Iterator<Item = Finding> {
+    let soon = away.iter().filter(|away| away.announced && away.held.is_none() && away.by.is_some());
+    soon.map(|away| Finding {
+        code: Code::NodeReplaced,
+        node: Some(away.node),
+        store: None,
+        what: crate::words::away(away),
+        next: format!("nothing, if it is dead; otherwise start it, or: {} balance why", program()),
+    })
 }
 
 /// Where the nodes that answer run.

@@ -77,10 +77,6 @@ pub struct ServeArguments {
     /// Start no headmaster beside the node.
     #[arg(long)]
     pub no_headmaster: bool,
-    /// Make each node a member as soon as it is registered. By default, `tontine node add` does. This holds while the
-    /// headmaster beside this node has the office.
-    #[arg(long, conflicts_with = "no_headmaster")]
-    pub admit_nodes: bool,
     /// Log to this file instead of standard error. The file is rotated at 16 MiB, and four older ones are kept.
     #[arg(long, value_name = "FILE")]
     pub log_file: Option<PathBuf>,
@@ -124,7 +120,7 @@ async fn start(
         let file = arguments.log_file.as_ref().map(|file| file.with_extension("headmaster.log"));
         let coordination = Some(service.place.address.clone());
         let there = CoordinationArguments { coordination, ..arguments.service.clone() };
-        Beside::start(&there, arguments.settings.log, file, arguments.admit_nodes)
+        Beside::start(&there, arguments.settings.log, file)
     });
     signals.requested(arguments.stop_with_stdin).await;
     if let Some(beside) = beside {

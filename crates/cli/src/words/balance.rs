@@ -1,9 +1,10 @@
 //! What the autopilot may do, what it thinks, and why it acted.
 
 use model::balance::{
-    Act, Came, CameOf, Decision, Excess, Implausible, Lost, LostBecause, Mode, NodeAt, Policy, Predicted,
-    Says, SettingError, Settings, Turned,
+    Act, Away, Came, CameOf, Decision, Excess, Held, Implausible, Lost, LostBecause, Mode, NodeAt, Policy,
+    Predicted, Says, SettingError, Settings, Turned,
 };
+use model::NodeId;
 
 use crate::output::{count, size, table};
 
@@ -99,6 +100,67 @@ pub(crate) fn says(says: &Says, settings: &Settings) -> String {
     }
 }
 
+/// What becomes of the places of a member that is away.
+pub(crate) fn away(away: &Away) -> String {
+    let Away { node, seconds, after_s, by, announced, held } = away;
+    let since = format!("{node} is away, for {seconds} s as this headmaster saw it");
+    let left = after_s.saturating_sub(*seconds);
+    match (by, held) {
+        (_, Some(held)) => format!("{since}; no standby takes its places: {}", held_by(*node, held)),
+        (Some(by), None) if *announced => format!(
+            "{since}; {by} takes its places in {left} s unless a sign of life comes; to keep them: `tontine node replace \
+             --veto {}`",
+            node.0
+        ),
+        (Some(by), None) => format!("{since}; after {after_s} s {by}, a standby, takes its places"),
+        (None, None) => since,
+    }
+}
+
+fn held_by(node: NodeId, held: &Held) -> String {
+    match held {
+        Held::NoStandby => {
+            "there is none that is registered and holds nothing; `tontine node standby NODE` makes one".to_owned()
+        }
+        Held::Vetoed => format!(
+            "somebody vetoed it; `tontine node replace {} NEW` does it all the same, and the veto ends when {node} is back",
+            node.0
+        ),
+        Held::Observes => "the autopilot only observes; `tontine balance on` lets it act".to_owned(),
+        Held::Store { store } => format!(
+            "store {store} has an R or W of 1, so {node} may hold what no other node does; you can order it: `tontine node \
+             replace {} NEW`",
+            node.0
+        ),
+        Held::Zone { zone } => format!(
+            "all members of zone {} are away, which looks like a switch or a power cut; if they are lost: `tontine node replace \
+             {} NEW`",
+            zone.0, node.0
+        ),
+        Held::Recent { seconds } => {
+            format!("another node was replaced less than ten minutes ago; it waits for {seconds} s more")
+        }
+        Held::Plan { plan } => {
+            format!("plan {plan} is carried out; `tontine plan show {plan}` says how far it is")
+        }
+        Held::Alive { because } => super::orders::life(node, because),
+        Held::NoMajority => {
+            "fewer than half of the members hear each other, so the cluster may be cut in two; `tontine doctor` says who is \
+             not heard"
+                .to_owned()
+        }
+        Held::Wish { because } => super::refusals::wish_refused(because),
+        Held::Deaf { node } => {
+            format!("{node} does not say how far it is; look at it with `tontine status`")
+        }
+    }
+}
+
+/// What a veto comes to.
+pub(crate) fn vetoed(node: NodeId) -> String {
+    format!("no standby takes the places of {node} until it was back, unless `tontine node replace` orders it")
+}
+
 fn implausible(what: &Implausible) -> String {
     match what {
         Implausible::Clock { its_ms, ours_ms } => {
@@ -123,6 +185,8 @@ fn exceeding(excess: Excess) -> &'static str {
         Excess::Mean => "is busier than the mean by more than is allowed",
         Excess::Most => "uses more of what it can carry than is allowed",
         Excess::Disk => "has too full a disk",
+        Excess::Joins => "is new, and holds less than its share",
+        Excess::Dead => "is dead, and a standby takes its places",
     }
 }
 
@@ -151,9 +215,13 @@ fn expected(predicted: &Predicted) -> String {
 /// A decision in full, with what came of it.
 pub(crate) fn decision(decision: &Decision, came_of: Option<&CameOf>) -> String {
     let Decision { node, exceeds, mean, largest, window_ms, predicted, .. } = decision;
+    if *exceeds == Excess::Dead {
+        return replaced(decision);
+    }
     let mut text = format!(
-        "why:       {node} {}: it was at {}, the mean at {}, over {:.0} s\n",
+        "why:       {node} {}: {} was at {}, the mean at {}, over {:.0} s\n",
         exceeding(*exceeds),
+        if *exceeds == Excess::Joins { "the busiest node" } else { "it" },
         percent(*largest),
         percent(*mean),
         *window_ms as f64 / 1000.0
@@ -168,6 +236,18 @@ pub(crate) fn decision(decision: &Decision, came_of: Option<&CameOf>) -> String 
     text.push_str(&nodes(&decision.seen));
     text.push_str(&lost(decision.thought_of, &decision.lost));
     text
+}
+
+fn replaced(decision: &Decision) -> String {
+    let Decision { node, acts, window_ms, predicted, .. } = decision;
+    format!(
+        "why:       {node} was away for {} s, nothing listened at its address, and no member heard of it\n\
+         done:      a standby takes its places in {}\n\
+         predicted: at most {} are copied\n",
+        window_ms / 1000,
+        count(*acts, "partition"),
+        size(predicted.bytes)
+    )
 }
 
 fn outcome(came_of: &CameOf) -> String {

@@ -11,7 +11,9 @@ mod plans;
 mod refusals;
 mod stores;
 
-pub(crate) use balance::{decision, lost as balance_lost, nodes as balance_nodes, policy, says, settings};
+pub(crate) use balance::{
+    away, decision, lost as balance_lost, nodes as balance_nodes, policy, says, settings, vetoed,
+};
 pub(crate) use codes::remedy;
 pub(crate) use orders::{done, refused, why};
 pub(crate) use plans::{blocked, held, reason};

@@ -136,6 +136,14 @@ fn said(order: Option<&Order>, refusal: &Refusal) -> String {
             stale(because)
         ),
         Refusal::Setting { because } => super::balance::setting_refused(because),
+        Refusal::VetoNeedless { node, is_gone: false } => {
+            format!("{node} is there, so no standby takes its places; `tontine balance why` names nodes that are away")
+        }
+        Refusal::VetoNeedless { node, is_gone: true } => format!(
+            "{node} stands as dead already; `tontine plan history` shows the plan, `tontine plan abort PLAN` ends it, and then \
+             `tontine node recommission {}` takes it back",
+            node.0
+        ),
         Refusal::PlanUnsound { findings } => format!(
             "it does not hold together ({}); report this bug with what `tontine plan diff` and `tontine coordination show \
              /config/cluster` print, and create a new plan",
@@ -283,7 +291,7 @@ fn leaves(node: NodeId, (is_leaving, is_registered): (bool, bool), away: Option<
     }
 }
 
-fn life(node: NodeId, life: &Life) -> String {
+pub(super) fn life(node: NodeId, life: &Life) -> String {
     match life {
         Life::Registered => format!(
             "{node} is registered with the coordination service; its process runs, or ended less than a session's time ago"

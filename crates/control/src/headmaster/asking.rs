@@ -10,7 +10,7 @@ use model::plan::Size;
 use model::{Cluster, NodeId};
 use protocol::gossip::State;
 use protocol::headmaster::{Ask, Said, Silence};
-use protocol::report::{Parts, Report};
+use protocol::report::{NodeSeen, Parts, Report};
 use runtime::{BoxFuture, Clock, NetworkError, Ports};
 use wire::messages::{Peer, ReportGet, Response};
 
@@ -72,7 +72,8 @@ fn said(told: &Report, ask: &Ask) -> Result<Said, String> {
     let copied =
         copied.map(|entered| (entered.partition, Size { records: entered.records, bytes: entered.bytes }));
     let status = told.status.as_ref();
-    let silence = ask.signs_of.and_then(|other| Some((other, silence(told, other)?)));
+    let heard_of = told.nodes.iter().flatten().filter(|_| ask.signs_of.is_some());
+    let silent_for = heard_of.map(|seen| (seen.node, silence(seen)));
     Ok(Said {
         facts,
         copied: copied.collect(),
@@ -80,20 +81,19 @@ fn said(told: &Report, ask: &Ask) -> Result<Said, String> {
         hints: moves.hints,
         size: status.map(|status| Size { records: status.records(), bytes: status.live_bytes() }),
         artifacts: told.staged(),
-        silent_for: silence.into_iter().collect(),
+        silent_for: silent_for.collect(),
         incarnation: told.incarnation,
         load: told.load.clone(),
     })
 }
 
-/// For how long a witness has heard nothing of a node; `None` where it does not know it.
-fn silence(witness: &Report, node: NodeId) -> Option<Silence> {
-    let seen = witness.seen(node)?;
+/// For how long a node has heard nothing of another one.
+fn silence(seen: &NodeSeen) -> Silence {
     let lasts = match seen.state {
         State::Down | State::Left => Duration::from_millis(seen.heard_ms_ago),
         State::Alive | State::Suspected => Duration::ZERO,
     };
-    Some(Silence { lasts, heard_before: seen.heard })
+    Silence { lasts, heard_before: seen.heard }
 }
 
 impl Reports for Asking {

@@ -23,7 +23,7 @@ use model::order::Answer;
 use model::plan::{PlanDocument, PlanState, Planned};
 use model::{Cluster, Generation, NodeId};
 use protocol::headmaster::{
-    Action, Again, Ask, Decision, Headmaster, Kept, Observation, Options, Registered,
+    Action, Again, Ask, Decision, Headmaster, Kept, Observation, Registered,
 };
 use runtime::Clock;
 
@@ -35,19 +35,6 @@ const OVERTAKEN: Duration = Duration::from_millis(500);
 const NO_CLUSTER: Duration = Duration::from_millis(500);
 /// How long it waits for a service that does not answer.
 const AWAY: Duration = Duration::from_secs(1);
-
-/// How a headmaster acts.
-#[derive(Clone, Copy, Debug)]
-pub struct OfficeOptions {
-    /// Whether it names nodes in the cluster document that are registered and never were members. Default: yes.
-    pub admits: bool,
-}
-
-impl Default for OfficeOptions {
-    fn default() -> Self {
-        OfficeOptions { admits: true }
-    }
-}
 
 /// Why a process stops taking turns.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -134,14 +121,12 @@ impl Office {
         service: Arc<dyn CoordinationService>,
         clock: Arc<dyn Clock>,
         reports: Arc<dyn Reports>,
-        options: OfficeOptions,
     ) -> Office {
-        let options = Options { admits: options.admits, document_bytes_max: DOCUMENT_BYTES_MAX };
         Office {
             service,
             clock,
             reports,
-            machine: Headmaster::new(options),
+            machine: Headmaster::new(DOCUMENT_BYTES_MAX),
             ask: Ask::default(),
             cluster: None,
             shelf: Shelf::default(),

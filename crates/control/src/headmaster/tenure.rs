@@ -12,7 +12,7 @@ use runtime::Ports;
 use super::asking::Asking;
 use super::election::{Candidacy, Candidate, ElectionError, stand};
 use super::lease;
-use super::office::{Office, OfficeEnd, OfficeOptions};
+use super::office::{Office, OfficeEnd};
 
 /// How long a candidate waits for a service that does not answer.
 const AWAY: Duration = Duration::from_secs(1);
@@ -31,13 +31,12 @@ pub async fn serve(
     service: Arc<dyn CoordinationService>,
     ports: &Ports,
     candidate: &Candidate,
-    options: OfficeOptions,
 ) -> TenureEnd {
     let Some(candidacy) = elected(&service, ports, candidate).await else { return TenureEnd::Lost };
     tracing::info!(document = %candidacy.path(), "headmaster elected");
     let reports = Arc::new(Asking::new(ports.clone()));
     let session = service.clone();
-    let mut office = Office::new(service, ports.clock.clone(), reports, options);
+    let mut office = Office::new(service, ports.clock.clone(), reports);
     let watched = Box::pin(async {
         while let Err(error) = candidacy.ended().await {
             tracing::debug!(%error, "office not watched");

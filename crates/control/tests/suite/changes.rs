@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use control::headmaster::office::{Office, OfficeOptions};
+use control::headmaster::office::Office;
 use coordination::documents::{ActiveNode, register};
 use coordination::memory::MemoryFaults;
+use model::balance::PolicyChange;
 use model::order::Order;
 use model::{Consistency, NodeId, Store, StoreName};
 
@@ -77,8 +78,9 @@ async fn an_order_with_the_number_of_one_that_was_carried_out_is_another_one() {
 async fn nodes_are_admitted_and_readdressed_and_none_gets_an_address_that_another_has() {
     let world = World::of(2).await;
     let service = Arc::new(world.service.open());
-    let options = OfficeOptions { admits: false };
-    let mut office = Office::new(service, world.clock.clone(), world.nodes.clone(), options);
+    let mut office = Office::new(service, world.clock.clone(), world.nodes.clone());
+    let change = PolicyChange::Set { settings: vec![("join".to_owned(), "ordered".to_owned())] };
+    assert!(world.order(&mut office, Order::Balance { change }).await.done);
     settle(&mut office).await;
     let before = world.cluster().await;
     for id in 3..=5 {

@@ -420,7 +420,7 @@ async fn a_plan_whose_partition_another_hand_moves_goes_back_and_fails() {
 async fn an_order_wakes_a_headmaster_that_holds_the_office_and_the_end_of_its_session_ends_it() {
     let (world, _) = four().await;
     let service = Arc::new(world.service.open());
-    let mut office = Office::new(service.clone(), Arc::new(Still), world.nodes.clone(), Default::default());
+    let mut office = Office::new(service.clone(), Arc::new(Still), world.nodes.clone());
     let mut holding = Box::pin(office.hold());
     assert!(holding.as_mut().now_or_never().is_none());
     // The clock stands still: nothing but the order can wake it.

@@ -24,7 +24,7 @@ async fn an_order_that_comes_between_a_turn_and_its_watch_is_seen() {
     // The order comes after any number of calls of a headmaster whose clock stands still: nothing else can wake it.
     for calls in 0..60 {
         let service = Arc::new(world.service.open());
-        let mut office = Office::new(service, Arc::new(Still), world.nodes.clone(), Default::default());
+        let mut office = Office::new(service, Arc::new(Still), world.nodes.clone());
         let mut holding = Box::pin(office.hold());
         for _ in 0..calls {
             assert!(holding.as_mut().now_or_never().is_none());

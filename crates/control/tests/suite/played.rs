@@ -6,14 +6,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use control::bootstrap::{Blueprint, create};
-use control::headmaster::office::{Office, OfficeOptions, Turned};
+use control::headmaster::office::{Office, Turned};
 use control::headmaster::reports::{Reported, Reports};
 use coordination::documents::{
     self, ActiveNode, active_node_path, cluster_path, orders, plans, read_cluster, register,
 };
 use coordination::memory::{MemoryService, MemorySession};
 use coordination::{CoordinationService, Expected};
-use model::balance::Mode;
+use model::balance::{Join, Mode, Policy, Settings};
 use model::limits::BUCKETS_DEFAULT;
 use model::order::{Answer, Order};
 use model::plan::{Planned, Size};
@@ -203,7 +203,7 @@ impl World {
         let blueprint = Blueprint {
             partitions: PARTITIONS,
             buckets: BUCKETS_DEFAULT,
-            balancing: Mode::Off,
+            policy: Policy { mode: Mode::Off, settings: Settings { join: Join::Auto, ..Settings::default() }, ..Policy::founded(0) },
             ..Blueprint::new("shop", members, numbers).unwrap()
         };
         create(&*session, &blueprint).await.unwrap();
@@ -227,7 +227,7 @@ impl World {
     /// A process that takes the office, with a session of its own.
     pub(crate) fn office(&self) -> Office {
         let service: Arc<dyn CoordinationService> = Arc::new(self.service.open());
-        Office::new(service, self.clock.clone(), self.nodes.clone(), OfficeOptions::default())
+        Office::new(service, self.clock.clone(), self.nodes.clone())
     }
 
     pub(crate) async fn cluster(&self) -> Cluster {

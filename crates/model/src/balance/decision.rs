@@ -36,6 +36,10 @@ pub enum Excess {
     Most,
     /// How full a disk may be.
     Disk,
+    /// Nothing: it is new, and holds less than its share.
+    Joins,
+    /// Nothing: it is dead, and a standby takes its places.
+    Dead,
 }
 
 /// What may be done with a partition.
@@ -104,7 +108,7 @@ pub struct Lost {
 }
 
 /// What is predicted of a batch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Predicted {
     /// The highest utilisation then, in permille.
     pub largest: u64,

@@ -1,10 +1,13 @@
 //! What the autopilot may do.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
+
+use crate::node::NodeId;
 
 /// What the autopilot does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -67,6 +70,27 @@ impl FromStr for Hours {
     }
 }
 
+/// What becomes of a node that is registered and was never a member.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Join {
+    /// It waits until an order names it.
+    #[default]
+    Ordered,
+    /// The headmaster names it as soon as it is registered.
+    Auto,
+}
+
+impl Join {
+    /// As it is written.
+    pub fn word(self) -> &'static str {
+        match self {
+            Join::Ordered => "ordered",
+            Join::Auto => "auto",
+        }
+    }
+}
+
 /// Its numbers. Each may be set by its name, with dashes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -89,6 +113,10 @@ pub struct Settings {
     pub disk_gives: u32,
     /// Hours in which it only observes. Default: none.
     pub quiet: Option<Hours>,
+    /// What becomes of a node that registers. It holds in every mode. Default: an order names it.
+    pub join: Join,
+    /// A standby takes the places of a node that was away for so many seconds. Default: 900.
+    pub replace_after_s: u32,
 }
 
 impl Default for Settings {
@@ -103,6 +131,8 @@ impl Default for Settings {
             disk_full: 85,
             disk_gives: 90,
             quiet: None,
+            join: Join::Ordered,
+            replace_after_s: 900,
         }
     }
 }
@@ -131,13 +161,27 @@ pub enum SettingError {
 
 impl Settings {
     /// The names of all settings.
-    pub const NAMES: [&'static str; 9] =
-        ["over-mean", "aim", "least", "most", "residence-s", "rest-s", "disk-full", "disk-gives", "quiet"];
+    pub const NAMES: [&'static str; 11] = [
+        "over-mean",
+        "aim",
+        "least",
+        "most",
+        "residence-s",
+        "rest-s",
+        "disk-full",
+        "disk-gives",
+        "quiet",
+        "join",
+        "replace-after-s",
+    ];
 
     /// The value of a setting, as it is set.
     pub fn get(&self, name: &str) -> Option<String> {
         if name == "quiet" {
             return Some(self.quiet.map_or_else(|| "none".to_owned(), |hours| hours.to_string()));
+        }
+        if name == "join" {
+            return Some(self.join.word().to_owned());
         }
         self.clone().number(name).map(|number| number.to_string())
     }
@@ -170,6 +214,11 @@ impl Settings {
                     refused("two different hours of the day, 0 to 23, as in 22-6, or none".to_owned())
                 })?),
             };
+            return Ok(next);
+        }
+        if name == "join" {
+            let known = [Join::Ordered, Join::Auto].into_iter().find(|join| join.word() == value);
+            next.join = known.ok_or_else(|| refused("ordered or auto".to_owned()))?;
             return Ok(next);
         }
         let (least, most) = bounds(name);
@@ -222,6 +271,7 @@ impl Settings {
             "rest-s" => &mut self.rest_s,
             "disk-full" => &mut self.disk_full,
             "disk-gives" => &mut self.disk_gives,
+            "replace-after-s" => &mut self.replace_after_s,
             _ => return None,
         })
     }
@@ -232,7 +282,7 @@ fn bounds(name: &str) -> (u32, u32) {
     match name {
         "over-mean" => (102, 1000),
         "aim" => (101, 999),
-        "residence-s" | "rest-s" => (60, 7 * 24 * 3600),
+        "residence-s" | "rest-s" | "replace-after-s" => (60, 7 * 24 * 3600),
         "least" => (0, 99),
         _ => (1, 100),
     }
@@ -270,12 +320,21 @@ pub struct Policy {
     /// Its numbers.
     #[serde(default)]
     pub settings: Settings,
+    /// Nodes that are away, and that no standby shall replace unless it is ordered. A node that is back is none of them.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub vetoed: BTreeSet<NodeId>,
 }
 
 impl Policy {
     /// Of a new cluster: on.
     pub fn founded(now_ms: u64) -> Policy {
-        Policy { mode: Mode::On, because: Turned::Founded, changed_ms: now_ms, settings: Settings::default() }
+        Policy {
+            mode: Mode::On,
+            because: Turned::Founded,
+            changed_ms: now_ms,
+            settings: Settings::default(),
+            vetoed: BTreeSet::new(),
+        }
     }
 
     /// Of a cluster of which none is kept: it was founded by a program that knew none.
@@ -297,6 +356,11 @@ pub enum PolicyChange {
     Set {
         /// Names and values.
         settings: Vec<(String, String)>,
+    },
+    /// No standby replaces this node, which is away, unless it is ordered.
+    Veto {
+        /// The node.
+        node: NodeId,
     },
 }
 
@@ -321,7 +385,7 @@ mod tests {
         assert_eq!(with(&[("quiet", "22-6")]).unwrap().get("quiet").as_deref(), Some("22-6"));
         assert!(matches!(with(&[("speed", "9")]), Err(SettingError::Unknown { .. })));
         for (name, value) in
-            [("aim", "120"), ("least", "80"), ("most", "101"), ("quiet", "7-7"), ("rest-s", "x")]
+            [("aim", "120"), ("least", "80"), ("most", "101"), ("quiet", "7-7"), ("rest-s", "x"), ("join", "yes"), ("replace-after-s", "59")]
         {
             assert!(matches!(with(&[(name, value)]), Err(SettingError::Value { .. })), "{name}={value}");
         }

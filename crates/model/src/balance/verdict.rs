@@ -4,7 +4,10 @@ use serde::{Deserialize, Serialize};
 
 use super::decision::{Decision, Lost, NodeAt};
 use super::policy::{Hours, Mode};
-use crate::node::NodeId;
+use crate::node::{NodeId, Zone};
+use crate::order::Life;
+use crate::plan;
+use crate::store::StoreName;
 
 /// What is wrong with a node's figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,6 +32,100 @@ pub enum Implausible {
         /// In permille of what it costs the median of nodes.
         permille: u64,
     },
+}
+
+/// Why no standby takes the places of a node that is away.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "code", content = "facts", rename_all = "kebab-case")]
+pub enum Held {
+    /// No member is a standby that is registered and holds nothing.
+    NoStandby,
+    /// An operator said so.
+    Vetoed,
+    /// The autopilot only observes.
+    Observes,
+    /// A store asks a single replica: what only the dead node holds would be given up.
+    Store {
+        /// The store.
+        store: StoreName,
+    },
+    /// All members of a zone are away: more likely a switch or a hall than so many machines.
+    Zone {
+        /// The zone.
+        zone: Zone,
+    },
+    /// Another node was replaced less than ten minutes ago.
+    Recent {
+        /// So many seconds are missing.
+        seconds: u64,
+    },
+    /// A plan is carried out.
+    Plan {
+        /// Its number.
+        plan: u64,
+    },
+    /// Something speaks for its being alive, or cannot be known.
+    Alive {
+        /// What.
+        because: Life,
+    },
+    /// No majority of members hears each other, so that the office may be on the wrong side.
+    NoMajority,
+    /// The planner refuses it.
+    Wish {
+        /// Why.
+        because: plan::Refusal,
+    },
+    /// The standby does not say how far it is.
+    Deaf {
+        /// The standby.
+        node: NodeId,
+    },
+}
+
+impl Held {
+    /// Its code.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Held::NoStandby => "no-standby",
+            Held::Vetoed => "vetoed",
+            Held::Observes => "observes",
+            Held::Store { .. } => "store",
+            Held::Zone { .. } => "zone",
+            Held::Recent { .. } => "recent",
+            Held::Plan { .. } => "plan",
+            Held::Alive { .. } => "alive",
+            Held::NoMajority => "no-majority",
+            Held::Wish { .. } => "wish",
+            Held::Deaf { .. } => "deaf",
+        }
+    }
+}
+
+/// A member that is away, and what becomes of its places.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Away {
+    /// The node.
+    pub node: NodeId,
+    /// For how many seconds this headmaster has seen no sign of life.
+    pub seconds: u64,
+    /// After how many a standby takes its places.
+    pub after_s: u64,
+    /// Which one, if there is one.
+    pub by: Option<NodeId>,
+    /// Whether half of that time has passed.
+    pub announced: bool,
+    /// Why it is not done, if it is not.
+    pub held: Option<Held>,
+}
+
+impl Away {
+    /// Whether the other says the same, but for figures that change all the time.
+    pub fn is_like(&self, other: &Away) -> bool {
+        let code = |away: &Away| away.held.as_ref().map(Held::code);
+        (self.node, self.by, self.announced, code(self))
+            == (other.node, other.by, other.announced, code(other))
+    }
 }
 
 /// What the autopilot says.
@@ -177,4 +274,7 @@ pub struct Verdict {
     pub thought_of: u64,
     /// Why they are not done.
     pub lost: Vec<Lost>,
+    /// Members that are away.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub away: Vec<Away>,
 }

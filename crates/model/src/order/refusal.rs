@@ -54,6 +54,13 @@ pub enum Refusal {
         /// Why not.
         because: SettingError,
     },
+    /// No standby will take the places of this node, so there is nothing to veto.
+    VetoNeedless {
+        /// The node.
+        node: NodeId,
+        /// Whether its places are being taken already; otherwise it is there.
+        is_gone: bool,
+    },
     /// The plan does not hold together: its linter found this.
     PlanUnsound {
         /// What the linter found, by code.

@@ -11,7 +11,9 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use model::balance::{Came, CameOf, Decision, Excess, Mode, Policy, PolicyChange, Says, Turned, Verdict};
+use model::balance::{
+    Away, Came, CameOf, Decision, Excess, Mode, Policy, PolicyChange, Says, Turned, Verdict,
+};
 use model::order::{Done, Given, Order, Refusal};
 use model::plan::{Consent, Phase, PlanDocument, PlanState, Planned, Wish};
 use model::{Cluster, Moment, NodeId, PartitionId, Role};
@@ -39,6 +41,9 @@ const WORSE_MAX: usize = 3;
 /// So long a plan that somebody created and did not apply keeps the autopilot from changing what it was computed from.
 const PLAN_LOOKED_AT_MS: u64 = 600_000;
 
+/// So long after it got something a new node gets more, up to its share.
+const JOINING_MS: u64 = 1_800_000;
+
 /// What the autopilot remembers.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Balancing {
@@ -51,6 +56,8 @@ pub(super) struct Balancing {
     ring: Option<u64>,
     /// What was told last, and when.
     told: Option<(Moment, Verdict)>,
+    /// Members that are away, as they are told.
+    pub(super) away: Vec<Away>,
 }
 
 impl Balancing {
@@ -109,6 +116,10 @@ pub(super) fn changed(seen: &Observation, given: &Given, change: &PolicyChange) 
         PolicyChange::Set { settings } => match next.settings.with(settings) {
             Ok(settings) => next.settings = settings,
             Err(because) => return refused(given, Refusal::Setting { because }),
+        },
+        PolicyChange::Veto { node } => match super::standby::needless_veto(seen, *node) {
+            Some(refusal) => return refused(given, refusal),
+            None => _ = next.vetoed.insert(*node),
         },
     }
     if seen.policy.is_some() && seen.policy_unread.is_none() && next == policy {
@@ -182,6 +193,9 @@ impl Headmaster {
             Err(says) => return Ok(self.tell(seen, &policy, says, None)),
         };
         let history = history(seen);
+        if let Some(finding) = joining(seen, &windows, &history, &policy) {
+            return self.conclude(seen, &policy, finding);
+        }
         let mut last = None;
         for loads in &windows {
             let finding = balancer::find(&seen.cluster, loads, &history, &policy.settings);
@@ -216,7 +230,7 @@ impl Headmaster {
         document.decision = Some(decision);
         AUTOPILOT.clone_into(&mut document.by);
         self.complete(seen, &mut document)?;
-        if document.bytes() > self.options.document_bytes_max {
+        if document.bytes() > self.document_bytes_max {
             return Ok(self.tell(seen, policy, too_large(&document), Some(finding)));
         }
         Ok(Some(Step::Do(vec![created(seen, document)])))
@@ -294,9 +308,13 @@ impl Headmaster {
             thought_of: finding.as_ref().map_or(0, |finding| finding.thought_of),
             seen: finding.as_ref().map_or_else(Vec::new, |finding| finding.seen.clone()),
             lost: finding.map_or_else(Vec::new, |finding| finding.lost),
+            away: self.balancing.away.clone(),
         };
         let pause = self.balancing.told.as_ref().map_or(Duration::ZERO, |(at, last)| {
-            let is_new = last.mode != verdict.mode || last.policy_unread != verdict.policy_unread;
+            let is_new = last.mode != verdict.mode
+                || last.policy_unread != verdict.policy_unread
+                || last.away.len() != verdict.away.len()
+                || last.away.iter().zip(&verdict.away).any(|(before, now)| !before.is_like(now));
             let due = match (is_new, last.says.is_like(&verdict.says), &verdict.says) {
                 (true, ..) | (_, false, Says::Acts { .. }) => Duration::ZERO,
                 (_, false, _) => TOLD_PAUSE,
@@ -319,14 +337,14 @@ const NOISE: u64 = 100;
 const FULL: u64 = 900;
 
 /// Who gives the orders that nobody gave.
-const AUTOPILOT: &str = "autopilot";
+pub(super) const AUTOPILOT: &str = "autopilot";
 
 fn too_large(document: &PlanDocument) -> Says {
     Says::NothingHelps { node: document.decision.as_ref().map_or(NodeId(0), |decision| decision.node) }
 }
 
 /// The plan that the autopilot created, and that nobody has begun to carry out.
-fn decided(seen: &Observation) -> Option<&Planned> {
+pub(super) fn decided(seen: &Observation) -> Option<&Planned> {
     seen.plans.values().find_map(|kept| match kept {
         Kept::Open(planned) if planned.plan.decision.is_some() && planned.state.is_none() => Some(&**planned),
         _ => None,
@@ -342,6 +360,48 @@ fn looked_at(seen: &Observation) -> Option<u64> {
         }
         _ => None,
     })
+}
+
+/// The node that got its share by a plan of the autopilot, because it was new.
+pub(super) fn joined(planned: &Planned) -> Option<NodeId> {
+    let decision = planned.plan.decision.as_ref()?;
+    (decision.exceeds == Excess::Joins).then_some(decision.node)
+}
+
+/// What a new node should get now, if one is there that holds less than its share.
+fn joining(
+    seen: &Observation,
+    windows: &[balancer::Loads<'_>],
+    history: &History,
+    policy: &Policy,
+) -> Option<Finding> {
+    // The longest window knows best, and what is missing is no matter of seconds.
+    let loads = windows.last()?;
+    let serves = |node: &&model::Node| node.role == Role::Serving && seen.registered(node.id).is_some();
+    let is_fresh = |node: &&model::Node| !seen.cluster.ring.lists(node.id);
+    let fresh = seen.cluster.nodes.iter().filter(serves).filter(is_fresh);
+    let begun = joined_lately(seen);
+    let fresh = fresh.map(|node| (node.id, balancer::Share::First));
+    let begun = begun.into_iter().filter(|&node| seen.cluster.node(node).as_ref().is_some_and(serves));
+    let joiners = fresh.chain(begun.map(|node| (node, balancer::Share::Whole)));
+    joiners.into_iter().find_map(|(node, share)| {
+        balancer::join(&seen.cluster, loads, history, &policy.settings, (node, share))
+    })
+}
+
+/// Nodes that got a part of their share so lately that they get the rest.
+fn joined_lately(seen: &Observation) -> BTreeSet<NodeId> {
+    let joined = |kept: &Kept| match kept {
+        Kept::Ended(ended) if ended.phase == Phase::Done => Some((ended.joined?, ended.ended_ms)),
+        Kept::Open(planned) => {
+            let state = planned.state.as_ref().filter(|state| state.phase == Phase::Done)?;
+            Some((joined(planned)?, state.ended_ms.unwrap_or(state.begun_ms)))
+        }
+        _ => None,
+    };
+    let joined = seen.plans.values().filter_map(joined);
+    let lately = joined.filter(|(_, at)| seen.wall.0.saturating_sub(*at) < JOINING_MS);
+    lately.map(|(node, _)| node).filter(|node| seen.cluster.ring.lists(*node)).collect()
 }
 
 /// When partitions were moved or reordered last, by the plans that are kept.
@@ -387,8 +447,10 @@ fn came_of(decision: &Decision, loads: &balancer::Loads<'_>, at_ms: u64) -> Came
         == nodes(decision.seen.iter().map(|at| at.node).collect());
     let mean = permille(loads.mean());
     let alike = mean * 2 >= decision.mean && decision.mean * 2 >= mean;
-    let came = if decision.exceeds == Excess::Disk {
+    let came = if matches!(decision.exceeds, Excess::Disk | Excess::Dead) {
         Came::AsPredicted
+    } else if decision.exceeds == Excess::Joins && decision.mean < balancer::HARDLY_ANY {
+        Came::Unknown
     } else if !same || !alike {
         Came::Unknown
     } else if over_mean <= decision.predicted.largest_over_mean + NOISE {

@@ -13,6 +13,7 @@
 
 use std::collections::BTreeSet;
 
+use model::balance::{Join, Mode, Policy, Settings};
 use model::order::{Answer, Done, Order, OrderDocument};
 use model::plan::{Consent, Planned, Wish};
 use model::routing::replicas_before;
@@ -138,9 +139,10 @@ impl World {
             plans: plans.iter().zip(1..).map(kept).collect(),
             asked: asked.clone(),
             said: asked.nodes.iter().map(|&node| (node, Ok(said(cluster, node)))).collect(),
-            policy: Some(model::balance::Policy {
-                mode: model::balance::Mode::Off,
-                ..model::balance::Policy::founded(0)
+            policy: Some(Policy {
+                mode: Mode::Off,
+                settings: Settings { join: Join::Auto, ..Settings::default() },
+                ..Policy::founded(0)
             }),
             policy_unread: None,
             listens: false,
@@ -149,8 +151,7 @@ impl World {
 
     /// What a headmaster that remembers nothing would write now.
     fn decided(&self) -> Turn {
-        let options = Options { admits: true, document_bytes_max: 1 << 20 };
-        let (mut machine, mut ask) = (Headmaster::new(options), Ask::default());
+        let (mut machine, mut ask) = (Headmaster::new(1 << 20), Ask::default());
         loop {
             let decision = machine.decide(&self.observed(&ask));
             assert_eq!(decision.restored, None);

@@ -7,6 +7,7 @@
 
 use std::collections::BTreeSet;
 
+use model::balance::Join;
 use model::order::{Done, Given, Holds, Refusal};
 use model::plan::{Consent, Phase, Wish};
 use model::{Cluster, Node, NodeId, Role};
@@ -184,7 +185,7 @@ impl Headmaster {
 
     /// Names the nodes that wait for it.
     pub(super) fn admit_waiting(&mut self, seen: &Observation) -> Due<Option<Step>> {
-        if !self.options.admits {
+        if seen.policy.as_ref().is_none_or(|policy| policy.settings.join != Join::Auto) {
             return Ok(None);
         }
         let mut waiting: Vec<Node> = Vec::new();

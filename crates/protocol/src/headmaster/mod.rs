@@ -25,6 +25,7 @@ mod members;
 mod orders;
 mod plans;
 mod replacing;
+mod standby;
 mod stands;
 mod stores;
 
@@ -33,7 +34,7 @@ use std::time::Duration;
 
 use model::balance::{Came, Policy, Verdict};
 use model::order::{Answer, Given, Refusal};
-use model::plan::{Phase, PlanDocument, PlanPace, PlanState, Planned, Size};
+use model::plan::{Phase, PlanDocument, PlanPace, PlanState, Planned, Size, Wish};
 use model::{Cluster, Generation, Moment, Node, NodeId, PartitionId, StoreName, WallMillis};
 
 use crate::push;
@@ -41,6 +42,7 @@ use crate::rebalance::{Facts, NodeFacts};
 use crate::report::LoadReport;
 use balance::Balancing;
 use course::Course;
+use standby::Absences;
 
 pub use conduct::held_up;
 pub use plans::planned;
@@ -59,15 +61,6 @@ const STAGED_PAUSE: Duration = Duration::from_millis(100);
 const LAG_MAX: Duration = Duration::from_secs(10);
 /// Room that a plan leaves in the cluster document, for stores and nodes to come, in bytes.
 pub const ROOM_LEFT: usize = 64 * 1024;
-
-/// How a headmaster acts.
-#[derive(Clone, Copy, Debug)]
-pub struct Options {
-    /// Whether it names nodes in the cluster document that are registered and never were members. Default: yes.
-    pub admits: bool,
-    /// Bytes that a document may have.
-    pub document_bytes_max: usize,
-}
 
 /// A node that is registered, as it says itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -113,6 +106,10 @@ pub struct Ended {
     pub touched: Vec<(PartitionId, bool)>,
     /// What came of it, if the autopilot made it.
     pub came: Option<Came>,
+    /// The node that got its share by it, if the autopilot made it for a new one.
+    pub joined: Option<NodeId>,
+    /// Whether a node was replaced by it.
+    pub replaces: bool,
 }
 
 impl Eq for Ended {}
@@ -129,6 +126,8 @@ impl Kept {
                 ended_ms: state.ended_ms.unwrap_or(state.begun_ms),
                 touched: balance::touched(&planned),
                 came: state.came_of.map(|outcome| outcome.came),
+                joined: balance::joined(&planned),
+                replaces: matches!(planned.plan.wish, Wish::Replace { .. }),
             }),
             _ => Kept::Open(Box::new(planned)),
         }
@@ -311,7 +310,8 @@ enum Step {
 /// What a headmaster remembers.
 #[derive(Clone, Debug)]
 pub struct Headmaster {
-    options: Options,
+    /// Bytes that a document may have.
+    document_bytes_max: usize,
     /// What nodes said last. A node that is silent now has said it all the same.
     known: BTreeMap<NodeId, Said>,
     /// The course of the plan that it carries out.
@@ -330,13 +330,15 @@ pub struct Headmaster {
     busy: Option<Duration>,
     /// What the autopilot remembers.
     balancing: Balancing,
+    /// Since when members are away.
+    absences: Absences,
 }
 
 impl Headmaster {
-    /// One that remembers nothing.
-    pub fn new(options: Options) -> Headmaster {
+    /// One that remembers nothing, and writes documents of so many bytes at most.
+    pub fn new(document_bytes_max: usize) -> Headmaster {
         Headmaster {
-            options,
+            document_bytes_max,
             known: BTreeMap::new(),
             course: None,
             published: None,
@@ -346,6 +348,7 @@ impl Headmaster {
             wanted: Ask::default(),
             busy: None,
             balancing: Balancing::default(),
+            absences: Absences::default(),
         }
     }
 
@@ -391,6 +394,7 @@ impl Headmaster {
         }
         self.seen = seen.cluster.generation;
         self.busy = None;
+        self.absences.watch(seen);
         for (node, said) in &seen.said {
             if let Ok(said) = said {
                 self.known.insert(*node, said.clone());
@@ -416,6 +420,7 @@ impl Headmaster {
             Headmaster::push_due,
             Headmaster::conduct,
             Headmaster::release_leaving,
+            Headmaster::stand_in,
             Headmaster::balance,
         ];
         let mut notes = Vec::new();
@@ -492,7 +497,7 @@ impl Headmaster {
 
     /// Bytes that the cluster document may have by a plan.
     fn cluster_bytes_max(&self) -> usize {
-        self.options.document_bytes_max.saturating_sub(ROOM_LEFT)
+        self.document_bytes_max.saturating_sub(ROOM_LEFT)
     }
 }
 

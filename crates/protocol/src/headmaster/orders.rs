@@ -27,7 +27,7 @@ impl Headmaster {
         }
         let step = match self.see_to(seen, given)? {
             // It would be so at each turn, and keep all other orders waiting.
-            Step::Do(actions) => match unpublishable(&actions, self.options.document_bytes_max) {
+            Step::Do(actions) => match unpublishable(&actions, self.document_bytes_max) {
                 Some(refusal) => refused(given, refusal),
                 None => Step::Do(actions),
             },

@@ -76,7 +76,7 @@ impl Headmaster {
         document.order = given.number;
         document.by.clone_from(&given.document.by);
         self.complete(seen, &mut document)?;
-        if document.bytes() > self.options.document_bytes_max {
+        if document.bytes() > self.document_bytes_max {
             return Ok(refused(given, Refusal::PlanTooLarge { moves: document.change.moves().len() }));
         }
         Ok(Step::Do(vec![created(seen, document)]))

@@ -73,7 +73,7 @@ fn lives(is_registered: bool, signs: &Signs) -> Option<(Life, Option<Duration>)>
 }
 
 /// The document that calls a node gone, and lets the one that replaces it serve.
-fn buried(cluster: &Cluster, node: NodeId, by: NodeId) -> Option<Cluster> {
+pub(super) fn buried(cluster: &Cluster, node: NodeId, by: NodeId) -> Option<Cluster> {
     let mut next = changed(cluster, node, |entry| (entry.gone, entry.role) = (true, Role::Leaving))?;
     let by = next.nodes.iter_mut().find(|known| known.id == by)?;
     if by.role == Role::Standby {
@@ -135,7 +135,7 @@ impl Headmaster {
     }
 
     /// What speaks against a node's being dead.
-    fn signs_of_life(&mut self, seen: &Observation, node: NodeId) -> Due<Option<(Life, Option<Duration>)>> {
+    pub(super) fn signs_of_life(&mut self, seen: &Observation, node: NodeId) -> Due<Option<(Life, Option<Duration>)>> {
         // One that only waits to be named hears of nobody.
         let is_witness = |other: &NodeId| *other != node && seen.cluster.node(*other).is_some();
         let registered = seen.registered.iter().map(|active| active.node.id);

@@ -8,7 +8,7 @@ use model::balance::{Came, Implausible, Mode, Policy, PolicyChange, Says};
 use model::order::{Done, Order};
 use model::plan::{Consent, Phase, Wish};
 use model::{NodeId, PartitionId};
-use protocol::headmaster::{Headmaster, Options};
+use protocol::headmaster::Headmaster;
 use protocol::report::{LoadReport, PartitionLoad, WorkDone};
 
 use crate::headmaster::Stage;
@@ -16,7 +16,7 @@ use crate::planner::cluster;
 
 /// What a node has done by now, when it answers so many gets a second of each partition whose list it heads, at 100 µs each,
 /// and what else its worker does, in processors.
-fn load(stage: &Stage, node: NodeId, gets: impl Fn(PartitionId) -> f64, beside: f64) -> LoadReport {
+pub(super) fn load(stage: &Stage, node: NodeId, gets: impl Fn(PartitionId) -> f64, beside: f64) -> LoadReport {
     let seconds = stage.now.nanos as f64 / 1e9 + 100.0;
     let headed = stage.cluster.ring.partitions().iter().filter(|one| one.reading()[0] == node);
     let partitions: Vec<PartitionLoad> = headed
@@ -61,7 +61,7 @@ fn turn(stage: &mut Stage) -> String {
 }
 
 /// Plays so many seconds; what was done, without the lines of rest.
-fn seconds(stage: &mut Stage, seconds: u64) -> String {
+pub(super) fn seconds(stage: &mut Stage, seconds: u64) -> String {
     let end = stage.now.after(Duration::from_secs(seconds));
     let mut told = String::new();
     while stage.now < end {
@@ -230,13 +230,13 @@ fn must_not_9_a_headmaster_that_ends_between_deciding_and_applying_acts_once() {
     let mut stage = lopsided();
     until(&mut stage, |stage| !stage.plans.is_empty());
     assert!(stage.plans[0].1.is_none());
-    stage.machine = Headmaster::new(Options { admits: false, document_bytes_max: 1 << 20 });
+    stage.machine = Headmaster::new(1 << 20);
     let told = seconds(&mut stage, 20);
     assert!(told.contains("note plan 1: applying") && !told.contains("create plan"), "{told}");
     // One that finds a plan which nobody wants any more drops it.
     let mut stage = lopsided();
     until(&mut stage, |stage| !stage.plans.is_empty());
-    stage.machine = Headmaster::new(Options { admits: false, document_bytes_max: 1 << 20 });
+    stage.machine = Headmaster::new(1 << 20);
     stage.policy.mode = Mode::Observe;
     assert_eq!(seconds(&mut stage, 20), "note plan 1: aborted, 0 settled\n");
 }

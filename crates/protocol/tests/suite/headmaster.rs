@@ -8,13 +8,13 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use expect_test::expect;
-use model::balance::{Mode, Policy, Verdict};
+use model::balance::{Join, Mode, Policy, Settings, Verdict};
 use model::order::{Answer, Given, Order, OrderDocument};
 use model::plan::{Consent, PlanDocument, PlanState, Planned, Size, Wish};
 use model::routing::replicas_before;
 use model::{Cluster, Moment, Node, NodeId, Role, Store, StoreName, WallMillis, Zone};
 use protocol::headmaster::{
-    Action, Again, Ask, Decision, Headmaster, Kept, Observation, Options, Registered, Said, Silence,
+    Action, Again, Ask, Decision, Headmaster, Kept, Observation, Registered, Said, Silence,
 };
 use protocol::rebalance::entering::takes_part;
 use protocol::rebalance::{Entered, NodeFacts};
@@ -26,10 +26,14 @@ use crate::planner::cluster;
 pub(super) struct Stage {
     pub(super) now: Moment,
     pub(super) cluster: Cluster,
-    registered: Vec<Node>,
-    orders: Vec<OrderDocument>,
+    pub(super) registered: Vec<Node>,
+    pub(super) orders: Vec<OrderDocument>,
     pub(super) plans: Vec<(PlanDocument, Option<PlanState>)>,
     pub(super) silent: BTreeSet<NodeId>,
+    /// Whether nobody hears anybody.
+    pub(super) apart: bool,
+    /// Whether something listens where signs of life are looked for.
+    pub(super) listens: bool,
     /// A newer generation than the service holds, by which nodes go.
     adopted: Option<u64>,
     pub(super) machine: Headmaster,
@@ -52,6 +56,7 @@ impl Stage {
 
     /// On which the autopilot is off.
     pub(super) fn of(cluster: Cluster, admits: bool) -> Stage {
+        let join = if admits { Join::Auto } else { Join::Ordered };
         Stage {
             now: Moment::default(),
             registered: cluster.nodes.clone(),
@@ -59,10 +64,16 @@ impl Stage {
             orders: Vec::new(),
             plans: Vec::new(),
             silent: BTreeSet::new(),
+            apart: false,
+            listens: false,
             adopted: None,
-            machine: Headmaster::new(Options { admits, document_bytes_max: 1 << 20 }),
+            machine: Headmaster::new(1 << 20),
             ask: Ask::default(),
-            policy: Policy { mode: Mode::Off, ..Policy::founded(0) },
+            policy: Policy {
+                mode: Mode::Off,
+                settings: Settings { join, ..Settings::default() },
+                ..Policy::founded(0)
+            },
             verdict: None,
             loads: |_, _| None,
         }
@@ -93,8 +104,12 @@ impl Stage {
                 facts.entered.insert(partition.id, entered);
             }
         }
-        let silence = Silence { lasts: Duration::from_secs(60), heard_before: true };
-        let silent_for = self.cluster.nodes.iter().map(|node| (node.id, silence)).collect();
+        let silent_for = self.cluster.nodes.iter().map(|node| {
+            let is_there = self.registered.iter().any(|active| active.id == node.id) && !self.apart;
+            let seconds = if is_there { 0 } else { 60 };
+            (node.id, Silence { lasts: Duration::from_secs(seconds), heard_before: true })
+        });
+        let silent_for = silent_for.collect();
         let load = (self.loads)(self, node);
         Ok(Said { facts, size: Some(Size::default()), silent_for, load, incarnation: 1, ..Said::default() })
     }
@@ -123,7 +138,7 @@ impl Stage {
             asked,
             policy: Some(self.policy.clone()),
             policy_unread: None,
-            listens: false,
+            listens: self.listens,
         }
     }
 
@@ -412,7 +427,7 @@ fn a_member_of_a_newer_document_is_not_taken_for_a_new_node() {
 fn an_order_whose_document_is_too_large_is_refused_and_the_next_one_is_carried_out() {
     let mut stage = Stage::new(true);
     let document_bytes_max = stage.cluster.document_bytes() + 100;
-    stage.machine = Headmaster::new(Options { admits: true, document_bytes_max });
+    stage.machine = Headmaster::new(document_bytes_max);
     let name = StoreName::new("orders").unwrap();
     let store = Store { name, ..stage.cluster.stores[0].clone() };
     stage.order(Order::CreateStore { store: Box::new(store) });

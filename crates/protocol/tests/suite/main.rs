@@ -6,6 +6,7 @@ mod admission;
 mod allocation;
 mod antientropy;
 mod autopilot;
+mod standby;
 mod collection;
 mod disorder;
 mod entering;

@@ -8,7 +8,6 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use client::{Client, ClientError, ClientOptions};
 use control::headmaster::election::Candidate;
-use control::headmaster::office::OfficeOptions;
 use control::headmaster::tenure::serve;
 use coordination::documents;
 use futures_util::future::select;
@@ -172,7 +171,7 @@ async fn conduct(world: Arc<World>, seed: u64, record: Record) {
         let ports = world.ports(Host(100), process, Arc::new(WallClock::default()));
         let service = Arc::new(world.service.open());
         let candidate = Candidate::new("conductor".to_owned());
-        let tenure = serve(service, &ports, &candidate, OfficeOptions { admits: false });
+        let tenure = serve(service, &ports, &candidate);
         let life = world.executor.sleep(dice.millis(100, 3000));
         select(pin!(tenure), pin!(life)).await;
     }

@@ -16,6 +16,7 @@
 //! **Architecture Invariant:** a pure function of what was reported, the document and the policy. Where a figure is missing
 //! or cannot be, nothing is decided.
 
+mod joining;
 mod loads;
 mod samples;
 mod search;
@@ -27,6 +28,7 @@ use model::balance::{Decision, Excess, Lost, NodeAt, Says, Settings};
 use model::plan::Placed;
 use model::{Cluster, NodeId, PartitionId};
 
+pub use joining::{HARDLY_ANY, Share, join};
 pub use loads::{Loads, NodeLoad};
 pub use samples::{SAMPLE_EVERY, SETTLING, Samples};
 pub use search::History;

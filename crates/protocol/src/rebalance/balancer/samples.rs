@@ -120,7 +120,7 @@ impl Samples {
         let members: BTreeSet<NodeId> = cluster
             .nodes
             .iter()
-            .filter(|node| node.role != Role::Standby || holds(cluster, node.id))
+            .filter(|node| (node.role != Role::Standby && !node.gone) || holds(cluster, node.id))
             .map(|node| node.id)
             .collect();
         if members.is_empty() {

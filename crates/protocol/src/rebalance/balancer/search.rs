@@ -35,6 +35,7 @@ pub struct History {
 }
 
 /// What was found.
+#[derive(Default)]
 pub(super) struct Batch {
     pub(super) placed: Vec<Placed>,
     pub(super) reorders: u64,
@@ -44,28 +45,28 @@ pub(super) struct Batch {
 }
 
 /// What an act would change.
-struct Candidate {
-    act: Act,
-    to: Vec<NodeId>,
+pub(super) struct Candidate {
+    pub(super) act: Act,
+    pub(super) to: Vec<NodeId>,
     /// By how much the two nodes' loads rise, in processors.
     change: [(NodeId, f64); 2],
     bytes: u64,
     /// By how much the sum falls.
-    gain: f64,
+    pub(super) gain: f64,
     /// What of the gain could be noise.
     noise: f64,
 }
 
 /// Loads as they would be, while a batch is put together.
-struct Search<'a> {
-    cluster: &'a Cluster,
+pub(super) struct Search<'a> {
+    pub(super) cluster: &'a Cluster,
     history: &'a History,
     settings: &'a Settings,
-    nodes: BTreeMap<NodeId, NodeLoad>,
+    pub(super) nodes: BTreeMap<NodeId, NodeLoad>,
     /// Bytes of each partition at one replica.
-    bytes: BTreeMap<PartitionId, u64>,
+    pub(super) bytes: BTreeMap<PartitionId, u64>,
     /// What each place costs by weight, as it would be.
-    places: Places,
+    pub(super) places: Places,
     taken: BTreeSet<PartitionId>,
     copied_to: BTreeMap<NodeId, u64>,
     lost: BTreeMap<LostBecause, (BTreeSet<Seen>, f64, Act)>,
@@ -82,28 +83,9 @@ pub(super) fn search(
     settings: &Settings,
     over: &[(NodeId, Excess)],
 ) -> Batch {
-    let Costs { places, bytes } = loads.costs(cluster);
-    let mut search = Search {
-        cluster,
-        history,
-        settings,
-        nodes: loads.nodes.clone(),
-        bytes,
-        places,
-        taken: BTreeSet::new(),
-        copied_to: BTreeMap::new(),
-        lost: BTreeMap::new(),
-        thought_of: BTreeSet::new(),
-    };
-    let places: usize = cluster.ring.partitions().iter().map(|p| cluster.replicas_in(&p.nodes).len()).sum();
-    let acts_max = (places / 10).max(1);
-    let mut batch = Batch {
-        placed: Vec::new(),
-        reorders: 0,
-        thought_of: 0,
-        lost: Vec::new(),
-        predicted: Predicted { largest: 0, largest_over_mean: 0, gain: 0, bytes: 0, seconds: 0 },
-    };
+    let mut search = Search::new(cluster, loads, history, settings);
+    let acts_max = search.acts_max();
+    let mut batch = Batch::default();
     let (mut gain, mut spent) = (0.0, BTreeSet::new());
     while batch.placed.len() < acts_max {
         let Some((node, excess)) = search.next_source(over, &spent) else { break };
@@ -111,13 +93,12 @@ pub(super) fn search(
             spent.insert(node);
             continue;
         };
-        if batch.predicted.bytes + best.bytes > BATCH_BYTES && !batch.placed.is_empty() {
+        if !batch.takes(&best) {
             search.lose(LostBecause::Later, &best);
             spent.insert(node);
             continue;
         }
         gain += best.gain;
-        batch.predicted.bytes += best.bytes;
         batch.reorders += u64::from(matches!(best.act, Act::Reorder { .. }));
         search.take(&best);
         batch.placed.push(Placed { partition: best.act.partition(), replicas: best.to });
@@ -128,19 +109,65 @@ pub(super) fn search(
     {
         search.lose(LostBecause::Later, &next);
     }
-    batch.predicted.largest = permille(largest(&search.nodes));
-    batch.predicted.largest_over_mean = permille(largest(&search.nodes) / mean(&search.nodes).max(1e-9));
-    batch.predicted.gain = permille(gain);
-    batch.predicted.seconds = match search.copied_to.values().max() {
-        Some(bytes) => bytes / COPIED_PER_SECOND + STEPS_SECONDS,
-        None => 0,
-    };
-    batch.thought_of = search.thought_of.len() as u64;
-    batch.lost = search.told();
+    search.predict(&mut batch, gain);
     batch
 }
 
-impl Search<'_> {
+impl Batch {
+    /// Takes one more, with the bytes that it copies, unless those are too many for one batch.
+    pub(super) fn takes(&mut self, candidate: &Candidate) -> bool {
+        let bytes = self.predicted.bytes + candidate.bytes;
+        if bytes > BATCH_BYTES && !self.placed.is_empty() {
+            return false;
+        }
+        self.predicted.bytes = bytes;
+        true
+    }
+}
+
+impl<'a> Search<'a> {
+    pub(super) fn new(
+        cluster: &'a Cluster,
+        loads: &Loads<'_>,
+        history: &'a History,
+        settings: &'a Settings,
+    ) -> Search<'a> {
+        let Costs { places, bytes } = loads.costs(cluster);
+        Search {
+            cluster,
+            history,
+            settings,
+            nodes: loads.nodes.clone(),
+            bytes,
+            places,
+            taken: BTreeSet::new(),
+            copied_to: BTreeMap::new(),
+            lost: BTreeMap::new(),
+            thought_of: BTreeSet::new(),
+        }
+    }
+
+    /// How many acts a batch has at most: a tenth of all places.
+    pub(super) fn acts_max(&self) -> usize {
+        let partitions = self.cluster.ring.partitions().iter();
+        let places: usize = partitions.map(|one| self.cluster.replicas_in(&one.nodes).len()).sum();
+        (places / 10).max(1)
+    }
+
+    /// Writes what will be when the batch is carried out.
+    pub(super) fn predict(&self, batch: &mut Batch, gain: f64) {
+        let largest = largest(&self.nodes);
+        batch.predicted.largest = permille(largest);
+        batch.predicted.largest_over_mean = permille(largest / mean(&self.nodes).max(1e-9));
+        batch.predicted.gain = permille(gain);
+        batch.predicted.seconds = match self.copied_to.values().max() {
+            Some(bytes) => bytes / COPIED_PER_SECOND + STEPS_SECONDS,
+            None => 0,
+        };
+        batch.thought_of = self.thought_of.len() as u64;
+        batch.lost = self.told();
+    }
+
     /// The node to relieve next: one whose disk is too full, or else the busiest that is above the aim. One that exceeds no
     /// limit is not relieved unless another one does.
     fn next_source(&self, over: &[(NodeId, Excess)], spent: &BTreeSet<NodeId>) -> Option<(NodeId, Excess)> {
@@ -163,6 +190,21 @@ impl Search<'_> {
 
     /// The best legal act that relieves a node: a reordering if one is legal, or else a copy elsewhere.
     fn best(&mut self, node: NodeId, excess: Excess) -> Option<Candidate> {
+        let held = self.held(node, excess);
+        let reorders = match excess {
+            Excess::Disk => Vec::new(),
+            _ => held.iter().flat_map(|one| self.reorders(node, one.0, one.1)).collect(),
+        };
+        if let Some(best) = self.best_legal(reorders, excess) {
+            return Some(best);
+        }
+        let targets = self.targets();
+        let copies = held.iter().flat_map(|one| self.copies(node, one.0, one.1, &targets)).collect();
+        self.best_legal(copies, excess)
+    }
+
+    /// The partitions that a node holds, and in which place: those first that are dearest.
+    pub(super) fn held(&self, node: NodeId, excess: Excess) -> Vec<(PartitionId, usize, f64)> {
         let mut held: Vec<(PartitionId, usize, f64)> = Vec::new();
         for (partition, places) in &self.places {
             if let Some(place) = places.iter().position(|(held_by, _)| *held_by == node) {
@@ -175,16 +217,19 @@ impl Search<'_> {
         }
         held.sort_by(|a, b| b.2.total_cmp(&a.2).then(a.0.cmp(&b.0)));
         held.truncate(LOOKED_AT);
-        let reorders = match excess {
-            Excess::Disk => Vec::new(),
-            _ => held.iter().flat_map(|one| self.reorders(node, one.0, one.1)).collect(),
-        };
-        if let Some(best) = self.best_legal(reorders, excess) {
-            return Some(best);
-        }
-        let targets = self.targets();
-        let copies = held.iter().flat_map(|one| self.copies(node, one.0, one.1, &targets)).collect();
-        self.best_legal(copies, excess)
+        held
+    }
+
+    /// The best legal act of these for a new node, that leaves it at this utilisation at most.
+    pub(super) fn best_within(
+        &mut self,
+        mut candidates: Vec<Candidate>,
+        node: NodeId,
+        most: f64,
+    ) -> Option<Candidate> {
+        let at = &self.nodes[&node];
+        candidates.retain(|one| (at.load + one.change[1].1) / at.capacity <= most);
+        self.best_legal(candidates, Excess::Joins)
     }
 
     fn best_legal(&mut self, candidates: Vec<Candidate>, excess: Excess) -> Option<Candidate> {
@@ -241,7 +286,7 @@ impl Search<'_> {
     }
 
     /// Another node in the place of this one.
-    fn copies(
+    pub(super) fn copies(
         &self,
         node: NodeId,
         partition: PartitionId,
@@ -333,6 +378,10 @@ impl Search<'_> {
         if after >= before {
             return Some(LostBecause::TargetAsBusy);
         }
+        // A new node gets its share once; that is no answer to what noise may look like.
+        if excess == Excess::Joins {
+            return None;
+        }
         if candidate.gain <= candidate.noise {
             return Some(LostBecause::Noise);
         }
@@ -357,7 +406,7 @@ impl Search<'_> {
     }
 
     /// Loads, places and disks as the act makes them.
-    fn take(&mut self, candidate: &Candidate) {
+    pub(super) fn take(&mut self, candidate: &Candidate) {
         let id = candidate.act.partition();
         for (node, change) in candidate.change {
             let at = self.nodes.get_mut(&node).expect("candidates are about known nodes");
@@ -381,7 +430,7 @@ impl Search<'_> {
         self.taken.insert(id);
     }
 
-    fn lose(&mut self, because: LostBecause, candidate: &Candidate) {
+    pub(super) fn lose(&mut self, because: LostBecause, candidate: &Candidate) {
         let entry = self.lost.entry(because).or_insert_with(|| (BTreeSet::new(), f64::MIN, candidate.act));
         entry.0.insert(seen(&candidate.act));
         if candidate.gain > entry.1 {

@@ -1,0 +1,221 @@
+//! When a standby takes the places of a member that is away, and when it must not. A new node's share.
+//!
+//! Number 8 of `docs/design/balance.md`: a node is replaced that lives.
+
+use std::time::Duration;
+
+use model::balance::{Excess, Held, Mode, Policy, PolicyChange};
+use model::order::Order;
+use model::plan::{Consent, Phase, Wish};
+use model::{Consistency, NodeId, Role};
+use protocol::headmaster::Headmaster;
+
+use crate::autopilot::{load, seconds};
+use crate::headmaster::Stage;
+use crate::planner::cluster;
+
+const DEAD: NodeId = NodeId(3);
+const SPARE: NodeId = NodeId(4);
+
+/// Three nodes that hold everything, and a standby. The autopilot is on, and nobody asks for anything.
+fn spared() -> Stage {
+    let mut named = cluster(8, &["a"; 4], 3, 3);
+    // The ring was made for the first three.
+    named.nodes.iter_mut().find(|node| node.id == SPARE).unwrap().role = Role::Standby;
+    let numbers = Consistency { replicas: 3, reads_required: 2, writes_required: 2 };
+    named.stores[0].consistency = numbers;
+    let mut stage = Stage::of(named, false);
+    stage.policy = Policy::founded(0);
+    stage.loads = |stage, node| Some(load(stage, node, |_| 0.0, 0.0));
+    stage
+}
+
+fn dies(stage: &mut Stage) {
+    stage.registered.retain(|node| node.id != DEAD);
+    stage.silent.insert(DEAD);
+}
+
+fn lives(stage: &mut Stage) {
+    let node = stage.cluster.node(DEAD).unwrap().clone();
+    stage.registered.push(node);
+    stage.silent.remove(&DEAD);
+}
+
+fn holds(stage: &Stage, node: NodeId) -> usize {
+    let cluster = &stage.cluster;
+    let lists = cluster.ring.partitions().iter().map(|one| cluster.replicas_in(one.reading()));
+    lists.filter(|list| list.contains(&node)).count()
+}
+
+fn held(stage: &Stage) -> Option<Held> {
+    stage.verdict.as_ref().unwrap().away.iter().find(|away| away.node == DEAD).unwrap().held.clone()
+}
+
+/// Plays so many seconds, and nothing may come of it.
+fn nothing_for(stage: &mut Stage, time: u64) {
+    assert_eq!(seconds(stage, time), "");
+    assert_eq!(holds(stage, SPARE), 0);
+}
+
+#[test]
+fn a_standby_takes_the_places_of_a_node_that_is_dead_for_a_quarter_of_an_hour() {
+    let mut stage = spared();
+    nothing_for(&mut stage, 60);
+    assert_eq!((holds(&stage, DEAD), holds(&stage, SPARE)), (8, 0));
+    dies(&mut stage);
+    nothing_for(&mut stage, 460);
+    let away = stage.verdict.as_ref().unwrap().away[0].clone();
+    assert!(away.announced && away.by == Some(SPARE) && away.held.is_none(), "{away:?}");
+    nothing_for(&mut stage, 420);
+    let told = seconds(&mut stage, 60);
+    assert!(told.starts_with("publish 2: n1 n2 n3 (Leaving, gone) n4, settled\ncreate plan 1: 8"), "{told}");
+    assert_eq!((holds(&stage, DEAD), holds(&stage, SPARE)), (0, 8));
+    let (plan, state) = &stage.plans[0];
+    assert_eq!(plan.decision.as_ref().unwrap().exceeds, Excess::Dead);
+    assert_eq!(state.as_ref().unwrap().phase, Phase::Done);
+    assert!(stage.cluster.node(DEAD).is_none(), "it has left");
+}
+
+/// It was stopped, it restarted, the service or this headmaster was away, its neighbours do not hear each other.
+#[test]
+fn must_not_8_a_node_that_lives_or_may_live_is_not_replaced() {
+    // It was away for less, again and again.
+    let mut stage = spared();
+    for _ in 0..5 {
+        dies(&mut stage);
+        nothing_for(&mut stage, 800);
+        lives(&mut stage);
+        nothing_for(&mut stage, 4);
+    }
+    // Its process is stopped: its address takes connections.
+    dies(&mut stage);
+    stage.listens = true;
+    nothing_for(&mut stage, 2000);
+    assert!(matches!(held(&stage), Some(Held::Alive { .. })), "{:?}", held(&stage));
+    // It is dead from now on, but headmasters follow each other.
+    stage.listens = false;
+    for _ in 0..4 {
+        nothing_for(&mut stage, 600);
+        stage.machine = Headmaster::new(1 << 20);
+    }
+    // Or there was none, or one that stood still, for a while.
+    for _ in 0..4 {
+        nothing_for(&mut stage, 600);
+        stage.now = stage.now.after(Duration::from_secs(1000));
+    }
+    // Or members do not hear each other.
+    stage.apart = true;
+    nothing_for(&mut stage, 1200);
+    assert_eq!(held(&stage), Some(Held::NoMajority));
+    stage.apart = false;
+    // Another one does not say what it hears.
+    stage.silent.insert(NodeId(2));
+    nothing_for(&mut stage, 1200);
+    assert!(matches!(held(&stage), Some(Held::Alive { .. })), "{:?}", held(&stage));
+    stage.silent.remove(&NodeId(2));
+    let told = seconds(&mut stage, 1200);
+    assert!(told.contains("create plan"), "{told}");
+}
+
+#[test]
+fn a_veto_an_observer_a_weak_store_a_dark_zone_and_a_missing_standby_replace_nothing() {
+    let mut stage = spared();
+    dies(&mut stage);
+    let veto = |node| Order::Balance { change: PolicyChange::Veto { node } };
+    seconds(&mut stage, 4);
+    stage.order(veto(NodeId(2)));
+    stage.order(veto(DEAD));
+    let told = seconds(&mut stage, 1200);
+    assert!(told.contains("answer 1: refused, veto-needless") && told.contains("answer 2: Policy"), "{told}");
+    assert_eq!((holds(&stage, SPARE), held(&stage)), (0, Some(Held::Vetoed)));
+    // It is back, and the veto has ended.
+    lives(&mut stage);
+    seconds(&mut stage, 4);
+    assert!(stage.policy.vetoed.is_empty());
+    dies(&mut stage);
+    stage.policy.mode = Mode::Observe;
+    nothing_for(&mut stage, 1200);
+    assert_eq!(held(&stage), Some(Held::Observes));
+    stage.policy.mode = Mode::On;
+    let numbers = stage.cluster.stores[0].consistency;
+    stage.cluster.stores[0].consistency.writes_required = 1;
+    nothing_for(&mut stage, 1200);
+    assert!(matches!(held(&stage), Some(Held::Store { .. })));
+    stage.cluster.stores[0].consistency = numbers;
+    for id in [2, 3] {
+        let node = stage.cluster.nodes.iter_mut().find(|node| node.id == NodeId(id)).unwrap();
+        node.zone = model::Zone("b".to_owned());
+    }
+    let second = stage.registered.iter().position(|node| node.id == NodeId(2)).unwrap();
+    let second = stage.registered.remove(second);
+    nothing_for(&mut stage, 1200);
+    assert!(matches!(held(&stage), Some(Held::Zone { .. })), "{:?}", held(&stage));
+    stage.registered.push(second);
+    stage.cluster.nodes.iter_mut().find(|node| node.id == SPARE).unwrap().role = Role::Serving;
+    stage.policy.mode = Mode::Observe;
+    nothing_for(&mut stage, 1200);
+    assert_eq!(held(&stage), Some(Held::NoStandby));
+}
+
+/// Whoever follows a headmaster that ended in the middle ends what it has begun.
+#[test]
+fn a_replacement_that_was_begun_is_ended_by_a_successor() {
+    let mut stage = spared();
+    dies(&mut stage);
+    let mut told = String::new();
+    while !told.contains("publish 2") {
+        told.push_str(&stage.play(1));
+        if told.ends_with("rest\n") {
+            stage.now = stage.now.after(Duration::from_secs(2));
+        }
+    }
+    assert!(stage.plans.is_empty());
+    stage.machine = Headmaster::new(1 << 20);
+    while stage.plans.is_empty() {
+        stage.play(1);
+    }
+    stage.machine = Headmaster::new(1 << 20);
+    let told = seconds(&mut stage, 20);
+    assert!(told.contains("note plan 1: applying") && !told.contains("create plan"), "{told}");
+    assert_eq!((holds(&stage, DEAD), holds(&stage, SPARE)), (0, 8));
+}
+
+/// Two nodes, one replica, and a third one that is admitted by itself, with load on all partitions or on none.
+#[test]
+fn a_new_node_gets_a_quarter_of_its_share_first_and_then_the_rest_from_the_fullest() {
+    for gets in [250.0, 0.0] {
+        let mut stage = Stage::of(cluster(32, &["a"; 2], 2, 1), true);
+        stage.policy = Policy { settings: stage.policy.settings.clone(), ..Policy::founded(0) };
+        stage.loads = match gets > 0.0 {
+            true => |stage, node| Some(load(stage, node, |_| 250.0, 0.0)),
+            false => |stage, node| Some(load(stage, node, |_| 0.0, 0.0)),
+        };
+        seconds(&mut stage, 100);
+        let mut third = stage.cluster.nodes[0].clone();
+        (third.id, third.native) = (NodeId(3), "h3:1".to_owned());
+        stage.registered.push(third);
+        let told = seconds(&mut stage, 60);
+        assert!(told.contains("n1 n2 n3, settled"), "{told}");
+        assert!((1..=3).contains(&holds(&stage, NodeId(3))), "{} at first", holds(&stage, NodeId(3)));
+        seconds(&mut stage, 1200);
+        let each: Vec<usize> = (1..=3).map(|id| holds(&stage, NodeId(id))).collect();
+        assert!(each.iter().all(|count| (10..=12).contains(count)), "{each:?} with {gets} gets");
+        let moves = stage.plans.iter().flat_map(|(plan, _)| plan.change.moves());
+        assert!(moves.into_iter().all(|one| one.to.contains(&NodeId(3))), "nothing moves between the others");
+        let exceeds = stage.plans.iter().map(|(plan, _)| plan.decision.as_ref().unwrap().exceeds);
+        assert!(exceeds.into_iter().all(|exceeds| exceeds == Excess::Joins));
+        let before = stage.plans.len();
+        seconds(&mut stage, 4 * 3600);
+        assert_eq!(stage.plans.len(), before, "then it rests");
+    }
+}
+
+#[test]
+fn an_order_comes_before_a_share() {
+    let mut stage = Stage::of(cluster(32, &["a"; 3], 2, 1), false);
+    stage.policy = Policy::founded(0);
+    stage.loads = |stage, node| Some(load(stage, node, |_| 100.0, 0.0));
+    stage.order(Order::Create { wish: Wish::Spread, consent: Consent::default() });
+    let told = seconds(&mut stage, 100);
+    assert!(told.starts_with("create plan 1") && !told.contains("create plan 2"), "{told}");
+}
