@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use model::order::Order;
+use model::order::{Answer, Order};
 use model::plan::Consent;
 use model::{NodeId, Role, Weight};
 
@@ -17,8 +17,8 @@ use crate::shared::Shared;
 pub enum NodeVerb {
     /// Show which nodes are alive, as the nodes see each other.
     List(NodeListArguments),
-    /// Make a waiting node a member. It holds no data until a plan gives it some.
-    Add(MemberArguments),
+    /// Make a waiting node a member. It gets its share of the data from the autopilot, or by a plan.
+    Add(AddArguments),
     /// Move all data off a node, and remove it from the cluster when it holds nothing.
     #[command(alias = "decommission")]
     Drain(DrainArguments),
@@ -40,6 +40,17 @@ pub struct MemberArguments {
     /// The node, such as 4 or n4.
     #[arg(value_parser = parse_node, value_name = "NODE")]
     pub node: NodeId,
+}
+
+/// Which node, and what for.
+#[derive(Clone, Debug, clap::Args)]
+pub struct AddArguments {
+    /// Which node.
+    #[command(flatten)]
+    pub member: MemberArguments,
+    /// Keep it as a spare that holds no data: it takes the places of a node that is dead.
+    #[arg(long)]
+    pub standby: bool,
 }
 
 /// Which node, and how.
@@ -121,7 +132,17 @@ async fn ordered(shared: Shared, verb: NodeVerb) -> Result<ExitCode, CliError> {
         }
         NodeVerb::Standby(member) => (Order::Cast { node: member.node, role: Role::Standby }, true),
         NodeVerb::List(arguments) => return crate::node_list::list(shared, arguments).await,
-        NodeVerb::Add(member) => (Order::Admit { node: member.node }, true),
+        NodeVerb::Add(AddArguments { member, standby: false }) => (Order::Admit { node: member.node }, true),
+        NodeVerb::Add(AddArguments { member, standby: true }) => {
+            // Both at once: a member that serves gets its share within a minute.
+            let client = shared.client().await?;
+            let admit = Order::Admit { node: member.node };
+            match crate::orders::order(&client, &admit).await? {
+                Answer::Done { .. } => {}
+                answer => return Err(crate::orders::refused(&client, &admit, &answer).await),
+            }
+            (Order::Cast { node: member.node, role: Role::Standby }, true)
+        }
         NodeVerb::Drain(DrainArguments { member, accept_fewer_zones, no_wait }) => {
             let consent = Consent { fewer_zones: accept_fewer_zones, ..Consent::default() };
             (Order::Drain { node: member.node, consent }, no_wait)

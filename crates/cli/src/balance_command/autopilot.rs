@@ -106,8 +106,11 @@ pub(crate) async fn why(shared: &Shared, arguments: WhyArguments) -> Result<Exit
     let plans = match arguments.subject {
         None => Vec::new(),
         Some(subject) => {
-            check_subject(&cluster, subject)?;
-            plans_about(&client, subject).await?
+            let plans = plans_about(&client, subject).await?;
+            if plans.is_empty() {
+                check_subject(&cluster, subject)?;
+            }
+            plans
         }
     };
     let unread = balancing.verdict.as_ref().filter(|verdict| verdict.policy_unread.is_some());

@@ -2,6 +2,7 @@
 
 mod away;
 mod random;
+mod standby;
 mod steps;
 
 use std::collections::BTreeSet;
@@ -25,6 +26,8 @@ pub(crate) struct Joined {
 impl Joined {
     pub(crate) fn start() -> Joined {
         let mut cluster = Cluster::with(3, &["--repair-period=1h"]);
+        // It would give the fourth node its share, and number its plans among ours.
+        cluster.run(&["balance", "off"]).exits(0);
         put(&cluster, 0..RECORDS, "value");
         let fourth = fourth(&cluster, &[]);
         let waits = || fourth.stderr().contains("waits until cluster");

@@ -8,7 +8,7 @@
 //!
 //! Must never: decide by what was seen before the ring changed last.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use model::balance::{
@@ -381,16 +381,18 @@ fn joining(
     let is_fresh = |node: &&model::Node| !seen.cluster.ring.lists(node.id);
     let fresh = seen.cluster.nodes.iter().filter(serves).filter(is_fresh);
     let begun = joined_lately(seen);
-    let fresh = fresh.map(|node| (node.id, balancer::Share::First));
-    let begun = begun.into_iter().filter(|&node| seen.cluster.node(node).as_ref().is_some_and(serves));
-    let joiners = fresh.chain(begun.map(|node| (node, balancer::Share::Whole)));
-    joiners.into_iter().find_map(|(node, share)| {
-        balancer::join(&seen.cluster, loads, history, &policy.settings, (node, share))
+    let fresh = fresh.map(|node| (node.id, (balancer::Share::First, seen.wall.0)));
+    let begun = begun.into_iter().filter(|(node, _)| seen.cluster.node(*node).as_ref().is_some_and(serves));
+    let joiners = fresh.chain(begun.map(|(node, first)| (node, (balancer::Share::Whole, first))));
+    joiners.into_iter().find_map(|(node, (share, first))| {
+        // What moved before it came cannot have left it.
+        let history = history.since(first);
+        balancer::join(&seen.cluster, loads, &history, &policy.settings, (node, share))
     })
 }
 
-/// Nodes that got a part of their share so lately that they get the rest.
-fn joined_lately(seen: &Observation) -> BTreeSet<NodeId> {
+/// Nodes that got a part of their share so lately that they get the rest, and when they got the first part.
+fn joined_lately(seen: &Observation) -> BTreeMap<NodeId, u64> {
     let joined = |kept: &Kept| match kept {
         Kept::Ended(ended) if ended.phase == Phase::Done => Some((ended.joined?, ended.ended_ms)),
         Kept::Open(planned) => {
@@ -399,9 +401,18 @@ fn joined_lately(seen: &Observation) -> BTreeSet<NodeId> {
         }
         _ => None,
     };
-    let joined = seen.plans.values().filter_map(joined);
-    let lately = joined.filter(|(_, at)| seen.wall.0.saturating_sub(*at) < JOINING_MS);
-    lately.map(|(node, _)| node).filter(|node| seen.cluster.ring.lists(*node)).collect()
+    let mut times: BTreeMap<NodeId, (u64, u64)> = BTreeMap::new();
+    for (node, at) in seen.plans.values().filter_map(joined) {
+        let (first, last) = times.entry(node).or_insert((at, at));
+        if at.saturating_sub(*last) >= JOINING_MS {
+            // It had its share then, and was emptied since.
+            *first = at;
+        }
+        *last = at;
+    }
+    let is_late = |last: u64| seen.wall.0.saturating_sub(last) >= JOINING_MS;
+    times.retain(|node, (_, last)| !is_late(*last) && seen.cluster.ring.lists(*node));
+    times.into_iter().map(|(node, (first, _))| (node, first)).collect()
 }
 
 /// When partitions were moved or reordered last, by the plans that are kept.

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use model::balance::{Excess, Held, Mode, Policy, PolicyChange};
+use model::balance::{Excess, Held, Join, Mode, Policy, PolicyChange};
 use model::order::Order;
 use model::plan::{Consent, Phase, Wish};
 use model::{Consistency, NodeId, Role};
@@ -70,10 +70,17 @@ fn a_standby_takes_the_places_of_a_node_that_is_dead_for_a_quarter_of_an_hour() 
     let told = seconds(&mut stage, 60);
     assert!(told.starts_with("publish 2: n1 n2 n3 (Leaving, gone) n4, settled\ncreate plan 1: 8"), "{told}");
     assert_eq!((holds(&stage, DEAD), holds(&stage, SPARE)), (0, 8));
-    let (plan, state) = &stage.plans[0];
+    let (plan, state) = stage.plans[0].clone();
     assert_eq!(plan.decision.as_ref().unwrap().exceeds, Excess::Dead);
     assert_eq!(state.as_ref().unwrap().phase, Phase::Done);
     assert!(stage.cluster.node(DEAD).is_none(), "it has left");
+    // All that moved just now rests; a new node gets its share all the same.
+    let mut fifth = stage.cluster.nodes[0].clone();
+    (fifth.id, fifth.native) = (NodeId(5), "h5:1".to_owned());
+    stage.registered.push(fifth);
+    stage.policy.settings.join = Join::Auto;
+    seconds(&mut stage, 600);
+    assert_eq!(holds(&stage, NodeId(5)), 6, "of 24 places");
 }
 
 /// It was stopped, it restarted, the service or this headmaster was away, its neighbours do not hear each other.

@@ -35,6 +35,7 @@ impl Stage {
         let waits = || fourth.stderr().contains("waits until cluster");
         until("the fourth node is registered", waits, |waits| *waits);
         let headmaster = Some(headmaster(&cluster));
+        cluster.run(&["balance", "off"]).exits(0);
         cluster.run(&["node", "add", "4"]).exits(0);
         fourth.await_line("node 4");
         cluster.nodes = 4;

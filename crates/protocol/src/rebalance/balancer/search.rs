@@ -34,6 +34,16 @@ pub struct History {
     pub reordered: BTreeMap<PartitionId, u64>,
 }
 
+impl History {
+    /// Without what was moved before a time.
+    pub(crate) fn since(&self, ms: u64) -> History {
+        let later = |times: &BTreeMap<PartitionId, u64>| {
+            times.iter().filter(|(_, at)| **at >= ms).map(|(id, at)| (*id, *at)).collect()
+        };
+        History { now_ms: self.now_ms, copied: later(&self.copied), reordered: later(&self.reordered) }
+    }
+}
+
 /// What was found.
 #[derive(Default)]
 pub(super) struct Batch {
