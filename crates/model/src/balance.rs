@@ -11,6 +11,6 @@ mod decision;
 mod policy;
 mod verdict;
 
-pub use decision::{Act, Came, CameOf, Decision, Excess, Lost, LostBecause, NodeAt, Predicted};
+pub use decision::{Act, Came, CameOf, CutAt, Decision, Excess, Lost, LostBecause, NodeAt, Predicted};
 pub use policy::{Hours, Join, Mode, Policy, PolicyChange, SettingError, Settings, Turned};
 pub use verdict::{Away, Held, Implausible, Says, Verdict};

@@ -22,6 +22,7 @@ pub mod expiry;
 pub mod front;
 pub mod gossip;
 pub mod handoff;
+pub mod hot;
 pub mod metrics;
 pub mod moved;
 pub mod pulse;

@@ -339,7 +339,7 @@ impl Replica {
         let (own, found) = self.held(view, store, key, terms)?;
         // What must wait for the disk is asked again.
         if let Some(bucket) = own.filter(|_| !is_refused()) {
-            self.work.got(bucket);
+            self.work.got(bucket, key);
         }
         Ok(found)
     }
@@ -449,7 +449,7 @@ impl Replica {
     ) -> Result<(Merged, Commit), ErrorCode> {
         let place = view.partition(key).0;
         let stored = store_merged(store, place, key, set)?;
-        self.work.merged(place.partition);
+        self.work.merged(place.partition, key);
         Ok(stored)
     }
 

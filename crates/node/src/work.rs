@@ -11,7 +11,9 @@
 //! What comes as a merge over a link counts, also what another node sends because it compared, or delivers as a hint:
 //! such messages look the same. What this node fetches, copies, scans or reads for itself does not.
 //!
-//! Must never: take a lock, allocate, or ask a clock to count.
+//! Of some operations the key is noted, too ([`HotKeys`]).
+//!
+//! Must never: take a lock, allocate, or ask a clock to count, but for those few.
 
 use std::cmp::Reverse;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,7 +21,9 @@ use std::time::Duration;
 
 use model::{Moment, PartitionId};
 use parking_lot::Mutex;
-use protocol::report::{LoadReport, PARTITIONS_TOLD, PartitionLoad, WorkDone};
+use protocol::report::{LoadReport, Middle, PARTITIONS_TOLD, PartitionLoad, WorkDone};
+
+use crate::hot::{HotKeys, ONE_IN};
 
 /// How long ago that is at least with which is compared what was done lately.
 const LATELY_MIN: Duration = Duration::from_secs(5);
@@ -27,6 +31,7 @@ const LATELY_MIN: Duration = Duration::from_secs(5);
 /// The work of one node as a replica, by bucket.
 pub struct Work {
     buckets: Box<[BucketWork]>,
+    hot: HotKeys,
     lately: Mutex<Lately>,
 }
 
@@ -52,29 +57,38 @@ impl BucketWork {
 impl Work {
     /// Nothing done for so many buckets.
     pub fn new(buckets: usize) -> Work {
-        Work { buckets: (0..buckets).map(|_| BucketWork::default()).collect(), lately: Mutex::default() }
+        let buckets = (0..buckets).map(|_| BucketWork::default()).collect();
+        Work { buckets, hot: HotKeys::default(), lately: Mutex::default() }
     }
 
     /// A get of a key in this bucket was answered, as a replica.
-    pub fn got(&self, bucket: PartitionId) {
-        self.count(bucket, |work| &work.gets);
+    pub fn got(&self, bucket: PartitionId, key: &[u8]) {
+        self.count(bucket, key, |work| &work.gets);
     }
 
     /// A write was merged into a record in this bucket, as a replica.
-    pub fn merged(&self, bucket: PartitionId) {
-        self.count(bucket, |work| &work.puts);
+    pub fn merged(&self, bucket: PartitionId, key: &[u8]) {
+        self.count(bucket, key, |work| &work.puts);
     }
 
     /// A write of a key in this bucket was stamped and stored, as a replica.
-    pub fn stamped(&self, bucket: PartitionId) {
-        self.count(bucket, |work| &work.stamped);
+    pub fn stamped(&self, bucket: PartitionId, key: &[u8]) {
+        self.count(bucket, key, |work| &work.stamped);
     }
 
-    fn count(&self, bucket: PartitionId, of: impl FnOnce(&BucketWork) -> &AtomicU64) {
+    fn count(&self, bucket: PartitionId, key: &[u8], of: impl FnOnce(&BucketWork) -> &AtomicU64) {
         // Only a document with other buckets has one that is not there, and such a document is not adopted.
         if let Some(work) = self.buckets.get(bucket.0 as usize) {
-            of(work).fetch_add(1, Ordering::Relaxed);
+            let before = of(work).fetch_add(1, Ordering::Relaxed);
+            if before % ONE_IN == 0 {
+                self.hot.note(bucket, key);
+            }
         }
+    }
+
+    /// The keys that had most work lately.
+    pub fn hot(&self) -> &HotKeys {
+        &self.hot
     }
 
     /// What was done for each bucket, by number.
@@ -124,6 +138,28 @@ impl Lately {
         self.next.get_or_insert(Counted { at: now, operations });
         growth
     }
+}
+
+/// So much must have been done for a partition lately, in operations, before it is told where its work halves.
+const MIDDLE_MIN: u64 = 500;
+/// And so large a part of all the node's work, in percent.
+const MIDDLE_SHARE_MIN: u64 = 10;
+
+/// Where the work that was done lately for a partition of these buckets falls in two parts that are as alike as buckets
+/// allow. `None` where it is little, or all of it is for one bucket.
+pub(crate) fn middle(lately: &[(u64, u64)], all: u64) -> Option<Middle> {
+    let sum: u64 = lately.iter().map(|(_, operations)| operations).sum();
+    if sum < MIDDLE_MIN || sum * 100 < all * MIDDLE_SHARE_MIN {
+        return None;
+    }
+    let mut first = 0;
+    let cuts = lately.windows(2).map(|pair| {
+        first += pair[0].1;
+        (first.abs_diff(sum - first), first, pair[1].0)
+    });
+    let (_, first, at) = cuts.min()?;
+    let permille = (first as f64 * 1000.0 / sum as f64).round() as u32;
+    (permille > 0 && permille < 1000).then_some(Middle { at, permille })
 }
 
 /// Writes loads of partitions into a report, each with what was done for it lately: those with most of that for
@@ -178,23 +214,40 @@ mod tests {
 
     fn load(partition: u32, gets: u64, bytes: u64) -> PartitionLoad {
         let work = WorkDone { gets, ..WorkDone::default() };
-        PartitionLoad { partition: PartitionId(partition), work, bytes }
+        PartitionLoad { partition: PartitionId(partition), work, bytes, middle: None }
     }
 
     #[test]
     fn each_bucket_counts_for_itself_and_all_of_them_together() {
         let work = Work::new(4);
-        work.got(PartitionId(1));
-        work.got(PartitionId(1));
-        work.merged(PartitionId(1));
-        work.stamped(PartitionId(3));
-        work.stamped(PartitionId(4));
+        work.got(PartitionId(1), b"a");
+        work.got(PartitionId(1), b"a");
+        work.merged(PartitionId(1), b"b");
+        work.stamped(PartitionId(3), b"c");
+        work.stamped(PartitionId(4), b"d");
         let nothing = WorkDone::default();
         let second = WorkDone { gets: 2, puts: 1, stamped: 0 };
         let last = WorkDone { gets: 0, puts: 0, stamped: 1 };
         assert_eq!(work.by_bucket(), [nothing, second, nothing, last]);
         assert_eq!(work.total(), WorkDone { gets: 2, puts: 1, stamped: 1 });
         assert_eq!(size_of::<BucketWork>(), 32);
+        // The first operation of each kind and bucket is noted.
+        assert_eq!(work.hot().hottest(|_| true, 9).1, 3);
+    }
+
+    #[test]
+    fn a_partition_is_cut_where_the_work_of_its_buckets_is_most_alike() {
+        let halves = |operations: &[u64], all: u64| {
+            let lately: Vec<(u64, u64)> = (0..).map(|at| at * 10).zip(operations.iter().copied()).collect();
+            middle(&lately, all).map(|middle| (middle.at, middle.permille))
+        };
+        assert_eq!(halves(&[300, 300, 300, 300], 1200), Some((20, 500)));
+        assert_eq!(halves(&[900, 50, 50], 1000), Some((10, 900)));
+        assert_eq!(halves(&[0, 900, 100], 1000), Some((20, 900)));
+        assert_eq!(halves(&[0, 1000, 0], 1000), None, "all of it is for one bucket");
+        assert_eq!(halves(&[1000], 1000), None);
+        assert_eq!(halves(&[200, 200], 400), None, "that is little");
+        assert_eq!(halves(&[300, 300], 100_000), None, "and that is little of what the node does");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! What the autopilot may do, what it thinks, and why it acted.
 
 use model::balance::{
-    Act, Away, Came, CameOf, Decision, Excess, Held, Implausible, Lost, LostBecause, Mode, NodeAt, Policy,
+    Act, Away, Came, CameOf, CutAt, Decision, Excess, Held, Implausible, Lost, LostBecause, Mode, NodeAt, Policy,
     Predicted, Says, SettingError, Settings, Turned,
 };
 use model::NodeId;
@@ -82,9 +82,13 @@ pub(crate) fn says(says: &Says, settings: &Settings) -> String {
             "{node} is busy with requests of clients that it passes on to other nodes; they belong to no partition, so no move \
              changes that: let clients spread over all nodes"
         ),
-        Says::NothingHelps { node } => {
+        Says::NothingHelps { node, dearest: None } => {
             format!("{node} exceeds a limit, and nothing that was thought of may be done")
         }
+        Says::NothingHelps { node, dearest: Some(partition) } => format!(
+            "{node} exceeds a limit, and nothing that was thought of may be done; {partition} costs it most, and `tontine balance \
+             why {partition}` names its hottest keys"
+        ),
         Says::AllFull => format!(
             "every node is above {most}% of what it can carry: no move helps; add a node, with `tontine node add` and then \
              `tontine plan create spread`"
@@ -176,8 +180,8 @@ fn implausible(what: &Implausible) -> String {
 }
 
 fn in_short(decision: &Decision) -> String {
-    let Decision { node, exceeds, acts, reorders, predicted, .. } = decision;
-    format!("{node} {}; {}; {}", exceeding(*exceeds), acted(*acts, *reorders), expected(predicted))
+    let Decision { node, exceeds, predicted, .. } = decision;
+    format!("{node} {}; {}; {}", exceeding(*exceeds), acted(decision), expected(predicted))
 }
 
 fn exceeding(excess: Excess) -> &'static str {
@@ -190,7 +194,16 @@ fn exceeding(excess: Excess) -> &'static str {
     }
 }
 
-fn acted(acts: u64, reorders: u64) -> String {
+fn acted(decision: &Decision) -> String {
+    if let Some(CutAt { partition, permille, then, .. }) = &decision.cut {
+        return format!(
+            "{partition} is cut in two, where its work falls into {} and {}, which moves nothing; then one part can go: {}",
+            percent(u64::from(*permille)),
+            percent(1000 - u64::from(*permille)),
+            act(then)
+        );
+    }
+    let (acts, reorders) = (decision.acts, decision.reorders);
     let lists = format!("{} with another order of nodes, which copies nothing", count(reorders, "partition"));
     match (reorders, acts - reorders) {
         (_, 0) => lists,
@@ -226,7 +239,7 @@ pub(crate) fn decision(decision: &Decision, came_of: Option<&CameOf>) -> String 
         percent(*mean),
         *window_ms as f64 / 1000.0
     );
-    text.push_str(&format!("done:      {}\n", acted(decision.acts, decision.reorders)));
+    text.push_str(&format!("done:      {}\n", acted(decision)));
     text.push_str(&format!("predicted: {}\n", expected(predicted)));
     let came = came_of.map_or_else(
         || "not known yet: the load is looked at for a minute, from half a minute after the end".to_owned(),

@@ -139,6 +139,9 @@ pub struct Decision {
     pub window_ms: u64,
     /// What is done.
     pub acts: u64,
+    /// Where a partition is cut in two, if one is: that is all that is done then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cut: Option<CutAt>,
     /// Of these, how many copy nothing.
     pub reorders: u64,
     /// How many candidates were thought of.
@@ -147,6 +150,19 @@ pub struct Decision {
     pub lost: Vec<Lost>,
     /// What is predicted.
     pub predicted: Predicted,
+}
+
+/// Where a partition is cut in two, so that one of them can go elsewhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CutAt {
+    /// The partition.
+    pub partition: PartitionId,
+    /// The first token of the second part.
+    pub at: u64,
+    /// How much of its work is for the first part, in permille.
+    pub permille: u32,
+    /// What one of them allows then.
+    pub then: Act,
 }
 
 /// What came of it, a minute after it settled.

@@ -7,6 +7,7 @@ use super::policy::{Hours, Mode};
 use crate::node::{NodeId, Zone};
 use crate::order::Life;
 use crate::plan;
+use crate::ring::PartitionId;
 use crate::store::StoreName;
 
 /// What is wrong with a node's figures.
@@ -190,6 +191,9 @@ pub enum Says {
     NothingHelps {
         /// The busiest node.
         node: NodeId,
+        /// The partition that costs it most.
+        #[serde(default)]
+        dearest: Option<PartitionId>,
     },
     /// All nodes are over their limit: the cluster needs more of them.
     AllFull,
@@ -244,7 +248,7 @@ impl Says {
             | Says::Idle { node }
             | Says::Unsure { node }
             | Says::Coordinates { node }
-            | Says::NothingHelps { node } => Some(*node),
+            | Says::NothingHelps { node, .. } => Some(*node),
             _ => None,
         }
     }

@@ -139,7 +139,7 @@ impl Front {
             _ if self.replica.view().generation() != view.cluster().generation => None,
             answer => {
                 self.coordinated.add_gets(1);
-                self.replica.work().got(place.partition);
+                self.replica.work().got(place.partition, key);
                 Some(answer)
             }
         }
@@ -164,7 +164,7 @@ impl Front {
             return None;
         }
         self.coordinated.add_gets(1);
-        self.replica.work().got(view.partition(key).0.partition);
+        self.replica.work().got(view.partition(key).0.partition, key);
         found.as_deref().map(visit);
         Some(found.is_some())
     }
@@ -190,7 +190,7 @@ impl Front {
         let tried = without_waiting(|| store.overwrite(place, key, value));
         drop(admitted);
         if tried.answer.is_ok() {
-            self.replica.work().stamped(place.partition);
+            self.replica.work().stamped(place.partition, key);
         } else if tried.refused {
             // What a record's change needs is read before it, so what was refused was not done.
             return None;
@@ -294,7 +294,7 @@ impl Front {
         let is_judged = order.condition != Condition::None;
         let (stamped, waited) = self.stamp_here((view, store), place, key, order, options).await;
         let Stamped { set, dot, context, commit } = stamped?;
-        self.replica.work().stamped(place.partition);
+        self.replica.work().stamped(place.partition, key);
         let left = waited.then(|| self.coordinator.what_is_left(options, began));
         let options = left.as_ref().unwrap_or(options);
         let durable = into_future(store.durable(commit));

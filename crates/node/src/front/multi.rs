@@ -118,7 +118,7 @@ impl Front {
         for (answer, &position) in stamped.iter().zip(positions) {
             if let Ok(Stamped { set, commit, .. }) = answer {
                 let key = &entries[position].0;
-                self.replica.work().stamped(view.partition(key).0.partition);
+                self.replica.work().stamped(view.partition(key).0.partition, key);
                 sets.push((key.clone(), set.clone()));
                 newest = newest.max(*commit);
             }

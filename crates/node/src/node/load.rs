@@ -2,12 +2,15 @@
 
 use model::PartitionId;
 use model::routing::holds;
-use protocol::report::{LoadReport, PartitionLoad, WorkDone};
+use protocol::report::{HotKey, LoadReport, PartitionLoad, WorkDone};
 use runtime::Moment;
 
 use super::Node;
 use crate::view::View;
 use crate::work;
+
+/// Keys of a partition that are told.
+const KEYS_TOLD: usize = 5;
 
 impl Node {
     /// What it has done, for which partitions, and with what.
@@ -33,6 +36,25 @@ impl Node {
         report
     }
 
+    /// The keys with most work lately, of each partition that has any.
+    pub(super) fn hot_keys(&self) -> Vec<HotKey> {
+        let view = self.replica.view().get();
+        let hot = self.replica.work().hot();
+        let mut told = Vec::new();
+        for partition in view.cluster().ring.partitions() {
+            let buckets = view.buckets_of(partition.id);
+            let (first, last) = match (buckets.first(), buckets.last()) {
+                (Some(first), Some(last)) => (first.id, last.id),
+                _ => continue,
+            };
+            let (keys, of) = hot.hottest(|bucket| (first..=last).contains(&bucket), KEYS_TOLD);
+            told.extend(keys.into_iter().map(|(key, noted)| {
+                HotKey { partition: partition.id, key: shown(&key), noted, of }
+            }));
+        }
+        told
+    }
+
     /// Keys that clients had it get and put, over all workers.
     pub(super) fn coordinated(&self) -> (u64, u64) {
         let counted = self.counted.lock();
@@ -45,16 +67,18 @@ impl Node {
         let done = self.replica.work().by_bucket();
         let lately = self.replica.work().lately(now, &done);
         let bytes = bytes_by_bucket(view, done.len());
+        let all: u64 = lately.iter().sum();
         let of = |partition: &model::Partition| {
             let mut load = PartitionLoad { partition: partition.id, ..PartitionLoad::default() };
-            let mut growth = 0;
-            for PartitionId(bucket) in view.buckets_of(partition.id).iter().map(|bucket| bucket.id) {
-                let bucket = bucket as usize;
-                load.work += done.get(bucket).copied().unwrap_or_default();
-                load.bytes += bytes.get(bucket).copied().unwrap_or_default();
-                growth += lately.get(bucket).copied().unwrap_or_default();
+            let mut growth = Vec::new();
+            for bucket in view.buckets_of(partition.id) {
+                let number = bucket.id.0 as usize;
+                load.work += done.get(number).copied().unwrap_or_default();
+                load.bytes += bytes.get(number).copied().unwrap_or_default();
+                growth.push((bucket.start, lately.get(number).copied().unwrap_or_default()));
             }
-            (load, growth)
+            load.middle = work::middle(&growth, all);
+            (load, growth.iter().map(|(_, operations)| operations).sum())
         };
         let has_part = |partition: &model::Partition| {
             let stores = view.stores().iter().map(|store| store.definition());
@@ -66,6 +90,14 @@ impl Node {
             load.bytes > 0 || load.work != WorkDone::default() || has_part(partition)
         });
         told.map(|(_, load)| load).collect()
+    }
+}
+
+/// A key for people.
+fn shown(key: &[u8]) -> String {
+    match std::str::from_utf8(key) {
+        Ok(text) if !text.chars().any(char::is_control) => text.to_owned(),
+        _ => key.escape_ascii().to_string(),
     }
 }
 

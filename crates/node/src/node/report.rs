@@ -21,6 +21,7 @@ impl Node {
             repair: parts.has(Parts::REPAIR).then(|| self.antientropy.report()),
             artifacts: parts.has(Parts::ARTIFACTS).then(|| self.artifacts.report()),
             load: parts.has(Parts::LOAD).then(|| self.load()),
+            keys: parts.has(Parts::KEYS).then(|| self.hot_keys()),
             ..Report::new(self.config.id, self.incarnation(), self.ports.clock.wall(), generation)
         }
     }

@@ -199,7 +199,7 @@ impl Headmaster {
         let mut last = None;
         for loads in &windows {
             let finding = balancer::find(&seen.cluster, loads, &history, &policy.settings);
-            let acts = matches!(finding.outcome, Outcome::Act { .. });
+            let acts = !matches!(finding.outcome, Outcome::Nothing(_));
             last = Some(finding);
             if acts {
                 break;
@@ -212,9 +212,13 @@ impl Headmaster {
     /// Acts on what was found, if it may, and says so.
     fn conclude(&mut self, seen: &Observation, policy: &Policy, mut finding: Finding) -> Due<Option<Step>> {
         let nothing = Outcome::Nothing(Says::Balanced);
-        let (placed, decision) = match std::mem::replace(&mut finding.outcome, nothing) {
+        let (wish, decision) = match std::mem::replace(&mut finding.outcome, nothing) {
             Outcome::Nothing(says) => return Ok(self.tell(seen, policy, says, Some(finding))),
-            Outcome::Act { placed, decision } => (placed, decision),
+            Outcome::Act { placed, decision } => (Wish::Balance { placed }, decision),
+            Outcome::Cut { decision } => match &decision.cut {
+                Some(cut) => (Wish::Split { partition: cut.partition, at: Some(cut.at) }, decision),
+                None => return Ok(None),
+            },
         };
         if policy.mode == Mode::Observe {
             return Ok(self.tell(seen, policy, Says::Would { decision }, Some(finding)));
@@ -222,9 +226,9 @@ impl Headmaster {
         if let Some(hours) = policy.settings.quiet.filter(|hours| hours.hold(seen.wall.0)) {
             return Ok(self.tell(seen, policy, Says::Quiet { hours, decision }, Some(finding)));
         }
-        let wish = Wish::Balance { placed };
         let Ok(plan) = self.planned(&seen.cluster, &wish, Consent::default()) else {
-            return Ok(self.tell(seen, policy, Says::NothingHelps { node: decision.node }, Some(finding)));
+            let says = Says::NothingHelps { node: decision.node, dearest: None };
+            return Ok(self.tell(seen, policy, says, Some(finding)));
         };
         let mut document = plan.document(wish, Consent::default());
         document.decision = Some(decision);
@@ -340,7 +344,8 @@ const FULL: u64 = 900;
 pub(super) const AUTOPILOT: &str = "autopilot";
 
 fn too_large(document: &PlanDocument) -> Says {
-    Says::NothingHelps { node: document.decision.as_ref().map_or(NodeId(0), |decision| decision.node) }
+    let node = document.decision.as_ref().map_or(NodeId(0), |decision| decision.node);
+    Says::NothingHelps { node, dearest: None }
 }
 
 /// The plan that the autopilot created, and that nobody has begun to carry out.

@@ -157,6 +157,7 @@ impl Headmaster {
             largest: 0,
             window_ms: away.seconds.max(away.after_s) * 1000,
             acts: document.change.partitions() as u64,
+            cut: None,
             reorders: 0,
             thought_of: 0,
             lost: Vec::new(),

@@ -57,11 +57,36 @@ pub struct PartitionLoad {
     pub work: WorkDone,
     /// Bytes of keys and records in force that the node holds of it, over all stores that take writes.
     pub bytes: u64,
+    /// Where its work lately halves, if it is much of the node's and not all for one bucket.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub middle: Option<Middle>,
+}
+
+/// A cut that leaves two parts of a partition with about as much work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Middle {
+    /// The first token of the second part: a bucket begins there.
+    pub at: u64,
+    /// How much of the work was for the first part, in permille.
+    pub permille: u32,
+}
+
+/// A key that had much work lately, by a sample of a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HotKey {
+    /// The partition.
+    pub partition: PartitionId,
+    /// The key; of bytes that are no text the escapes of ASCII.
+    pub key: String,
+    /// How often it was noted.
+    pub noted: u64,
+    /// How often any key of the partition was.
+    pub of: u64,
 }
 
 impl Default for PartitionLoad {
     fn default() -> PartitionLoad {
-        PartitionLoad { partition: PartitionId(0), work: WorkDone::default(), bytes: 0 }
+        PartitionLoad { partition: PartitionId(0), work: WorkDone::default(), bytes: 0, middle: None }
     }
 }
 

@@ -29,7 +29,7 @@ use crate::rebalance::NodeFacts;
 pub use artifacts::{
     ArtifactProgress, ArtifactScrub, ArtifactState, ArtifactTrouble, ArtifactsReport, Fetching,
 };
-pub use load::{LoadReport, PARTITIONS_TOLD, PartitionLoad, WorkDone};
+pub use load::{HotKey, LoadReport, Middle, PARTITIONS_TOLD, PartitionLoad, WorkDone};
 pub use moves::{Leftover, MovesReport, PartitionEntered};
 pub use nodes::{NodeLoad, NodeSeen};
 pub use repair::{
@@ -67,6 +67,9 @@ pub struct Report {
     /// What work it has done, for which partitions, and with what.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub load: Option<LoadReport>,
+    /// The keys with most work lately of each partition, those first that have most: some of each partition.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keys: Option<Vec<HotKey>>,
 }
 
 /// Which parts of a report are wanted: some walk over all stores, or grow with the cluster. A node leaves out those that it
@@ -87,6 +90,8 @@ impl Parts {
     pub const ARTIFACTS: Parts = Parts(1 << 4);
     /// [`Report::load`].
     pub const LOAD: Parts = Parts(1 << 5);
+    /// [`Report::keys`].
+    pub const KEYS: Parts = Parts(1 << 6);
 
     /// Whether all of `parts` are among these.
     pub fn has(self, parts: Parts) -> bool {
@@ -115,6 +120,7 @@ impl Report {
             repair: None,
             artifacts: None,
             load: None,
+            keys: None,
         }
     }
 

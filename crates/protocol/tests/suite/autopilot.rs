@@ -7,9 +7,9 @@ use std::time::Duration;
 use model::balance::{Came, Implausible, Mode, Policy, PolicyChange, Says};
 use model::order::{Done, Order};
 use model::plan::{Consent, Phase, Wish};
-use model::{NodeId, PartitionId};
+use model::{Cluster, NodeId, PartitionId};
 use protocol::headmaster::Headmaster;
-use protocol::report::{LoadReport, PartitionLoad, WorkDone};
+use protocol::report::{LoadReport, Middle, PartitionLoad, WorkDone};
 
 use crate::headmaster::Stage;
 use crate::planner::cluster;
@@ -26,6 +26,7 @@ pub(super) fn load(stage: &Stage, node: NodeId, gets: impl Fn(PartitionId) -> f6
                 partition: one.id,
                 work: WorkDone { gets, ..WorkDone::default() },
                 bytes: 1 << 20,
+                middle: None,
             }
         })
         .collect();
@@ -123,6 +124,59 @@ fn what_is_observed_or_off_moves_nothing_and_says_what_it_would_do() {
     stage.verdict = None;
     assert_eq!(seconds(&mut stage, 60), "");
     assert_eq!(stage.verdict, None);
+}
+
+/// The first eighth of the tokens has nearly all the work, wherever it lies and in however many partitions.
+fn hot_eighth(stage: &Stage, node: NodeId) -> Option<LoadReport> {
+    const EIGHTH: u64 = 1 << 61;
+    let bounds = |id| stage.cluster.ring.bounds(id).unwrap();
+    let is_hot = |id| bounds(id).0.0 < EIGHTH;
+    let width = |id| bounds(id).1.0 - bounds(id).0.0 + 1;
+    let gets = |id| if is_hot(id) { 5000.0 * width(id) as f64 / EIGHTH as f64 } else { 200.0 };
+    let mut said = load(stage, node, gets, 0.0);
+    for told in said.partitions.iter_mut().filter(|told| is_hot(told.partition)) {
+        let at = bounds(told.partition).0.0 + width(told.partition) / 2;
+        told.middle = Some(Middle { at, permille: 500 });
+    }
+    Some(said)
+}
+
+#[test]
+fn one_partition_that_is_too_hot_for_any_node_is_cut_where_its_load_halves_and_a_half_goes() {
+    let wide = Cluster { buckets: 4096, ..cluster(8, &["a"; 3], 3, 1) };
+    let mut stage = Stage::of(wide, false);
+    stage.policy = Policy::founded(0);
+    stage.loads = hot_eighth;
+    seconds(&mut stage, 3600);
+    let cuts: Vec<_> =
+        stage.plans.iter().filter_map(|(plan, _)| plan.decision.as_ref()?.cut.map(|cut| cut.at)).collect();
+    assert_eq!(cuts.first(), Some(&(1 << 60)), "{cuts:?} {:?}", stage.verdict);
+    let heads = |node: u32| {
+        let partitions = stage.cluster.ring.partitions().iter();
+        partitions.filter(|one| one.start < 1 << 61 && one.reading()[0] == NodeId(node)).count()
+    };
+    let busy = (1..=3).filter(|&node| heads(node) > 0).count();
+    assert_eq!(busy, 2, "each half lies on a node of its own: {:?}", stage.cluster.ring);
+    let largest = stage.verdict.as_ref().unwrap().seen.iter().map(|at| at.utilisation).max();
+    assert!(largest < Some(300), "half of what it was: {:?}", stage.verdict);
+    let before = stage.plans.len();
+    seconds(&mut stage, 6 * 3600);
+    assert_eq!(stage.plans.len(), before, "then it rests");
+}
+
+#[test]
+fn where_one_bucket_has_all_the_work_nothing_is_cut_and_the_partition_is_named() {
+    let mut stage = Stage::of(cluster(8, &["a"; 3], 3, 1), false);
+    stage.policy = Policy::founded(0);
+    stage.loads = |stage, node| {
+        let mut said = hot_eighth(stage, node)?;
+        said.partitions.iter_mut().for_each(|told| told.middle = None);
+        Some(said)
+    };
+    seconds(&mut stage, 1800);
+    assert!(stage.plans.iter().all(|(plan, _)| plan.decision.as_ref().unwrap().cut.is_none()));
+    let Says::NothingHelps { dearest: Some(dearest), .. } = says(&stage) else { panic!("{:?}", says(&stage)) };
+    assert_eq!(stage.cluster.ring.bounds(dearest).unwrap().0.0, 0);
 }
 
 #[test]

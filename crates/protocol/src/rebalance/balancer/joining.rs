@@ -56,6 +56,7 @@ pub fn join(
         largest,
         window_ms: loads.window_ms,
         acts: placed.len() as u64,
+        cut: None,
         reorders: 0,
         thought_of,
         lost: lost.clone(),

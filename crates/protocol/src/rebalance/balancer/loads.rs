@@ -9,7 +9,7 @@ use model::{Cluster, NodeId, PartitionId, Weight};
 use super::samples::median;
 use super::weights::Weights;
 use super::{Places, permille};
-use crate::report::{LoadReport, PartitionLoad, WorkDone};
+use crate::report::{LoadReport, Middle, PartitionLoad, WorkDone};
 
 /// A node that runs for less than this, in processors, says nothing about what an operation costs it.
 const BUSY_MIN: f64 = 0.02;
@@ -143,6 +143,12 @@ impl<'a> Loads<'a> {
             }
         }
         costs
+    }
+
+    /// Where the work for a partition halves, as one of its nodes says.
+    pub(super) fn middle(&self, node: NodeId, partition: PartitionId) -> Option<Middle> {
+        let measured = self.measured.iter().find(|one| one.node == node)?;
+        measured.last.partitions.iter().find(|load| load.partition == partition)?.middle
     }
 
     /// The utilisation of all together.

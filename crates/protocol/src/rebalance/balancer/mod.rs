@@ -16,6 +16,7 @@
 //! **Architecture Invariant:** a pure function of what was reported, the document and the policy. Where a figure is missing
 //! or cannot be, nothing is decided.
 
+mod cutting;
 mod joining;
 mod loads;
 mod samples;
@@ -63,6 +64,11 @@ pub enum Outcome {
         /// Why.
         decision: Box<Decision>,
     },
+    /// A partition is cut in two, as the decision says.
+    Cut {
+        /// Why, and where.
+        decision: Box<Decision>,
+    },
 }
 
 /// What should be done about these loads.
@@ -90,10 +96,6 @@ pub fn find(cluster: &Cluster, loads: &Loads<'_>, history: &History, settings: &
     let search::Batch { placed, reorders, thought_of, lost, predicted } =
         search::search(cluster, loads, history, settings, &over);
     let (node, exceeds) = over[0];
-    if placed.is_empty() {
-        let helpless = nothing(Says::NothingHelps { node });
-        return Finding { thought_of, lost, ..helpless };
-    }
     let decision = Decision {
         node,
         exceeds,
@@ -102,11 +104,25 @@ pub fn find(cluster: &Cluster, loads: &Loads<'_>, history: &History, settings: &
         largest,
         window_ms: loads.window_ms,
         acts: placed.len() as u64,
+        cut: None,
         reorders,
         thought_of,
         lost: lost.clone(),
         predicted,
     };
+    if placed.is_empty() {
+        let outcome = match cutting::cut(cluster, loads, history, settings, &over) {
+            Some((node, exceeds, cut)) => {
+                let decision = Decision { node, exceeds, acts: 1, cut: Some(cut), ..decision };
+                Outcome::Cut { decision: Box::new(decision) }
+            }
+            None => Outcome::Nothing(Says::NothingHelps {
+                node,
+                dearest: cutting::dearest(cluster, loads, history, settings, node),
+            }),
+        };
+        return Finding { seen, mean, largest, thought_of, lost, outcome };
+    }
     let outcome = Outcome::Act { placed, decision: Box::new(decision) };
     Finding { seen, mean, largest, thought_of, lost, outcome }
 }

@@ -199,7 +199,7 @@ impl<'a> Search<'a> {
     }
 
     /// The best legal act that relieves a node: a reordering if one is legal, or else a copy elsewhere.
-    fn best(&mut self, node: NodeId, excess: Excess) -> Option<Candidate> {
+    pub(super) fn best(&mut self, node: NodeId, excess: Excess) -> Option<Candidate> {
         let held = self.held(node, excess);
         let reorders = match excess {
             Excess::Disk => Vec::new(),
