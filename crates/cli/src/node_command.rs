@@ -123,7 +123,12 @@ async fn ordered(shared: Shared, verb: NodeVerb) -> Result<ExitCode, CliError> {
             return crate::balance_command::veto(&shared, dead).await;
         }
         NodeVerb::Replace(ReplaceArguments {
-            dead, new: Some(new), accept_fewer_zones, wait, no_wait, ..
+            dead,
+            new: Some(new),
+            accept_fewer_zones,
+            wait,
+            no_wait,
+            ..
         }) => {
             let consent = Consent { fewer_zones: accept_fewer_zones, ..Consent::default() };
             let order = Order::Replace { node: dead, by: new, consent };

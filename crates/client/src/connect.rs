@@ -259,7 +259,7 @@ impl Replicas for Nodes {
         }
         let Some(cluster) = Cluster::handed_over(document, base) else { return known };
         let mut current = self.cluster.write();
-        if cluster.name == current.name && cluster.generation > current.generation {
+        if cluster.is_also(&current) && cluster.generation > current.generation {
             self.peers.learn(&cluster);
             *current = Arc::new(cluster);
         }

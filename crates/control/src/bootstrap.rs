@@ -4,13 +4,15 @@ use coordination::CoordinationService;
 use coordination::documents::{self, PublishError, ReadError};
 use model::balance::Policy;
 use model::limits::{BUCKETS_DEFAULT, FALLBACKS_LISTED, PARTITIONS_DEFAULT};
-use model::{Cluster, Consistency, Node, Resolver, Ring, Store, StoreError, StoreName};
+use model::{Cluster, ClusterId, Consistency, Node, Resolver, Ring, Store, StoreError, StoreName};
 
 /// What a new cluster shall be.
 #[derive(Clone, Debug)]
 pub struct Blueprint {
     /// Its name.
     pub name: String,
+    /// What tells it from others of that name. Default: nothing does.
+    pub id: Option<ClusterId>,
     /// Its nodes.
     pub nodes: Vec<Node>,
     /// Partitions of its ring; rounded up to a power of two. Default: 1024.
@@ -35,7 +37,7 @@ impl Blueprint {
             stores.push(Store { resolver, ..Store::new(StoreName::new(store)?, consistency)? });
         }
         let (name, partitions, buckets) = (name.to_owned(), PARTITIONS_DEFAULT, BUCKETS_DEFAULT);
-        Ok(Blueprint { name, nodes, partitions, buckets, stores, policy: Policy::founded(0) })
+        Ok(Blueprint { name, id: None, nodes, partitions, buckets, stores, policy: Policy::founded(0) })
     }
 
     /// The first document of the cluster.
@@ -48,7 +50,7 @@ impl Blueprint {
         let replicas = stores.iter().map(|store| usize::from(store.consistency.replicas)).max().unwrap_or(1);
         let ring = Ring::equal_slices_listing(self.partitions, &members, replicas + FALLBACKS_LISTED);
         let buckets = self.buckets.max(ring.partitions().len() as u32);
-        Cluster { buckets, ..Cluster::new(self.name.clone(), nodes, ring, stores) }
+        Cluster { id: self.id, buckets, ..Cluster::new(self.name.clone(), nodes, ring, stores) }
     }
 }
 

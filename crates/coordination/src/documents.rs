@@ -417,8 +417,8 @@ pub async fn publish_cluster(
 }
 
 fn check_newer(stored: &Cluster, offered: &Cluster) -> Result<(), PublishError> {
-    if stored.name != offered.name {
-        let (stored, offered) = (stored.name.clone(), offered.name.clone());
+    if !stored.is_also(offered) {
+        let (stored, offered) = (stored.called(), offered.called());
         return Err(PublishError::OtherCluster { stored, offered });
     }
     if stored.generation >= offered.generation {

@@ -8,8 +8,10 @@ mod numbers;
 mod stores;
 
 use std::borrow::Cow;
+use std::fmt;
 
-use serde::{Deserialize, Serialize};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::Unknown;
 use crate::key::Token;
@@ -39,11 +41,36 @@ pub struct Ordered {
     pub given_ms: u64,
 }
 
+/// What tells a cluster from all others: drawn when it is founded, and never changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClusterId(pub u64);
+
+impl fmt::Display for ClusterId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+impl Serialize for ClusterId {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for ClusterId {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<ClusterId, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        u64::from_str_radix(&text, 16).map(ClusterId).map_err(D::Error::custom)
+    }
+}
+
 /// Everything a client or a node needs to route: nodes, ring and stores of one generation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cluster {
     /// The cluster's name; nodes of another cluster are refused.
     pub name: String,
+    /// What tells it from other clusters of that name. One that an earlier program founded has none.
+    pub id: Option<ClusterId>,
     /// Generation of this document.
     pub generation: Generation,
     /// Requests formed under an older generation than this are refused and handed the newer document (D5), whatever
@@ -73,6 +100,7 @@ impl Cluster {
     pub fn new(name: impl Into<String>, nodes: Vec<Node>, ring: Ring, stores: Vec<Store>) -> Self {
         Cluster {
             name: name.into(),
+            id: None,
             generation: Generation(1),
             generation_accepted_min: Generation(1),
             nodes_changed: Generation(1),
@@ -84,6 +112,25 @@ impl Cluster {
             ordered: None,
             unknown: Unknown::new(),
         }
+    }
+
+    /// What it is called where clusters are told apart: the name, and the id behind a slash if it has one.
+    pub fn called(&self) -> String {
+        match self.id {
+            Some(id) => format!("{}/{id}", self.name),
+            None => self.name.clone(),
+        }
+    }
+
+    /// Whether the other document is of this cluster, too. Of one without an id the name tells.
+    pub fn is_also(&self, other: &Cluster) -> bool {
+        let is_other = self.id.zip(other.id).is_some_and(|(own, other)| own != other);
+        self.name == other.name && !is_other
+    }
+
+    /// Whether it may be called so by somebody who belongs to it, and perhaps does not know its id.
+    pub fn may_be(&self, called: &str) -> bool {
+        called == self.name || called == self.called()
     }
 
     /// Requests for a store's keys in this partition that were formed under an older generation are refused.

@@ -20,7 +20,7 @@ pub mod store;
 pub mod timestamp;
 pub mod versions;
 
-pub use cluster::{ArtifactsError, Cluster, ClusterError, CreateStoreError, Generation};
+pub use cluster::{ArtifactsError, Cluster, ClusterError, ClusterId, CreateStoreError, Generation};
 pub use epoch::Epoch;
 pub use key::{Key, KeyError, Token};
 pub use node::{Node, NodeId, Role, Weight, WeightError, Zone};

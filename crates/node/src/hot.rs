@@ -56,7 +56,8 @@ impl HotKeys {
         let mut keys: Vec<(Bytes, u64)> = here.map(|((_, key), count)| (key.clone(), *count)).collect();
         keys.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
         keys.truncate(most);
-        let all = noted.by_bucket.iter().filter(|(bucket, _)| buckets(**bucket)).map(|(_, count)| count).sum();
+        let all =
+            noted.by_bucket.iter().filter(|(bucket, _)| buckets(**bucket)).map(|(_, count)| count).sum();
         (keys, all)
     }
 }

@@ -39,7 +39,7 @@ pub fn read(disk: &dyn Disk) -> Option<Cluster> {
 /// or a server of it that is behind, must not make a node go back to what it gave up.
 pub fn newest(served: Option<Cluster>, copy: Option<Cluster>) -> Option<Cluster> {
     let Some(served) = served else { return copy };
-    match copy.filter(|copy| copy.name == served.name && copy.generation > served.generation) {
+    match copy.filter(|copy| copy.is_also(&served) && copy.generation > served.generation) {
         Some(copy) => {
             tracing::warn!(
                 served = served.generation.0,

@@ -426,7 +426,8 @@ impl Node {
     }
 
     fn is_newer(&self, cluster: &Cluster) -> bool {
-        cluster.name == self.config.cluster && cluster.generation > self.replica.view().generation()
+        let known = self.replica.view().get();
+        cluster.is_also(known.cluster()) && cluster.generation > known.cluster().generation
     }
 
     /// Opens what a newer document needs, makes it durable, and goes by it from then on. False when it cannot be made

@@ -302,6 +302,7 @@ impl World {
             partition: *partition,
             work: whole(counted),
             bytes: self.bytes[partition],
+            middle: None,
         });
         LoadReport {
             uptime_ms: self.now.as_millis() as u64,

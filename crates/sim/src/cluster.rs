@@ -25,7 +25,8 @@ use coordination::memory::{MemoryService, MemorySession};
 use coordination::{CoordinationService, Expected};
 use model::balance::{Join, Mode, Policy, Settings};
 use model::{
-    Cluster, Consistency, Generation, Moment, Node as Member, NodeId, Reads, Resolver, Store, StoreName, Zone,
+    Cluster, ClusterId, Consistency, Generation, Moment, Node as Member, NodeId, Reads, Resolver, Store,
+    StoreName, Zone,
 };
 use node::doors::resp::Door;
 use node::engines::{Engines, LogEngines, MemoryEngines};
@@ -316,6 +317,7 @@ impl World {
         };
         let blueprint = Blueprint {
             name: CLUSTER.to_owned(),
+            id: Some(ClusterId(1)),
             nodes: self.machines.iter().map(member).collect(),
             partitions: PARTITIONS,
             buckets: setup.buckets,

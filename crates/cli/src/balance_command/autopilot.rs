@@ -9,6 +9,7 @@ use model::plan::Planned;
 use model::{Cluster, NodeId, PartitionId};
 use serde_json::{Value as Json, json};
 
+use super::keys;
 use crate::failure::CliError;
 use crate::orders;
 use crate::output::{print, program};
@@ -113,18 +114,28 @@ pub(crate) async fn why(shared: &Shared, arguments: WhyArguments) -> Result<Exit
             plans
         }
     };
+    let hottest = match arguments.subject {
+        Some(Subject::Partition(partition)) => Some((partition, keys::hottest(&client, partition).await)),
+        _ => None,
+    };
     let unread = balancing.verdict.as_ref().filter(|verdict| verdict.policy_unread.is_some());
     let unknown = Policy { mode: unread.map_or(Mode::Observe, |verdict| verdict.mode), ..Policy::unknown() };
     let policy = balancing.policy.clone().unwrap_or(unknown);
-    let document = json!({
+    let mut document = json!({
         "policy": policy,
         "verdict": balancing.verdict,
         "plans": plans.iter().map(plan_json).collect::<Vec<_>>(),
     });
+    if let Some((_, hottest)) = &hottest {
+        document["hottest"] = hottest.json();
+    }
     print(shared.output, &document, || {
         let mut text = standing(&policy, &balancing);
         if let Some(subject) = arguments.subject {
             text.push_str(&about(&cluster, subject, &plans));
+        }
+        if let Some((partition, hottest)) = &hottest {
+            text.push_str(&format!("\n{}", hottest.text(*partition)));
         }
         text
     });

@@ -1,6 +1,7 @@
 //! `tontine balance`: how load is spread over nodes and partitions, and what the autopilot makes of it.
 
 mod autopilot;
+mod keys;
 mod rates;
 mod status;
 

@@ -226,7 +226,12 @@ mod tests {
 
     fn part(partition: u32, gets: u64, stamped: u64) -> PartitionLoad {
         let work = WorkDone { gets, puts: 0, stamped };
-        PartitionLoad { partition: PartitionId(partition), work, bytes: 100 * u64::from(partition) }
+        PartitionLoad {
+            partition: PartitionId(partition),
+            work,
+            bytes: 100 * u64::from(partition),
+            middle: None,
+        }
     }
 
     fn load(uptime_ms: u64, partitions: Vec<PartitionLoad>) -> LoadReport {

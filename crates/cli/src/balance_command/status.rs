@@ -239,7 +239,7 @@ mod tests {
                 0 => WorkDone { gets: 100 * seconds, puts: 0, stamped: 4 * seconds },
                 _ => WorkDone { gets: 0, puts: 4 * seconds, stamped: 0 },
             };
-            let partitions = vec![PartitionLoad { partition: first.id, work, bytes: 2048 }];
+            let partitions = vec![PartitionLoad { partition: first.id, work, bytes: 2048, middle: None }];
             let load = LoadReport {
                 uptime_ms: 60_000 + seconds * 1000,
                 ran_us: Some(seconds * 500_000),

@@ -10,7 +10,9 @@ use std::net::TcpListener;
 use control::bootstrap::{self, Blueprint};
 use coordination::DOCUMENT_BYTES_MAX;
 use coordination::address::Place;
-use model::{Cluster, Consistency, Node, NodeId, Zone};
+use model::{Cluster, ClusterId, Consistency, Node, NodeId, Zone};
+use runtime::Entropy;
+use runtime::entropy::os::OsEntropy;
 
 use super::arguments::{DevArguments, ShapeArguments};
 use crate::cluster_command::create::prepare;
@@ -112,7 +114,8 @@ pub(crate) fn blueprint_of(
     let blueprint = Blueprint::new(name, nodes, consistency);
     let blueprint = blueprint.map_err(|error| CliError::Other(error.to_string()))?;
     let partitions = arguments.partitions.unwrap_or(blueprint.partitions);
-    let blueprint = Blueprint { partitions, ..blueprint };
+    let id = Some(ClusterId(OsEntropy.next_u64()));
+    let blueprint = Blueprint { id, partitions, ..blueprint };
     let document = serde_json::to_vec(&blueprint.cluster()).expect("a cluster is plain data");
     if document.len() > DOCUMENT_BYTES_MAX {
         return Err(CliError::Usage(format!(

@@ -1,10 +1,10 @@
 //! What the autopilot may do, what it thinks, and why it acted.
 
-use model::balance::{
-    Act, Away, Came, CameOf, CutAt, Decision, Excess, Held, Implausible, Lost, LostBecause, Mode, NodeAt, Policy,
-    Predicted, Says, SettingError, Settings, Turned,
-};
 use model::NodeId;
+use model::balance::{
+    Act, Away, Came, CameOf, CutAt, Decision, Excess, Held, Implausible, Lost, LostBecause, Mode, NodeAt,
+    Policy, Predicted, Says, SettingError, Settings, Turned,
+};
 
 use crate::output::{count, size, table};
 
@@ -162,7 +162,9 @@ fn held_by(node: NodeId, held: &Held) -> String {
 
 /// What a veto comes to.
 pub(crate) fn vetoed(node: NodeId) -> String {
-    format!("no standby takes the places of {node} until it was back, unless `tontine node replace` orders it")
+    format!(
+        "no standby takes the places of {node} until it was back, unless `tontine node replace` orders it"
+    )
 }
 
 fn implausible(what: &Implausible) -> String {

@@ -138,7 +138,9 @@ fn said(order: Option<&Order>, refusal: &Refusal) -> String {
         ),
         Refusal::Setting { because } => super::balance::setting_refused(because),
         Refusal::VetoNeedless { node, is_gone: false } => {
-            format!("{node} is there, so no standby takes its places; `tontine balance why` names nodes that are away")
+            format!(
+                "{node} is there, so no standby takes its places; `tontine balance why` names nodes that are away"
+            )
         }
         Refusal::VetoNeedless { node, is_gone: true } => format!(
             "{node} stands as dead already; `tontine plan history` shows the plan, `tontine plan abort PLAN` ends it, and then \

@@ -34,6 +34,7 @@ mod serve;
 #[cfg(feature = "sources")]
 mod sources;
 mod store_creation;
+mod strangers;
 mod traffic;
 mod typed;
 mod unwritten;

@@ -98,6 +98,17 @@ pub(super) async fn open(
     }
 }
 
+/// Whether these are two clusters, as they are called: of one without an id the name tells.
+fn is_other(own: &str, theirs: &str) -> bool {
+    let is_id = |id: &str| id.len() == 16 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let parts = |called: &str| match called.rsplit_once('/').filter(|(_, id)| is_id(id)) {
+        Some((name, id)) => (name.to_owned(), Some(id.to_owned())),
+        None => (called.to_owned(), None),
+    };
+    let ((name, id), (their_name, their_id)) = (parts(own), parts(theirs));
+    name != their_name || id.zip(their_id).is_some_and(|(own, theirs)| own != theirs)
+}
+
 async fn shake_hands(
     ports: &Ports,
     address: &str,
@@ -124,6 +135,10 @@ async fn shake_hands(
             if standing.as_ref().is_some_and(|standing| standing.node() != welcome.node) =>
         {
             return Err(NotOpened::unreachable(format!("{} answers at {address}", welcome.node)));
+        }
+        Ok((_, Response::Welcome(welcome))) if cluster.is_some_and(|own| is_other(own, &welcome.cluster)) => {
+            let reason = format!("a node of another cluster, {:?}, answers at {address}", welcome.cluster);
+            return Err(NotOpened::unreachable(reason));
         }
         Ok((_, Response::Welcome(_))) => {}
         Ok((_, Response::Failure(failure))) => {

@@ -90,7 +90,6 @@ impl Call {
 pub struct Peers {
     ports: Ports,
     me: Peer,
-    cluster: Option<String>,
     backoff_max: Duration,
     /// What is believed about nodes, here or by the node that these calls belong to.
     witness: Arc<dyn Witness>,
@@ -100,6 +99,8 @@ pub struct Peers {
 
 #[derive(Default)]
 struct State {
+    /// What the cluster that nodes must belong to is called, if that is known.
+    cluster: Option<String>,
     /// Of the document that the addresses come from.
     generation: Generation,
     addresses: BTreeMap<NodeId, String>,
@@ -125,7 +126,8 @@ impl Peers {
         Arc::new_cyclic(|peers| {
             let own = OwnBelief::new(peers.clone());
             let (witness, backoff_max) = (own.clone(), BACKOFF_MAX);
-            Peers { ports, me, cluster, backoff_max, witness, own: Some(own), state: Mutex::default() }
+            let state = Mutex::new(State { cluster, ..State::default() });
+            Peers { ports, me, backoff_max, witness, own: Some(own), state }
         })
     }
 
@@ -138,7 +140,8 @@ impl Peers {
         witness: Arc<dyn Witness>,
         backoff_max: Duration,
     ) -> Arc<Self> {
-        Arc::new(Peers { ports, me, cluster, backoff_max, witness, own: None, state: Mutex::default() })
+        let state = Mutex::new(State { cluster, ..State::default() });
+        Arc::new(Peers { ports, me, backoff_max, witness, own: None, state })
     }
 
     /// The doors that calls go through.
@@ -146,13 +149,15 @@ impl Peers {
         &self.ports
     }
 
-    /// Learns the nodes' addresses. Links to nodes that moved or left are closed.
+    /// Learns the nodes' addresses, and what the cluster is called: a node of another one that has come to one of these
+    /// addresses is not talked to. Links to nodes that moved or left are closed.
     pub fn learn(&self, cluster: &Cluster) {
         let mut state = self.state.lock();
         if cluster.generation < state.generation {
             return;
         }
         state.generation = cluster.generation;
+        state.cluster = Some(cluster.called());
         let addresses: BTreeMap<NodeId, String> =
             cluster.nodes.iter().map(|node| (node.id, node.native.clone())).collect();
         let old = std::mem::replace(&mut state.addresses, addresses);
@@ -247,7 +252,8 @@ impl Peers {
 
     /// Opens a link of its own to an address, asks one thing and closes it again: for learning the cluster.
     pub async fn ask_address(&self, address: &str, request: Request) -> Result<Response, CallError> {
-        let link = link::open(&self.ports, address, &self.me, self.cluster.as_deref(), CONNECT_TIMEOUT, None)
+        let cluster = self.state.lock().cluster.clone();
+        let link = link::open(&self.ports, address, &self.me, cluster.as_deref(), CONNECT_TIMEOUT, None)
             .await
             .map_err(|refused| refused.error)?;
         let answer = match link.call(request) {
@@ -276,8 +282,9 @@ impl Peers {
     }
 
     async fn open(self: Arc<Self>, node: NodeId, address: String, pause: Duration, standing: Arc<Standing>) {
-        let (cluster, heard) = (self.cluster.as_deref(), Some(standing.clone()));
-        let opened = link::open(&self.ports, &address, &self.me, cluster, CONNECT_TIMEOUT, heard).await;
+        let (cluster, heard) = (self.state.lock().cluster.clone(), Some(standing.clone()));
+        let opened = link::open(&self.ports, &address, &self.me, cluster.as_deref(), CONNECT_TIMEOUT, heard);
+        let opened = opened.await;
         let opened = opened.map_err(|refused| {
             standing.met(refused.experience);
             match refused.error {

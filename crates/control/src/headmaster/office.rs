@@ -22,9 +22,7 @@ use model::balance::Policy;
 use model::order::Answer;
 use model::plan::{PlanDocument, PlanState, Planned};
 use model::{Cluster, Generation, NodeId};
-use protocol::headmaster::{
-    Action, Again, Ask, Decision, Headmaster, Kept, Observation, Registered,
-};
+use protocol::headmaster::{Action, Again, Ask, Decision, Headmaster, Kept, Observation, Registered};
 use runtime::Clock;
 
 use super::reports::{Reported, Reports};

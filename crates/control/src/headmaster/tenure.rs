@@ -27,11 +27,7 @@ pub enum TenureEnd {
 }
 
 /// Stands with this session, and holds the office once it is elected. Cancel safe; close the session then.
-pub async fn serve(
-    service: Arc<dyn CoordinationService>,
-    ports: &Ports,
-    candidate: &Candidate,
-) -> TenureEnd {
+pub async fn serve(service: Arc<dyn CoordinationService>, ports: &Ports, candidate: &Candidate) -> TenureEnd {
     let Some(candidacy) = elected(&service, ports, candidate).await else { return TenureEnd::Lost };
     tracing::info!(document = %candidacy.path(), "headmaster elected");
     let reports = Arc::new(Asking::new(ports.clone()));

@@ -203,7 +203,11 @@ impl World {
         let blueprint = Blueprint {
             partitions: PARTITIONS,
             buckets: BUCKETS_DEFAULT,
-            policy: Policy { mode: Mode::Off, settings: Settings { join: Join::Auto, ..Settings::default() }, ..Policy::founded(0) },
+            policy: Policy {
+                mode: Mode::Off,
+                settings: Settings { join: Join::Auto, ..Settings::default() },
+                ..Policy::founded(0)
+            },
             ..Blueprint::new("shop", members, numbers).unwrap()
         };
         create(&*session, &blueprint).await.unwrap();

@@ -384,9 +384,15 @@ mod tests {
         assert_eq!(with(&[("aim", "120"), ("over-mean", "130")]).unwrap().aim, 120);
         assert_eq!(with(&[("quiet", "22-6")]).unwrap().get("quiet").as_deref(), Some("22-6"));
         assert!(matches!(with(&[("speed", "9")]), Err(SettingError::Unknown { .. })));
-        for (name, value) in
-            [("aim", "120"), ("least", "80"), ("most", "101"), ("quiet", "7-7"), ("rest-s", "x"), ("join", "yes"), ("replace-after-s", "59")]
-        {
+        for (name, value) in [
+            ("aim", "120"),
+            ("least", "80"),
+            ("most", "101"),
+            ("quiet", "7-7"),
+            ("rest-s", "x"),
+            ("join", "yes"),
+            ("replace-after-s", "59"),
+        ] {
             assert!(matches!(with(&[(name, value)]), Err(SettingError::Value { .. })), "{name}={value}");
         }
     }

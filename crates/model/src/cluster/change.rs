@@ -76,7 +76,7 @@ impl Cluster {
             Some(from) if from == known.generation => known.changed(serde_json::from_slice(json).ok()?)?,
             Some(_) => return None,
         };
-        (cluster.name == known.name && cluster.generation == head.generation).then_some(cluster)
+        (cluster.is_also(known) && cluster.generation == head.generation).then_some(cluster)
     }
 
     /// The generation of the document that was handed over, whole or as a change; 0 for what is none.

@@ -8,7 +8,7 @@ use std::cmp::Ordering;
 use serde::de::{Error, IgnoredAny};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::{Cluster, Generation, Ordered};
+use super::{Cluster, ClusterId, Generation, Ordered};
 use crate::Unknown;
 use crate::node::Node;
 use crate::readonly::ReadOnlyStore;
@@ -64,6 +64,8 @@ impl Form {
 struct Written<'a> {
     form: u32,
     name: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<ClusterId>,
     generation: Generation,
     generation_accepted_min: Generation,
     nodes_changed: Generation,
@@ -84,6 +86,7 @@ struct Read {
     #[serde(rename = "form")]
     _form: Form,
     name: String,
+    id: Option<ClusterId>,
     generation: Generation,
     generation_accepted_min: Generation,
     nodes_changed: Generation,
@@ -123,6 +126,7 @@ impl Serialize for Cluster {
         Written {
             form: FORM,
             name: &self.name,
+            id: self.id,
             generation: *generation,
             generation_accepted_min: *generation_accepted_min,
             nodes_changed: *nodes_changed,
@@ -142,6 +146,7 @@ impl<'de> Deserialize<'de> for Cluster {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let Read {
             name,
+            id,
             generation,
             generation_accepted_min,
             nodes_changed,
@@ -156,6 +161,7 @@ impl<'de> Deserialize<'de> for Cluster {
         } = Read::deserialize(deserializer)?;
         let cluster = Cluster {
             name,
+            id,
             generation,
             generation_accepted_min,
             nodes_changed,

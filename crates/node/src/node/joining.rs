@@ -390,8 +390,14 @@ pub(super) async fn find_cluster(
             (None, error.to_string(), passes)
         }
     };
-    let cluster =
-        local_copy::newest(served, local_copy::read(disk)).ok_or(StartError::NoCluster { detail, passes })?;
+    let copy = local_copy::read(disk);
+    if let (Some(served), Some(copy)) = (&served, &copy)
+        && !served.is_also(copy)
+    {
+        // Of the same name, perhaps: its data belongs to the other one.
+        return Err(StartError::OtherCluster { found: served.called(), wanted: copy.called() });
+    }
+    let cluster = local_copy::newest(served, copy).ok_or(StartError::NoCluster { detail, passes })?;
     if cluster.name != config.cluster {
         return Err(StartError::OtherCluster { found: cluster.name, wanted: config.cluster.clone() });
     }

@@ -1,6 +1,5 @@
 //! The load of a node, as it reports it: its counters, put together by the ring of the moment.
 
-use model::PartitionId;
 use model::routing::holds;
 use protocol::report::{HotKey, LoadReport, PartitionLoad, WorkDone};
 use runtime::Moment;
@@ -48,8 +47,11 @@ impl Node {
                 _ => continue,
             };
             let (keys, of) = hot.hottest(|bucket| (first..=last).contains(&bucket), KEYS_TOLD);
-            told.extend(keys.into_iter().map(|(key, noted)| {
-                HotKey { partition: partition.id, key: shown(&key), noted, of }
+            told.extend(keys.into_iter().map(|(key, noted)| HotKey {
+                partition: partition.id,
+                key: shown(&key),
+                noted,
+                of,
             }));
         }
         told

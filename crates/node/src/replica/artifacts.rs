@@ -45,7 +45,7 @@ impl Replica {
         // What must wait for the disk is asked again.
         if !is_refused() {
             let read = keys.iter().zip(&sets).filter(|(_, set)| **set != Err(ErrorCode::ArtifactNotHere));
-            read.for_each(|(key, _)| self.work().got(view.partition(key).0.partition));
+            read.for_each(|(key, _)| self.work().got(view.partition(key).0.partition, key));
         }
         let generation = view.cluster().generation;
         Ok(ReplicaGot { generation, epoch: self.epochs().tag(), sets })

@@ -135,7 +135,11 @@ impl Headmaster {
     }
 
     /// What speaks against a node's being dead.
-    pub(super) fn signs_of_life(&mut self, seen: &Observation, node: NodeId) -> Due<Option<(Life, Option<Duration>)>> {
+    pub(super) fn signs_of_life(
+        &mut self,
+        seen: &Observation,
+        node: NodeId,
+    ) -> Due<Option<(Life, Option<Duration>)>> {
         // One that only waits to be named hears of nobody.
         let is_witness = |other: &NodeId| *other != node && seen.cluster.node(*other).is_some();
         let registered = seen.registered.iter().map(|active| active.node.id);

@@ -222,9 +222,10 @@ fn standby(seen: &Observation, node: NodeId, is_gone: bool) -> Option<NodeId> {
     let cluster = &seen.cluster;
     let zone = cluster.node(node).map(|entry| &entry.zone);
     let may = |role: Role| role == Role::Standby || (is_gone && role == Role::Serving);
-    let free = cluster.nodes.iter().filter(|one| {
-        may(one.role) && !cluster.ring.lists(one.id) && seen.registered(one.id).is_some()
-    });
+    let free = cluster
+        .nodes
+        .iter()
+        .filter(|one| may(one.role) && !cluster.ring.lists(one.id) && seen.registered(one.id).is_some());
     free.min_by_key(|one| (Some(&one.zone) != zone, one.role != Role::Serving, one.id)).map(|one| one.id)
 }
 
@@ -251,9 +252,8 @@ fn held(seen: &Observation, policy: &Policy, node: NodeId, is_gone: bool) -> Opt
     // Where each node is a zone of its own, one that is dead is no hall that is dark.
     let zone = &seen.cluster.node(node)?.zone;
     let mates = seen.cluster.nodes.iter().filter(|one| one.zone == *zone && !one.gone);
-    let (all, there) = mates.fold((0, 0), |(all, there), one| {
-        (all + 1, there + u32::from(seen.registered(one.id).is_some()))
-    });
+    let (all, there) = mates
+        .fold((0, 0), |(all, there), one| (all + 1, there + u32::from(seen.registered(one.id).is_some())));
     (all > 1 && there == 0).then(|| Held::Zone { zone: zone.clone() })
 }
 

@@ -16,7 +16,12 @@ use crate::planner::cluster;
 
 /// What a node has done by now, when it answers so many gets a second of each partition whose list it heads, at 100 µs each,
 /// and what else its worker does, in processors.
-pub(super) fn load(stage: &Stage, node: NodeId, gets: impl Fn(PartitionId) -> f64, beside: f64) -> LoadReport {
+pub(super) fn load(
+    stage: &Stage,
+    node: NodeId,
+    gets: impl Fn(PartitionId) -> f64,
+    beside: f64,
+) -> LoadReport {
     let seconds = stage.now.nanos as f64 / 1e9 + 100.0;
     let headed = stage.cluster.ring.partitions().iter().filter(|one| one.reading()[0] == node);
     let partitions: Vec<PartitionLoad> = headed
@@ -175,7 +180,9 @@ fn where_one_bucket_has_all_the_work_nothing_is_cut_and_the_partition_is_named()
     };
     seconds(&mut stage, 1800);
     assert!(stage.plans.iter().all(|(plan, _)| plan.decision.as_ref().unwrap().cut.is_none()));
-    let Says::NothingHelps { dearest: Some(dearest), .. } = says(&stage) else { panic!("{:?}", says(&stage)) };
+    let Says::NothingHelps { dearest: Some(dearest), .. } = says(&stage) else {
+        panic!("{:?}", says(&stage))
+    };
     assert_eq!(stage.cluster.ring.bounds(dearest).unwrap().0.0, 0);
 }
 

@@ -32,8 +32,8 @@ pub(super) struct Stage {
     pub(super) silent: BTreeSet<NodeId>,
     /// Whether nobody hears anybody.
     pub(super) apart: bool,
-    /// Whether something listens where signs of life are looked for.
-    pub(super) listens: bool,
+    /// Nodes whose processes are stopped: something listens at their addresses.
+    pub(super) stopped: BTreeSet<NodeId>,
     /// A newer generation than the service holds, by which nodes go.
     adopted: Option<u64>,
     pub(super) machine: Headmaster,
@@ -65,7 +65,7 @@ impl Stage {
             plans: Vec::new(),
             silent: BTreeSet::new(),
             apart: false,
-            listens: false,
+            stopped: BTreeSet::new(),
             adopted: None,
             machine: Headmaster::new(1 << 20),
             ask: Ask::default(),
@@ -116,6 +116,7 @@ impl Stage {
 
     fn observation(&mut self) -> Observation {
         let asked = std::mem::take(&mut self.ask);
+        let signs_of = asked.signs_of;
         let open = self.orders.iter().zip(1..).find(|(document, _)| document.answer.is_none());
         let kept = |((plan, state), number): (&(PlanDocument, Option<PlanState>), u64)| {
             (number, Kept::of(Planned { number, plan: plan.clone(), state: state.clone() }))
@@ -138,7 +139,7 @@ impl Stage {
             asked,
             policy: Some(self.policy.clone()),
             policy_unread: None,
-            listens: self.listens,
+            listens: signs_of.is_some_and(|node| self.stopped.contains(&node)),
         }
     }
 

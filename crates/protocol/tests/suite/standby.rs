@@ -2,12 +2,14 @@
 //!
 //! Number 8 of `docs/design/balance.md`: a node is replaced that lives.
 
+use std::collections::BTreeMap;
+use std::ops::Range;
 use std::time::Duration;
 
 use model::balance::{Excess, Held, Join, Mode, Policy, PolicyChange};
 use model::order::Order;
 use model::plan::{Consent, Phase, Wish};
-use model::{Consistency, NodeId, Role};
+use model::{Consistency, Moment, Node, NodeId, Role};
 use protocol::headmaster::Headmaster;
 
 use crate::autopilot::{load, seconds};
@@ -96,11 +98,11 @@ fn must_not_8_a_node_that_lives_or_may_live_is_not_replaced() {
     }
     // Its process is stopped: its address takes connections.
     dies(&mut stage);
-    stage.listens = true;
+    stage.stopped.insert(DEAD);
     nothing_for(&mut stage, 2000);
     assert!(matches!(held(&stage), Some(Held::Alive { .. })), "{:?}", held(&stage));
     // It is dead from now on, but headmasters follow each other.
-    stage.listens = false;
+    stage.stopped.clear();
     for _ in 0..4 {
         nothing_for(&mut stage, 600);
         stage.machine = Headmaster::new(1 << 20);
@@ -162,6 +164,93 @@ fn a_veto_an_observer_a_weak_store_a_dark_zone_and_a_missing_standby_replace_not
     stage.policy.mode = Mode::Observe;
     nothing_for(&mut stage, 1200);
     assert_eq!(held(&stage), Some(Held::NoStandby));
+}
+
+/// What is true of the nodes of a played history.
+struct Truth {
+    stage: Stage,
+    dice: u64,
+    members: Vec<Node>,
+    /// Since when nodes have been dead.
+    dead: BTreeMap<NodeId, Moment>,
+}
+
+impl Truth {
+    fn dice(&mut self, below: u64) -> u64 {
+        self.dice = self.dice.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (self.dice >> 33) % below
+    }
+
+    /// Something happens, or nothing.
+    fn happen(&mut self) {
+        let node = NodeId(1 + self.dice(4) as u32);
+        let (event, further) = (self.dice(100), self.dice(200));
+        let stage = &mut self.stage;
+        let is_there = stage.registered.iter().any(|known| known.id == node);
+        match event {
+            // Its process is killed, or stopped for long enough to lose its session.
+            0..2 if is_there => {
+                stage.registered.retain(|known| known.id != node);
+                stage.silent.insert(node);
+                match further < 70 {
+                    true => _ = stage.stopped.insert(node),
+                    false => _ = self.dead.insert(node, stage.now),
+                }
+            }
+            2..6 if !is_there && stage.cluster.node(node).is_some_and(|entry| !entry.gone) => {
+                let known = self.members.iter().find(|known| known.id == node).unwrap().clone();
+                stage.registered.push(known);
+                stage.silent.remove(&node);
+                stage.stopped.remove(&node);
+                self.dead.remove(&node);
+            }
+            // The network is cut, or whole again.
+            6 => stage.apart = true,
+            7 | 8 => stage.apart = false,
+            9 => stage.machine = Headmaster::new(1 << 20),
+            // Nobody decides for a while: the service is away, or the headmaster stands still.
+            10 => stage.now = stage.now.after(Duration::from_secs(16 + further)),
+            _ => {}
+        }
+    }
+}
+
+/// Histories of pauses, partitions, outages and restarts: whoever is called gone was dead for as long as is set. How many
+/// were.
+fn replaced_in(histories: Range<u64>) -> usize {
+    let mut replaced = 0;
+    for seed in histories {
+        let mut stage = spared();
+        stage.policy.settings.replace_after_s = 60;
+        let members = stage.cluster.nodes.clone();
+        let mut truth = Truth { stage, dice: seed, members, dead: BTreeMap::new() };
+        for _ in 0..300 {
+            truth.happen();
+            seconds(&mut truth.stage, 4);
+            let (now, stage) = (truth.stage.now, &truth.stage);
+            let called_gone = truth.members.iter().map(|node| node.id);
+            let called_gone = called_gone.filter(|id| stage.cluster.node(*id).is_none_or(|node| node.gone));
+            for gone in called_gone {
+                let since = truth.dead.get(&gone).unwrap_or_else(|| panic!("seed {seed}: {gone} lives"));
+                assert!(now.since(*since) >= Duration::from_secs(60), "seed {seed}: {gone} died just now");
+            }
+        }
+        let is_gone = |node: &&Node| truth.stage.cluster.node(node.id).is_none_or(|node| node.gone);
+        replaced += truth.members.iter().filter(is_gone).count();
+    }
+    replaced
+}
+
+#[test]
+fn must_not_8_in_no_played_history_a_node_is_replaced_that_lives() {
+    let replaced = replaced_in(0..60);
+    assert!(replaced > 5, "some are dead for long enough: {replaced}");
+}
+
+#[test]
+#[ignore = "takes many minutes; cargo test --profile proof -p protocol ten_thousand -- --ignored runs it"]
+fn must_not_8_in_none_of_ten_thousand_played_histories_a_node_is_replaced_that_lives() {
+    println!("{} were replaced", replaced_in(0..10_000));
 }
 
 /// Whoever follows a headmaster that ended in the middle ends what it has begun.

@@ -158,7 +158,12 @@ fn load() -> LoadReport {
         coordinated_puts: 40,
         disk_available_bytes: Some(1 << 30),
         disk_total_bytes: Some(1 << 32),
-        partitions: vec![PartitionLoad { partition: PartitionId(513), work, bytes: 65536 }],
+        partitions: vec![PartitionLoad {
+            partition: PartitionId(513),
+            work,
+            bytes: 65536,
+            middle: Some(Middle { at: 1 << 60, permille: 480 }),
+        }],
         rest: WorkDone { gets: 100, ..WorkDone::default() },
         rest_partitions: 12,
         rest_bytes: 4096,
@@ -173,6 +178,12 @@ fn report() -> Report {
         repair: Some(repair()),
         artifacts: Some(artifacts()),
         load: Some(load()),
+        keys: Some(vec![HotKey {
+            partition: PartitionId(513),
+            key: "cart:7".to_owned(),
+            noted: 61,
+            of: 100,
+        }]),
         ..Report::new(NodeId(2), 0x18f_0000_0000, WallMillis(1_763_754_000_123), Generation(8))
     }
 }

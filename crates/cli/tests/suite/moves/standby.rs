@@ -17,7 +17,8 @@ const AFTER: Duration = Duration::from_secs(60);
 
 #[test]
 #[ignore = "takes eight minutes; ./check --full process runs it"]
-fn must_not_8_a_node_that_is_stopped_restarts_or_is_away_with_the_service_is_not_replaced_and_a_dead_one_is() {
+fn must_not_8_a_node_that_is_stopped_restarts_or_is_away_with_the_service_is_not_replaced_and_a_dead_one_is()
+{
     let folder = TempDir::new().unwrap();
     let mut ensemble = Ensemble::start(1);
     let address = ensemble.address("/shop");
@@ -33,9 +34,11 @@ fn must_not_8_a_node_that_is_stopped_restarts_or_is_away_with_the_service_is_not
     let _headmaster = Process::start(&mut office, folder.path().join("headmaster.stderr"));
     wait_until("all nodes are registered", || registered(&address).len() == 3);
     let (data, listen) = (folder.path().join("spare"), format!("127.0.0.1:{}", port_base + 50));
-    let spare = ["serve", "--coordination", &address, "--data-dir", data.to_str().unwrap(), "--listen", &listen];
+    let spare =
+        ["serve", "--coordination", &address, "--data-dir", data.to_str().unwrap(), "--listen", &listen];
     let _spare = Process::start(&mut command(&spare), folder.path().join("spare.stderr"));
-    let run = |words: &[&str]| tontine(&[words, &["--connect", &addresses[..2].join(","), "--json"]].concat());
+    let run =
+        |words: &[&str]| tontine(&[words, &["--connect", &addresses[..2].join(","), "--json"]].concat());
     let add = || run(&["node", "add", "4", "--standby"]);
     until("the fourth node is a standby", add, |answer: &Answer| answer.code == 0);
     run(&["balance", "set", &format!("replace-after-s={}", AFTER.as_secs())]).exits(0);

@@ -259,11 +259,11 @@ impl Service {
             ));
         };
         if let Some(theirs) = &hello.cluster
-            && *theirs != cluster.name
+            && !cluster.may_be(theirs)
         {
             return Err(Failure::new(
                 ErrorCode::WrongCluster,
-                format!("the client belongs to cluster {theirs:?}, and this node to {:?}", cluster.name),
+                format!("the client belongs to cluster {theirs:?}, and this node to {:?}", cluster.called()),
             ));
         }
         if matches!(hello.peer, Peer::Node { id, .. } if id == self.front.replica().node()) {
@@ -274,7 +274,7 @@ impl Service {
         }
         Ok(Welcome {
             version,
-            cluster: cluster.name.clone(),
+            cluster: cluster.called(),
             node: self.front.replica().node(),
             generation: cluster.generation,
             key_bytes_max: KEY_BYTES_MAX as u32,
