@@ -12,5 +12,5 @@ mod policy;
 mod verdict;
 
 pub use decision::{Act, Came, CameOf, Decision, Excess, Lost, LostBecause, NodeAt, Predicted};
-pub use policy::{Hours, Mode, Policy, PolicyChange, SettingError, Settings, Turned};
+pub use policy::{Hours, Mode, Policy, PolicyChange, Rule, SettingError, Settings, Turned};
 pub use verdict::{Implausible, Says, Verdict};

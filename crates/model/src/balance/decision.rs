@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::policy::Rule;
 use crate::node::NodeId;
 use crate::ring::PartitionId;
 
@@ -104,7 +105,7 @@ pub struct Lost {
 }
 
 /// What is predicted of a batch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Predicted {
     /// The highest utilisation then, in permille.
     pub largest: u64,
@@ -121,6 +122,9 @@ pub struct Predicted {
 /// Why a plan of the autopilot was made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Decision {
+    /// By which rule it was decided.
+    #[serde(default)]
+    pub policy: Rule,
     /// The node that is relieved first.
     pub node: NodeId,
     /// What it exceeds.

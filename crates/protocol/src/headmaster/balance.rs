@@ -177,21 +177,12 @@ impl Headmaster {
         if let Some(plan) = looked_at(seen) {
             return Ok(self.tell(seen, &policy, Says::PlanWaits { plan }, None));
         }
-        let windows = match self.balancing.samples.loads(&seen.cluster, seen.now) {
-            Ok(windows) => windows,
+        let (samples, settings) = (&mut self.balancing.samples, &policy.settings);
+        let finding = match balancer::look(&seen.cluster, samples, &history(seen), settings, seen.now) {
+            Ok(Some(finding)) => finding,
+            Ok(None) => return Ok(None),
             Err(says) => return Ok(self.tell(seen, &policy, says, None)),
         };
-        let history = history(seen);
-        let mut last = None;
-        for loads in &windows {
-            let finding = balancer::find(&seen.cluster, loads, &history, &policy.settings);
-            let acts = matches!(finding.outcome, Outcome::Act { .. });
-            last = Some(finding);
-            if acts {
-                break;
-            }
-        }
-        let Some(finding) = last else { return Ok(None) };
         self.conclude(seen, &policy, finding)
     }
 

@@ -13,19 +13,23 @@
 //! Only work that belongs to partitions counts. What a node does for clients that happen to ask it, no move changes.
 //! A place in a list is load (gets ask the first R, the first one stamps), so the first candidates trade two places.
 //!
+//! That is the rule *even*. The rule *thresholds* stands beside it ([`thresholds`]), and a greedy one to compare with.
+//!
 //! **Architecture Invariant:** a pure function of what was reported, the document and the policy. Where a figure is missing
 //! or cannot be, nothing is decided.
 
+mod greedy;
 mod loads;
 mod samples;
 mod search;
+pub mod thresholds;
 mod weights;
 
 use std::collections::BTreeMap;
 
-use model::balance::{Decision, Excess, Lost, NodeAt, Says, Settings};
+use model::balance::{Decision, Excess, Lost, NodeAt, Rule, Says, Settings};
 use model::plan::Placed;
-use model::{Cluster, NodeId, PartitionId};
+use model::{Cluster, Moment, NodeId, PartitionId};
 
 pub use loads::{Loads, NodeLoad};
 pub use samples::{SAMPLE_EVERY, SETTLING, Samples};
@@ -63,19 +67,76 @@ pub enum Outcome {
     },
 }
 
+impl Finding {
+    /// Nothing is to be done, because of this.
+    fn nothing(loads: &Loads<'_>, says: Says) -> Finding {
+        Finding {
+            seen: loads.told(),
+            mean: permille(loads.mean()),
+            largest: permille(loads.largest()),
+            thought_of: 0,
+            lost: Vec::new(),
+            outcome: Outcome::Nothing(says),
+        }
+    }
+
+    /// This batch relieves a node; if there is nothing in it, nothing helps.
+    fn of(loads: &Loads<'_>, rule: Rule, (node, exceeds): (NodeId, Excess), batch: search::Batch) -> Finding {
+        let search::Batch { placed, reorders, thought_of, lost, predicted } = batch;
+        let nothing = Finding::nothing(loads, Says::NothingHelps { node });
+        let finding = Finding { thought_of, lost: lost.clone(), ..nothing };
+        if placed.is_empty() {
+            return finding;
+        }
+        let decision = Decision {
+            policy: rule,
+            node,
+            exceeds,
+            seen: finding.seen.clone(),
+            mean: finding.mean,
+            largest: finding.largest,
+            window_ms: loads.window_ms,
+            acts: placed.len() as u64,
+            reorders,
+            thought_of,
+            lost,
+            predicted,
+        };
+        Finding { outcome: Outcome::Act { placed, decision: Box::new(decision) }, ..finding }
+    }
+}
+
+/// What should be done about what was said up to now, by the rule that is set; `None` while it does not look.
+///
+/// # Errors
+/// As [`Samples::loads`].
+pub fn look(
+    cluster: &Cluster,
+    samples: &mut Samples,
+    history: &History,
+    settings: &Settings,
+    now: Moment,
+) -> Result<Option<Finding>, Says> {
+    match settings.policy {
+        Rule::Thresholds => return thresholds::look(cluster, samples, settings, now),
+        Rule::Greedy => return greedy::look(cluster, samples, settings, now),
+        Rule::Even | Rule::NoReordering => {}
+    }
+    let mut last = None;
+    for loads in &samples.loads(cluster, now)? {
+        let finding = find(cluster, loads, history, settings);
+        let acts = matches!(finding.outcome, Outcome::Act { .. });
+        last = Some(finding);
+        if acts {
+            break;
+        }
+    }
+    Ok(last)
+}
+
 /// What should be done about these loads.
 pub fn find(cluster: &Cluster, loads: &Loads<'_>, history: &History, settings: &Settings) -> Finding {
-    let mut seen = loads.told();
-    seen.sort_by_key(|at| at.node);
-    let (mean, largest) = (permille(loads.mean()), permille(loads.largest()));
-    let nothing = |says| Finding {
-        seen: seen.clone(),
-        mean,
-        largest,
-        thought_of: 0,
-        lost: Vec::new(),
-        outcome: Outcome::Nothing(says),
-    };
+    let nothing = |says| Finding::nothing(loads, says);
     let over = exceeding(loads, settings);
     let most = f64::from(settings.most) / 100.0;
     let no_disk = over.iter().all(|(_, excess)| *excess != Excess::Disk);
@@ -85,28 +146,8 @@ pub fn find(cluster: &Cluster, loads: &Loads<'_>, history: &History, settings: &
     if over.is_empty() {
         return nothing(quiet(loads, settings));
     }
-    let search::Batch { placed, reorders, thought_of, lost, predicted } =
-        search::search(cluster, loads, history, settings, &over);
-    let (node, exceeds) = over[0];
-    if placed.is_empty() {
-        let helpless = nothing(Says::NothingHelps { node });
-        return Finding { thought_of, lost, ..helpless };
-    }
-    let decision = Decision {
-        node,
-        exceeds,
-        seen: seen.clone(),
-        mean,
-        largest,
-        window_ms: loads.window_ms,
-        acts: placed.len() as u64,
-        reorders,
-        thought_of,
-        lost: lost.clone(),
-        predicted,
-    };
-    let outcome = Outcome::Act { placed, decision: Box::new(decision) };
-    Finding { seen, mean, largest, thought_of, lost, outcome }
+    let batch = search::search(cluster, loads, history, settings, &over);
+    Finding::of(loads, settings.policy, over[0], batch)
 }
 
 /// By what part of what cannot be noise a node must exceed a limit.

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::balance::{Act, Excess, Lost, LostBecause, Predicted, Settings};
+use model::balance::{Act, Excess, Lost, LostBecause, Predicted, Rule, Settings};
 use model::plan::Placed;
 use model::{Cluster, NodeId, PartitionId, Role};
 
@@ -35,6 +35,7 @@ pub struct History {
 }
 
 /// What was found.
+#[derive(Default)]
 pub(super) struct Batch {
     pub(super) placed: Vec<Placed>,
     pub(super) reorders: u64,
@@ -82,28 +83,10 @@ pub(super) fn search(
     settings: &Settings,
     over: &[(NodeId, Excess)],
 ) -> Batch {
-    let Costs { places, bytes } = loads.costs(cluster);
-    let mut search = Search {
-        cluster,
-        history,
-        settings,
-        nodes: loads.nodes.clone(),
-        bytes,
-        places,
-        taken: BTreeSet::new(),
-        copied_to: BTreeMap::new(),
-        lost: BTreeMap::new(),
-        thought_of: BTreeSet::new(),
-    };
+    let mut search = Search::of(cluster, loads, history, settings);
     let places: usize = cluster.ring.partitions().iter().map(|p| cluster.replicas_in(&p.nodes).len()).sum();
     let acts_max = (places / 10).max(1);
-    let mut batch = Batch {
-        placed: Vec::new(),
-        reorders: 0,
-        thought_of: 0,
-        lost: Vec::new(),
-        predicted: Predicted { largest: 0, largest_over_mean: 0, gain: 0, bytes: 0, seconds: 0 },
-    };
+    let mut batch = Batch::default();
     let (mut gain, mut spent) = (0.0, BTreeSet::new());
     while batch.placed.len() < acts_max {
         let Some((node, excess)) = search.next_source(over, &spent) else { break };
@@ -128,19 +111,70 @@ pub(super) fn search(
     {
         search.lose(LostBecause::Later, &next);
     }
-    batch.predicted.largest = permille(largest(&search.nodes));
-    batch.predicted.largest_over_mean = permille(largest(&search.nodes) / mean(&search.nodes).max(1e-9));
-    batch.predicted.gain = permille(gain);
-    batch.predicted.seconds = match search.copied_to.values().max() {
-        Some(bytes) => bytes / COPIED_PER_SECOND + STEPS_SECONDS,
-        None => 0,
-    };
-    batch.thought_of = search.thought_of.len() as u64;
-    batch.lost = search.told();
+    search.predict(&mut batch, gain);
     batch
 }
 
-impl Search<'_> {
+/// The batch that gives one partition to another node, whatever that gains.
+pub(super) fn give(
+    cluster: &Cluster,
+    loads: &Loads<'_>,
+    settings: &Settings,
+    (partition, from, to): (PartitionId, NodeId, NodeId),
+) -> Batch {
+    let history = History::default();
+    let mut search = Search::of(cluster, loads, &history, settings);
+    let mut batch = Batch::default();
+    let listed = cluster.ring.get(partition).map(|one| cluster.replicas_in(&one.nodes)).unwrap_or_default();
+    // Of one without work and bytes no node has told.
+    search.places.entry(partition).or_insert_with(|| listed.iter().map(|node| (*node, 0.0)).collect());
+    search.bytes.entry(partition).or_insert(0);
+    let Some(place) = listed.iter().position(|node| *node == from) else { return batch };
+    if let Some(given) = search.copies(from, partition, place, &[to]).into_iter().next() {
+        batch.predicted.bytes = given.bytes;
+        search.thought_of.insert(seen(&given.act));
+        search.take(&given);
+        search.predict(&mut batch, given.gain);
+        batch.placed.push(Placed { partition, replicas: given.to });
+    }
+    batch
+}
+
+impl<'a> Search<'a> {
+    fn of(
+        cluster: &'a Cluster,
+        loads: &Loads<'_>,
+        history: &'a History,
+        settings: &'a Settings,
+    ) -> Search<'a> {
+        let Costs { places, bytes } = loads.costs(cluster);
+        Search {
+            cluster,
+            history,
+            settings,
+            nodes: loads.nodes.clone(),
+            bytes,
+            places,
+            taken: BTreeSet::new(),
+            copied_to: BTreeMap::new(),
+            lost: BTreeMap::new(),
+            thought_of: BTreeSet::new(),
+        }
+    }
+
+    /// What the acts that were taken lead to.
+    fn predict(&self, batch: &mut Batch, gain: f64) {
+        batch.predicted.largest = permille(largest(&self.nodes));
+        batch.predicted.largest_over_mean = permille(largest(&self.nodes) / mean(&self.nodes).max(1e-9));
+        batch.predicted.gain = permille(gain);
+        batch.predicted.seconds = match self.copied_to.values().max() {
+            Some(bytes) => bytes / COPIED_PER_SECOND + STEPS_SECONDS,
+            None => 0,
+        };
+        batch.thought_of = self.thought_of.len() as u64;
+        batch.lost = self.told();
+    }
+
     /// The node to relieve next: one whose disk is too full, or else the busiest that is above the aim. One that exceeds no
     /// limit is not relieved unless another one does.
     fn next_source(&self, over: &[(NodeId, Excess)], spent: &BTreeSet<NodeId>) -> Option<(NodeId, Excess)> {
@@ -177,6 +211,7 @@ impl Search<'_> {
         held.truncate(LOOKED_AT);
         let reorders = match excess {
             Excess::Disk => Vec::new(),
+            _ if self.settings.policy == Rule::NoReordering => Vec::new(),
             _ => held.iter().flat_map(|one| self.reorders(node, one.0, one.1)).collect(),
         };
         if let Some(best) = self.best_legal(reorders, excess) {
