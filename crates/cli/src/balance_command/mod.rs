@@ -2,7 +2,10 @@
 
 mod autopilot;
 mod rates;
+mod record;
+mod replay;
 mod status;
+mod trace;
 
 use std::process::ExitCode;
 
@@ -11,6 +14,8 @@ use model::balance::Mode;
 use crate::failure::CliError;
 use crate::shared::Shared;
 use autopilot::{SetArguments, WhyArguments};
+use record::RecordArguments;
+use replay::ReplayArguments;
 use status::BalanceStatusArguments;
 
 /// What can be asked about load.
@@ -28,6 +33,10 @@ pub enum BalanceCommand {
     Off,
     /// Change the autopilot's settings.
     Set(SetArguments),
+    /// Write what all nodes say of their loads to a file.
+    Record(RecordArguments),
+    /// Say what a policy would have done about recorded loads. Needs no cluster.
+    Replay(ReplayArguments),
 }
 
 /// Carries out a command.
@@ -39,5 +48,7 @@ pub(crate) async fn run(shared: Shared, command: BalanceCommand) -> Result<ExitC
         BalanceCommand::Observe => autopilot::turn(&shared, Mode::Observe).await,
         BalanceCommand::Off => autopilot::turn(&shared, Mode::Off).await,
         BalanceCommand::Set(arguments) => autopilot::set(&shared, arguments).await,
+        BalanceCommand::Record(arguments) => record::run(shared, arguments).await,
+        BalanceCommand::Replay(arguments) => replay::run(&shared, &arguments),
     }
 }

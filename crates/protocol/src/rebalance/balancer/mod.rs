@@ -27,11 +27,13 @@ mod weights;
 
 use std::collections::BTreeMap;
 
-use model::balance::{Decision, Excess, Lost, NodeAt, Rule, Says, Settings};
+use model::balance::{Decision, Excess, Lost, LostBecause, NodeAt, Rule, Says, Settings};
 use model::plan::Placed;
 use model::{Cluster, Moment, NodeId, PartitionId};
 
 pub use loads::{Loads, NodeLoad};
+use samples::WINDOWS;
+pub(super) use samples::median;
 pub use samples::{SAMPLE_EVERY, SETTLING, Samples};
 pub use search::History;
 pub use weights::Weights;
@@ -123,15 +125,30 @@ pub fn look(
         Rule::Even | Rule::NoReordering => {}
     }
     let mut last = None;
-    for loads in &samples.loads(cluster, now)? {
-        let finding = find(cluster, loads, history, settings);
-        let acts = matches!(finding.outcome, Outcome::Act { .. });
-        last = Some(finding);
-        if acts {
-            break;
+    for (position, loads) in samples.loads(cluster, now)?.iter().enumerate() {
+        let mut finding = find(cluster, loads, history, settings);
+        if let Outcome::Act { decision, .. } = &finding.outcome {
+            if !is_better_later(decision, position, settings) {
+                return Ok(Some(finding));
+            }
+            finding.outcome = Outcome::Nothing(Says::Unsure { node: decision.node });
         }
+        last = Some(finding);
     }
     Ok(last)
+}
+
+/// Whether a longer look would do more with one plan. In a short one most acts are lost to noise, and the plan does one or
+/// two of them: then several plans follow each other. One that is full, or ends what it began for, is as good as any.
+fn is_better_later(decision: &Decision, window: usize, settings: &Settings) -> bool {
+    let is_full = decision.lost.iter().any(|lost| lost.because == LostBecause::Later);
+    let ends = decision.predicted.largest_over_mean <= u64::from(settings.over_mean) * 10;
+    let may_wait = match decision.exceeds {
+        Excess::Mean => window + 1 < WINDOWS.len(),
+        Excess::Most => window == 0,
+        Excess::Disk => false,
+    };
+    may_wait && !is_full && !ends
 }
 
 /// What should be done about these loads.

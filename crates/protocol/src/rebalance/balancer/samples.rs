@@ -19,7 +19,7 @@ pub const SAMPLE_EVERY: Duration = Duration::from_secs(2);
 pub const SETTLING: Duration = Duration::from_secs(30);
 /// Over what time loads are judged, and by what part of the mean a node must exceed it then to be believed: what is gross
 /// is seen soon, what is small needs patience, because noise looks like it.
-const WINDOWS: [(Duration, f64); 3] =
+pub(super) const WINDOWS: [(Duration, f64); 3] =
     [(Duration::from_secs(8), 1.5), (Duration::from_secs(60), 1.25), (Duration::from_secs(300), 1.0)];
 /// The shortest of them.
 pub(super) const SHORTEST: Duration = WINDOWS[0].0;
@@ -281,7 +281,7 @@ fn implausible(report: &LoadReport, before: &LoadReport, ours: Duration) -> Opti
 }
 
 /// The middle one.
-pub(super) fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
+pub(in crate::rebalance) fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied()

@@ -117,3 +117,132 @@ fn draw<T: Copy>(of: &[T], dice: &mut u64) -> Option<T> {
     let at = mixed.checked_rem(of.len() as u64)?;
     of.get(at as usize).copied()
 }
+
+#[cfg(test)]
+mod tests {
+    use model::{Consistency, Node, Ring, Store, StoreName, Zone};
+
+    use super::super::Outcome;
+    use super::*;
+    use crate::report::{LoadReport, PartitionLoad, WorkDone};
+
+    /// Four nodes in as many zones, of which the last holds nothing; twelve partitions with one replica.
+    fn cluster(generation: u64) -> Cluster {
+        let node = |id: u32| Node::new(NodeId(id), Zone(format!("z{id}")), format!("127.0.0.1:{id}"), None);
+        let nodes: Vec<Node> = (1..=4).map(node).collect();
+        let holders: Vec<_> = nodes[..3].iter().map(|node| (node.id, node.zone.clone())).collect();
+        let numbers = Consistency { replicas: 1, reads_required: 1, writes_required: 1 };
+        let store = Store::new(StoreName::new("default").unwrap(), numbers).unwrap();
+        let mut cluster = Cluster::new("t", nodes, Ring::equal_slices(12, &holders), vec![store]);
+        cluster.generation.0 = generation;
+        cluster
+    }
+
+    /// Samples of so many seconds, in which nodes use these shares of one processor, a part of it beside partitions.
+    fn samples(cluster: &Cluster, seconds: u64, shares: [f64; 4], beside: f64) -> (Samples, Moment) {
+        let mut samples = Samples::default();
+        let mut now = Moment { nanos: 0 };
+        for second in (0..=seconds).step_by(2) {
+            now = Moment { nanos: second * 1_000_000_000 };
+            for (node, share) in cluster.nodes.iter().zip(shares) {
+                let held = cluster.ring.partitions().iter().filter(|one| one.nodes[0] == node.id);
+                let gets = (share * (1.0 - beside) * second as f64 * 1e4 / 4.0) as u64;
+                let told = |one: &model::Partition| PartitionLoad {
+                    partition: one.id,
+                    work: WorkDone { gets, ..WorkDone::default() },
+                    bytes: 1 << 20,
+                };
+                let report = LoadReport {
+                    uptime_ms: second * 1000,
+                    ran_us: Some((share * second as f64 * 1e6) as u64),
+                    waited_us: Some(0),
+                    workers: 1,
+                    processors: 1.0,
+                    coordinated_gets: (share * beside * second as f64 * 1e4 * 1.9 / 4.5) as u64,
+                    disk_available_bytes: Some(50 << 20),
+                    disk_total_bytes: Some(100 << 20),
+                    partitions: held.map(told).collect(),
+                    ..LoadReport::default()
+                };
+                samples.hear(node.id, now, 1, Ok(&report));
+            }
+        }
+        (samples, now)
+    }
+
+    fn found(generation: u64, shares: [f64; 4], beside: f64, settings: &Settings) -> Outcome {
+        let cluster = cluster(generation);
+        let (mut samples, now) = samples(&cluster, 50, shares, beside);
+        look(&cluster, &mut samples, settings, now).unwrap().unwrap().outcome
+    }
+
+    /// Which node gives which partition to which, and what is said otherwise.
+    fn acts(generation: u64, shares: [f64; 4]) -> Result<(NodeId, PartitionId, NodeId), Says> {
+        match found(generation, shares, 0.0, &Settings::default()) {
+            Outcome::Nothing(says) => Err(says),
+            Outcome::Act { placed, decision } => {
+                assert_eq!((placed.len(), decision.policy, decision.acts), (1, Rule::Thresholds, 1));
+                Ok((decision.node, placed[0].partition, placed[0].replicas[0]))
+            }
+        }
+    }
+
+    #[test]
+    fn a_struggling_node_gives_one_partition_to_the_calmest() {
+        let (from, partition, to) = acts(1, [0.9, 0.6, 0.5, 0.1]).unwrap();
+        assert_eq!((from, to), (NodeId(1), NodeId(4)));
+        assert_eq!(cluster(1).ring.get(partition).unwrap().nodes[0], NodeId(1));
+        assert_eq!(acts(1, [0.83, 0.6, 0.5, 0.1]), Err(Says::Balanced));
+        assert_eq!(acts(1, [0.9, 0.72, 0.75, 0.8]), Err(Says::AllFull));
+        assert!(acts(1, [0.9, 0.72, 0.75, 0.68]).is_ok());
+    }
+
+    #[test]
+    fn dice_draw_partition_and_node_and_the_same_document_the_same() {
+        let drawn = |generations: std::ops::Range<u64>| -> BTreeSet<(NodeId, PartitionId)> {
+            let acts = generations.map(|generation| acts(generation, [0.95, 0.9, 0.5, 0.1]).unwrap());
+            acts.map(|(from, partition, _)| (from, partition)).collect()
+        };
+        assert_eq!(drawn(3..4), drawn(3..4));
+        let all = drawn(0..40);
+        assert!(all.iter().any(|(from, _)| *from == NodeId(1)) && all.iter().any(|(from, _)| *from == NodeId(2)));
+        assert!(all.len() >= 6, "{all:?}");
+    }
+
+    #[test]
+    fn what_belongs_to_no_partition_counts_for_this_rule() {
+        let outcome = found(1, [0.95, 0.3, 0.3, 0.3], 0.6, &Settings::default());
+        assert!(matches!(outcome, Outcome::Act { .. }), "{outcome:?}");
+    }
+
+    #[test]
+    fn it_looks_every_30_s_at_50_s_and_fills_no_disk() {
+        let (cluster, settings) = (cluster(1), Settings::default());
+        let shares = [0.9, 0.5, 0.5, 0.1];
+        let (mut short, now) = samples(&cluster, 40, shares, 0.0);
+        assert!(matches!(look(&cluster, &mut short, &settings, now), Err(Says::Gathers { .. })));
+        let (mut samples, now) = samples(&cluster, 50, shares, 0.0);
+        let acts = |samples: &mut Samples, now| look(&cluster, samples, &settings, now).unwrap().is_some();
+        assert!(acts(&mut samples, now));
+        // The same look, once more figures are there.
+        assert!(acts(&mut samples, now.after(Duration::from_millis(500))));
+        assert!(!acts(&mut samples, now.after(Duration::from_secs(6))));
+        let full = Settings { disk_full: 50, ..settings.clone() };
+        let outcome = found(1, shares, 0.0, &full);
+        assert_eq!(outcome, Outcome::Nothing(Says::NothingHelps { node: NodeId(1) }));
+    }
+
+    #[test]
+    fn a_partition_keeps_its_zones_and_goes_to_no_node_that_holds_it() {
+        let mut cluster = cluster(1);
+        let held = |node: u32| cluster.ring.partitions().iter().filter(move |one| one.nodes[0] == NodeId(node));
+        let held: Vec<PartitionId> = held(1).map(|one| one.id).collect();
+        assert_eq!(may_give(&cluster, NodeId(1), NodeId(4)), held);
+        assert!(may_give(&cluster, NodeId(4), NodeId(1)).is_empty());
+        cluster.nodes[3].role = Role::Leaving;
+        assert!(may_give(&cluster, NodeId(1), NodeId(4)).is_empty());
+        let found = found(1, [0.9, 0.5, 0.5, 0.1], 0.0, &Settings::default());
+        let Outcome::Act { decision, .. } = found else { panic!("{found:?}") };
+        assert!(decision.predicted.largest < decision.largest && decision.predicted.bytes == 1 << 20);
+    }
+}
