@@ -12,5 +12,5 @@ mod policy;
 mod verdict;
 
 pub use decision::{Act, Came, CameOf, CutAt, Decision, Excess, Lost, LostBecause, NodeAt, Predicted};
-pub use policy::{Hours, Join, Mode, Policy, PolicyChange, SettingError, Settings, Turned};
+pub use policy::{Hours, Join, Mode, Policy, PolicyChange, Rule, SettingError, Settings, Turned};
 pub use verdict::{Away, Held, Implausible, Says, Verdict};

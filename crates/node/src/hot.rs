@@ -123,7 +123,7 @@ mod tests {
         let hot = HotKeys::default();
         let bucket = PartitionId(1);
         (0..5_000).for_each(|_| hot.note(bucket, b"old"));
-        (0..200_000).for_each(|_| hot.note(bucket, b"new"));
+        (0..300_000).for_each(|_| hot.note(bucket, b"new"));
         let (keys, _) = hot.hottest(|_| true, 9);
         assert_eq!(keys.iter().map(|(key, _)| &key[..]).collect::<Vec<_>>(), [b"new"]);
     }

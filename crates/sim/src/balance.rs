@@ -14,7 +14,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use model::balance::{Mode, Policy};
+use model::balance::{Mode, Policy, Rule, Settings};
 use model::plan::{Phase, PlanState, Planned, Size};
 use model::{
     Cluster, Consistency, Moment, Node, NodeId, PartitionId, Ring, Store, StoreName, WallMillis, Zone,
@@ -43,6 +43,8 @@ pub struct Weather {
     pub lasts: Duration,
     /// Every so often the headmaster ends, and another one begins that remembers nothing.
     pub succession: Option<Duration>,
+    /// By which rule the headmaster decides.
+    pub rule: Rule,
 }
 
 impl Weather {
@@ -57,6 +59,7 @@ impl Weather {
             shifts: Some(Duration::from_secs(3 * 3600)),
             lasts: Duration::from_secs(24 * 3600),
             succession: dice.chance(300).then_some(Duration::from_secs(5000)),
+            rule: Rule::Even,
         }
     }
 }
@@ -111,6 +114,8 @@ struct World {
     cluster: Cluster,
     policy: Policy,
     plans: BTreeMap<u64, Planned>,
+    /// The same, as the headmaster is told of them.
+    kept: BTreeMap<u64, Kept>,
     machines: BTreeMap<NodeId, Machine>,
     /// Operations a second of each partition.
     rates: BTreeMap<PartitionId, f64>,
@@ -164,8 +169,12 @@ impl World {
             dice,
             now: Duration::from_secs(1_000_000),
             cluster: Cluster::new("day", nodes, ring, vec![store]),
-            policy: Policy::founded(0),
+            policy: Policy {
+                settings: Settings { policy: weather.rule, ..Settings::default() },
+                ..Policy::founded(0)
+            },
             plans: BTreeMap::new(),
+            kept: BTreeMap::new(),
             machines,
             rates: BTreeMap::new(),
             bytes,
@@ -330,7 +339,7 @@ impl World {
             cluster: self.cluster.clone(),
             remembered: BTreeMap::new(),
             order: None,
-            plans: self.plans.iter().map(|(number, planned)| (*number, Kept::of(planned.clone()))).collect(),
+            plans: self.kept.clone(),
             policy: Some(self.policy.clone()),
             policy_unread: None,
             asked,
@@ -346,7 +355,9 @@ impl World {
                 self.plans.insert(number, Planned { number, plan: *plan, state: None });
                 while self.plans.len() > 100 {
                     self.plans.pop_first();
+                    self.kept.pop_first();
                 }
+                self.keep(number);
             }
             Action::Note { plan, state } => self.note(plan, *state),
             Action::SetPolicy(policy) => self.policy = *policy,
@@ -394,6 +405,12 @@ impl World {
             }
         }
         self.plans.get_mut(&number).expect("it was created").state = Some(state);
+        self.keep(number);
+    }
+
+    /// What the headmaster is told of a plan from now on.
+    fn keep(&mut self, number: u64) {
+        self.kept.insert(number, Kept::of(self.plans[&number].clone()));
     }
 
     /// A document comes into force; who left where, and who came back, is counted.
@@ -481,29 +498,36 @@ pub fn broken(day: &Day, is_constant: bool) -> Option<String> {
     (day.most() > most).then(|| format!("{} plans in one shift, more than {most}", day.most()))
 }
 
-/// What days have in common, in a line.
-pub fn in_common(days: &[Day]) -> String {
+/// The heading of a table with a row for each rule.
+pub const TABLE: &str = "| policy | days | returns | flips | plans a shift: mean, most | reorderings a shift | copies a shift | largest over \
+     mean, a shift begins: median, 90 % | ends: median, 90 % | turned to observe |
+|---|---|---|---|---|---|---|---|---|---|";
+
+/// What the days of a rule have in common, as a row of [`TABLE`].
+pub fn row(rule: Rule, days: &[Day]) -> String {
     let sum = |of: fn(&Day) -> u64| days.iter().map(of).sum::<u64>();
-    let shifts = days.iter().map(|day| day.plans.len() as u64).sum::<u64>().max(1);
-    let mut ends: Vec<f64> =
-        days.iter().flat_map(|day| day.imbalance.iter().map(|(_, after)| *after)).collect();
-    let mut begins: Vec<f64> =
-        days.iter().flat_map(|day| day.imbalance.iter().map(|(before, _)| *before)).collect();
-    ends.sort_by(f64::total_cmp);
-    begins.sort_by(f64::total_cmp);
-    let at =
-        |sorted: &[f64], permille: usize| sorted.get(sorted.len() * permille / 1000).copied().unwrap_or(1.0);
+    let shifts = days.iter().map(|day| day.plans.len()).sum::<usize>().max(1) as f64;
+    let imbalances = || days.iter().flat_map(|day| &day.imbalance);
     format!(
-        "{:.2} plans, {:.1} reorders and {:.2} copies a shift; {} returns, {} flips; largest over mean {:.2} (p90 {:.2}) when a \
-         shift begins, {:.2} (p90 {:.2}) when it ends",
-        sum(|day| day.plans.iter().sum()) as f64 / shifts as f64,
-        sum(|day| day.reorders) as f64 / shifts as f64,
-        sum(|day| day.copies) as f64 / shifts as f64,
+        "| {} | {} | {} | {} | {:.2}, {} | {:.2} | {:.2} | {} | {} | {} |",
+        rule.word(),
+        days.len(),
         sum(|day| day.returns),
         sum(|day| day.flips),
-        at(&begins, 500),
-        at(&begins, 900),
-        at(&ends, 500),
-        at(&ends, 900),
+        sum(|day| day.plans.iter().sum()) as f64 / shifts,
+        days.iter().map(Day::most).max().unwrap_or(0),
+        sum(|day| day.reorders) as f64 / shifts,
+        sum(|day| day.copies) as f64 / shifts,
+        middle(imbalances().map(|(before, _)| *before)),
+        middle(imbalances().map(|(_, after)| *after)),
+        days.iter().filter(|day| day.mode != Mode::On).count(),
     )
+}
+
+/// The median, and what nine of ten do not exceed.
+fn middle(values: impl Iterator<Item = f64>) -> String {
+    let mut sorted: Vec<f64> = values.collect();
+    sorted.sort_by(f64::total_cmp);
+    let at = |permille: usize| sorted.get(sorted.len() * permille / 1000).copied().unwrap_or(1.0);
+    format!("{:.2}, {:.2}", at(500), at(900))
 }

@@ -3,7 +3,10 @@
 mod autopilot;
 mod keys;
 mod rates;
+mod record;
+mod replay;
 mod status;
+mod trace;
 
 use std::process::ExitCode;
 
@@ -13,6 +16,8 @@ use crate::failure::CliError;
 use crate::shared::Shared;
 pub(crate) use autopilot::veto;
 use autopilot::{SetArguments, WhyArguments};
+use record::RecordArguments;
+use replay::ReplayArguments;
 use status::BalanceStatusArguments;
 
 /// What can be asked about load.
@@ -30,6 +35,10 @@ pub enum BalanceCommand {
     Off,
     /// Change the autopilot's settings.
     Set(SetArguments),
+    /// Write what all nodes say of their loads to a file.
+    Record(RecordArguments),
+    /// Say what a policy would have done about recorded loads. Needs no cluster.
+    Replay(ReplayArguments),
 }
 
 /// Carries out a command.
@@ -41,5 +50,7 @@ pub(crate) async fn run(shared: Shared, command: BalanceCommand) -> Result<ExitC
         BalanceCommand::Observe => autopilot::turn(&shared, Mode::Observe).await,
         BalanceCommand::Off => autopilot::turn(&shared, Mode::Off).await,
         BalanceCommand::Set(arguments) => autopilot::set(&shared, arguments).await,
+        BalanceCommand::Record(arguments) => record::run(shared, arguments).await,
+        BalanceCommand::Replay(arguments) => replay::run(&shared, &arguments),
     }
 }

@@ -3,8 +3,9 @@
 use model::NodeId;
 use model::balance::{
     Act, Away, Came, CameOf, CutAt, Decision, Excess, Held, Implausible, Lost, LostBecause, Mode, NodeAt,
-    Policy, Predicted, Says, SettingError, Settings, Turned,
+    Policy, Predicted, Rule, Says, SettingError, Settings, Turned,
 };
+use protocol::rebalance::balancer::thresholds::{CALM, STRUGGLING};
 
 use crate::output::{count, size, table};
 
@@ -40,7 +41,8 @@ pub(super) fn setting_refused(error: &SettingError) -> String {
 
 /// What the autopilot thinks, with what would have to be so.
 pub(crate) fn says(says: &Says, settings: &Settings) -> String {
-    let Settings { over_mean, least, most, .. } = settings;
+    let Settings { over_mean, least, most, policy, .. } = settings;
+    let most = if *policy == Rule::Thresholds { &CALM } else { most };
     match says {
         Says::Off => {
             "it is off; `tontine balance observe` lets it look, `tontine balance on` lets it act".to_owned()
@@ -66,6 +68,9 @@ pub(crate) fn says(says: &Says, settings: &Settings) -> String {
         ),
         Says::NotBelieved { node, what } => {
             format!("what {node} says cannot be, so nothing is decided: {}", implausible(what))
+        }
+        Says::Balanced if *policy == Rule::Thresholds => {
+            format!("no node uses more than {STRUGGLING}% of what it can carry, above which this policy acts")
         }
         Says::Balanced => format!(
             "all nodes are within the limits: none is above {over_mean}% of the mean and above {least}%, and none above {most}%"
@@ -181,19 +186,31 @@ fn implausible(what: &Implausible) -> String {
     }
 }
 
-fn in_short(decision: &Decision) -> String {
-    let Decision { node, exceeds, predicted, .. } = decision;
-    format!("{node} {}; {}; {}", exceeding(*exceeds), acted(decision), expected(predicted))
+/// What is done and why, in one line.
+pub(crate) fn in_short(decision: &Decision) -> String {
+    let Decision { node, predicted, .. } = decision;
+    format!("{node} {}; {}; {}", exceeding(decision), acted(decision), expected(predicted))
 }
 
-fn exceeding(excess: Excess) -> &'static str {
-    match excess {
+fn exceeding(decision: &Decision) -> String {
+    match decision.policy {
+        Rule::Thresholds => {
+            return format!(
+                "uses more than {STRUGGLING}% of what it can carry, and gives a random partition to the calmest node below \
+                 {CALM}% (policy thresholds)"
+            );
+        }
+        Rule::Greedy => return "is the busiest (policy greedy)".to_owned(),
+        Rule::Even | Rule::NoReordering => {}
+    }
+    let exceeds = match decision.exceeds {
         Excess::Mean => "is busier than the mean by more than is allowed",
         Excess::Most => "uses more of what it can carry than is allowed",
         Excess::Disk => "has too full a disk",
         Excess::Joins => "is new, and holds less than its share",
         Excess::Dead => "is dead, and a standby takes its places",
-    }
+    };
+    exceeds.to_owned()
 }
 
 fn acted(decision: &Decision) -> String {
@@ -235,7 +252,7 @@ pub(crate) fn decision(decision: &Decision, came_of: Option<&CameOf>) -> String 
     }
     let mut text = format!(
         "why:       {node} {}: {} was at {}, the mean at {}, over {:.0} s\n",
-        exceeding(*exceeds),
+        exceeding(decision),
         if *exceeds == Excess::Joins { "the busiest node" } else { "it" },
         percent(*largest),
         percent(*mean),

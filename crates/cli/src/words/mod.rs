@@ -12,7 +12,8 @@ mod refusals;
 mod stores;
 
 pub(crate) use balance::{
-    away, decision, lost as balance_lost, nodes as balance_nodes, policy, says, settings, vetoed,
+    away, decision, in_short as decision_in_short, lost as balance_lost, nodes as balance_nodes, policy,
+    says, settings, vetoed,
 };
 pub(crate) use codes::remedy;
 pub(crate) use orders::{done, refused, why};

@@ -26,7 +26,11 @@ fn a_cluster_of_the_same_name_at_the_address_of_a_dead_node_gets_no_write_and_no
     let ordered = || run(&["store", "create", "carts"]);
     until("the order is carried out", ordered, |answer| answer.code == 0);
     let health = run(&["doctor"]);
-    assert!(health.text().contains("n1 at") && health.text().contains("and this node to \"dev/"), "{}", health.text());
+    assert!(
+        health.text().contains("n1 at") && health.text().contains("and this node to \"dev/"),
+        "{}",
+        health.text()
+    );
     let there = tontine(&["store", "list", "--connect", &stranger]).exits(0).text();
     assert!(!there.contains("carts"), "{there}");
     for number in 0..30 {

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::policy::Rule;
 use crate::node::NodeId;
 use crate::ring::PartitionId;
 
@@ -125,6 +126,9 @@ pub struct Predicted {
 /// Why a plan of the autopilot was made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Decision {
+    /// By which rule it was decided.
+    #[serde(default)]
+    pub policy: Rule,
     /// The node that is relieved first.
     pub node: NodeId,
     /// What it exceeds.

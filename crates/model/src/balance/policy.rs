@@ -91,10 +91,52 @@ impl Join {
     }
 }
 
-/// Its numbers. Each may be set by its name, with dashes.
+/// By which rule it decides what moves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Rule {
+    /// Utilisation becomes even, by acts of which each gains more than it costs. Documents that name no rule mean this one.
+    #[default]
+    Even,
+    /// A node above one threshold gives a random partition to a node below another one.
+    Thresholds,
+    /// The busiest node gives its dearest partition to the idlest, at each look. Only simulation and replay know it.
+    Greedy,
+    /// As [`Rule::Even`], but no list gets another order. Only simulation and replay know it.
+    NoReordering,
+}
+
+impl Rule {
+    /// All of them.
+    pub const ALL: [Rule; 4] = [Rule::Even, Rule::Thresholds, Rule::Greedy, Rule::NoReordering];
+
+    /// As it is written.
+    pub fn word(self) -> &'static str {
+        match self {
+            Rule::Even => "even",
+            Rule::Thresholds => "thresholds",
+            Rule::Greedy => "greedy",
+            Rule::NoReordering => "no-reordering",
+        }
+    }
+
+    /// The rule with this word.
+    pub fn named(word: &str) -> Option<Rule> {
+        Rule::ALL.into_iter().find(|rule| rule.word() == word)
+    }
+
+    /// Whether a cluster may go by it. The others are there to be compared with.
+    pub fn may_be_set(self) -> bool {
+        matches!(self, Rule::Even | Rule::Thresholds)
+    }
+}
+
+/// Its numbers, and the rule by which it decides. Each may be set by its name, with dashes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Settings {
+    /// By which rule it decides. Default: even.
+    pub policy: Rule,
     /// It begins when a node is busier than so many percent of the mean. Default: 115.
     pub over_mean: u32,
     /// It aims at so many percent of the mean. Default: 105.
@@ -122,6 +164,7 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Settings {
         Settings {
+            policy: Rule::Even,
             over_mean: 115,
             aim: 105,
             least: 30,
@@ -161,7 +204,8 @@ pub enum SettingError {
 
 impl Settings {
     /// The names of all settings.
-    pub const NAMES: [&'static str; 11] = [
+    pub const NAMES: [&'static str; 12] = [
+        "policy",
         "over-mean",
         "aim",
         "least",
@@ -177,6 +221,9 @@ impl Settings {
 
     /// The value of a setting, as it is set.
     pub fn get(&self, name: &str) -> Option<String> {
+        if name == "policy" {
+            return Some(self.policy.word().to_owned());
+        }
         if name == "quiet" {
             return Some(self.quiet.map_or_else(|| "none".to_owned(), |hours| hours.to_string()));
         }
@@ -207,6 +254,11 @@ impl Settings {
         let mut next = self.clone();
         let refused =
             |takes: String| SettingError::Value { name: name.to_owned(), value: value.to_owned(), takes };
+        if name == "policy" {
+            let known = Rule::named(value).filter(|rule| rule.may_be_set());
+            next.policy = known.ok_or_else(|| refused(RULES.to_owned()))?;
+            return Ok(next);
+        }
         if name == "quiet" {
             next.quiet = match value {
                 "none" => None,
@@ -237,6 +289,9 @@ impl Settings {
     /// # Errors
     /// What would have to be so.
     pub fn check(&self) -> Result<(), String> {
+        if !self.policy.may_be_set() {
+            return Err(format!("a policy that is {RULES}, not {}", self.policy.word()));
+        }
         if self.aim >= self.over_mean {
             return Err(format!(
                 "a number such that aim ({}) is below over-mean ({})",
@@ -276,6 +331,9 @@ impl Settings {
         })
     }
 }
+
+/// The rules that may be set.
+const RULES: &str = "even or thresholds";
 
 /// What a setting may be.
 fn bounds(name: &str) -> (u32, u32) {
@@ -382,6 +440,7 @@ mod tests {
             assert_eq!(with(&[(name, &value)]).as_ref(), Ok(&settings), "{name}");
         }
         assert_eq!(with(&[("aim", "120"), ("over-mean", "130")]).unwrap().aim, 120);
+        assert_eq!(with(&[("policy", "thresholds")]).unwrap().policy, Rule::Thresholds);
         assert_eq!(with(&[("quiet", "22-6")]).unwrap().get("quiet").as_deref(), Some("22-6"));
         assert!(matches!(with(&[("speed", "9")]), Err(SettingError::Unknown { .. })));
         for (name, value) in [
@@ -392,8 +451,19 @@ mod tests {
             ("rest-s", "x"),
             ("join", "yes"),
             ("replace-after-s", "59"),
+            ("policy", "best"),
+            ("policy", "greedy"),
         ] {
             assert!(matches!(with(&[(name, value)]), Err(SettingError::Value { .. })), "{name}={value}");
+        }
+    }
+
+    #[test]
+    fn a_rule_that_is_only_compared_with_is_no_policy_of_a_cluster() {
+        for rule in Rule::ALL {
+            let settings = Settings { policy: rule, ..Settings::default() };
+            assert_eq!(settings.check().is_ok(), rule.may_be_set(), "{rule:?}");
+            assert_eq!(Rule::named(rule.word()), Some(rule));
         }
     }
 

@@ -16,12 +16,12 @@ use model::balance::{
 };
 use model::order::{Done, Given, Order, Refusal};
 use model::plan::{Consent, Phase, PlanDocument, PlanState, Planned, Wish};
-use model::{Cluster, Moment, NodeId, PartitionId, Role};
+use model::{Cluster, Moment, Node, NodeId, PartitionId, Role};
 
 use super::orders::{done, refused};
 use super::plans::{created, first_state};
 use super::{Action, Again, Ask, Due, Headmaster, Kept, Observation, Step};
-use crate::rebalance::balancer::{self, Finding, History, Outcome, SAMPLE_EVERY, SETTLING, Samples};
+use crate::rebalance::balancer::{self, Finding, History, Outcome, SAMPLE_EVERY, SETTLING, Samples, Share};
 use crate::rebalance::lengths;
 
 /// What the autopilot says is written at most so often.
@@ -188,25 +188,40 @@ impl Headmaster {
         if let Some(plan) = looked_at(seen) {
             return Ok(self.tell(seen, &policy, Says::PlanWaits { plan }, None));
         }
-        let windows = match self.balancing.samples.loads(&seen.cluster, seen.now) {
-            Ok(windows) => windows,
-            Err(says) => return Ok(self.tell(seen, &policy, says, None)),
-        };
         let history = history(seen);
-        if let Some(finding) = joining(seen, &windows, &history, &policy) {
+        if let Some(finding) = self.joining(seen, &history, &policy) {
             return self.conclude(seen, &policy, finding);
         }
-        let mut last = None;
-        for loads in &windows {
-            let finding = balancer::find(&seen.cluster, loads, &history, &policy.settings);
-            let acts = !matches!(finding.outcome, Outcome::Nothing(_));
-            last = Some(finding);
-            if acts {
-                break;
-            }
-        }
-        let Some(finding) = last else { return Ok(None) };
+        let (samples, settings) = (&mut self.balancing.samples, &policy.settings);
+        let finding = match balancer::look(&seen.cluster, samples, &history, settings, seen.now) {
+            Ok(Some(finding)) => finding,
+            Ok(None) => return Ok(None),
+            Err(says) => return Ok(self.tell(seen, &policy, says, None)),
+        };
         self.conclude(seen, &policy, finding)
+    }
+
+    /// What a new node should get now, if one is there that holds less than its share.
+    fn joining(&self, seen: &Observation, history: &History, policy: &Policy) -> Option<Finding> {
+        let cluster = &seen.cluster;
+        let serves = |node: &&Node| node.role == Role::Serving && seen.registered(node.id).is_some();
+        let fresh = cluster.nodes.iter().filter(serves).filter(|node| !cluster.ring.lists(node.id));
+        let fresh = fresh.map(|node| (node.id, (Share::First, seen.wall.0)));
+        let begun = joined_lately(seen).into_iter();
+        let begun = begun.filter(|(node, _)| cluster.node(*node).as_ref().is_some_and(serves));
+        let joiners = fresh.chain(begun.map(|(node, first)| (node, (Share::Whole, first))));
+        let joiners: BTreeMap<NodeId, (Share, u64)> = joiners.collect();
+        if joiners.is_empty() {
+            return None;
+        }
+        let windows = self.balancing.samples.loads(cluster, seen.now).ok()?;
+        // The longest window knows best, and what is missing is no matter of seconds.
+        let loads = windows.last()?;
+        joiners.into_iter().find_map(|(node, (share, first))| {
+            // What moved before it came cannot have left it.
+            let history = history.since(first);
+            balancer::join(cluster, loads, &history, &policy.settings, (node, share))
+        })
     }
 
     /// Acts on what was found, if it may, and says so.
@@ -371,29 +386,6 @@ fn looked_at(seen: &Observation) -> Option<u64> {
 pub(super) fn joined(planned: &Planned) -> Option<NodeId> {
     let decision = planned.plan.decision.as_ref()?;
     (decision.exceeds == Excess::Joins).then_some(decision.node)
-}
-
-/// What a new node should get now, if one is there that holds less than its share.
-fn joining(
-    seen: &Observation,
-    windows: &[balancer::Loads<'_>],
-    history: &History,
-    policy: &Policy,
-) -> Option<Finding> {
-    // The longest window knows best, and what is missing is no matter of seconds.
-    let loads = windows.last()?;
-    let serves = |node: &&model::Node| node.role == Role::Serving && seen.registered(node.id).is_some();
-    let is_fresh = |node: &&model::Node| !seen.cluster.ring.lists(node.id);
-    let fresh = seen.cluster.nodes.iter().filter(serves).filter(is_fresh);
-    let begun = joined_lately(seen);
-    let fresh = fresh.map(|node| (node.id, (balancer::Share::First, seen.wall.0)));
-    let begun = begun.into_iter().filter(|(node, _)| seen.cluster.node(*node).as_ref().is_some_and(serves));
-    let joiners = fresh.chain(begun.map(|(node, first)| (node, (balancer::Share::Whole, first))));
-    joiners.into_iter().find_map(|(node, (share, first))| {
-        // What moved before it came cannot have left it.
-        let history = history.since(first);
-        balancer::join(&seen.cluster, loads, &history, &policy.settings, (node, share))
-    })
 }
 
 /// Nodes that got a part of their share so lately that they get the rest, and when they got the first part.

@@ -150,6 +150,7 @@ impl Headmaster {
         self.complete(seen, &mut document)?;
         let bytes = document.estimate.map_or(0, |size| size.bytes);
         document.decision = Some(Box::new(Decision {
+            policy: policy.settings.policy,
             node,
             exceeds: Excess::Dead,
             seen: Vec::new(),

@@ -15,6 +15,7 @@ mod facts;
 pub mod lengths;
 pub mod lint;
 pub mod planner;
+pub mod replay;
 pub mod steps;
 
 pub use facts::{Entered, Facts, NodeFacts};

@@ -19,6 +19,7 @@ mod merkle;
 mod multi;
 mod numbers;
 mod planner;
+mod replay;
 mod reshapes;
 mod script;
 mod sessions;

@@ -49,6 +49,7 @@ pub fn join(
     seen.sort_by_key(|at| at.node);
     let (mean, largest) = (permille(loads.mean()), permille(loads.largest()));
     let decision = Decision {
+        policy: settings.policy,
         node,
         exceeds: Excess::Joins,
         seen: seen.clone(),

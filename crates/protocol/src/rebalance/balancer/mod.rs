@@ -13,24 +13,30 @@
 //! Only work that belongs to partitions counts. What a node does for clients that happen to ask it, no move changes.
 //! A place in a list is load (gets ask the first R, the first one stamps), so the first candidates trade two places.
 //!
+//! That is the rule *even*. The rule *thresholds* stands beside it ([`thresholds`]), and a greedy one to compare with.
+//!
 //! **Architecture Invariant:** a pure function of what was reported, the document and the policy. Where a figure is missing
 //! or cannot be, nothing is decided.
 
 mod cutting;
+mod greedy;
 mod joining;
 mod loads;
 mod samples;
 mod search;
+pub mod thresholds;
 mod weights;
 
 use std::collections::BTreeMap;
 
-use model::balance::{Decision, Excess, Lost, NodeAt, Says, Settings};
+use model::balance::{Decision, Excess, Lost, LostBecause, NodeAt, Predicted, Rule, Says, Settings};
 use model::plan::Placed;
-use model::{Cluster, NodeId, PartitionId};
+use model::{Cluster, Moment, NodeId, PartitionId};
 
 pub use joining::{HARDLY_ANY, Share, join};
 pub use loads::{Loads, NodeLoad};
+use samples::WINDOWS;
+pub(super) use samples::median;
 pub use samples::{SAMPLE_EVERY, SETTLING, Samples};
 pub use search::History;
 pub use weights::Weights;
@@ -71,19 +77,95 @@ pub enum Outcome {
     },
 }
 
+impl Finding {
+    /// Nothing is to be done, because of this.
+    fn nothing(loads: &Loads<'_>, says: Says) -> Finding {
+        Finding {
+            seen: loads.told(),
+            mean: permille(loads.mean()),
+            largest: permille(loads.largest()),
+            thought_of: 0,
+            lost: Vec::new(),
+            outcome: Outcome::Nothing(says),
+        }
+    }
+
+    /// This batch relieves a node; if there is nothing in it, nothing helps.
+    fn of(loads: &Loads<'_>, rule: Rule, (node, exceeds): (NodeId, Excess), batch: search::Batch) -> Finding {
+        let search::Batch { placed, reorders, thought_of, lost, predicted } = batch;
+        let nothing = Finding::nothing(loads, Says::NothingHelps { node, dearest: None });
+        let finding = Finding { thought_of, lost: lost.clone(), ..nothing };
+        if placed.is_empty() {
+            return finding;
+        }
+        let decision = Decision {
+            policy: rule,
+            node,
+            exceeds,
+            seen: finding.seen.clone(),
+            mean: finding.mean,
+            largest: finding.largest,
+            window_ms: loads.window_ms,
+            acts: placed.len() as u64,
+            cut: None,
+            reorders,
+            thought_of,
+            lost,
+            predicted,
+        };
+        Finding { outcome: Outcome::Act { placed, decision: Box::new(decision) }, ..finding }
+    }
+}
+
+/// What should be done about what was said up to now, by the rule that is set; `None` while it does not look.
+///
+/// # Errors
+/// As [`Samples::loads`].
+pub fn look(
+    cluster: &Cluster,
+    samples: &mut Samples,
+    history: &History,
+    settings: &Settings,
+    now: Moment,
+) -> Result<Option<Finding>, Says> {
+    match settings.policy {
+        Rule::Thresholds => return thresholds::look(cluster, samples, settings, now),
+        Rule::Greedy => return greedy::look(cluster, samples, settings, now),
+        Rule::Even | Rule::NoReordering => {}
+    }
+    let mut last = None;
+    for (position, loads) in samples.loads(cluster, now)?.iter().enumerate() {
+        let mut finding = find(cluster, loads, history, settings);
+        if let Outcome::Act { decision, .. } = &finding.outcome {
+            if !is_better_later(decision, position, settings) {
+                return Ok(Some(finding));
+            }
+            finding.outcome = Outcome::Nothing(Says::Unsure { node: decision.node });
+        }
+        if let Outcome::Cut { .. } = &finding.outcome {
+            return Ok(Some(finding));
+        }
+        last = Some(finding);
+    }
+    Ok(last)
+}
+
+/// Whether a longer look would do more with one plan. In a short one most acts are lost to noise, and the plan does one or
+/// two of them: then several plans follow each other. One that is full, or ends what it began for, is as good as any.
+fn is_better_later(decision: &Decision, window: usize, settings: &Settings) -> bool {
+    let is_full = decision.lost.iter().any(|lost| lost.because == LostBecause::Later);
+    let ends = decision.predicted.largest_over_mean <= u64::from(settings.over_mean) * 10;
+    let may_wait = match decision.exceeds {
+        Excess::Mean => window + 1 < WINDOWS.len(),
+        Excess::Most => window == 0,
+        Excess::Disk | Excess::Joins | Excess::Dead => false,
+    };
+    may_wait && !is_full && !ends
+}
+
 /// What should be done about these loads.
 pub fn find(cluster: &Cluster, loads: &Loads<'_>, history: &History, settings: &Settings) -> Finding {
-    let mut seen = loads.told();
-    seen.sort_by_key(|at| at.node);
-    let (mean, largest) = (permille(loads.mean()), permille(loads.largest()));
-    let nothing = |says| Finding {
-        seen: seen.clone(),
-        mean,
-        largest,
-        thought_of: 0,
-        lost: Vec::new(),
-        outcome: Outcome::Nothing(says),
-    };
+    let nothing = |says| Finding::nothing(loads, says);
     let over = exceeding(loads, settings);
     let most = f64::from(settings.most) / 100.0;
     let no_disk = over.iter().all(|(_, excess)| *excess != Excess::Disk);
@@ -93,38 +175,52 @@ pub fn find(cluster: &Cluster, loads: &Loads<'_>, history: &History, settings: &
     if over.is_empty() {
         return nothing(quiet(loads, settings));
     }
-    let search::Batch { placed, reorders, thought_of, lost, predicted } =
-        search::search(cluster, loads, history, settings, &over);
-    let (node, exceeds) = over[0];
-    let decision = Decision {
-        node,
-        exceeds,
-        seen: seen.clone(),
-        mean,
-        largest,
-        window_ms: loads.window_ms,
-        acts: placed.len() as u64,
-        cut: None,
-        reorders,
-        thought_of,
-        lost: lost.clone(),
-        predicted,
-    };
-    if placed.is_empty() {
-        let outcome = match cutting::cut(cluster, loads, history, settings, &over) {
-            Some((node, exceeds, cut)) => {
-                let decision = Decision { node, exceeds, acts: 1, cut: Some(cut), ..decision };
-                Outcome::Cut { decision: Box::new(decision) }
-            }
-            None => Outcome::Nothing(Says::NothingHelps {
-                node,
-                dearest: cutting::dearest(cluster, loads, history, settings, node),
-            }),
-        };
-        return Finding { seen, mean, largest, thought_of, lost, outcome };
+    let batch = search::search(cluster, loads, history, settings, &over);
+    let found = Finding::of(loads, settings.policy, over[0], batch);
+    match found.outcome {
+        Outcome::Nothing(_) => helpless(cluster, loads, history, settings, &over, found),
+        _ => found,
     }
-    let outcome = Outcome::Act { placed, decision: Box::new(decision) };
-    Finding { seen, mean, largest, thought_of, lost, outcome }
+}
+
+/// Where nothing may go anywhere: a partition is cut, or the dearest one is named.
+fn helpless(
+    cluster: &Cluster,
+    loads: &Loads<'_>,
+    history: &History,
+    settings: &Settings,
+    over: &[(NodeId, Excess)],
+    found: Finding,
+) -> Finding {
+    let outcome = match cutting::cut(cluster, loads, history, settings, over) {
+        Some((node, exceeds, cut)) => Outcome::Cut {
+            decision: Box::new(Decision {
+                policy: settings.policy,
+                node,
+                exceeds,
+                seen: found.seen.clone(),
+                mean: found.mean,
+                largest: found.largest,
+                window_ms: loads.window_ms,
+                acts: 1,
+                cut: Some(cut),
+                reorders: 0,
+                thought_of: found.thought_of,
+                lost: found.lost.clone(),
+                predicted: Predicted {
+                    largest: found.largest,
+                    largest_over_mean: permille(loads.largest_over_mean()),
+                    ..Predicted::default()
+                },
+            }),
+        },
+        None => {
+            let (node, _) = over[0];
+            let dearest = cutting::dearest(cluster, loads, history, settings, node);
+            Outcome::Nothing(Says::NothingHelps { node, dearest })
+        }
+    };
+    Finding { outcome, ..found }
 }
 
 /// By what part of what cannot be noise a node must exceed a limit.

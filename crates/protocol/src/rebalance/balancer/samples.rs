@@ -19,10 +19,10 @@ pub const SAMPLE_EVERY: Duration = Duration::from_secs(2);
 pub const SETTLING: Duration = Duration::from_secs(30);
 /// Over what time loads are judged, and by what part of the mean a node must exceed it then to be believed: what is gross
 /// is seen soon, what is small needs patience, because noise looks like it.
-const WINDOWS: [(Duration, f64); 3] =
+pub(super) const WINDOWS: [(Duration, f64); 3] =
     [(Duration::from_secs(8), 1.5), (Duration::from_secs(60), 1.25), (Duration::from_secs(300), 1.0)];
 /// The shortest of them.
-const SHORTEST: Duration = WINDOWS[0].0;
+pub(super) const SHORTEST: Duration = WINDOWS[0].0;
 /// Reports of so long ago at most are kept at least so far apart.
 const KEPT: [(Duration, Duration); 3] = [
     (Duration::from_secs(10), Duration::ZERO),
@@ -57,9 +57,22 @@ pub struct Samples {
     lines: BTreeMap<NodeId, Line>,
     /// What was said before does not count.
     since: Option<Moment>,
+    /// When a rule looked last that does so only now and then.
+    looked: Option<Moment>,
 }
 
 impl Samples {
+    /// Whether a rule looks now that does so only every so often. A decision that wants further figures is made again as
+    /// soon as they are there: that is the same look.
+    pub(super) fn is_due(&mut self, now: Moment, every: Duration) -> bool {
+        let since = self.looked.map(|last| now.since(last));
+        if since.is_none_or(|since| since >= every) {
+            self.looked = Some(now);
+            return true;
+        }
+        since.is_some_and(|since| since < SAMPLE_EVERY)
+    }
+
     /// Nothing of what was said before `moment` counts any more.
     pub fn forget_before(&mut self, moment: Moment) {
         if self.since.is_some_and(|since| since >= moment) {
@@ -117,6 +130,16 @@ impl Samples {
     /// # Errors
     /// Why nothing can be said: a member is silent, says what cannot be, or not enough was said yet.
     pub fn loads(&self, cluster: &Cluster, now: Moment) -> Result<Vec<Loads<'_>>, Says> {
+        self.loads_over(cluster, now, &WINDOWS)
+    }
+
+    /// The same over these windows, each with the part of the mean by which a node must exceed it then.
+    pub(super) fn loads_over(
+        &self,
+        cluster: &Cluster,
+        now: Moment,
+        over: &[(Duration, f64)],
+    ) -> Result<Vec<Loads<'_>>, Says> {
         let members: BTreeSet<NodeId> = cluster
             .nodes
             .iter()
@@ -126,14 +149,14 @@ impl Samples {
         if members.is_empty() {
             return Err(Says::Gathers { seconds: 0 });
         }
-        let (mut missing, mut windows) = (Duration::ZERO, vec![Vec::new(); WINDOWS.len()]);
+        let (mut missing, mut windows) = (Duration::ZERO, vec![Vec::new(); over.len()]);
         for &node in &members {
             let Some(line) = self.lines.get(&node) else {
                 missing = SHORTEST;
                 continue;
             };
             missing = missing.max(line.check(node, now)?);
-            for ((window, _), measured) in WINDOWS.iter().zip(&mut windows) {
+            for ((window, _), measured) in over.iter().zip(&mut windows) {
                 measured.extend(line.over(node, now, *window));
             }
         }
@@ -143,9 +166,9 @@ impl Samples {
         if missing > Duration::ZERO {
             return Err(Says::Gathers { seconds: missing.as_secs().max(1) });
         }
-        let windows = windows.into_iter().zip(WINDOWS);
+        let windows = windows.into_iter().zip(over);
         let whole = windows.filter(|(measured, _)| measured.len() == members.len());
-        let loads = whole.map(|(measured, (_, least_excess))| Loads::of(cluster, measured, least_excess));
+        let loads = whole.map(|(measured, (_, least_excess))| Loads::of(cluster, measured, *least_excess));
         let loads: Vec<Loads<'_>> = loads.collect::<Result<_, _>>()?;
         if loads.is_empty() { Err(Says::Gathers { seconds: 1 }) } else { Ok(loads) }
     }
@@ -258,7 +281,7 @@ fn implausible(report: &LoadReport, before: &LoadReport, ours: Duration) -> Opti
 }
 
 /// The middle one.
-pub(super) fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
+pub(in crate::rebalance) fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied()

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::balance::{Act, Excess, Lost, LostBecause, Predicted, Settings};
+use model::balance::{Act, Excess, Lost, LostBecause, Predicted, Rule, Settings};
 use model::plan::Placed;
 use model::{Cluster, NodeId, PartitionId, Role};
 
@@ -135,6 +135,31 @@ impl Batch {
     }
 }
 
+/// The batch that gives one partition to another node, whatever that gains.
+pub(super) fn give(
+    cluster: &Cluster,
+    loads: &Loads<'_>,
+    settings: &Settings,
+    (partition, from, to): (PartitionId, NodeId, NodeId),
+) -> Batch {
+    let history = History::default();
+    let mut search = Search::new(cluster, loads, &history, settings);
+    let mut batch = Batch::default();
+    let listed = cluster.ring.get(partition).map(|one| cluster.replicas_in(&one.nodes)).unwrap_or_default();
+    // Of one without work and bytes no node has told.
+    search.places.entry(partition).or_insert_with(|| listed.iter().map(|node| (*node, 0.0)).collect());
+    search.bytes.entry(partition).or_insert(0);
+    let Some(place) = listed.iter().position(|node| *node == from) else { return batch };
+    if let Some(given) = search.copies(from, partition, place, &[to]).into_iter().next() {
+        batch.predicted.bytes = given.bytes;
+        search.thought_of.insert(seen(&given.act));
+        search.take(&given);
+        search.predict(&mut batch, given.gain);
+        batch.placed.push(Placed { partition, replicas: given.to });
+    }
+    batch
+}
+
 impl<'a> Search<'a> {
     pub(super) fn new(
         cluster: &'a Cluster,
@@ -203,6 +228,7 @@ impl<'a> Search<'a> {
         let held = self.held(node, excess);
         let reorders = match excess {
             Excess::Disk => Vec::new(),
+            _ if self.settings.policy == Rule::NoReordering => Vec::new(),
             _ => held.iter().flat_map(|one| self.reorders(node, one.0, one.1)).collect(),
         };
         if let Some(best) = self.best_legal(reorders, excess) {
