@@ -18,6 +18,7 @@ mod documents;
 mod finding;
 mod hints;
 mod moves;
+mod office;
 mod passwords;
 mod replicas;
 mod starting;
@@ -50,7 +51,7 @@ pub(crate) async fn doctor(shared: Shared) -> Result<ExitCode, CliError> {
             ask_all(&client, parts()).await
         }
     };
-    let look = crate::orders::look(&shared).await;
+    let look = office::look(&shared).await;
     let mut findings: Vec<Finding> = documents::unread(look.as_ref()).into_iter().collect();
     let seen = look.filter(|office| office.generation.is_some());
     let cluster = client.cluster();
@@ -79,6 +80,7 @@ pub(crate) async fn doctor(shared: Shared) -> Result<ExitCode, CliError> {
     findings.extend(hints::waiting(&nodes, &hints::heard(&client, &nodes).await));
     findings.extend(waiting_tombstones(&nodes));
     findings.extend(artifacts::found(&cluster, &nodes, seen.as_ref()));
+    findings.extend(seen.as_ref().and_then(office::found));
     findings.extend(moves::found(&cluster, &nodes, seen.as_ref()));
     let healthy = !findings.iter().any(Finding::is_bad);
     let document = json!({

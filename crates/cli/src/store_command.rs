@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use client::{Client, ClientError};
 use model::limits::ARTIFACTS_KEPT_MAX;
-use model::order::Order;
+use model::order::{Answer, Order};
 use model::plan::{Consent, Wish};
 use model::{Consistency, FallbackOrder, Node, ReadOnlyStore, Reads, Resolver, Store, StoreName};
 use protocol::report::Parts;
@@ -14,6 +14,7 @@ use serde_json::{Value as Json, json};
 use crate::artifact;
 use crate::dev::parse_consistency;
 use crate::failure::CliError;
+use crate::orders;
 use crate::output::{count, print, program, size, table};
 use crate::plan_command;
 use crate::ready::{read_only_json, stores_json};
@@ -212,8 +213,16 @@ async fn create(
         let (replicas, kept) = (store.consistency.replicas, arguments.artifacts_kept);
         return artifact::verbs::create(shared, client, store.name, replicas, kept).await;
     }
-    let created = client.create_store(&store).await;
-    let cluster = created.map_err(|error| in_doubt(&store.name, error))?;
+    let order = Order::CreateStore { store: Box::new(store.clone()) };
+    let ordered = orders::give(client, &order).await.map_err(|error| in_doubt(&store.name, error))?;
+    let cluster = match ordered.answer {
+        Some(Answer::Done { .. }) => client.cluster(),
+        Some(answer) => return Err(orders::refused(client, &order, &answer).await),
+        None => {
+            let detail = format!("order {} has no answer yet", ordered.number);
+            return Err(in_doubt(&store.name, ClientError::Indeterminate { detail }));
+        }
+    };
     let behind = opened(client, &cluster.nodes, &store.name).await;
     let document = json!({
         "store": store.name,

@@ -20,8 +20,8 @@ use crate::peers::CallError;
 
 /// How long one call waits at a node: links are looked at for life more often than a minute.
 const WAIT_ONCE: Duration = Duration::from_secs(10);
-/// How much longer than the node is told to wait its answer may take.
-const GRACE: Duration = Duration::from_secs(10);
+/// How much longer than the node is told to wait its answer may take: it waits for a headmaster before it gives an order.
+const GRACE: Duration = Duration::from_secs(15);
 /// Pause before an answer is asked for once more: a node that cannot read it says so at once.
 const ASK_PAUSE: Duration = Duration::from_millis(200);
 /// How long an order that a program gives may take: a headmaster that ends meanwhile has a successor by then.
@@ -61,7 +61,21 @@ impl Client {
         let (clock, first) = (&self.inner.ports.clock, wait.min(WAIT_ONCE));
         let began = clock.now();
         let told = self.first_that_can(&|| give(millis(first)).into(), first).await?;
-        let (number, mut ordered) = (told.number, self.told(told)?);
+        let (number, ordered) = (told.number, self.told(told)?);
+        match ordered.answer {
+            Some(_) => Ok(ordered),
+            None => self.order_answered(number, wait.saturating_sub(clock.now().since(began))).await,
+        }
+    }
+
+    /// Waits so long for the answer to an order that was given.
+    ///
+    /// # Errors
+    /// [`ClientError::Indeterminate`] when no node can say.
+    pub async fn order_answered(&self, number: u64, wait: Duration) -> Result<Ordered, ClientError> {
+        let clock = &self.inner.ports.clock;
+        let began = clock.now();
+        let mut ordered = Ordered { number, answer: None };
         while ordered.answer.is_none() {
             let left = wait.saturating_sub(clock.now().since(began));
             if left.is_zero() {

@@ -99,7 +99,9 @@ codes! {
     PartitionsMoving "partitions-moving" Note
         "Partitions are on the way to other nodes; the finding says for whom they wait.";
     OrderWaiting "order-waiting" Bad
-        "An order of an operator has no answer: no headmaster runs, or its process is suspended.";
+        "An order of an operator has no answer: the headmaster is busy, or its process is suspended.";
+    HeadmasterMissing "headmaster-missing" Bad
+        "No headmaster runs: no plan or order is carried out, while nodes serve requests.";
     HeadmasterSilent "headmaster-silent" Bad
         "The process that holds the office of headmaster stands still: plans and orders wait for it.";
     LeftoversHeld "leftovers-held" Note

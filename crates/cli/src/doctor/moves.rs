@@ -1,7 +1,5 @@
 //! What moves, whom it waits for, and what is left behind.
 
-use std::time::Duration;
-
 use model::order::Office;
 use model::plan::Phase;
 use model::{Cluster, Partition};
@@ -14,14 +12,10 @@ use crate::output::{count, program};
 use crate::status::NodeStatus;
 use crate::words;
 
-/// A headmaster answers within a second; one that waits for silent nodes, within ten.
-const ANSWERED_WITHIN: Duration = Duration::from_secs(15);
-
 /// One finding for all partitions that move, and one for each node that holds what is not its own.
 pub(super) fn found(cluster: &Cluster, nodes: &[NodeStatus], seen: Option<&Office>) -> Vec<Finding> {
     let reports = || nodes.iter().filter_map(NodeStatus::report);
     let mut findings: Vec<Finding> = reports().filter_map(left).collect();
-    findings.extend(seen.and_then(|seen| silent(seen).or_else(|| unanswered(seen))));
     let moving = cluster.ring.partitions().iter().filter_map(Partition::step).count();
     if moving == 0 {
         return findings;
@@ -37,56 +31,6 @@ pub(super) fn found(cluster: &Cluster, nodes: &[NodeStatus], seen: Option<&Offic
         next,
     });
     findings
-}
-
-/// A headmaster that stands still, and so keeps an order waiting, too.
-fn silent(seen: &Office) -> Option<Finding> {
-    let holder = seen.headmaster.as_ref()?;
-    let (process, silent) = (&holder.process, Duration::from_millis(holder.silent_ms?));
-    let program = program();
-    Some(Finding {
-        code: Code::HeadmasterSilent,
-        node: None,
-        store: None,
-        what: format!(
-            "the headmaster, {process}, has not renewed its lease for {} s: it stands still, or cannot write documents; plans and orders wait for it",
-            silent.as_secs()
-        ),
-        next: format!(
-            "read its log, resume it with `kill -CONT`, or end it: another candidate takes over. If there is none, start one with `{program} \
-             headmaster --coordination ADDRESS`, the address that nodes were given: it takes over within half a minute"
-        ),
-    })
-}
-
-/// An order that a headmaster should have seen to long ago.
-fn unanswered(seen: &Office) -> Option<Finding> {
-    let order = seen.order.as_ref()?;
-    let now = crate::clocks::now_ms().unsigned_abs();
-    let age = Duration::from_millis(now.saturating_sub(order.document.given_ms));
-    if age < ANSWERED_WITHIN {
-        return None;
-    }
-    let (program, number) = (program(), order.number);
-    Some(Finding {
-        code: Code::OrderWaiting,
-        node: None,
-        store: None,
-        what: format!(
-            "order {number} of {} was given {} s ago, and no headmaster has answered it",
-            order.document.by,
-            age.as_secs()
-        ),
-        next: match seen.headmaster.is_some() {
-            false => format!(
-                "start one with `{program} headmaster --coordination ADDRESS`; it carries the order out"
-            ),
-            true => format!(
-                "see whose process holds the office with `{program} coordination show /headmaster`: the first candidate; resume it \
-                 with `kill -CONT`, or end it, and another one takes over"
-            ),
-        },
-    })
 }
 
 /// Why partitions stand where they do, and what to do.

@@ -28,8 +28,9 @@ use crate::local_copy;
 
 /// Longest wait for an answer, or for another state of a plan.
 const WAIT_MAX: Duration = Duration::from_secs(30);
-/// How long an order waits where no headmaster is at work: whoever succeeds one that has ended takes a second or two.
-const SUCCESSION_TIME_MAX: Duration = Duration::from_secs(3);
+/// How long an order waits where no headmaster is at work. Another candidate takes a second or two to succeed one that has
+/// ended; where there is none, `dev` and `serve` start a process five seconds after the end of the last.
+const SUCCESSION_TIME_MAX: Duration = Duration::from_secs(8);
 /// Pause between two looks for one.
 const SUCCESSION_PAUSE: Duration = Duration::from_millis(200);
 /// How often the service is asked, and how long after each time, before it passes for restored from an older copy.

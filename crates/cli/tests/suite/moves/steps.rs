@@ -288,11 +288,17 @@ fn an_order_waits_for_who_succeeds_a_headmaster_and_is_refused_where_none_comes(
     let cluster = Cluster::with(3, &["--no-headmaster"]);
     let weigh = |weight| ["node", "weight", "1", weight];
     cluster.run(&weigh("7")).fails_with("no headmaster runs, and nothing was ordered");
+    let found = cluster.run(&["doctor"]).exits(1).text();
+    assert!(
+        found.contains("no headmaster runs: ") && found.contains(" headmaster --coordination dir:"),
+        "{found}"
+    );
     let mut ordered = cluster.command(&weigh("8"));
     let ordered = ordered.stdout(Stdio::null()).spawn().unwrap();
     let headmaster = headmaster(&cluster);
     assert!(ordered.wait_with_output().unwrap().status.success());
     let listed = || cluster.json(&["node", "list"])["nodes"][0]["weight"].as_u64();
     until("it is carried out", listed, |weight| *weight == Some(8));
+    cluster.run(&["doctor"]).exits(0);
     drop(headmaster);
 }
