@@ -130,7 +130,8 @@ impl Cluster {
 
     /// Whether it may be called so by somebody who belongs to it, and perhaps does not know its id.
     pub fn may_be(&self, called: &str) -> bool {
-        called == self.name || called == self.called()
+        let name = called.rsplit_once('/').map_or(called, |(name, _)| name);
+        called == self.name || called == self.called() || (self.id.is_none() && name == self.name)
     }
 
     /// Requests for a store's keys in this partition that were formed under an older generation are refused.

@@ -9,6 +9,7 @@
 //! Must never: wait for a lock on the way of a request. What cannot be noted at once is not noted.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 use bytes::Bytes;
 use model::PartitionId;
@@ -32,10 +33,25 @@ pub struct HotKeys {
 #[derive(Default)]
 struct Noted {
     /// By bucket and key.
-    counts: BTreeMap<(PartitionId, Bytes), u64>,
+    counts: BTreeMap<(PartitionId, Bytes), Count>,
     /// Notes by bucket, of keys that are kept no more, too.
     by_bucket: BTreeMap<PartitionId, u64>,
     since_halved: u64,
+}
+
+/// How often a key was noted.
+#[derive(Clone, Copy, Default)]
+struct Count {
+    /// At most, with what it took over from the key whose place it got.
+    most: u64,
+    /// What it took over.
+    inherited: u64,
+}
+
+impl Count {
+    fn least(self) -> u64 {
+        self.most - self.inherited
+    }
 }
 
 impl HotKeys {
@@ -49,16 +65,18 @@ impl HotKeys {
         }
     }
 
-    /// The keys in these buckets with their counts, those first that were noted most often; and how often any was.
-    pub fn hottest(&self, buckets: impl Fn(PartitionId) -> bool, most: usize) -> (Vec<(Bytes, u64)>, u64) {
+    /// The keys in these buckets, and how often each was noted at least, those first that were most; and how often any was.
+    pub fn hottest(&self, buckets: RangeInclusive<PartitionId>, most: usize) -> (Vec<(Bytes, u64)>, u64) {
         let noted = self.noted.lock();
-        let here = noted.counts.iter().filter(|((bucket, _), _)| buckets(*bucket));
-        let mut keys: Vec<(Bytes, u64)> = here.map(|((_, key), count)| (key.clone(), *count)).collect();
+        let last = *buckets.end();
+        let from = noted.counts.range((*buckets.start(), Bytes::new())..);
+        let here = from.take_while(|((bucket, _), _)| *bucket <= last);
+        let here = here.filter(|(_, count)| count.least() > 0);
+        let mut keys: Vec<(Bytes, u64)> =
+            here.map(|((_, key), count)| (key.clone(), count.least())).collect();
         keys.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
         keys.truncate(most);
-        let all =
-            noted.by_bucket.iter().filter(|(bucket, _)| buckets(**bucket)).map(|(_, count)| count).sum();
-        (keys, all)
+        (keys, noted.by_bucket.range(buckets).map(|(_, count)| count).sum())
     }
 }
 
@@ -67,24 +85,25 @@ impl Noted {
         *self.by_bucket.entry(bucket).or_default() += 1;
         let place = (bucket, Bytes::copy_from_slice(key));
         match self.counts.get_mut(&place) {
-            Some(count) => *count += 1,
+            Some(count) => count.most += 1,
             None => {
                 let inherited = if self.counts.len() < KEPT { 0 } else { self.forget_least() };
-                self.counts.insert(place, inherited + 1);
+                self.counts.insert(place, Count { most: inherited + 1, inherited });
             }
         }
         self.since_halved += 1;
         if self.since_halved >= HALVED_AFTER {
             self.since_halved = 0;
-            self.counts.retain(|_, count| halve(count));
+            self.counts.retain(|_, count| halve(&mut count.inherited) | halve(&mut count.most));
+            self.counts.retain(|_, count| count.most > 0);
             self.by_bucket.retain(|_, count| halve(count));
         }
     }
 
     /// Takes out the key that was noted least; how often that was.
     fn forget_least(&mut self) -> u64 {
-        let least = self.counts.iter().min_by_key(|(_, count)| **count).map(|(place, _)| place.clone());
-        least.and_then(|place| self.counts.remove(&place)).unwrap_or(0)
+        let least = self.counts.iter().min_by_key(|(_, count)| count.most).map(|(place, _)| place.clone());
+        least.and_then(|place| self.counts.remove(&place)).map_or(0, |count| count.most)
     }
 }
 
@@ -108,14 +127,14 @@ mod tests {
                 _ => hot.note(here, format!("cold {number}").as_bytes()),
             }
         }
-        let (keys, all) = hot.hottest(|bucket| bucket == here, 3);
+        let (keys, all) = hot.hottest(here..=here, 3);
         assert_eq!(keys[0].0, "hot");
         assert!(keys[0].1 > 2 * keys[1].1, "{keys:?}");
         let share = keys[0].1 as f64 / all as f64;
         assert!((0.09..0.14).contains(&share), "a ninth of what was done here: {share}");
         assert!(hot.noted.lock().counts.len() <= KEPT);
         hot.note(here, &[7; KEY_BYTES_MAX + 1]);
-        assert_eq!(hot.hottest(|bucket| bucket == here, 3).1, all);
+        assert_eq!(hot.hottest(here..=here, 3).1, all);
     }
 
     #[test]
@@ -124,7 +143,7 @@ mod tests {
         let bucket = PartitionId(1);
         (0..5_000).for_each(|_| hot.note(bucket, b"old"));
         (0..300_000).for_each(|_| hot.note(bucket, b"new"));
-        let (keys, _) = hot.hottest(|_| true, 9);
+        let (keys, _) = hot.hottest(bucket..=bucket, 9);
         assert_eq!(keys.iter().map(|(key, _)| &key[..]).collect::<Vec<_>>(), [b"new"]);
     }
 }

@@ -232,7 +232,7 @@ mod tests {
         assert_eq!(work.total(), WorkDone { gets: 2, puts: 1, stamped: 1 });
         assert_eq!(size_of::<BucketWork>(), 32);
         // The first operation of each kind and bucket is noted.
-        assert_eq!(work.hot().hottest(|_| true, 9).1, 3);
+        assert_eq!(work.hot().hottest(PartitionId(0)..=PartitionId(9), 9).1, 3);
     }
 
     #[test]

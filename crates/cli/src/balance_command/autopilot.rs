@@ -217,7 +217,7 @@ fn standing(policy: &Policy, balancing: &Balancing) -> String {
     let age = crate::clocks::now_ms().unsigned_abs().saturating_sub(verdict.at_ms) / 1000;
     text.push_str(&format!("\n{age} s ago: {}\n", words::says(&verdict.says, &policy.settings)));
     for away in &verdict.away {
-        text.push_str(&format!("\n{}\n", words::away(away)));
+        text.push_str(&format!("\n{}\n", words::away(away, age)));
     }
     if !verdict.seen.is_empty() {
         text.push_str(&format!("\n{}", words::balance_nodes(&verdict.seen)));

@@ -36,7 +36,9 @@ impl Hottest {
         let (mut counts, mut of) = (BTreeMap::<String, u64>::new(), 0);
         for keys in told {
             of += keys.first().map_or(0, |key| key.of);
-            keys.into_iter().for_each(|key| *counts.entry(key.key).or_default() += key.noted);
+            keys.into_iter()
+                .filter(|key| key.noted > 0)
+                .for_each(|key| *counts.entry(key.key).or_default() += key.noted);
         }
         let mut keys: Vec<(String, u64)> = counts.into_iter().collect();
         keys.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));

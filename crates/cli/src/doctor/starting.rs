@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use coordination::zookeeper::SCHEME;
-use model::balance::Away;
+use model::balance::Verdict;
 use model::{Cluster, Node, NodeId};
 use protocol::report::Installation;
 
@@ -150,13 +150,14 @@ pub(super) fn waits_to_join(new: &Node, nodes: &[NodeStatus]) -> Finding {
 }
 
 /// Nodes that are away, and whose places a standby takes soon.
-pub(super) fn replaced_soon(away: &[Away]) -> impl Iterator<Item = Finding> {
-    let soon = away.iter().filter(|away| away.announced && away.held.is_none() && away.by.is_some());
-    soon.map(|away| Finding {
+pub(super) fn replaced_soon(verdict: &Verdict) -> impl Iterator<Item = Finding> {
+    let age_s = crate::clocks::now_ms().unsigned_abs().saturating_sub(verdict.at_ms) / 1000;
+    let soon = verdict.away.iter().filter(|away| away.announced && away.held.is_none() && away.by.is_some());
+    soon.map(move |away| Finding {
         code: Code::NodeReplaced,
         node: Some(away.node),
         store: None,
-        what: crate::words::away(away),
+        what: crate::words::away(away, age_s),
         next: format!("nothing, if it is dead; otherwise start it, or: {} balance why", program()),
     })
 }

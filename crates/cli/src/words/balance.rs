@@ -109,11 +109,12 @@ pub(crate) fn says(says: &Says, settings: &Settings) -> String {
     }
 }
 
-/// What becomes of the places of a member that is away.
-pub(crate) fn away(away: &Away) -> String {
+/// What becomes of the places of a member that is away, as it was told so many seconds ago.
+pub(crate) fn away(away: &Away, age_s: u64) -> String {
     let Away { node, seconds, after_s, by, announced, held } = away;
+    let seconds = seconds + age_s;
     let since = format!("{node} is away, for {seconds} s as this headmaster saw it");
-    let left = after_s.saturating_sub(*seconds);
+    let left = after_s.saturating_sub(seconds);
     match (by, held) {
         (_, Some(held)) => format!("{since}; no standby takes its places: {}", held_by(*node, held)),
         (Some(by), None) if *announced => format!(
@@ -149,6 +150,10 @@ fn held_by(node: NodeId, held: &Held) -> String {
         Held::Recent { seconds } => {
             format!("another node was replaced less than ten minutes ago; it waits for {seconds} s more")
         }
+        Held::Quiet { hours } => {
+            format!("the autopilot only observes in the hours {hours} (UTC); `tontine balance set quiet=none` ends that")
+        }
+        Held::Later { node } => format!("{node} comes first, and one node is replaced at a time"),
         Held::Plan { plan } => {
             format!("plan {plan} is carried out; `tontine plan show {plan}` says how far it is")
         }

@@ -60,6 +60,16 @@ pub enum Held {
         /// So many seconds are missing.
         seconds: u64,
     },
+    /// These are hours in which the autopilot only observes.
+    Quiet {
+        /// The hours.
+        hours: Hours,
+    },
+    /// Another node comes first: one is replaced at a time.
+    Later {
+        /// That one.
+        node: NodeId,
+    },
     /// A plan is carried out.
     Plan {
         /// Its number.
@@ -94,6 +104,8 @@ impl Held {
             Held::Store { .. } => "store",
             Held::Zone { .. } => "zone",
             Held::Recent { .. } => "recent",
+            Held::Quiet { .. } => "quiet",
+            Held::Later { .. } => "later",
             Held::Plan { .. } => "plan",
             Held::Alive { .. } => "alive",
             Held::NoMajority => "no-majority",

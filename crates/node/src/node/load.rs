@@ -46,7 +46,11 @@ impl Node {
                 (Some(first), Some(last)) => (first.id, last.id),
                 _ => continue,
             };
-            let (keys, of) = hot.hottest(|bucket| (first..=last).contains(&bucket), KEYS_TOLD);
+            let (keys, of) = hot.hottest(first..=last, KEYS_TOLD);
+            if keys.is_empty() && of > 0 {
+                // Of none it can be told for certain, and all count for the shares of those that others tell.
+                told.push(HotKey { partition: partition.id, key: String::new(), noted: 0, of });
+            }
             told.extend(keys.into_iter().map(|(key, noted)| HotKey {
                 partition: partition.id,
                 key: shown(&key),

@@ -20,6 +20,7 @@ use model::{Cluster, Moment, Node, NodeId, PartitionId, Role};
 
 use super::orders::{done, refused};
 use super::plans::{created, first_state};
+use super::standby::holds;
 use super::{Action, Again, Ask, Due, Headmaster, Kept, Observation, Step};
 use crate::rebalance::balancer::{self, Finding, History, Outcome, SAMPLE_EVERY, SETTLING, Samples, Share};
 use crate::rebalance::lengths;
@@ -43,6 +44,8 @@ const PLAN_LOOKED_AT_MS: u64 = 600_000;
 
 /// So long after it got something a new node gets more, up to its share.
 const JOINING_MS: u64 = 1_800_000;
+/// So long after it got the first part it is new no more.
+const JOINED_MS: u64 = 6 * 3_600_000;
 
 /// What the autopilot remembers.
 #[derive(Clone, Debug, Default)]
@@ -205,7 +208,7 @@ impl Headmaster {
     fn joining(&self, seen: &Observation, history: &History, policy: &Policy) -> Option<Finding> {
         let cluster = &seen.cluster;
         let serves = |node: &&Node| node.role == Role::Serving && seen.registered(node.id).is_some();
-        let fresh = cluster.nodes.iter().filter(serves).filter(|node| !cluster.ring.lists(node.id));
+        let fresh = cluster.nodes.iter().filter(serves).filter(|node| !holds(cluster, node.id));
         let fresh = fresh.map(|node| (node.id, (Share::First, seen.wall.0)));
         let begun = joined_lately(seen).into_iter();
         let begun = begun.filter(|(node, _)| cluster.node(*node).as_ref().is_some_and(serves));
@@ -220,7 +223,10 @@ impl Headmaster {
         joiners.into_iter().find_map(|(node, (share, first))| {
             // What moved before it came cannot have left it.
             let history = history.since(first);
-            balancer::join(cluster, loads, &history, &policy.settings, (node, share))
+            let finding = balancer::join(cluster, loads, &history, &policy.settings, (node, share))?;
+            let Outcome::Act { placed, .. } = &finding.outcome else { return None };
+            let wish = Wish::Balance { placed: placed.clone() };
+            self.planned(cluster, &wish, Consent::default()).is_ok().then_some(finding)
         })
     }
 
@@ -252,6 +258,12 @@ impl Headmaster {
         if document.bytes() > self.document_bytes_max {
             return Ok(self.tell(seen, policy, too_large(&document), Some(finding)));
         }
+        // It would be dropped before it begins, and made again.
+        let planned = Planned { number: 0, plan: document, state: None };
+        if self.unfit(seen, &planned)?.is_some() {
+            return Ok(self.tell(seen, policy, too_large(&planned.plan), Some(finding)));
+        }
+        let document = planned.plan;
         Ok(Some(Step::Do(vec![created(seen, document)])))
     }
 
@@ -407,8 +419,11 @@ fn joined_lately(seen: &Observation) -> BTreeMap<NodeId, u64> {
         }
         *last = at;
     }
-    let is_late = |last: u64| seen.wall.0.saturating_sub(last) >= JOINING_MS;
-    times.retain(|node, (_, last)| !is_late(*last) && seen.cluster.ring.lists(*node));
+    let is_over = |(first, last): (u64, u64)| {
+        let since = |ms: u64| seen.wall.0.saturating_sub(ms);
+        since(last) >= JOINING_MS || since(first) >= JOINED_MS
+    };
+    times.retain(|node, times| !is_over(*times) && holds(&seen.cluster, *node));
     times.into_iter().map(|(node, (first, _))| (node, first)).collect()
 }
 
@@ -455,11 +470,10 @@ fn came_of(decision: &Decision, loads: &balancer::Loads<'_>, at_ms: u64) -> Came
         == nodes(decision.seen.iter().map(|at| at.node).collect());
     let mean = permille(loads.mean());
     let alike = mean * 2 >= decision.mean && decision.mean * 2 >= mean;
+    let by_places = decision.exceeds == Excess::Joins && decision.mean < balancer::HARDLY_ANY;
     let came = if matches!(decision.exceeds, Excess::Disk | Excess::Dead) {
         Came::AsPredicted
-    } else if decision.exceeds == Excess::Joins && decision.mean < balancer::HARDLY_ANY {
-        Came::Unknown
-    } else if !same || !alike {
+    } else if by_places || !same || !alike {
         Came::Unknown
     } else if over_mean <= decision.predicted.largest_over_mean + NOISE {
         Came::AsPredicted

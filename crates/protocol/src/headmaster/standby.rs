@@ -11,7 +11,7 @@ use std::time::Duration;
 use model::balance::{Away, Decision, Excess, Held, Mode, Policy, Predicted};
 use model::order::{Life, Refusal};
 use model::plan::{Consent, Phase, PlanState, Wish};
-use model::{Moment, NodeId, Role};
+use model::{Cluster, Moment, NodeId, Role, Zone};
 
 use super::balance::{AUTOPILOT, decided};
 use super::plans::created;
@@ -24,6 +24,8 @@ const UNSEEN_MAX: Duration = Duration::from_secs(15);
 const SIGNS_EVERY: Duration = Duration::from_secs(30);
 /// Two nodes are not replaced within this time.
 const BETWEEN_MS: u64 = 600_000;
+/// What is told of a replacement takes so many bytes of its plan at most.
+const DECISION_BYTES: usize = 4096;
 
 /// Since when members are away, as this headmaster has seen without a break.
 #[derive(Clone, Debug, Default)]
@@ -31,10 +33,8 @@ pub(super) struct Absences {
     since: BTreeMap<NodeId, Moment>,
     /// When it looked last.
     looked: Option<Moment>,
-    /// When it looked for signs of life last.
-    signs: Option<Moment>,
-    /// What spoke for the life of a node then.
-    alive: BTreeMap<NodeId, Life>,
+    /// When it looked for signs of life of a node last, and what spoke against replacing it then.
+    signs: BTreeMap<NodeId, (Moment, Option<Held>)>,
 }
 
 impl Absences {
@@ -49,7 +49,7 @@ impl Absences {
         let away: BTreeSet<NodeId> =
             seen.cluster.nodes.iter().map(|node| node.id).filter(|id| !is_there(*id)).collect();
         self.since.retain(|node, _| away.contains(node));
-        self.alive.retain(|node, _| away.contains(node));
+        self.signs.retain(|node, _| away.contains(node));
         for node in away {
             self.since.entry(node).or_insert(seen.now);
         }
@@ -59,7 +59,7 @@ impl Absences {
 /// Why a veto is needless, if it is.
 pub(super) fn needless_veto(seen: &Observation, node: NodeId) -> Option<Refusal> {
     let Some(entry) = seen.cluster.node(node) else { return Some(Refusal::NodeUnknown { node }) };
-    let is_there = seen.registered(node).is_some();
+    let is_there = seen.registered(node).is_some() || !holds(&seen.cluster, node);
     (is_there || entry.gone).then_some(Refusal::VetoNeedless { node, is_gone: entry.gone })
 }
 
@@ -76,14 +76,20 @@ impl Headmaster {
         }
         let mut away: Vec<(Moment, NodeId)> =
             self.absences.since.iter().map(|(node, since)| (*since, *node)).collect();
-        away.retain(|(_, node)| seen.cluster.ring.lists(*node));
+        away.retain(|(_, node)| holds(&seen.cluster, *node));
         away.sort_unstable();
-        let mut is_first = true;
+        let mut first = None;
         let (mut told, mut step) = (Vec::new(), None);
         for (since, node) in away {
             let mut one = self.looked_at(seen, &policy, node, since);
-            if one.held.is_none() && std::mem::take(&mut is_first) {
-                step = self.replace_when_due(seen, &policy, &mut one)?;
+            match first {
+                // One at a time, and each standby is promised once.
+                Some(other) if one.held.is_none() => one.held = Some(Held::Later { node: other }),
+                None if one.held.is_none() => {
+                    step = self.replace_when_due(seen, &policy, &mut one)?;
+                    first = one.held.is_none().then_some(node);
+                }
+                _ => {}
             }
             told.push(one);
         }
@@ -114,6 +120,11 @@ impl Headmaster {
         let Some(by) = away.by else { return Ok(None) };
         // What was judged before, by this headmaster or an earlier one, or by an operator's order, is carried out.
         let is_gone = seen.cluster.node(node).is_some_and(|entry| entry.gone);
+        let under_way = seen.under_way();
+        if let Some(planned) = under_way.filter(|planned| planned.plan.decision.is_none()) {
+            away.held = Some(Held::Plan { plan: planned.number });
+            return Ok(None);
+        }
         if !is_gone && !self.is_dead(seen, away)? {
             return Ok(None);
         }
@@ -121,7 +132,7 @@ impl Headmaster {
             // It is carried out with the next turn, or dropped.
             return Ok(None);
         }
-        if let Some(planned) = seen.under_way() {
+        if let Some(planned) = under_way {
             away.held = Some(Held::Plan { plan: planned.number });
             return Ok(make_way(seen));
         }
@@ -142,10 +153,18 @@ impl Headmaster {
         if plan.is_empty() || policy.mode != Mode::On {
             return Ok(None);
         }
+        let moves = plan.change.partitions();
+        let mut document = plan.document(wish, consent);
+        let (bytes, bytes_max) = (document.bytes() + DECISION_BYTES, self.document_bytes_max);
+        if bytes > bytes_max {
+            let because = model::plan::Refusal::TooLarge { partitions: moves, bytes, bytes_max };
+            away.held = Some(Held::Wish { because });
+            return Ok(None);
+        }
+        // The node is called gone only where the plan can follow.
         if next.nodes != seen.cluster.nodes {
             return Ok(Some(unasked(next)));
         }
-        let mut document = plan.document(wish, consent);
         AUTOPILOT.clone_into(&mut document.by);
         self.complete(seen, &mut document)?;
         let bytes = document.estimate.map_or(0, |size| size.bytes);
@@ -171,29 +190,51 @@ impl Headmaster {
     fn is_dead(&mut self, seen: &Observation, away: &mut Away) -> Due<bool> {
         let node = away.node;
         let is_due = away.seconds >= away.after_s;
-        let looks = self.absences.signs.is_none_or(|last| seen.now.since(last) >= SIGNS_EVERY);
-        if !is_due && !looks {
-            away.held = self.absences.alive.get(&node).cloned().map(|because| Held::Alive { because });
+        if let Some((last, held)) = self.absences.signs.get(&node)
+            && seen.now.since(*last) < SIGNS_EVERY
+            && (!is_due || held.is_some())
+        {
+            away.held.clone_from(held);
             return Ok(false);
         }
-        let life = self.signs_of_life(seen, node)?;
-        self.absences.signs = Some(seen.now);
-        let Some((because, _)) = life else {
-            self.absences.alive.remove(&node);
-            if is_due && !hear_each_other(seen) {
-                away.held = Some(Held::NoMajority);
-                return Ok(false);
-            }
-            return Ok(is_due);
+        let life = self.signs_of_life(seen, node)?.map(|(because, _)| because);
+        let since = self.absences.since.get(&node).copied().unwrap_or(seen.now);
+        let heard = match &life {
+            Some(Life::Registered | Life::Listens | Life::Heard { .. }) => seen.now,
+            // It may have been heard between two looks, or by one that was silent itself.
+            _ => since.max(heard_last(seen, node)),
         };
-        if !matches!(because, Life::WitnessSilent { .. } | Life::WitnessNew { .. } | Life::NoWitness) {
-            self.absences.since.insert(node, seen.now);
-            (away.seconds, away.announced) = (0, false);
+        if heard > since {
+            self.absences.since.insert(node, heard);
+            away.seconds = seen.now.since(heard).as_secs();
+            away.announced = away.seconds * 2 >= away.after_s;
         }
-        self.absences.alive.insert(node, because.clone());
-        away.held = Some(Held::Alive { because });
-        Ok(false)
+        away.held = match life {
+            Some(because) => Some(Held::Alive { because }),
+            None if is_due && !hear_each_other(seen) => Some(Held::NoMajority),
+            None => None,
+        };
+        self.absences.signs.insert(node, (seen.now, away.held.clone()));
+        Ok(away.held.is_none() && away.seconds >= away.after_s)
     }
+}
+
+/// When any member heard of a node last, as far as they say.
+fn heard_last(seen: &Observation, node: NodeId) -> Moment {
+    let silences = seen.said.values().filter_map(|said| said.as_ref().ok()?.silent_for.get(&node));
+    let heard = silences.filter(|silent| silent.heard_before).map(|silent| silent.lasts);
+    let nanos = |lasts: Duration| u64::try_from(lasts.as_nanos()).unwrap_or(u64::MAX);
+    heard
+        .min()
+        .map_or(Moment::default(), |lasts| Moment { nanos: seen.now.nanos.saturating_sub(nanos(lasts)) })
+}
+
+/// Whether a node is a replica of some partition, now or with the step to come. Fallbacks hold nothing.
+pub(super) fn holds(cluster: &Cluster, node: NodeId) -> bool {
+    cluster.ring.partitions().iter().any(|one| {
+        let coming = one.coming.iter().flat_map(|coming| cluster.replicas_in(&coming.nodes));
+        cluster.replicas_in(&one.nodes).iter().chain(coming).any(|replica| *replica == node)
+    })
 }
 
 /// A plan of the autopilot goes back, so that a dead node's places are taken; an operator's goes on.
@@ -226,7 +267,7 @@ fn standby(seen: &Observation, node: NodeId, is_gone: bool) -> Option<NodeId> {
     let free = cluster
         .nodes
         .iter()
-        .filter(|one| may(one.role) && !cluster.ring.lists(one.id) && seen.registered(one.id).is_some());
+        .filter(|one| may(one.role) && !holds(cluster, one.id) && seen.registered(one.id).is_some());
     free.min_by_key(|one| (Some(&one.zone) != zone, one.role != Role::Serving, one.id)).map(|one| one.id)
 }
 
@@ -234,6 +275,9 @@ fn standby(seen: &Observation, node: NodeId, is_gone: bool) -> Option<NodeId> {
 fn held(seen: &Observation, policy: &Policy, node: NodeId, is_gone: bool) -> Option<Held> {
     if policy.mode != Mode::On {
         return Some(Held::Observes);
+    }
+    if let Some(hours) = policy.settings.quiet.filter(|hours| hours.hold(seen.wall.0)) {
+        return Some(Held::Quiet { hours });
     }
     if let Some(seconds) = replaced_lately(seen) {
         return Some(Held::Recent { seconds });
@@ -251,11 +295,13 @@ fn held(seen: &Observation, policy: &Policy, node: NodeId, is_gone: bool) -> Opt
         return Some(Held::Store { store: store.name.clone() });
     }
     // Where each node is a zone of its own, one that is dead is no hall that is dark.
-    let zone = &seen.cluster.node(node)?.zone;
-    let mates = seen.cluster.nodes.iter().filter(|one| one.zone == *zone && !one.gone);
-    let (all, there) = mates
-        .fold((0, 0), |(all, there), one| (all + 1, there + u32::from(seen.registered(one.id).is_some())));
-    (all > 1 && there == 0).then(|| Held::Zone { zone: zone.clone() })
+    let mut zones: BTreeMap<&Zone, (u32, u32)> = BTreeMap::new();
+    for one in seen.cluster.nodes.iter().filter(|one| !one.gone) {
+        let (all, there) = zones.entry(&one.zone).or_default();
+        (*all, *there) = (*all + 1, *there + u32::from(seen.registered(one.id).is_some()));
+    }
+    let dark = zones.into_iter().find(|(_, (all, there))| *all > 1 && *there == 0);
+    dark.map(|(zone, _)| Held::Zone { zone: zone.clone() })
 }
 
 /// How many seconds are missing until another node may be replaced, if one was lately.

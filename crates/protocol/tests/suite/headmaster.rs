@@ -30,6 +30,10 @@ pub(super) struct Stage {
     pub(super) orders: Vec<OrderDocument>,
     pub(super) plans: Vec<(PlanDocument, Option<PlanState>)>,
     pub(super) silent: BTreeSet<NodeId>,
+    /// When nodes were heard last by all others, where that is played; without, who is not registered is silent for long.
+    pub(super) heard: Option<BTreeMap<NodeId, Moment>>,
+    /// Nodes that others hear though they are not registered and do not answer the headmaster.
+    pub(super) audible: BTreeSet<NodeId>,
     /// Whether nobody hears anybody.
     pub(super) apart: bool,
     /// Nodes whose processes are stopped: something listens at their addresses.
@@ -64,6 +68,8 @@ impl Stage {
             orders: Vec::new(),
             plans: Vec::new(),
             silent: BTreeSet::new(),
+            heard: None,
+            audible: BTreeSet::new(),
             apart: false,
             stopped: BTreeSet::new(),
             adopted: None,
@@ -105,16 +111,36 @@ impl Stage {
             }
         }
         let silent_for = self.cluster.nodes.iter().map(|node| {
-            let is_there = self.registered.iter().any(|active| active.id == node.id) && !self.apart;
-            let seconds = if is_there { 0 } else { 60 };
-            (node.id, Silence { lasts: Duration::from_secs(seconds), heard_before: true })
+            let is_there = self.is_heard(node.id) && !self.apart;
+            let heard = self.heard.as_ref().and_then(|heard| heard.get(&node.id));
+            let lasts = match (is_there, heard) {
+                (true, _) => Duration::ZERO,
+                (false, Some(heard)) if !self.is_heard(node.id) => self.now.since(*heard),
+                _ => Duration::from_secs(60),
+            };
+            (node.id, Silence { lasts, heard_before: true })
         });
         let silent_for = silent_for.collect();
         let load = (self.loads)(self, node);
         Ok(Said { facts, size: Some(Size::default()), silent_for, load, incarnation: 1, ..Said::default() })
     }
 
+    fn is_heard(&self, node: NodeId) -> bool {
+        self.registered.iter().any(|active| active.id == node) || self.audible.contains(&node)
+    }
+
+    /// Writes down who is heard now.
+    pub(super) fn listen(&mut self) {
+        let there: Vec<NodeId> =
+            self.cluster.nodes.iter().map(|node| node.id).filter(|id| self.is_heard(*id)).collect();
+        let now = self.now;
+        if let Some(heard) = &mut self.heard {
+            heard.extend(there.into_iter().map(|node| (node, now)));
+        }
+    }
+
     fn observation(&mut self) -> Observation {
+        self.listen();
         let asked = std::mem::take(&mut self.ask);
         let signs_of = asked.signs_of;
         let open = self.orders.iter().zip(1..).find(|(document, _)| document.answer.is_none());

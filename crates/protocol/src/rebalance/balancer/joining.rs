@@ -16,6 +16,8 @@ use super::{Finding, Loads, Outcome, permille};
 
 /// Below this mean utilisation, in permille, places count instead of load.
 pub const HARDLY_ANY: u64 = 20;
+/// Loads over so long at least decide whether a node that has a part of its share gets more.
+const WINDOW_MIN_MS: u64 = 50_000;
 /// The part of its share that a node gets first.
 const FIRST: f64 = 0.25;
 
@@ -36,9 +38,18 @@ pub fn join(
     settings: &Settings,
     (node, share): (NodeId, Share),
 ) -> Option<Finding> {
+    if share == Share::Whole && loads.window_ms < WINDOW_MIN_MS {
+        return None;
+    }
     let mut search = Search::new(cluster, loads, history, settings);
     if permille(loads.mean()) < HARDLY_ANY {
         search.count_places();
+    }
+    // Noise alone must not fill it: what is within the noise of its share is its share.
+    let at = search.nodes.get(&node)?;
+    let sure = at.utilisation() + at.deviation * at.deviations;
+    if share == Share::Whole && sure * f64::from(settings.aim) / 100.0 >= mean(&search.nodes) {
+        return None;
     }
     let part = if share == Share::First { FIRST } else { 1.0 };
     let Batch { placed, thought_of, lost, predicted, .. } = search.fill(node, part);
