@@ -5,6 +5,7 @@
 //!
 //! **Architecture Invariant:** an outcome that is not known has an exit status of its own, never that of a failure.
 
+use std::borrow::Cow;
 use std::process::ExitCode;
 
 use client::ClientError;
@@ -73,8 +74,8 @@ pub(crate) enum CliError {
     /// An order was refused.
     #[error("{text}")]
     Refused {
-        /// The code, which stays the same from version to version.
-        code: String,
+        /// The refusal: its code stays the same from version to version.
+        refusal: Box<Refusal>,
         /// What people read.
         text: String,
         /// Whether the same order may be carried out later.
@@ -144,7 +145,7 @@ impl CliError {
     /// The document that programs get.
     pub(crate) fn json(&self) -> Json {
         let unknown = self.exit_code() == EXIT_UNKNOWN;
-        json!({ "error": {
+        let mut document = json!({ "error": {
             "kind": self.kind(),
             "message": self.to_string(),
             "outcome": if unknown { "unknown" } else { "failed" },
@@ -155,7 +156,22 @@ impl CliError {
                 error => error.client().is_some_and(can_be_sent_again),
             },
             "next": self.next(),
-        }})
+        }});
+        if let Some(refusal) = self.refusal() {
+            let told = serde_json::to_value(refusal).expect("refusals are plain data");
+            document["error"]["code"] = told["code"].clone();
+            document["error"]["facts"] = told["facts"].clone();
+        }
+        document
+    }
+
+    /// Why an order was refused, if this is such an error.
+    fn refusal(&self) -> Option<&Refusal> {
+        match self {
+            CliError::Refused { refusal, .. } => Some(refusal),
+            CliError::Later(error) => error.refusal(),
+            _ => None,
+        }
     }
 
     fn client(&self) -> Option<&ClientError> {
@@ -174,7 +190,15 @@ impl CliError {
     }
 
     /// A word that stays the same from version to version.
-    fn kind(&self) -> &str {
+    fn kind(&self) -> Cow<'static, str> {
+        if let Some(refusal) = self.refusal() {
+            return refusal.code().into();
+        }
+        self.kind_named().into()
+    }
+
+    /// The same, of what is not a refused order.
+    fn kind_named(&self) -> &'static str {
         let error = match self {
             CliError::Client(error) | CliError::NoAnswer { error, .. } | CliError::OfKey { error, .. } => {
                 error
@@ -182,10 +206,9 @@ impl CliError {
             CliError::Coordination(_) => return "coordination",
             CliError::Io { .. } => return "io",
             CliError::Usage(_) => return "usage",
-            CliError::Later(error) => return error.kind(),
+            CliError::Later(error) => return error.kind_named(),
             CliError::Unanswered(_) => return "indeterminate",
-            CliError::Refused { code, .. } => return code,
-            CliError::Other(_) => return "failed",
+            CliError::Refused { .. } | CliError::Other(_) => return "failed",
         };
         match error {
             ClientError::NotConnected { .. } => "not-connected",
@@ -251,10 +274,10 @@ fn code_of(error: &ClientError) -> Option<ErrorCode> {
 impl From<ClientError> for CliError {
     fn from(error: ClientError) -> Self {
         match error {
-            ClientError::Refused { ref refusal, .. } => CliError::Refused {
-                code: refusal.code(),
-                text: crate::words::why(refusal),
-                retryable: error.is_retryable(),
+            ClientError::Refused { refusal, again_after_ms } => CliError::Refused {
+                text: crate::words::why(&refusal),
+                refusal,
+                retryable: again_after_ms.is_some(),
             },
             error => CliError::Client(error),
         }
@@ -264,7 +287,7 @@ impl From<ClientError> for CliError {
 impl From<ArtifactError> for CliError {
     fn from(error: ArtifactError) -> Self {
         let refusal = Refusal::Artifact(error.into());
-        CliError::Refused { code: refusal.code(), text: crate::words::why(&refusal), retryable: false }
+        CliError::Refused { text: crate::words::why(&refusal), refusal: Box::new(refusal), retryable: false }
     }
 }
 
@@ -327,6 +350,13 @@ mod tests {
             );
         }
 
+        let refusal = Refusal::Wish(model::plan::Refusal::NodeUnknown { node: model::NodeId(9) });
+        let refused =
+            CliError::Refused { refusal: Box::new(refusal), text: "no".to_owned(), retryable: false };
+        let document = &refused.json()["error"];
+        assert_eq!((&document["kind"], &document["code"]), (&json!("node-unknown"), &json!("wish")));
+        assert_eq!(document["facts"], json!({ "code": "node-unknown", "facts": { "node": 9 } }));
+
         let away = CliError::from(CoordinationError::Unavailable { reason: "down".to_owned() }).of_a_start();
         assert_eq!((away.exit_code(), &away.json()["error"]["kind"]), (75, &json!("coordination")));
         assert_eq!(&away.json()["error"]["retryable"], &json!(true));
@@ -335,5 +365,6 @@ mod tests {
 
         let usage = CliError::Usage("no".to_owned()).json();
         assert_eq!((&usage["error"]["kind"], &usage["error"]["next"]), (&json!("usage"), &Json::Null));
+        assert_eq!(usage["error"].get("facts"), None, "only a refused order has them");
     }
 }

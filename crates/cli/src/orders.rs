@@ -102,7 +102,7 @@ pub(crate) async fn refused(client: &Client, order: &Order, answer: &Answer) -> 
         cluster = client.refresh().await.unwrap_or(cluster);
     }
     CliError::Refused {
-        code: refusal.code(),
+        refusal: Box::new(refusal.clone()),
         text: words::refused(order, refusal, &cluster),
         retryable: again_after_ms.is_some(),
     }

@@ -144,12 +144,7 @@ pub(crate) async fn why(shared: &Shared, arguments: WhyArguments) -> Result<Exit
 
 async fn find_plan(client: &client::Client, number: u64) -> Result<Planned, CliError> {
     let page = client.plan(PlanQuery { number: Some(number), ..PlanQuery::default() }).await?;
-    page.plan.ok_or_else(|| {
-        CliError::Other(format!(
-            "there is no plan {number}; `{} plan history` lists those that are kept",
-            program()
-        ))
-    })
+    page.plan.ok_or_else(|| crate::plan_command::unknown(number))
 }
 
 fn check_subject(cluster: &Cluster, subject: Subject) -> Result<(), CliError> {
@@ -158,7 +153,11 @@ fn check_subject(cluster: &Cluster, subject: Subject) -> Result<(), CliError> {
             format!("{node} is no member; `{} node list` shows all nodes", program())
         }
         Subject::Partition(partition) if cluster.ring.get(partition).is_none() => {
-            format!("the ring has no partition {partition}; `{} cluster show` shows it", program())
+            format!(
+                "the ring has no partition {partition}; `{program} status` says how many it has, and `{program} route KEY` in \
+                 which one a key lies",
+                program = program()
+            )
         }
         _ => return Ok(()),
     };

@@ -47,10 +47,10 @@ fn missing(seen: &Office) -> Option<Finding> {
         Code::HeadmasterMissing,
         format!("no headmaster runs: nodes serve requests, and no plan or order is carried out{waits}"),
         format!(
-            "`{program} dev` and `{program} serve` start one beside themselves unless --no-headmaster is given; to start one \
-             alone: {program} headmaster --coordination {}",
+            "`tontine dev` and `tontine serve` start one beside themselves unless --no-headmaster is given; to start one \
+             alone: {} headmaster --coordination {}",
+            program(),
             crate::holder::shell(std::slice::from_ref(&seen.service)),
-            program = program(),
         ),
     ))
 }

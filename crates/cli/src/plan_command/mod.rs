@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use client::{Client, PlanQuery};
-use model::order::{Answer, Order};
+use model::order::{Answer, Order, Refusal};
 use model::plan::{Consent, Planned, Wish};
 use model::{Consistency, NodeId, PartitionId};
 use serde_json::json;
@@ -229,6 +229,13 @@ async fn create(shared: &Shared, command: CreateCommand) -> Result<ExitCode, Cli
     let weaker = matches!(&command, CreateCommand::Numbers { accept_weaker: true, .. });
     let (wish, arguments) = command.wish();
     let consent = Consent { fewer_zones: arguments.accept_fewer_zones, weaker };
+    if let Wish::Replace { node, by } = wish
+        && node == by
+    {
+        let refusal = Box::new(Refusal::OwnPlaces { node });
+        let text = format!("no plan was created: {}", words::why(&refusal));
+        return Err(CliError::Refused { text, refusal, retryable: false });
+    }
     if arguments.dry_run {
         return show_dry(shared, wish, consent).await;
     }
@@ -255,8 +262,10 @@ pub(crate) async fn show_dry(shared: &Shared, wish: Wish, consent: Consent) -> R
     let cluster = shared.client().await?.refresh().await?;
     let bytes_max = ::coordination::DOCUMENT_BYTES_MAX - protocol::headmaster::ROOM_LEFT;
     let plan = protocol::headmaster::planned(&cluster, &wish, consent, bytes_max);
-    let plan = plan.map_err(|refusal| {
-        CliError::Other(format!("no plan was created: {}", words::wish_refused(&refusal)))
+    let plan = plan.map_err(|refusal| CliError::Refused {
+        text: format!("no plan was created: {}", words::wish_refused(&refusal)),
+        refusal: Box::new(Refusal::Wish(refusal)),
+        retryable: false,
     })?;
     let plan = plan.document(wish, consent);
     print(shared.format(), &json!({ "plan": null, "document": plan }), || shown::dry(&plan));
@@ -275,14 +284,18 @@ async fn find(shared: &Shared, arguments: &ShowArguments) -> Result<Planned, Cli
         (None, Some(detail), _) => Err(CliError::Other(format!(
             "{named} is not understood: {detail}; a later version created it: run `{program} plan show` of that version"
         ))),
-        (None, None, Some(number)) => Err(CliError::Other(format!(
-            "there is no plan {number}; list them with `{program} plan history`"
-        ))),
+        (None, None, Some(number)) => Err(unknown(number)),
         (None, None, None) => Err(CliError::Other(format!(
             "there is no plan yet; create one with `{program} plan create`; `{program} help plan create` lists what can be \
              planned"
         ))),
     }
+}
+
+/// The error of a plan that nobody has heard of, or that is not kept any more.
+pub(crate) fn unknown(plan: u64) -> CliError {
+    let refusal = Box::new(Refusal::PlanUnknown { plan });
+    CliError::Refused { text: words::why(&refusal), refusal, retryable: false }
 }
 
 /// Gives an order about a plan, or one that may begin one, and waits for the plan's end.

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use client::{Client, ClientError, PlanQuery};
-use model::plan::{PlanState, Planned};
+use model::plan::{Held, PlanState, Planned};
 
 use crate::durations;
 use crate::failure::CliError;
@@ -70,8 +70,8 @@ pub(super) fn line(planned: &Planned, state: &PlanState) -> String {
         }
         parts.push(text);
     }
-    if let Some(left) = state.seconds_left.filter(|_| !state.phase.has_ended()) {
-        parts.push(format!("about {} left", durations::rough(Duration::from_secs(left))));
+    if let Some(left) = left(state) {
+        parts.push(format!("about {} left", durations::rough(left)));
     }
     let mut line = parts.join(", ");
     if let Some(first) = state.waiting.first() {
@@ -84,9 +84,44 @@ pub(super) fn line(planned: &Planned, state: &PlanState) -> String {
     line
 }
 
+/// About how long a plan will take yet. While it waits for a node that does not answer, nobody knows.
+fn left(state: &PlanState) -> Option<Duration> {
+    let is_held = state.waiting.iter().any(|held| matches!(held, Held::Silent { .. }));
+    let is_known = !is_held && !state.phase.has_ended();
+    state.seconds_left.filter(|_| is_known).map(Duration::from_secs)
+}
+
 #[cfg(test)]
 mod tests {
+    use model::NodeId;
+    use model::plan::{Phase, Progress};
+
     use super::*;
+
+    /// It said *about 5s left* for as long as a node was away.
+    #[test]
+    fn a_plan_that_waits_for_a_silent_node_has_no_time_left() {
+        let mut state = PlanState {
+            phase: Phase::Applying,
+            order: 1,
+            reason: None,
+            aborted_under: None,
+            begun_ms: 1000,
+            ended_ms: None,
+            progress: Progress::default(),
+            bytes_per_second: None,
+            seconds_left: Some(5),
+            was_paused: false,
+            waiting: Vec::new(),
+            came_of: None,
+        };
+        assert_eq!(left(&state), Some(Duration::from_secs(5)));
+        state.waiting.push(Held::Silent { node: NodeId(4), detail: "refused".to_owned() });
+        assert_eq!(left(&state), None);
+        state.waiting.clear();
+        state.phase = Phase::Done;
+        assert_eq!(left(&state), None);
+    }
 
     /// It said that the cluster cannot be reached, with the status of what certainly was not done.
     #[test]

@@ -183,9 +183,7 @@ fn said(order: Option<&Order>, refusal: &Refusal) -> String {
 /// Why an order about a node was refused.
 fn of_node(refusal: &Refusal) -> String {
     match refusal {
-        Refusal::NodeUnknown { node } => {
-            format!("the cluster has no node {node}; see its nodes with `tontine node list`")
-        }
+        Refusal::NodeUnknown { node } => refusals::node_unknown(*node),
         Refusal::NodeIsLeaving { node } => format!(
             "{node} is a member that is leaving the cluster; to keep it, run `tontine node recommission {}`",
             node.0
@@ -213,7 +211,7 @@ fn of_node(refusal: &Refusal) -> String {
             "{node} cannot be taken back: plan {plan} takes all its data from it; end that first with `tontine plan abort \
              {plan}`"
         ),
-        Refusal::OwnPlaces { .. } => "it cannot take its own places".to_owned(),
+        Refusal::OwnPlaces { node } => format!("{node} cannot take its own places; name another node"),
         Refusal::NotDead { node, by, because } => {
             let (dead, new) = (node.0, by.0);
             let wait = match because {

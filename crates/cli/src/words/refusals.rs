@@ -1,14 +1,19 @@
 //! Why a wish cannot be fulfilled.
 
-use model::PartitionId;
 use model::cluster::NumbersError;
 use model::plan::Refusal;
+use model::{NodeId, PartitionId};
 
 /// Why a wish cannot be fulfilled, and what may be done.
 pub(crate) fn wish_refused(refusal: &Refusal) -> String {
     match refusal {
-        Refusal::NodeUnknown { node } => format!("the cluster has no node {node}"),
-        Refusal::PartitionUnknown { partition } => format!("the ring has no partition {partition}"),
+        Refusal::NodeUnknown { node } => node_unknown(*node),
+        Refusal::PartitionUnknown { partition } => {
+            format!(
+                "the ring has no partition {partition}; `tontine status` says how many it has, and `tontine route KEY` in which \
+                 one a key lies"
+            )
+        }
         Refusal::Moves { partition } => {
             format!("partition {partition} is still moving: wait until it has settled, or abort its plan")
         }
@@ -58,6 +63,15 @@ pub(crate) fn wish_refused(refusal: &Refusal) -> String {
              `tontine plan create merge {partition} {other}`"
         ),
     }
+}
+
+/// That a node is no member, and how it becomes one.
+pub(super) fn node_unknown(node: NodeId) -> String {
+    format!(
+        "the cluster has no node {node}; `tontine node list` shows its members and the nodes that wait; one that waits becomes \
+         a member with `tontine node add {}`",
+        node.0
+    )
 }
 
 /// Why the numbers of a store cannot change, and what may be done.
@@ -110,6 +124,11 @@ mod tests {
             told(Refusal::OtherLists { partition, other: PartitionId(2) }),
             "partitions p1 and p2 lie on different nodes; bring them together with a new plan: `tontine plan create merge \
              p1 p2`"
+        );
+        assert_eq!(
+            told(Refusal::NodeUnknown { node: NodeId(9) }),
+            "the cluster has no node n9; `tontine node list` shows its members and the nodes that wait; one that waits \
+             becomes a member with `tontine node add 9`"
         );
         let neighbours = Vec::new();
         assert_eq!(

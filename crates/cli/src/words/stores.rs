@@ -1,15 +1,20 @@
 //! Why stores are not created, and why artifacts do not go live.
 
-use model::ArtifactsError;
-use model::NodeId;
 use model::order::{Order, Refusal};
 use model::readonly::{self, ArtifactError};
+use model::{ArtifactsError, CreateStoreError, NodeId};
 
 use super::names;
 
 /// Why a store was not created.
-pub(super) fn not_created(error: &model::CreateStoreError) -> String {
-    format!("{error}; `tontine store list` shows the stores that there are")
+pub(super) fn not_created(error: &CreateStoreError) -> String {
+    match error {
+        CreateStoreError::Replicas { .. } => format!(
+            "{error}; add nodes with `tontine node add` and give them data with `tontine plan create spread`, or ask for fewer \
+             replicas with --consistency"
+        ),
+        error => format!("{error}; `tontine store list` shows the stores that there are"),
+    }
 }
 
 /// Why the artifacts of a store were not changed, and what to do.

@@ -6,6 +6,7 @@ mod standby;
 mod steps;
 
 use std::collections::BTreeSet;
+use std::process::Stdio;
 
 use rustix::process::Signal;
 use serde_json::Value as Json;
@@ -297,7 +298,7 @@ fn a_headmaster_that_is_suspended_is_named_by_the_doctor_and_another_one_takes_i
     };
     until("a headmaster stands still that holds no lock", suspend, |is_away| !is_away);
     let words = ["node", "weight", "4", "7", "--connect", &joined.cluster.native(1)];
-    let mut ordered = command(&words).spawn().unwrap();
+    let ordered = command(&words).stderr(Stdio::piped()).spawn().unwrap();
     let finding = until(
         "the doctor names the headmaster",
         || joined.cluster.run(&["doctor", "--json"]).json(),
@@ -308,7 +309,11 @@ fn a_headmaster_that_is_suspended_is_named_by_the_doctor_and_another_one_takes_i
     let service = format!("dir:{}", joined.cluster.data().join("coordination").display());
     let stderr = joined.cluster.folder.path().join("successor.stderr");
     let successor = Process::start(&mut command(&["headmaster", "--coordination", &service]), stderr);
-    assert_eq!(ordered.wait().unwrap().code(), Some(0));
+    let ordered = ordered.wait_with_output().unwrap();
+    assert_eq!(ordered.status.code(), Some(0));
+    let said = String::from_utf8(ordered.stderr).unwrap();
+    let waits = format!(" waits for the headmaster (process {suspended} of ");
+    assert!(said.starts_with("order ") && said.contains(&waits), "{said}");
     let after = joined.cluster.run(&["doctor", "--json"]).json();
     assert!(!after.to_string().contains("headmaster-silent"), "{after}");
     // What was suspended finds that its office has ended, and stands anew.

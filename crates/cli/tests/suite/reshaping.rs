@@ -204,6 +204,16 @@ fn plans_say_what_is_cut_and_joined_and_bounds_that_cannot_be_change_nothing() {
     create(&["split", "5", "--at", "7", "--dry-run"]).fails_with("p5 cannot be cut at token 7");
     create(&["split", "5000"]).fails_with("the ring has no partition p5000");
     create(&["merge", "5", "9"]).fails_with("p5 can be merged with p4 or p6");
+    create(&["replace", "1", "--by", "1"]).fails_with("n1 cannot take its own places");
+    create(&["drain", "9"]).fails_with("becomes a member with `tontine node add 9`");
+    let unknown = cluster.run(&["plan", "show", "99", "-o", "json"]).fails_in_json();
+    assert_eq!((&unknown["kind"], &unknown["facts"]["plan"]), (&Json::from("plan-unknown"), &Json::from(99)));
+    let refused = cluster.run(&["balance", "set", "speed=3", "-o", "json"]).fails_in_json();
+    assert_eq!(
+        (&refused["kind"], &refused["facts"]["because"]["code"]),
+        (&Json::from("setting"), &Json::from("unknown"))
+    );
+    cluster.run(&["balance", "why", "p5000"]).fails_with(" status` says how many it has");
     assert!(cluster.run(&["plan", "history"]).exits(0).text().contains("there is no plan"));
     await_ring(&cluster, PARTITIONS);
 

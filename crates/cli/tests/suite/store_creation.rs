@@ -1,6 +1,8 @@
 //! Stores that a running cluster gets: they are there on all nodes at once, and after restarts, and on nodes that were
 //! down as they were created.
 
+use serde_json::json;
+
 use crate::cluster::Cluster;
 use crate::resp::{Redis, Reply};
 
@@ -57,9 +59,10 @@ fn a_store_that_cannot_be_is_refused_with_the_reason_and_changes_nothing() {
     let exists = cluster.run(&["store", "create", "default"]);
     exists.fails_with("store default exists already");
     let refused = cluster.run(&["store", "create", "default", "-o", "json"]).fails_in_json();
-    assert_eq!(refused["kind"], "store-exists");
+    assert_eq!((&refused["kind"], &refused["code"]), (&json!("store-exists"), &json!("store")));
+    assert_eq!(refused["facts"], json!({ "code": "exists", "facts": { "store": "default" } }));
     let wide = cluster.run(&["store", "create", "wide", "--consistency=4,2,2"]);
-    wide.fails_with("4 replicas of each key, and a partition of the ring lists 3 nodes");
+    wide.fails_with("4 replicas of each key, and a partition of the ring lists 3 nodes; add nodes with");
     cluster.run(&["store", "create", "Wrong"]).fails_with("must be 1 to 64 of a-z 0-9 _ -");
     cluster.run(&["store", "create", "wrong", "--consistency=3,4,2"]).fails_with("1 <= R <= N");
     cluster

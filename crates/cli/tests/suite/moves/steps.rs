@@ -290,7 +290,7 @@ fn an_order_waits_for_who_succeeds_a_headmaster_and_is_refused_where_none_comes(
     cluster.run(&weigh("7")).fails_with("no headmaster runs, and nothing was ordered");
     let found = cluster.run(&["doctor"]).exits(1).text();
     assert!(
-        found.contains("no headmaster runs: ") && found.contains(" headmaster --coordination dir:"),
+        found.contains("no headmaster runs: ") && found.contains(" headmaster --coordination /"),
         "{found}"
     );
     let mut ordered = cluster.command(&weigh("8"));
