@@ -240,7 +240,8 @@ fn balance(arguments: &[String]) -> Result<ExitCode, String> {
     options.only(&["--seeds", "--policy", "--threads", "--constant", "--verbose"])?;
     let policy = options.text("--policy")?.unwrap_or(Rule::Even.word());
     let words = || Rule::ALL.map(Rule::word).join(", ");
-    let rule = Rule::named(policy).ok_or_else(|| format!("--policy is one of {}, got {policy:?}", words()))?;
+    let rule =
+        Rule::named(policy).ok_or_else(|| format!("--policy is one of {}, got {policy:?}", words()))?;
     let range = options.text("--seeds")?.unwrap_or("1..=20");
     let seeds = seeds_of(range)?;
     let threads = options.number("--threads")?.unwrap_or(2) as usize;
@@ -249,12 +250,7 @@ fn balance(arguments: &[String]) -> Result<ExitCode, String> {
 }
 
 /// Plays the seeds and prints what came of them.
-fn play_days(
-    seeds: &[u64],
-    (threads, rule): (usize, Rule),
-    is_constant: bool,
-    verbose: bool,
-) -> ExitCode {
+fn play_days(seeds: &[u64], (threads, rule): (usize, Rule), is_constant: bool, verbose: bool) -> ExitCode {
     let weather = |seed| match is_constant {
         true => Weather { shifts: None, succession: None, rule, ..Weather::of_seed(seed) },
         false => Weather { rule, ..Weather::of_seed(seed) },

@@ -44,11 +44,14 @@ pub(super) async fn run(shared: Shared, arguments: RecordArguments) -> Result<Ex
     let client = shared.client().await?;
     // A cluster without a headmaster, or with a policy that cannot be read, is recorded as well.
     let office = client.office().await.ok().and_then(|(_, office)| office.balancing);
-    let settings: Settings = office.and_then(|balancing| balancing.policy).map(|policy| policy.settings).unwrap_or_default();
+    let settings: Settings =
+        office.and_then(|balancing| balancing.policy).map(|policy| policy.settings).unwrap_or_default();
     let head = Head::new(client.cluster().name.clone(), clocks::now_ms().unsigned_abs(), settings);
     let mut trace = Writer::create(&arguments.file, &head)?;
     if shared.format() == Format::Text {
-        let until = arguments.lasts.map_or_else(|| "until Ctrl-C".to_owned(), |lasts| format!("for {}", durations::shown(lasts)));
+        let until = arguments
+            .lasts
+            .map_or_else(|| "until Ctrl-C".to_owned(), |lasts| format!("for {}", durations::shown(lasts)));
         say!("recording loads every {} {until}", durations::shown(arguments.every));
     }
     let looks = tokio::select! {
@@ -71,9 +74,11 @@ async fn record(client: &Client, arguments: &RecordArguments, trace: &mut Writer
     let mut ticks = tokio::time::interval(arguments.every);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let (mut written, mut spoken, mut looks) = (None, began, 0);
+    let looks_max = arguments.lasts.map(|lasts| (lasts.as_millis() / arguments.every.as_millis()) as u64 + 1);
     loop {
         ticks.tick().await;
-        if arguments.lasts.is_some_and(|lasts| began.elapsed() > lasts) {
+        // Looks may have been late.
+        if arguments.lasts.is_some_and(|lasts| began.elapsed() > lasts + arguments.every / 2) {
             return Ok(looks);
         }
         let (nodes, newest) = look(client).await;
@@ -88,6 +93,9 @@ async fn record(client: &Client, arguments: &RecordArguments, trace: &mut Writer
         let after_ms = began.elapsed().as_millis() as u64;
         trace.line(&Look { after_ms, document, nodes })?;
         looks += 1;
+        if looks_max == Some(looks) {
+            return Ok(looks);
+        }
         if spoken.elapsed() >= SAID_EVERY {
             spoken = Instant::now();
             let passed = Duration::from_secs(began.elapsed().as_secs());
@@ -99,7 +107,8 @@ async fn record(client: &Client, arguments: &RecordArguments, trace: &mut Writer
 /// Asks all nodes at once; and the newest generation of which one told.
 async fn look(client: &Client) -> (Vec<NodeLook>, Generation) {
     let cluster = client.cluster();
-    let asks = cluster.nodes.iter().map(|node| async move { (node.id, client.report(node.id, Parts::LOAD).await) });
+    let asks =
+        cluster.nodes.iter().map(|node| async move { (node.id, client.report(node.id, Parts::LOAD).await) });
     let mut newest = cluster.generation;
     let mut nodes = Vec::new();
     for (node, answer) in futures_util::future::join_all(asks).await {

@@ -86,9 +86,10 @@ fn text(cluster: &str, rule: Rule, settings: &Settings, replay: &Replay) -> Stri
         let (after_ms, told) = match event {
             Event::Acts { after_ms, decision, .. } => (after_ms, words::decision_in_short(decision)),
             Event::Says { after_ms, says } => (after_ms, words::says(says, settings)),
-            Event::Follows { after_ms } => {
-                (after_ms, "nodes, partitions or numbers changed; from here on by the recorded lists".to_owned())
-            }
+            Event::Follows { after_ms } => (
+                after_ms,
+                "nodes, partitions or numbers changed; from here on by the recorded lists".to_owned(),
+            ),
         };
         let acts = if matches!(event, Event::Acts { .. }) { "acts: " } else { "" };
         text.push_str(&format!("{:>8.1} s  {acts}{told}\n", *after_ms as f64 / 1000.0));

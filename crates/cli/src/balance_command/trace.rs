@@ -75,8 +75,8 @@ impl Writer {
 
     /// Writes a line in one piece.
     pub(super) fn line(&mut self, line: &impl Serialize) -> Result<(), CliError> {
-        let mut text =
-            serde_json::to_vec(line).map_err(|error| CliError::Other(format!("a line of the trace: {error}")))?;
+        let mut text = serde_json::to_vec(line)
+            .map_err(|error| CliError::Other(format!("a line of the trace: {error}")))?;
         text.push(b'\n');
         let failed = || CliError::io(format!("cannot write {}", self.path.display()));
         self.file.write_all(&text).map_err(failed())?;

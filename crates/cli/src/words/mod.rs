@@ -11,7 +11,10 @@ mod plans;
 mod refusals;
 mod stores;
 
-pub(crate) use balance::{decision, in_short as decision_in_short, lost as balance_lost, nodes as balance_nodes, policy, says, settings};
+pub(crate) use balance::{
+    decision, in_short as decision_in_short, lost as balance_lost, nodes as balance_nodes, policy, says,
+    settings,
+};
 pub(crate) use codes::remedy;
 pub(crate) use orders::{done, refused, why};
 pub(crate) use plans::{blocked, held, reason};

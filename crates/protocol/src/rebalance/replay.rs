@@ -207,7 +207,8 @@ impl Replay {
     fn follow(&mut self, document: &Cluster, after_ms: u64, now: Moment) {
         let shape = |cluster: &Cluster| {
             let nodes: BTreeSet<NodeId> = cluster.nodes.iter().map(|node| node.id).collect();
-            let partitions: Vec<_> = cluster.ring.partitions().iter().map(|one| (one.id, one.start)).collect();
+            let partitions: Vec<_> =
+                cluster.ring.partitions().iter().map(|one| (one.id, one.start)).collect();
             (nodes, partitions, cluster.replicas_max())
         };
         self.recorded = document.clone();
@@ -254,7 +255,8 @@ impl Replay {
         let middle = balancer::median(steps.values().filter_map(|step| step.factor)).unwrap_or(1.0);
         let cost = |step: &Step, work: WorkDone| weights.of(work) * step.factor.unwrap_or(middle);
         let mut does: BTreeMap<NodeId, Vec<(PartitionId, WorkDone)>> = BTreeMap::new();
-        let mut beside: BTreeMap<NodeId, f64> = steps.iter().map(|(node, step)| (*node, step.ran_us)).collect();
+        let mut beside: BTreeMap<NodeId, f64> =
+            steps.iter().map(|(node, step)| (*node, step.ran_us)).collect();
         for (was, is) in self.recorded.ring.partitions().iter().zip(self.cluster.ring.partitions()) {
             let places = self.recorded.replicas_in(was.reading()).iter();
             for (did, does_now) in places.zip(self.cluster.replicas_in(&is.nodes)) {
@@ -286,7 +288,8 @@ impl Replay {
         let held = self.cluster.ring.partitions().iter();
         let held = held.filter(|one| self.cluster.replicas_in(&one.nodes).contains(&node));
         let told = |id: PartitionId| {
-            let [gets, puts, stamped] = played.done.get(&id).copied().unwrap_or_default().map(|sum| sum as u64);
+            let [gets, puts, stamped] =
+                played.done.get(&id).copied().unwrap_or_default().map(|sum| sum as u64);
             let work = WorkDone { gets, puts, stamped };
             PartitionLoad { partition: id, work, bytes: self.bytes.get(&id).copied().unwrap_or(0) }
         };
@@ -334,7 +337,8 @@ impl Replay {
         let now_ms = self.history.now_ms;
         let mut partitions = self.cluster.ring.partitions().to_vec();
         for one in moves {
-            let Some(partition) = partitions.iter_mut().find(|partition| partition.id == one.partition) else {
+            let Some(partition) = partitions.iter_mut().find(|partition| partition.id == one.partition)
+            else {
                 continue;
             };
             let bytes = self.bytes.get(&one.partition).copied().unwrap_or(0);
@@ -360,7 +364,8 @@ impl Replay {
             last.insert(one.partition, now_ms);
             partition.nodes.clone_from(&one.to);
         }
-        self.cluster.ring = Ring::new(partitions).expect("bounds are as they were, and lists as a plan makes them");
+        self.cluster.ring =
+            Ring::new(partitions).expect("bounds are as they were, and lists as a plan makes them");
         self.cluster.generation = Generation(self.cluster.generation.0 + 1);
         self.samples.forget_before(now.after(SETTLING));
     }
@@ -372,7 +377,8 @@ impl Step {
         let grown = |of: fn(&LoadReport) -> u64| of(after).saturating_sub(of(before));
         let ran_us = grown(|load| load.ran_us.unwrap_or(0)) as f64;
         let weighted = weights.of(after.work().since(before.work()))
-            + weights.of_coordinated(grown(|load| load.coordinated_gets), grown(|load| load.coordinated_puts));
+            + weights
+                .of_coordinated(grown(|load| load.coordinated_gets), grown(|load| load.coordinated_puts));
         let known: BTreeMap<PartitionId, WorkDone> =
             before.partitions.iter().map(|told| (told.partition, told.work)).collect();
         let did = after.partitions.iter().filter_map(|told| {
@@ -380,7 +386,9 @@ impl Step {
             Some((told.partition, work))
         });
         Step {
-            us_max: after.processors.min(f64::from(after.workers)) * grown(|load| load.uptime_ms) as f64 * 1000.0,
+            us_max: after.processors.min(f64::from(after.workers))
+                * grown(|load| load.uptime_ms) as f64
+                * 1000.0,
             factor: (weighted > 0.0 && ran_us > 0.0).then(|| ran_us / weighted),
             ran_us,
             did: did.collect(),

@@ -82,12 +82,8 @@ fn the_same_trace_tells_the_same_twice_and_its_decisions_name_the_policy() {
 fn a_silent_node_and_one_that_began_anew_make_no_work_up() {
     let mut looks = looks(&lopsided(), 400);
     for look in &mut looks[20..40] {
-        look.nodes[2] = NodeLook {
-            node: NodeId(3),
-            incarnation: 0,
-            load: None,
-            error: Some("timed out".to_owned()),
-        };
+        look.nodes[2] =
+            NodeLook { node: NodeId(3), incarnation: 0, load: None, error: Some("timed out".to_owned()) };
     }
     let replay = played(Rule::Even, &looks);
     let told = format!("{:?}", replay.events);

@@ -22,9 +22,8 @@ pub(super) fn look(
 ) -> Result<Option<Finding>, Says> {
     let windows = samples.loads_over(cluster, now, &[(SHORTEST, 1.0)])?;
     let Some(loads) = windows.first() else { return Ok(None) };
-    let by = |a: &(&NodeId, &NodeLoad), b: &(&NodeId, &NodeLoad)| {
-        a.1.utilisation().total_cmp(&b.1.utilisation())
-    };
+    let by =
+        |a: &(&NodeId, &NodeLoad), b: &(&NodeId, &NodeLoad)| a.1.utilisation().total_cmp(&b.1.utilisation());
     let (Some((&from, _)), Some((&to, _))) = (loads.nodes.iter().max_by(by), loads.nodes.iter().min_by(by))
     else {
         return Ok(None);

@@ -69,9 +69,8 @@ pub fn find(cluster: &Cluster, loads: &Loads<'_>, settings: &Settings, seed: u64
         return Finding::nothing(loads, Says::Balanced);
     };
     let calm = loads.nodes.iter().filter(|(_, node)| node.total_share() < share(CALM));
-    let by = |a: &(&NodeId, &NodeLoad), b: &(&NodeId, &NodeLoad)| {
-        a.1.total_share().total_cmp(&b.1.total_share())
-    };
+    let by =
+        |a: &(&NodeId, &NodeLoad), b: &(&NodeId, &NodeLoad)| a.1.total_share().total_cmp(&b.1.total_share());
     let Some((&to, _)) = calm.min_by(by) else {
         return Finding::nothing(loads, Says::AllFull);
     };
@@ -99,8 +98,7 @@ pub(super) fn may_give(cluster: &Cluster, from: NodeId, to: NodeId) -> Vec<Parti
         nodes.iter().filter_map(zone).collect::<BTreeSet<_>>().len()
     };
     let may = |replicas: &[NodeId]| {
-        let after: Vec<NodeId> =
-            replicas.iter().map(|node| if *node == from { to } else { *node }).collect();
+        let after: Vec<NodeId> = replicas.iter().map(|node| if *node == from { to } else { *node }).collect();
         replicas.contains(&from) && !replicas.contains(&to) && zones(&after) >= zones(replicas)
     };
     let settled = cluster.ring.partitions().iter().filter(|one| one.coming.is_none());
@@ -205,7 +203,9 @@ mod tests {
         };
         assert_eq!(drawn(3..4), drawn(3..4));
         let all = drawn(0..40);
-        assert!(all.iter().any(|(from, _)| *from == NodeId(1)) && all.iter().any(|(from, _)| *from == NodeId(2)));
+        assert!(
+            all.iter().any(|(from, _)| *from == NodeId(1)) && all.iter().any(|(from, _)| *from == NodeId(2))
+        );
         assert!(all.len() >= 6, "{all:?}");
     }
 
@@ -235,7 +235,8 @@ mod tests {
     #[test]
     fn a_partition_keeps_its_zones_and_goes_to_no_node_that_holds_it() {
         let mut cluster = cluster(1);
-        let held = |node: u32| cluster.ring.partitions().iter().filter(move |one| one.nodes[0] == NodeId(node));
+        let held =
+            |node: u32| cluster.ring.partitions().iter().filter(move |one| one.nodes[0] == NodeId(node));
         let held: Vec<PartitionId> = held(1).map(|one| one.id).collect();
         assert_eq!(may_give(&cluster, NodeId(1), NodeId(4)), held);
         assert!(may_give(&cluster, NodeId(4), NodeId(1)).is_empty());
