@@ -74,9 +74,11 @@ async fn record(client: &Client, arguments: &RecordArguments, trace: &mut Writer
     let mut ticks = tokio::time::interval(arguments.every);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let (mut written, mut spoken, mut looks) = (None, began, 0);
+    let looks_max = arguments.lasts.map(|lasts| (lasts.as_millis() / arguments.every.as_millis()) as u64 + 1);
     loop {
         ticks.tick().await;
-        if arguments.lasts.is_some_and(|lasts| began.elapsed() > lasts) {
+        // Looks may have been late.
+        if arguments.lasts.is_some_and(|lasts| began.elapsed() > lasts + arguments.every / 2) {
             return Ok(looks);
         }
         let (nodes, newest) = look(client).await;
@@ -91,6 +93,9 @@ async fn record(client: &Client, arguments: &RecordArguments, trace: &mut Writer
         let after_ms = began.elapsed().as_millis() as u64;
         trace.line(&Look { after_ms, document, nodes })?;
         looks += 1;
+        if looks_max == Some(looks) {
+            return Ok(looks);
+        }
         if spoken.elapsed() >= SAID_EVERY {
             spoken = Instant::now();
             let passed = Duration::from_secs(began.elapsed().as_secs());

@@ -468,6 +468,16 @@ mod tests {
     }
 
     #[test]
+    fn documents_of_before_that_name_no_policy_mean_even() {
+        let kept = r#"{"mode":"on","because":{"code":"founded"},"changed_ms":1,"settings":{"aim":110}}"#;
+        let policy: Policy = serde_json::from_str(kept).unwrap();
+        assert_eq!((policy.settings.policy, policy.settings.aim), (Rule::Even, 110));
+        let text =
+            serde_json::to_string(&Settings { policy: Rule::Thresholds, ..Settings::default() }).unwrap();
+        assert!(text.starts_with(r#"{"policy":"thresholds","#), "{text}");
+    }
+
+    #[test]
     fn quiet_hours_may_pass_midnight() {
         let at = |hour: u64| hour * 3_600_000;
         let night = Hours { from: 22, to: 6 };

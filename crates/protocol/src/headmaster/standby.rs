@@ -17,6 +17,7 @@ use super::balance::{AUTOPILOT, decided};
 use super::plans::created;
 use super::replacing::{SILENT_MIN, buried};
 use super::{Action, Due, Headmaster, Kept, Observation, Step, unasked};
+use crate::quorum::one_answer_suffices;
 
 /// A headmaster that has not looked for so long does not know who was there meanwhile.
 const UNSEEN_MAX: Duration = Duration::from_secs(15);
@@ -288,10 +289,7 @@ fn held(seen: &Observation, policy: &Policy, node: NodeId, is_gone: bool) -> Opt
     if policy.vetoed.contains(&node) {
         return Some(Held::Vetoed);
     }
-    let single = |store: &&model::Store| {
-        store.consistency.reads_required == 1 || store.consistency.writes_required == 1
-    };
-    if let Some(store) = seen.cluster.stores.iter().find(single) {
+    if let Some(store) = seen.cluster.stores.iter().find(|store| one_answer_suffices(store)) {
         return Some(Held::Store { store: store.name.clone() });
     }
     // Where each node is a zone of its own, one that is dead is no hall that is dark.

@@ -111,6 +111,12 @@ impl Tallies {
     }
 }
 
+/// Whether a get or a put of this store needs the answer of a single replica: what only one node holds may count.
+pub fn one_answer_suffices(definition: &Store) -> bool {
+    let Consistency { reads_required, writes_required, .. } = definition.consistency;
+    reads_required == 1 || writes_required == 1
+}
+
 /// Whether a request may ask for so many of a store's replicas.
 pub fn can_be_met(required: u8, definition: &Store) -> bool {
     required <= definition.numbers_read().replicas

@@ -46,7 +46,7 @@ mod write;
 
 pub use counts::{
     Holders, Readers, Spared, answers_required, can_be_met, hold_every_write, holders_promised,
-    meet_every_quorum, values_can_be_told,
+    meet_every_quorum, one_answer_suffices, values_can_be_told,
 };
 pub use get::{Get, GetAction, GetActions, GetEvent, GetFailure, GetOutcome};
 pub use lagging::{Behind, Lagging};

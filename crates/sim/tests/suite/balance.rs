@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use model::balance::Mode;
+use model::balance::{Mode, Rule};
 use sim::balance::{Weather, play};
 
 /// Hours that a day has here.
@@ -38,4 +38,19 @@ fn must_not_9_headmasters_that_end_in_the_middle_of_what_they_do_move_no_more() 
     let weather = Weather { succession: Some(Duration::from_secs(97)), ..short(4) };
     let day = play(4, weather);
     assert_eq!((day.returns, day.flips), (0, 0), "{day:?}");
+}
+
+#[test]
+fn other_policies_are_played_beside_ours_and_only_guarded_ones_move_little() {
+    let rule = |rule| {
+        let day = play(7, Weather { lasts: Duration::from_secs(4 * 3600), rule, replicas: 1, ..short(7) });
+        (day.plans.iter().sum::<u64>(), day.copies, day.reorders, day.returns)
+    };
+    let (plans, _, _, returns) = rule(Rule::Even);
+    assert!((1..20).contains(&plans) && returns == 0, "{plans} plans, {returns} returns");
+    let (plans, copies, reorders, _) = rule(Rule::Thresholds);
+    assert_eq!((plans, reorders), (copies, 0), "it gives one partition after the other");
+    let (plans, copies, _, returns) = rule(Rule::Greedy);
+    assert!(plans > 100 && copies > 100 && returns > 10, "greedy: {plans} plans, {returns} returns");
+    assert_eq!(rule(Rule::NoReordering).2, 0);
 }
