@@ -60,7 +60,7 @@ pub(crate) async fn doctor(shared: Shared) -> Result<ExitCode, CliError> {
     let spare = Spare::find(&cluster, &nodes, waits);
     findings.extend(waits.iter().map(|node| starting::waits_to_join(node, &nodes)));
     let verdict = seen.as_ref().and_then(|seen| seen.balancing.as_ref()?.verdict.as_ref());
-    findings.extend(verdict.into_iter().flat_map(|verdict| starting::replaced_soon(verdict)));
+    findings.extend(verdict.into_iter().flat_map(starting::replaced_soon));
     // A node that is dead and in no list any more leaves within seconds, where a headmaster is at work: nothing is to do.
     let is_led = seen
         .as_ref()

@@ -80,7 +80,7 @@ impl Work {
         // Only a document with other buckets has one that is not there, and such a document is not adopted.
         if let Some(work) = self.buckets.get(bucket.0 as usize) {
             let before = of(work).fetch_add(1, Ordering::Relaxed);
-            if before % ONE_IN == 0 {
+            if before.is_multiple_of(ONE_IN) {
                 self.hot.note(bucket, key);
             }
         }
