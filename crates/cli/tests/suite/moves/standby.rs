@@ -89,7 +89,8 @@ fn must_not_8_a_node_that_is_stopped_restarts_or_is_away_with_the_service_is_not
     assert_eq!(ended["document"]["decision"]["exceeds"], Json::from("dead"));
     traffic.await_more(200);
     let heard = traffic.end();
-    // What was on its way to the node when it was stopped may have arrived there: each client waited for one such answer.
-    assert!(heard.failed.is_empty() && heard.unknown.len() <= 4, "{:?} {:?}", heard.failed, heard.unknown);
+    // What was on its way to the node when it was stopped, or killed twice, may have arrived there: four clients wait for
+    // one answer each.
+    assert!(heard.failed.is_empty() && heard.unknown.len() <= 12, "{:?} {:?}", heard.failed, heard.unknown);
     heard.check_at(addresses[..2].to_vec());
 }
