@@ -41,6 +41,17 @@ pub struct Ordered {
     pub given_ms: u64,
 }
 
+/// Whether one cluster may be called by both names ([`Cluster::called`]): where one of them has no id, the name tells.
+pub fn is_one_cluster(one: &str, other: &str) -> bool {
+    let is_id = |id: &str| id.len() == 16 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let parts = |called| match str::rsplit_once(called, '/') {
+        Some((name, id)) if is_id(id) => (name, Some(id)),
+        _ => (called, None),
+    };
+    let ((name, id), (other_name, other_id)) = (parts(one), parts(other));
+    name == other_name && id.zip(other_id).is_none_or(|(id, other)| id == other)
+}
+
 /// What tells a cluster from all others: drawn when it is founded, and never changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClusterId(pub u64);
@@ -130,8 +141,7 @@ impl Cluster {
 
     /// Whether it may be called so by somebody who belongs to it, and perhaps does not know its id.
     pub fn may_be(&self, called: &str) -> bool {
-        let name = called.rsplit_once('/').map_or(called, |(name, _)| name);
-        called == self.name || called == self.called() || (self.id.is_none() && name == self.name)
+        is_one_cluster(&self.called(), called)
     }
 
     /// Requests for a store's keys in this partition that were formed under an older generation are refused.
@@ -213,5 +223,18 @@ impl Cluster {
             }
         };
         (partition, list)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_one_cluster;
+
+    #[test]
+    fn clusters_of_one_name_are_told_apart_by_their_ids_where_both_have_one() {
+        let (first, second) = ("dev/00000000000000aa", "dev/00000000000000bb");
+        assert!(is_one_cluster(first, first) && !is_one_cluster(first, second));
+        assert!(is_one_cluster("dev", first) && is_one_cluster(first, "dev") && is_one_cluster("dev", "dev"));
+        assert!(!is_one_cluster("shop", first) && !is_one_cluster("dev/shop", "dev/cart"));
     }
 }

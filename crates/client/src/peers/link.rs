@@ -7,6 +7,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
+use model::cluster::is_one_cluster;
 use parking_lot::Mutex;
 use protocol::gossip::Experience;
 use runtime::{Clock, LinkReceiver, LinkSender, Moment, NetworkError, Ports};
@@ -98,17 +99,6 @@ pub(super) async fn open(
     }
 }
 
-/// Whether these are two clusters, as they are called: of one without an id the name tells.
-fn is_other(own: &str, theirs: &str) -> bool {
-    let is_id = |id: &str| id.len() == 16 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let parts = |called: &str| match called.rsplit_once('/').filter(|(_, id)| is_id(id)) {
-        Some((name, id)) => (name.to_owned(), Some(id.to_owned())),
-        None => (called.to_owned(), None),
-    };
-    let ((name, id), (their_name, their_id)) = (parts(own), parts(theirs));
-    name != their_name || id.zip(their_id).is_some_and(|(own, theirs)| own != theirs)
-}
-
 async fn shake_hands(
     ports: &Ports,
     address: &str,
@@ -136,7 +126,9 @@ async fn shake_hands(
         {
             return Err(NotOpened::unreachable(format!("{} answers at {address}", welcome.node)));
         }
-        Ok((_, Response::Welcome(welcome))) if cluster.is_some_and(|own| is_other(own, &welcome.cluster)) => {
+        Ok((_, Response::Welcome(welcome)))
+            if cluster.is_some_and(|own| !is_one_cluster(own, &welcome.cluster)) =>
+        {
             let reason = format!("a node of another cluster, {:?}, answers at {address}", welcome.cluster);
             return Err(NotOpened::unreachable(reason));
         }

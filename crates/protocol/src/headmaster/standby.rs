@@ -277,14 +277,15 @@ fn held(seen: &Observation, policy: &Policy, node: NodeId, is_gone: bool) -> Opt
     if policy.mode != Mode::On {
         return Some(Held::Observes);
     }
-    if let Some(hours) = policy.settings.quiet.filter(|hours| hours.hold(seen.wall.0)) {
-        return Some(Held::Quiet { hours });
-    }
     if let Some(seconds) = replaced_lately(seen) {
         return Some(Held::Recent { seconds });
     }
+    // What was begun is ended, whatever the hour.
     if is_gone {
         return None;
+    }
+    if let Some(hours) = policy.settings.quiet.filter(|hours| hours.hold(seen.wall.0)) {
+        return Some(Held::Quiet { hours });
     }
     if policy.vetoed.contains(&node) {
         return Some(Held::Vetoed);
