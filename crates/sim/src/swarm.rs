@@ -5,6 +5,7 @@
 //! [`Losses`].
 
 mod moves;
+mod piloted;
 mod planted;
 mod pushes;
 mod service;
@@ -22,6 +23,8 @@ use crate::dice::Dice;
 use crate::network::Conditions;
 use crate::plant::Plant;
 use crate::scenario::Scenario;
+
+pub use piloted::Piloted;
 
 /// How long nodes keep what has expired: clocks differ by ten seconds, and drift a little, where none of them jumps.
 pub const EXPIRY_MARGIN: Duration = Duration::from_secs(12);
@@ -219,6 +222,8 @@ pub struct Setup {
     pub moves: bool,
     /// Whether headmasters move them, by an operator's orders.
     pub headmasters: bool,
+    /// What a run has of its own in which the autopilot is on.
+    pub autopilot: Option<Piloted>,
     /// Buckets of the cluster: at least one for each partition.
     pub buckets: u32,
     /// Whether partitions are cut and joined while others move.
@@ -297,6 +302,7 @@ impl Setup {
             storms: 0,
             moves: false,
             headmasters: false,
+            autopilot: None,
             buckets: 1,
             reshapes: false,
             readers: 0,
@@ -329,6 +335,7 @@ impl Setup {
         self.draw_bounds(&mut Dice::apart(seed, 29));
         self.draw_numbers(&mut Dice::apart(seed, 30));
         self.draw_pushes(&mut Dice::apart(seed, 33));
+        self.draw_piloted(&mut Dice::apart(seed, 34));
     }
 
     /// A value of no bytes in a third of the runs, and in a few values that must be refused.

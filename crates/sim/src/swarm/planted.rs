@@ -19,7 +19,7 @@ impl Setup {
         (setup.without, setup.storms) = (Vec::new(), 0);
         (setup.moves, setup.headmasters) = (false, false);
         (setup.buckets, setup.reshapes) = (1, false);
-        setup.readers = 0;
+        (setup.readers, setup.autopilot) = (0, None);
         setup.service = MemoryFaults::default();
         (setup.redis_clients, setup.workers) = (0, 1);
         (setup.conditional, setup.walks, setup.long_values, setup.crowded) = (0, 0, 0, None);
@@ -196,6 +196,7 @@ impl Setup {
                 self.losses = Losses::Nodes(1);
                 (vec![Fault::OlderDisk], 10)
             }
+            Plant::EndedLongAgo | Plant::StoppedRefuse => self.bring_out_piloted(plant),
             _ => self.bring_out_of_artifacts(plant),
         }
     }
