@@ -38,9 +38,10 @@ pub async fn befall(world: Arc<World>, process: ProcessId, end: Moment) {
     let neighbours = crowd(world.clone(), piloted.neighbours, end);
     world.executor.spawn(process, Box::pin(neighbours));
     let mut dice = Dice::apart(world.setup.seed, 37);
+    // The autopilot acts on loads only while all members answer: it has some time for that first.
+    world.executor.sleep(dice.millis(20_000, 120_000)).await;
     for fate in fates(&piloted, &mut dice) {
-        // The autopilot has some time to act on loads, which it does only while all members answer.
-        world.executor.sleep(dice.millis(20_000, 60_000)).await;
+        world.executor.sleep(dice.millis(20_000, 80_000)).await;
         let Some(victim) = victim(&world, &mut dice) else { continue };
         if world.executor.now() >= end {
             return;

@@ -195,7 +195,7 @@ impl World {
         let disks: Vec<_> = machines.iter().map(|machine| (machine.id, machine.disk.clone())).collect();
         service.observe(move |path, data| {
             judged.lock().written(path, data);
-            piloted.iter().for_each(|piloted| piloted.lock().written(path, data));
+            piloted.iter().for_each(|piloted| piloted.lock().written(clock.now(), path, data));
             if *path == documents::epochs_path() {
                 written.lock().push(clock.now());
             }

@@ -7,7 +7,8 @@ use std::ops::AddAssign;
 use std::time::Duration;
 
 use coordination::DocumentPath;
-use model::balance::Excess;
+use coordination::documents::balance::verdict_path;
+use model::balance::{Excess, Verdict};
 use model::plan::{Phase, PlanDocument, PlanState};
 use model::{Cluster, Moment, NodeId};
 use serde_json::from_slice;
@@ -51,6 +52,8 @@ pub struct Piloting {
     plans: BTreeMap<u64, Seen>,
     returns: Returns,
     replaced: Replaced,
+    /// What it said, for people.
+    told: Vec<String>,
 }
 
 /// What was seen of a plan.
@@ -71,11 +74,20 @@ impl Piloting {
             plans: BTreeMap::new(),
             returns: Returns::new(seconds(piloted.settings.residence_s)),
             replaced: Replaced::new(seconds(piloted.settings.replace_after_s)),
+            told: Vec::new(),
         }
     }
 
     /// A document was written that is no cluster document.
-    pub fn written(&mut self, path: &DocumentPath, data: &[u8]) {
+    pub fn written(&mut self, now: Moment, path: &DocumentPath, data: &[u8]) {
+        if *path == verdict_path()
+            && let Ok(verdict) = from_slice::<Verdict>(data)
+        {
+            let held = verdict.away.iter().map(|away| format!(", {}: {:?}", away.node, away.held));
+            let held: String = held.collect();
+            let seconds = now.nanos as f64 / 1e9;
+            self.told.push(format!("{seconds:10.6} the autopilot says {:?}{held}", verdict.says));
+        }
         let text = path.to_string();
         let Some(rest) = text.strip_prefix("/plans/") else { return };
         match rest.split_once('/') {
@@ -112,6 +124,11 @@ impl Piloting {
     /// Its process has ended.
     pub fn ends(&mut self, now: Moment, node: NodeId) {
         self.replaced.ends(now, node);
+    }
+
+    /// What it said, for people.
+    pub fn told(&self) -> &[String] {
+        &self.told
     }
 
     /// What must not have happened.

@@ -48,7 +48,7 @@ impl Processor {
         let Some(piloted) = &setup.autopilot else { return (0..setup.nodes).map(|_| None).collect() };
         let mut dice = Dice::apart(setup.seed, 36);
         let drawn: Vec<(f64, f64)> = (0..setup.nodes)
-            .map(|_| (dice.between(300, 1000) as f64 / 1000.0, dice.between(800, 1250) as f64 / 1000.0))
+            .map(|_| (dice.between(250, 1000) as f64 / 1000.0, dice.between(800, 1250) as f64 / 1000.0))
             .collect();
         let serving = (setup.nodes - piloted.waiting - piloted.standbys) as usize;
         let cost = setup.cost_of_work(drawn[..serving].iter().map(|(processors, _)| processors).sum());

@@ -183,7 +183,7 @@ pub fn play_story(setup: Setup, story: Story) -> Report {
         violations,
         trace: world.executor.trace(),
         history,
-        log: world.log(),
+        log: world.whole_log(),
         lasted: world.executor.now().since(Moment::default()),
         frames: world.wires.frames(),
         refused_reads: world.refused_reads(),

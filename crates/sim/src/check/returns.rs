@@ -75,7 +75,8 @@ mod tests {
     /// Four nodes, of which these hold the only bucket.
     fn held_by(nodes: &[u32]) -> Cluster {
         let zone = Zone("z".to_owned());
-        let all: Vec<Node> = (1..=4).map(|id| Node::new(NodeId(id), zone.clone(), format!("h{id}:1"), None)).collect();
+        let all: Vec<Node> =
+            (1..=4).map(|id| Node::new(NodeId(id), zone.clone(), format!("h{id}:1"), None)).collect();
         let zoned: Vec<_> = all.iter().map(|node| (node.id, zone.clone())).collect();
         let consistency = Consistency { replicas: 2, reads_required: 1, writes_required: 2 };
         let store = Store::new(StoreName::new("s").expect("well formed"), consistency).expect("they fit");
@@ -102,7 +103,11 @@ mod tests {
         let first: (u64, &[u32], Option<bool>) = (0, &[1, 2], None);
         assert_eq!(broken(&[first, (10, &[1, 3], mine), (69, &[1, 2], mine)]), 1);
         assert_eq!(broken(&[first, (10, &[3, 2], mine), (20, &[1, 2], mine)]), 1);
-        assert_eq!(broken(&[first, (10, &[1, 3], mine), (70, &[1, 2], mine)]), 0, "it has stayed long enough");
+        assert_eq!(
+            broken(&[first, (10, &[1, 3], mine), (70, &[1, 2], mine)]),
+            0,
+            "it has stayed long enough"
+        );
         assert_eq!(broken(&[first, (10, &[1, 3], mine), (20, &[1, 4], mine)]), 0, "it goes on elsewhere");
         assert_eq!(broken(&[first, (10, &[1, 3], mine), (20, &[1, 2], ordered)]), 0, "that was ordered");
         assert_eq!(broken(&[first, (10, &[1, 3], ordered), (20, &[1, 2], mine)]), 0, "and so was that");

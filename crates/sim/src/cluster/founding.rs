@@ -119,6 +119,12 @@ impl World {
         self.piloting.iter().for_each(|piloting| piloting.lock().ends(now, machine.id));
     }
 
+    /// The run's own log, with what the autopilot said.
+    pub(crate) fn whole_log(&self) -> Vec<String> {
+        let told = self.piloting.as_ref().map(|piloting| piloting.lock().told().to_vec());
+        self.log().into_iter().chain(told.unwrap_or_default()).collect()
+    }
+
     /// What the autopilot must not have done, and how often it did what.
     pub fn piloted(&self) -> (Vec<Violation>, PilotCounts) {
         let piloting = self.piloting.as_ref().map(|piloting| piloting.lock());

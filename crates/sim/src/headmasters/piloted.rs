@@ -29,7 +29,7 @@ const ACCEPTED: Consent = Consent { fewer_zones: true, weaker: false };
 pub(super) fn reigns_for(setup: &Setup, dice: &mut Dice) -> Duration {
     match &setup.autopilot {
         // One that follows looks for more than half a minute before it decides.
-        Some(_) => dice.millis(40_000, 160_000),
+        Some(_) => dice.millis(60_000, 300_000),
         None => dice.millis(200, 5_000),
     }
 }

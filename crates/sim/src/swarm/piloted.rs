@@ -86,12 +86,12 @@ impl Setup {
             waiting,
             standbys,
             zones: *dice.pick(&[3, self.nodes, self.nodes]),
-            busy: dice.between(350, 650),
+            busy: dice.between(500, 800),
             deaths,
             absences: dice.below(3),
             only_stops: false,
-            neighbours: dice.between(1000, 4000),
-            orders_ms: dice.chance(700).then(|| *dice.pick(&[20_000, 60_000, 120_000])),
+            neighbours: dice.between(1500, 5000),
+            orders_ms: dice.chance(600).then(|| *dice.pick(&[40_000, 100_000, 200_000])),
         });
         self
     }
@@ -99,11 +99,12 @@ impl Setup {
     /// Long, with few requests and little harm, of which none takes copies away.
     fn calm_down(&mut self, dice: &mut Dice) {
         (self.moves, self.headmasters) = (true, true);
-        (self.span, self.think) = (Duration::from_secs(dice.between(200, 320)), Duration::from_millis(800));
+        (self.span, self.think) = (Duration::from_secs(dice.between(300, 600)), Duration::from_millis(600));
         (self.clients, self.keys) = (dice.between(3, 5) as u32, dice.between(24, 48) as u32);
         self.redis_clients = self.redis_clients.min(1);
         (self.readers, self.storms, self.crowded) = (0, 0, None);
-        (self.long_values, self.too_long) = (0, 0);
+        // Of what may have been deleted, long runs would excuse too much.
+        (self.long_values, self.too_long, self.deletes) = (0, 0, self.deletes.min(10));
         if self.replicas >= 3 {
             let quorum = self.replicas / 2 + 1;
             (self.reads, self.writes) = (quorum, quorum);
