@@ -111,7 +111,10 @@ impl Piloting {
     pub fn published(&mut self, now: Moment, cluster: &Cluster) {
         let is_under_way = |seen: &Seen| seen.phase.is_some_and(|phase| !phase.has_ended());
         let mut under_way = self.plans.iter().filter(|(_, seen)| is_under_way(seen));
-        let plan = under_way.next().map(|(number, seen)| (*number, seen.exceeds.is_some()));
+        let plan = under_way.next().map(|(number, seen)| {
+            let by_loads = seen.exceeds.is_some_and(|exceeds| exceeds != Excess::Dead);
+            (*number, by_loads && seen.phase != Some(Phase::Aborting))
+        });
         self.returns.published(now, cluster, plan);
         self.replaced.published(now, cluster);
     }

@@ -1,8 +1,9 @@
 //! Invariant 9, as far as places go: the autopilot gives no partition back to a node that it took it from within the
 //! residence time.
 //!
-//! Partitions are cut and joined, so buckets are followed, of which each partition is a run. A document that changes who
-//! holds a bucket belongs to the plan that is under way. What an operator's order moves begins anew.
+//! Partitions are cut and joined, so buckets are followed, of which each partition is a run, and only those that are
+//! settled. A document that changes who holds a bucket belongs to the plan that is under way. What an operator's order
+//! moves, or moves back, begins anew, and so does what takes the places of a dead node: those must go somewhere.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -31,10 +32,11 @@ impl Returns {
         Returns { residence, held, left, copies: 0, broken }
     }
 
-    /// A document was published while this plan was under way: its number, and whether it is the autopilot's.
+    /// A document was published while this plan was under way: its number, and whether the autopilot carries it out
+    /// because of loads.
     pub fn published(&mut self, now: Moment, cluster: &Cluster, plan: Option<(u64, bool)>) {
         let is_autopilots = plan.is_some_and(|(_, is_autopilots)| is_autopilots);
-        for bucket in cluster.by_bucket().partitions() {
+        for bucket in cluster.by_bucket().partitions().iter().filter(|bucket| bucket.coming.is_none()) {
             let holds: BTreeSet<NodeId> = cluster.replicas_in(&bucket.nodes).iter().copied().collect();
             let before = self.held.insert(bucket.id, holds.clone()).unwrap_or_else(|| holds.clone());
             for &node in before.difference(&holds) {

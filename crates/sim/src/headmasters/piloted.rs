@@ -123,12 +123,15 @@ fn stranger(world: &World, cluster: &Cluster) -> Option<NodeId> {
     world.machines().iter().map(|machine| machine.id()).find(|id| cluster.node(*id).is_none())
 }
 
-/// A node takes the places of one that does not run, if there is one, or of any.
+/// A node takes the places of one that does not run, if there is one and others hold what it holds, or of any that runs.
 fn replacing(world: &World, cluster: &Cluster, dice: &mut Dice) -> Order {
+    let spared = world.setup.writes > 1;
     let runs = |id: NodeId| world.machines().iter().any(|machine| machine.id() == id && machine.is_running());
-    let away = cluster.nodes.iter().map(|node| node.id).find(|id| !runs(*id));
+    let nodes = || cluster.nodes.iter().map(|node| node.id);
+    let away = nodes().find(|id| !runs(*id)).filter(|_| spared);
+    let running: Vec<NodeId> = nodes().filter(|id| runs(*id)).collect();
     let standby = cluster.nodes.iter().find(|node| node.role == Role::Standby).map(|node| node.id);
-    let any = |dice: &mut Dice| dice.pick(&cluster.nodes).id;
+    let any = |dice: &mut Dice| if running.is_empty() { NodeId(0) } else { *dice.pick(&running) };
     let (node, by) = (away.unwrap_or_else(|| any(dice)), standby.unwrap_or_else(|| any(dice)));
     Order::Replace { node, by, consent: ACCEPTED }
 }

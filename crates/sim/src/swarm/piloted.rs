@@ -74,7 +74,7 @@ impl Setup {
         self.nodes = serving + standbys + waiting;
         let deaths = if bears_deaths && standbys > 0 { dice.between(1, u64::from(standbys)) } else { 0 };
         let settings = Settings {
-            residence_s: dice.between(60, 180) as u32,
+            residence_s: dice.between(60, 600) as u32,
             rest_s: 60,
             least: dice.between(5, 30) as u32,
             join: *dice.pick(&[Join::Auto, Join::Ordered]),
@@ -130,9 +130,11 @@ impl Setup {
                 (piloted.only_stops, piloted.neighbours) = (true, 1000);
             }
             _ => {
-                // One replica: only copies relieve a node, and they may not come back for an hour.
-                (self.nodes, self.replicas, self.reads, self.writes) = (3, 1, 1, 1);
-                (piloted.standbys, piloted.absences, piloted.neighbours) = (0, 0, 5000);
+                // One replica: only copies relieve a node. Of two nodes each is tempted to give back what it got.
+                (self.nodes, self.replicas, self.reads, self.writes) = (2, 1, 1, 1);
+                (self.keys, self.span) = (8, Duration::from_secs(500));
+                (piloted.standbys, piloted.absences) = (0, 0);
+                (piloted.busy, piloted.neighbours) = (400, 8000);
                 piloted.settings.residence_s = 3600;
             }
         }
