@@ -172,10 +172,7 @@ impl World {
         let seed = setup.seed;
         let executor = Executor::new(setup.shuffle.then(|| Dice::apart(seed, 2)));
         let wires = Wires::new(executor.clone(), Dice::apart(seed, 3), setup.conditions);
-        let mut dice = Dice::apart(seed, 4);
-        let machine = |(id, processor)| Machine::new(NodeId(id), processor, &executor, &mut dice);
-        let machines: Vec<Machine> =
-            (1..=setup.nodes).zip(Processor::of_all(&setup, &executor)).map(machine).collect();
+        let machines = Machine::of_all(&setup, &executor);
         let (service, epochs) = (MemoryService::new(), Arc::new(Mutex::new(Vec::new())));
         let (clock, written) = (executor.clone(), epochs.clone());
         let numbers: Arc<Mutex<Numbers>> = Arc::default();
@@ -188,10 +185,9 @@ impl World {
         let publishing = copies.clone();
         let documents: Arc<Mutex<Documents>> = Arc::default();
         let kept = documents.clone();
-        let (artifacts, strikes): (Arc<Book>, Arc<damage::Strikes>) = Default::default();
-        let (book, struck) = (artifacts.clone(), strikes.clone());
         let piloting = setup.autopilot.as_ref().map(|own| Arc::new(Mutex::new(Piloting::new(own))));
-        let piloted = piloting.clone();
+        let (artifacts, strikes): (Arc<Book>, Arc<damage::Strikes>) = Default::default();
+        let (book, struck, piloted) = (artifacts.clone(), strikes.clone(), piloting.clone());
         let disks: Vec<_> = machines.iter().map(|machine| (machine.id, machine.disk.clone())).collect();
         service.observe(move |path, data| {
             judged.lock().written(path, data);
@@ -517,6 +513,12 @@ impl World {
 }
 
 impl Machine {
+    fn of_all(setup: &Setup, executor: &Arc<Executor>) -> Vec<Machine> {
+        let mut dice = Dice::apart(setup.seed, 4);
+        let machine = |(id, processor)| Machine::new(NodeId(id), processor, executor, &mut dice);
+        (1..=setup.nodes).zip(Processor::of_all(setup, executor)).map(machine).collect()
+    }
+
     fn new(
         id: NodeId,
         processor: Option<Arc<Processor>>,

@@ -312,12 +312,11 @@ impl Setup {
             plant: None,
         };
         setup.draw_faults(&mut dice);
-        setup.draw_more();
-        setup
+        setup.with_more()
     }
 
     /// What was added to runs over time, each from dice of its own, so that it does not move the rest.
-    fn draw_more(&mut self) {
+    fn with_more(mut self) -> Setup {
         let seed = self.seed;
         self.draw_reads(&mut Dice::apart(seed, 9));
         self.draw_expiry(&mut Dice::apart(seed, 10));
@@ -336,6 +335,7 @@ impl Setup {
         self.draw_numbers(&mut Dice::apart(seed, 30));
         self.draw_pushes(&mut Dice::apart(seed, 33));
         self.draw_piloted(&mut Dice::apart(seed, 34));
+        self
     }
 
     /// A value of no bytes in a third of the runs, and in a few values that must be refused.

@@ -70,12 +70,12 @@ impl Replaced {
         let period = if is_ordered { SILENT_MIN } else { self.waits };
         let back = |by: Duration| Moment { nanos: now.nanos.saturating_sub(by.as_nanos() as u64) };
         let (from, to) = (back(period), back(LOOKING));
-        let lives = self.lives.get(&node).into_iter().flatten();
+        let mut lives = self.lives.get(&node).into_iter().flatten();
         let lived = |(since, until): &&(Moment, Option<Moment>)| {
             *since < to && until.is_none_or(|until| until > from)
         };
         let who = if is_ordered { "by order" } else { "by itself" };
-        if let Some((_, until)) = lives.filter(lived).last() {
+        if let Some((_, until)) = lives.rfind(lived) {
             let alive = until.map_or_else(
                 || "lives".to_owned(),
                 |until| format!("lived {} ms ago", now.since(until).as_millis()),
