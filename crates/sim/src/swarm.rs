@@ -241,8 +241,8 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// Draws a run.
-    pub fn of_seed(seed: u64) -> Setup {
+    /// Draws a run in which the autopilot is off: stories, and runs with a planted bug, are made of such.
+    pub fn ordinary(seed: u64) -> Setup {
         let mut dice = Dice::apart(seed, 1);
         let nodes = *dice.pick(&[1, 2, 3, 3, 3, 4, 5, 5, 6, 7]);
         let replicas = *dice.pick(&[3, 3, 3, 2, 1, 5]).min(&nodes) as u8;
@@ -334,7 +334,6 @@ impl Setup {
         self.draw_bounds(&mut Dice::apart(seed, 29));
         self.draw_numbers(&mut Dice::apart(seed, 30));
         self.draw_pushes(&mut Dice::apart(seed, 33));
-        self.draw_piloted(&mut Dice::apart(seed, 34));
         self
     }
 

@@ -55,11 +55,10 @@ impl Piloted {
 }
 
 impl Setup {
-    /// The autopilot is on in a part of the runs with headmasters.
-    pub(super) fn draw_piloted(&mut self, dice: &mut Dice) {
-        if self.headmasters && dice.chance(PILOTED) {
-            *self = self.clone().with_autopilot();
-        }
+    /// Draws a run. The autopilot is on in a part of those with headmasters.
+    pub fn of_seed(seed: u64) -> Setup {
+        let (setup, mut dice) = (Setup::ordinary(seed), Dice::apart(seed, 34));
+        if setup.headmasters && dice.chance(PILOTED) { setup.with_autopilot() } else { setup }
     }
 
     /// The same run with the autopilot on, over played processors, with standbys, and machines that stay dead.

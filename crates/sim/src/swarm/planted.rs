@@ -13,13 +13,13 @@ use crate::scenario::Scenario;
 impl Setup {
     /// A run in which a planted bug has its chance: the faults that bring it out, and nothing that excuses it.
     pub fn planted(seed: u64, plant: Plant) -> Setup {
-        let mut setup = Setup::of_seed(seed);
+        let mut setup = Setup::ordinary(seed);
         (setup.nodes, setup.replicas, setup.reads, setup.writes, setup.sloppy) = (3, 3, 2, 2, false);
         (setup.monotonic, setup.expiring) = (false, 0);
         (setup.without, setup.storms) = (Vec::new(), 0);
         (setup.moves, setup.headmasters) = (false, false);
         (setup.buckets, setup.reshapes) = (1, false);
-        (setup.readers, setup.autopilot) = (0, None);
+        setup.readers = 0;
         setup.service = MemoryFaults::default();
         (setup.redis_clients, setup.workers) = (0, 1);
         (setup.conditional, setup.walks, setup.long_values, setup.crowded) = (0, 0, 0, None);
