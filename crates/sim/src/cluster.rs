@@ -11,11 +11,12 @@ mod counted;
 mod damage;
 mod ending;
 mod equal;
+mod founding;
 mod sessions;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -47,9 +48,11 @@ use crate::engine::PlantedEngines;
 use crate::executor::{Executor, ProcessClock, ProcessId, ProcessTasks, WallClock};
 use crate::history::Remains;
 use crate::network::{Host, LinkStream, STREAM_PORT, Wires};
+use crate::piloting::Piloting;
 use crate::plant::Plant;
+use crate::processor::Processor;
 use crate::sources::SimulatedSources;
-use crate::swarm::{EngineKind, SafetyNet, Setup};
+use crate::swarm::{EngineKind, Piloted, SafetyNet, Setup};
 use crate::witness::Witness;
 
 /// The store that keeps the last write.
@@ -72,6 +75,8 @@ const NEVER: Duration = Duration::from_secs(24 * 60 * 60);
 const EXPIRY_INTERVAL: Duration = Duration::from_secs(1);
 /// Pause before a node that did not start is started again.
 const START_AGAIN: Duration = Duration::from_millis(250);
+/// The same of a node that was a member and has left.
+const LEFT_PAUSE: Duration = Duration::from_secs(5);
 
 /// Everything that a run consists of.
 pub struct World {
@@ -100,6 +105,8 @@ pub struct World {
     documents: Arc<Mutex<Documents>>,
     /// Which incarnations the coordination service was told of.
     members: Arc<Mutex<BTreeMap<NodeId, u64>>>,
+    /// What they say of the autopilot, where that is on.
+    piloting: Option<Arc<Mutex<Piloting>>>,
     /// From which nodes faults took copies, and when.
     strikes: Arc<damage::Strikes>,
     /// Writes that clients were told are done.
@@ -121,6 +128,10 @@ pub struct Machine {
     pub sync_us: Arc<AtomicU64>,
     /// How wrong its clock is.
     pub wall: Arc<WallClock>,
+    /// What its node would have run, where that is played.
+    pub processor: Option<Arc<Processor>>,
+    /// Whether nothing starts there.
+    dead: AtomicBool,
     life: Mutex<Life>,
 }
 
@@ -161,9 +172,7 @@ impl World {
         let seed = setup.seed;
         let executor = Executor::new(setup.shuffle.then(|| Dice::apart(seed, 2)));
         let wires = Wires::new(executor.clone(), Dice::apart(seed, 3), setup.conditions);
-        let mut dice = Dice::apart(seed, 4);
-        let machines: Vec<Machine> =
-            (1..=setup.nodes).map(|id| Machine::new(NodeId(id), &executor, &mut dice)).collect();
+        let machines = Machine::of_all(&setup, &executor);
         let (service, epochs) = (MemoryService::new(), Arc::new(Mutex::new(Vec::new())));
         let (clock, written) = (executor.clone(), epochs.clone());
         let numbers: Arc<Mutex<Numbers>> = Arc::default();
@@ -176,17 +185,20 @@ impl World {
         let publishing = copies.clone();
         let documents: Arc<Mutex<Documents>> = Arc::default();
         let kept = documents.clone();
+        let piloting = setup.autopilot.as_ref().map(|own| Arc::new(Mutex::new(Piloting::new(own))));
         let (artifacts, strikes): (Arc<Book>, Arc<damage::Strikes>) = Default::default();
-        let (book, struck) = (artifacts.clone(), strikes.clone());
+        let (book, struck, piloted) = (artifacts.clone(), strikes.clone(), piloting.clone());
         let disks: Vec<_> = machines.iter().map(|machine| (machine.id, machine.disk.clone())).collect();
         service.observe(move |path, data| {
             judged.lock().written(path, data);
+            piloted.iter().for_each(|piloted| piloted.lock().written(clock.now(), path, data));
             if *path == documents::epochs_path() {
                 written.lock().push(clock.now());
             }
             if *path == documents::cluster_path()
                 && let Ok(cluster) = serde_json::from_slice::<Cluster>(data)
             {
+                piloted.iter().for_each(|piloted| piloted.lock().published(clock.now(), &cluster));
                 book.published(clock.now(), &cluster, &disks, &|since| struck.since(since));
                 kept.lock().push((clock.now(), Arc::new(cluster.clone())));
                 publishing.published(cluster);
@@ -217,6 +229,7 @@ impl World {
             epochs,
             documents,
             members,
+            piloting,
             strikes,
             acknowledgements: AtomicU64::new(0),
             harm: Mutex::default(),
@@ -295,43 +308,6 @@ impl World {
         }
     }
 
-    /// Publishes the cluster's first document.
-    pub async fn found(&self) {
-        let setup = &self.setup;
-        let member = |machine: &Machine| {
-            Member::new(machine.id, Zone(format!("z{}", machine.id.0 % 3)), address(machine.id), None)
-        };
-        let consistency = Consistency {
-            replicas: setup.replicas,
-            reads_required: setup.reads,
-            writes_required: setup.writes,
-        };
-        let store = |name: &str| {
-            let resolver = if name == siblings::STORE { Resolver::Siblings } else { Resolver::LastWriteWins };
-            let name = StoreName::new(name).expect("the name is well formed");
-            let store = Store::new(name, consistency).expect("the swarm draws numbers that fit each other");
-            let settles = setup.monotonic && setup.plant != Some(Plant::HastyReads);
-            let reads = if settles { Reads::Monotonic } else { Reads::Fast };
-            let store = Store { resolver, sloppy: setup.sloppy, reads, ..store };
-            plant_in_definition(setup.plant, store)
-        };
-        let blueprint = Blueprint {
-            name: CLUSTER.to_owned(),
-            id: Some(ClusterId(1)),
-            nodes: self.machines.iter().map(member).collect(),
-            partitions: PARTITIONS,
-            buckets: setup.buckets,
-            stores: self.stores().iter().map(|name| store(name)).collect(),
-            policy: Policy {
-                mode: Mode::Off,
-                settings: Settings { join: Join::Auto, ..Settings::default() },
-                ..Policy::founded(0)
-            },
-        };
-        let founding = bootstrap::create(&self.service.open(), &blueprint).await;
-        founding.expect("nothing disturbs the founding");
-    }
-
     /// Publishes the same cluster under the next generation and has the older one refused.
     pub async fn next_generation(&self) {
         let session = self.session();
@@ -349,7 +325,7 @@ impl World {
         let process = self.executor.process();
         {
             let mut life = machine.life.lock();
-            if life.process.is_some() {
+            if life.process.is_some() || machine.dead.load(Ordering::Relaxed) {
                 return;
             }
             life.process = Some(process);
@@ -361,17 +337,25 @@ impl World {
 
     async fn live(self: Arc<Self>, position: usize, process: ProcessId) {
         let machine = &self.machines[position];
-        let ports = self.ports(machine.host(), process, machine.wall.clone());
+        let mut ports = self.ports(machine.host(), process, machine.wall.clone());
+        if let Some(processor) = &machine.processor {
+            ports.tasks = Arc::new(ProcessTasks::played(self.executor.clone(), process, processor.clone()));
+        }
         let node = loop {
+            if !self.belongs(machine.id) {
+                self.named(machine).await;
+            }
             match self.start_once(machine, &ports).await {
                 Ok(node) => break node,
                 Err(reason) => self.tell(format!("{} does not start: {reason}", machine.id)),
             }
-            self.executor.sleep(START_AGAIN).await;
+            let pause = if self.belongs(machine.id) { START_AGAIN } else { LEFT_PAUSE };
+            self.executor.sleep(pause).await;
         };
         self.tell(format!("{} is up, incarnation {}", machine.id, node.incarnation()));
         self.wires.troubles().serves(machine.host(), self.executor.now());
         machine.life.lock().node = Some(node.clone());
+        self.serves(machine, &node);
         let workers: Vec<Worker> = (0..self.setup.workers).map(|_| node.worker(ports.clone())).collect();
         if self.setup.redis_clients > 0 {
             let doors = workers.iter().map(|worker| worker.door.clone()).collect();
@@ -453,7 +437,7 @@ impl World {
     /// Which nodes do not stand, each with the last reason that its start gave, which names the file.
     pub fn why_not_up(&self) -> String {
         let log = self.log.lock();
-        let down = self.machines.iter().filter(|machine| machine.life.lock().node.is_none());
+        let down = self.members().filter(|machine| machine.life.lock().node.is_none());
         let why = down.map(|machine| {
             let refusal = format!("{} does not start", machine.id);
             let last = log.iter().rev().find(|line| line.contains(&refusal));
@@ -464,7 +448,7 @@ impl World {
 
     /// Whether every node stands.
     pub fn all_up(&self) -> bool {
-        self.machines.iter().all(|machine| machine.life.lock().node.is_some())
+        self.members().all(|machine| machine.life.lock().node.is_some())
     }
 
     /// Hints that the nodes hold that are up: holder, target, how many.
@@ -478,7 +462,7 @@ impl World {
                 .filter(|(_, count)| *count > 0)
                 .map(move |(target, count)| (holder, target, count))
         };
-        self.machines.iter().flat_map(of_machine).collect()
+        self.members().flat_map(of_machine).collect()
     }
 
     /// What all nodes hold of a key, read past all quorums. All must be up.
@@ -488,7 +472,7 @@ impl World {
     pub fn remains(&self, store: &'static str, key: &Bytes) -> Result<Remains, String> {
         let (replicas, former, hints) = Default::default();
         let mut remains = Remains { store, key: key.clone(), replicas, former, hints };
-        for machine in &self.machines {
+        for machine in self.members() {
             let Some(node) = machine.life.lock().node.clone() else {
                 return Err(format!("{} is not up", machine.id));
             };
@@ -529,7 +513,18 @@ impl World {
 }
 
 impl Machine {
-    fn new(id: NodeId, executor: &Arc<Executor>, dice: &mut Dice) -> Machine {
+    fn of_all(setup: &Setup, executor: &Arc<Executor>) -> Vec<Machine> {
+        let mut dice = Dice::apart(setup.seed, 4);
+        let machine = |(id, processor)| Machine::new(NodeId(id), processor, executor, &mut dice);
+        (1..=setup.nodes).zip(Processor::of_all(setup, executor)).map(machine).collect()
+    }
+
+    fn new(
+        id: NodeId,
+        processor: Option<Arc<Processor>>,
+        executor: &Arc<Executor>,
+        dice: &mut Dice,
+    ) -> Machine {
         let disk = SimulatedDisk::new(dice.roll());
         let sync_us = Arc::new(AtomicU64::new(dice.between(50, 3000)));
         let (clock, duration) = (executor.clone(), sync_us.clone());
@@ -541,7 +536,8 @@ impl Machine {
         let wall = Arc::new(WallClock::default());
         wall.skew_ms.store(dice.below(10_000) as i64 - 5_000, Ordering::Relaxed);
         wall.drift_ppm.store(dice.below(400) as i64 - 200, Ordering::Relaxed);
-        Machine { id, disk, sync_us, wall, life: Mutex::default() }
+        let (dead, life) = (AtomicBool::new(false), Mutex::default());
+        Machine { id, disk, sync_us, wall, processor, dead, life }
     }
 }
 
@@ -565,18 +561,6 @@ async fn serve_redis(address: String, doors: Vec<Door>, ports: Ports) {
 /// Where a node's Redis door is served.
 pub fn redis_address(id: NodeId) -> String {
     format!("h{}:{STREAM_PORT}", id.0)
-}
-
-/// The definition of a store, or what a planted bug makes of it.
-fn plant_in_definition(plant: Option<Plant>, mut store: Store) -> Store {
-    match plant {
-        Some(Plant::TooFewWrites) => store.consistency.writes_required -= 1,
-        Some(Plant::TooFewReads) => store.consistency.reads_required -= 1,
-        Some(Plant::SecretlySloppy) => store.sloppy = true,
-        Some(Plant::WrongResolver) => store.resolver = Resolver::LastWriteWins,
-        _ => {}
-    }
-    store
 }
 
 /// Where a node's native protocol is served.

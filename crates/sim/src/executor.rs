@@ -23,9 +23,10 @@ use std::time::Duration;
 
 use model::{Moment, WallMillis};
 use parking_lot::Mutex;
-use runtime::{BoxFuture, Clock, Tasks};
+use runtime::{BoxFuture, Clock, ProcessorTime, Tasks};
 
 use crate::dice::Dice;
+use crate::processor::Processor;
 
 /// Wall-clock time at which every simulation starts, in milliseconds since 1970.
 pub const WALL_START_MS: u64 = 1_760_000_000_000;
@@ -184,6 +185,11 @@ impl Executor {
     /// Lets a process stand still, as SIGSTOP does: its sockets stay open, its timers pass, nothing of it runs.
     pub fn pause(&self, process: ProcessId) {
         self.state.lock().paused.entry(process).or_default();
+    }
+
+    /// Whether it stands still.
+    pub fn is_paused(&self, process: ProcessId) -> bool {
+        self.state.lock().paused.contains_key(&process)
     }
 
     /// Lets it go on where it was.
@@ -452,12 +458,19 @@ impl Clock for ProcessClock {
 pub struct ProcessTasks {
     executor: Arc<Executor>,
     process: ProcessId,
+    /// What its workers would have run, where that is played.
+    processor: Option<Arc<Processor>>,
 }
 
 impl ProcessTasks {
     /// For this life of a process.
     pub fn new(executor: Arc<Executor>, process: ProcessId) -> ProcessTasks {
-        ProcessTasks { executor, process }
+        ProcessTasks { executor, process, processor: None }
+    }
+
+    /// The same, over a played processor.
+    pub fn played(executor: Arc<Executor>, process: ProcessId, processor: Arc<Processor>) -> ProcessTasks {
+        ProcessTasks { executor, process, processor: Some(processor) }
     }
 }
 
@@ -480,5 +493,13 @@ impl Tasks for ProcessTasks {
                 work();
             }),
         );
+    }
+
+    fn worker_time(&self) -> Option<ProcessorTime> {
+        Some(self.processor.as_ref()?.time())
+    }
+
+    fn processors(&self) -> f64 {
+        self.processor.as_ref().map_or(1.0, |processor| processor.processors())
     }
 }

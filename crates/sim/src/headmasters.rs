@@ -11,6 +11,8 @@
 //! Must never: change a document for a headmaster, or give an order after the span of a run, but to go on with what
 //! stands still.
 
+mod piloted;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -100,7 +102,7 @@ async fn succession(world: Arc<World>, host: Host, mut dice: Dice, end: Moment) 
     loop {
         let standing = Standing::begin(&world, host);
         let ends = loop {
-            world.executor.sleep(dice.millis(200, 5_000)).await;
+            world.executor.sleep(piloted::reigns_for(&world.setup, &mut dice)).await;
             if world.executor.now() >= end {
                 return;
             }
@@ -136,6 +138,9 @@ async fn stand_still(world: &Arc<World>, standing: &Standing, host: Host, dice: 
 
 /// Gives orders until `end`; after that it lets go on what stands still.
 async fn operate(world: Arc<World>, end: Moment) {
+    if world.setup.autopilot.is_some() {
+        return piloted::operate(&world, end).await;
+    }
     let mut dice = Dice::apart(world.setup.seed, 25);
     loop {
         world.executor.sleep(dice.millis(20, 600)).await;

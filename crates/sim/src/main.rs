@@ -20,10 +20,10 @@ use sim::played::Played;
 use sim::run::{Report, play};
 use sim::swarm::Setup;
 
-const USAGE: &str = "usage: sim run --seed N [--plant NAME] [--bounds] [--numbers] [--verbose]
+const USAGE: &str = "usage: sim run --seed N [--plant NAME] [--bounds] [--numbers] [--autopilot] [--verbose]
        sim plant all [--page]
        sim balance --seeds A..=B [--policy P] [--threads T] [--constant] [--verbose]
-       sim check --seeds A..=B [--random M] [--twice N] [--threads T] [--service failing] [--pushes] [--numbers]
+       sim check --seeds A..=B [--random M] [--twice N] [--threads T] [--service failing] [--pushes] [--numbers] [--autopilot]
 
 run      plays one seed and says what happened
 balance  plays a day of shifting load, 24 hours, for each seed; with --constant one whose load stays as it is;
@@ -32,12 +32,13 @@ plant    plays each planted bug until a seed convicts it, and prints the page of
 check    plays the seeds A to B and M further ones, N of them twice, comparing the traces;
          with --service failing only those in which single calls of the coordination service fail,
          with --pushes only those in which tables are pushed to a read-only store
+         with --autopilot each of them with the autopilot on, over played processors
 ";
 
 /// Seeds without which the part of reads that was excused says nothing.
 const SEEDS_FOR_EXCUSES_MIN: usize = 100;
 /// The invariants are numbered up to this one.
-const INVARIANT_LAST: u8 = 11;
+const INVARIANT_LAST: u8 = 12;
 /// Longest list of broken promises of one invariant that is printed for one seed.
 const VIOLATIONS_SHOWN_MAX: usize = 4;
 
@@ -62,7 +63,10 @@ fn main() -> ExitCode {
     })
 }
 
-/// Options as pairs; `--verbose`, `--bounds`, `--numbers` and `--pushes` alone.
+/// Options without a value.
+const FLAGS: [&str; 6] = ["--verbose", "--bounds", "--numbers", "--pushes", "--constant", "--autopilot"];
+
+/// Options as pairs; [`FLAGS`] alone.
 struct Options<'a>(&'a [String]);
 
 impl<'a> Options<'a> {
@@ -87,8 +91,7 @@ impl<'a> Options<'a> {
             if !known.contains(&argument.as_str()) {
                 return Err(format!("unknown option {argument:?}"));
             }
-            if !["--verbose", "--bounds", "--numbers", "--pushes", "--constant"].contains(&argument.as_str())
-            {
+            if !FLAGS.contains(&argument.as_str()) {
                 arguments.next();
             }
         }
@@ -98,11 +101,12 @@ impl<'a> Options<'a> {
 
 fn run(arguments: &[String]) -> Result<ExitCode, String> {
     let options = Options(arguments);
-    options.only(&["--seed", "--plant", "--verbose", "--bounds", "--numbers"])?;
+    options.only(&["--seed", "--plant", "--verbose", "--bounds", "--numbers", "--autopilot"])?;
     let seed = options.number("--seed")?.ok_or("run needs --seed")?;
     let setup = match options.text("--plant")? {
         None if arguments.iter().any(|argument| argument == "--bounds") => Setup::of_seed(seed).with_bounds(),
         None if has_numbers(arguments) => Setup::of_seed(seed).with_numbers(),
+        None if has_autopilot(arguments) => Setup::of_seed(seed).with_autopilot(),
         None => Setup::of_seed(seed),
         Some(name) => Setup::planted(
             seed,
@@ -212,7 +216,8 @@ fn plants(arguments: &[String]) -> Result<ExitCode, String> {
 
 fn check(arguments: &[String]) -> Result<ExitCode, String> {
     let options = Options(arguments);
-    options.only(&["--seeds", "--random", "--twice", "--threads", "--service", "--pushes", "--numbers"])?;
+    let known = ["--seeds", "--random", "--twice", "--threads", "--service", "--pushes", "--numbers"];
+    options.only(&[&known[..], &["--autopilot"]].concat())?;
     let range = options.text("--seeds")?.unwrap_or("1..=100");
     let mut seeds = seeds_of(range)?;
     let twice = options.number("--twice")?.unwrap_or(0) as usize;
@@ -230,9 +235,14 @@ fn check(arguments: &[String]) -> Result<ExitCode, String> {
     if seeds.is_empty() {
         return Err(format!("no seed of {range} is to be played"));
     }
-    let numbers = has_numbers(arguments);
-    let setup = |seed| if numbers { Setup::of_seed(seed).with_numbers() } else { Setup::of_seed(seed) };
-    Ok(check_seeds(&seeds, (twice, threads), setup, if numbers { " --numbers" } else { "" }))
+    let (numbers, autopilot) = (has_numbers(arguments), has_autopilot(arguments));
+    let setup = |seed| match (numbers, autopilot) {
+        (true, _) => Setup::of_seed(seed).with_numbers(),
+        (_, true) => Setup::of_seed(seed).with_autopilot(),
+        _ => Setup::of_seed(seed),
+    };
+    let flags = if numbers { " --numbers" } else { "" };
+    Ok(check_seeds(&seeds, (twice, threads), setup, if autopilot { " --autopilot" } else { flags }))
 }
 
 fn balance(arguments: &[String]) -> Result<ExitCode, String> {
@@ -316,6 +326,11 @@ fn seeds_of(range: &str) -> Result<Vec<u64>, String> {
 /// Whether the numbers of stores change in each run.
 fn has_numbers(arguments: &[String]) -> bool {
     arguments.iter().any(|argument| argument == "--numbers")
+}
+
+/// Whether the autopilot is on in each run.
+fn has_autopilot(arguments: &[String]) -> bool {
+    arguments.iter().any(|argument| argument == "--autopilot")
 }
 
 /// Seeds that nobody has seen; they are printed when they fail, so they can be played again.

@@ -172,7 +172,7 @@ impl World {
         left.changing = cluster.changing().map(|store| store.name.to_string());
         let buckets = cluster.by_bucket();
         for (position, machine) in self.machines().iter().enumerate() {
-            let Some(node) = self.node(position) else { continue };
+            let Some(node) = self.node(position).filter(|_| self.belongs(machine.id())) else { continue };
             let view = node.replica().view().get();
             if view.cluster().generation < cluster.generation {
                 left.behind.push(machine.id());

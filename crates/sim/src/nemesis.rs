@@ -91,6 +91,9 @@ pub async fn heal(world: &Arc<World>, dice: &mut Dice) {
         if restarts && machine.is_running() {
             world.kill(position, Duration::ZERO, dice.millis(0, 500));
         }
+        if world.belongs(machine.id()) {
+            world.rise(position);
+        }
         world.start(position);
     }
 }

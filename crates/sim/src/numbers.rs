@@ -79,7 +79,7 @@ mod tests {
     fn what_a_run_promises_stays_as_it_was() {
         let (mut raised, mut lowered) = (0, 0);
         for seed in 0..300 {
-            let (setup, mut dice) = (Setup::of_seed(seed), Dice::new(seed));
+            let (setup, mut dice) = (Setup::ordinary(seed), Dice::new(seed));
             let (replicas, reads_required, writes_required) = (setup.replicas, setup.reads, setup.writes);
             let before = Consistency { replicas, reads_required, writes_required };
             let store = Store::new(StoreName::new("s").expect("well formed"), before).expect("they fit");

@@ -142,11 +142,15 @@ pub enum Plant {
     ConditionsDropped,
     /// A network that tells plain clients 0 where a node says 1.
     DoorsDenyKeys,
+    /// Sessions with the coordination service that read of each plan that it ended a day ago.
+    EndedLongAgo,
+    /// A network that refuses connections to processes that stand still, as if nobody listened.
+    StoppedRefuse,
 }
 
 impl Plant {
     /// All of them.
-    pub const ALL: [Plant; 68] = [
+    pub const ALL: [Plant; 70] = [
         Plant::LyingDisk,
         Plant::ForgetfulEngine,
         Plant::StaleEngine,
@@ -215,6 +219,8 @@ impl Plant {
         Plant::UnavailableIsAbsent,
         Plant::ConditionsDropped,
         Plant::DoorsDenyKeys,
+        Plant::EndedLongAgo,
+        Plant::StoppedRefuse,
     ];
 
     /// What it breaks: the invariant whose judge must convict it, the layer at whose seam it lives, and the promise.
@@ -301,6 +307,8 @@ impl Plant {
             Plant::UnavailableIsAbsent => (11, "client", "a key of which too few can tell is unavailable"),
             Plant::ConditionsDropped => (11, "network", "a condition is judged by R replicas"),
             Plant::DoorsDenyKeys => (11, "network", "a door counts each key that is there"),
+            Plant::EndedLongAgo => (9, "coordination", "a copy stays where it came for its residence time"),
+            Plant::StoppedRefuse => (12, "network", "a node whose process is stopped is not replaced"),
             _ => self.facts_of_artifacts(),
         }
     }

@@ -9,6 +9,7 @@ use model::limits::VALUE_BYTES_MAX;
 
 use crate::artifacts::BookCounts;
 use crate::history::{Action, History, Outcome};
+use crate::piloting::PilotCounts;
 
 /// Counts of rare things.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -25,6 +26,8 @@ pub struct Played {
     pub artifacts: BookCounts,
     /// Calls of the coordination service that went wrong.
     pub service: MemoryFaultCounts,
+    /// What the autopilot did, where it was on.
+    pub piloted: PilotCounts,
     /// Looks at the durable copies of one key's acknowledged writes.
     pub looks: u64,
     /// Harm that was drawn, by its kind.
@@ -65,6 +68,7 @@ impl AddAssign for Played {
         self.service.sessions_lost += other.service.sessions_lost;
         self.service.writes_in_doubt += other.service.writes_in_doubt;
         self.service.reads_behind += other.service.reads_behind;
+        self.piloted += other.piloted;
         self.looks += other.looks;
         for (kind, count) in other.harm {
             *self.harm.entry(kind).or_default() += count;
@@ -79,7 +83,8 @@ impl fmt::Display for Played {
             "{} answers showed a value of 0 bytes, {} values were refused as too long, {} conditions on expiries were \
              judged, {} batches of hints met a node without room; artifacts were swapped {} times, {} of them back, for {} requests that \
              were answered and {} that were not; of the coordination service {} sessions ended at a call, {} \
-             writes stayed in doubt, and {} readings were behind; {} looks at durable copies; harm:",
+             writes stayed in doubt, and {} readings were behind; the autopilot was on in {} runs, and carried {} plans out in {} \
+             of them, with {} copies; it replaced {} nodes in {}; {} looks at durable copies; harm:",
             self.empty,
             self.too_long,
             self.lifetimes,
@@ -91,6 +96,12 @@ impl fmt::Display for Played {
             self.service.sessions_lost,
             self.service.writes_in_doubt,
             self.service.reads_behind,
+            self.piloted.runs,
+            self.piloted.plans,
+            self.piloted.with_plans,
+            self.piloted.copies,
+            self.piloted.replaced,
+            self.piloted.with_replaced,
             self.looks
         )?;
         self.harm.iter().try_for_each(|(kind, count)| write!(f, " {kind} {count}"))

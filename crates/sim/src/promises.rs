@@ -23,11 +23,8 @@ use crate::cluster::World;
 use crate::dice::Dice;
 use crate::history::{Action, Basis, History, Operation, OperationId, Outcome, Recorder, Remains, versions};
 
-/// Longest pause between two looks at a random moment.
-const PAUSE_MS_MAX: u64 = 400;
-/// How many acknowledgements of a thousand are looked at, and how long after the one before: opening logs takes time.
+/// How many acknowledgements of a thousand are looked at.
 const LOOKED_AT_PER_MILLE: u64 = 300;
-const PAUSE_MIN: Duration = Duration::from_millis(10);
 /// Keys at most that one look takes in.
 const KEYS_MAX: usize = 6;
 
@@ -70,7 +67,8 @@ impl Promises {
     /// Looks again and again, at random moments, until `end`.
     pub async fn look_on(self: Arc<Self>, recorder: Recorder, end: Moment) {
         while self.world.executor.now() < end {
-            let pause = Duration::from_micros(self.dice.lock().between(1000, PAUSE_MS_MAX * 1000));
+            let (longest_ms, _) = self.world.setup.look_pauses_ms();
+            let pause = Duration::from_micros(self.dice.lock().between(1000, longest_ms * 1000));
             self.world.executor.sleep(pause).await;
             recorder.look(|history| self.look(history));
         }
@@ -101,7 +99,8 @@ impl Promises {
     /// Whether the last acknowledgement that was looked at was long enough ago.
     fn is_due(&self, now: Moment) -> bool {
         let mut last = self.last.lock();
-        let due = last.is_none_or(|last| now.since(last) >= PAUSE_MIN);
+        let least = Duration::from_millis(self.world.setup.look_pauses_ms().1);
+        let due = last.is_none_or(|last| now.since(last) >= least);
         if due {
             *last = Some(now);
         }

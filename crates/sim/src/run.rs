@@ -8,6 +8,7 @@ use model::{Moment, NodeId, WallMillis};
 use parking_lot::Mutex;
 use runtime::BoxFuture;
 
+use crate::absences;
 use crate::artifacts;
 use crate::check::absent::Absences;
 use crate::check::reads::Pairs;
@@ -20,6 +21,7 @@ use crate::headmasters;
 use crate::history::{History, Outcome, Recorder, Remains};
 use crate::moves;
 use crate::nemesis;
+use crate::plant::Plant;
 use crate::played::Played;
 use crate::promises::Promises;
 use crate::redis::RedisClient;
@@ -143,6 +145,7 @@ pub fn play_story(setup: Setup, story: Story) -> Report {
         let late =
             tampering::tamper_late(plant).or_else(|| tampering::artifacts_late(plant, &world.artifacts));
         world.wires.tamper_late(late);
+        world.wires.refuse_stopped(plant == Plant::StoppedRefuse);
     }
     let conductor = conduct(world.clone(), recorder.clone(), found.clone(), (operator, story), done.clone());
     world.executor.spawn(operator, Box::pin(conductor));
@@ -163,6 +166,8 @@ pub fn play_story(setup: Setup, story: Story) -> Report {
     violations.extend(moved);
     violations.extend(world.artifacts.broken());
     violations.extend(world.backwards());
+    let (broken, piloted) = world.piloted();
+    violations.extend(broken);
     violations.extend(check::drained::check(&hints));
     violations.extend(wrong.into_iter().map(|detail| Violation { invariant: 0, about: None, detail }));
     if let Err(halt) = ended {
@@ -178,7 +183,7 @@ pub fn play_story(setup: Setup, story: Story) -> Report {
         violations,
         trace: world.executor.trace(),
         history,
-        log: world.log(),
+        log: world.whole_log(),
         lasted: world.executor.now().since(Moment::default()),
         frames: world.wires.frames(),
         refused_reads: world.refused_reads(),
@@ -190,6 +195,7 @@ pub fn play_story(setup: Setup, story: Story) -> Report {
             crowded: world.crowded_batches(),
             artifacts: world.artifacts.counts(),
             service: world.service.fault_counts(),
+            piloted,
             looks: promises.looks(),
             harm: world.harm(),
             ..played
@@ -245,6 +251,9 @@ async fn conduct(
             false => Box::pin(moves::manage(world.clone(), operator, end)),
         };
         world.executor.spawn(operator, managing);
+    }
+    if world.setup.autopilot.is_some() {
+        world.executor.spawn(operator, Box::pin(absences::befall(world.clone(), operator, end)));
     }
     let clients = world.executor.process();
     let working = Arc::new(tokio::sync::Semaphore::new(0));

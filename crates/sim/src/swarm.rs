@@ -5,6 +5,7 @@
 //! [`Losses`].
 
 mod moves;
+mod piloted;
 mod planted;
 mod pushes;
 mod service;
@@ -22,6 +23,8 @@ use crate::dice::Dice;
 use crate::network::Conditions;
 use crate::plant::Plant;
 use crate::scenario::Scenario;
+
+pub use piloted::Piloted;
 
 /// How long nodes keep what has expired: clocks differ by ten seconds, and drift a little, where none of them jumps.
 pub const EXPIRY_MARGIN: Duration = Duration::from_secs(12);
@@ -219,6 +222,8 @@ pub struct Setup {
     pub moves: bool,
     /// Whether headmasters move them, by an operator's orders.
     pub headmasters: bool,
+    /// What a run has of its own in which the autopilot is on.
+    pub autopilot: Option<Piloted>,
     /// Buckets of the cluster: at least one for each partition.
     pub buckets: u32,
     /// Whether partitions are cut and joined while others move.
@@ -236,8 +241,8 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// Draws a run.
-    pub fn of_seed(seed: u64) -> Setup {
+    /// Draws a run in which the autopilot is off: stories, and runs with a planted bug, are made of such.
+    pub fn ordinary(seed: u64) -> Setup {
         let mut dice = Dice::apart(seed, 1);
         let nodes = *dice.pick(&[1, 2, 3, 3, 3, 4, 5, 5, 6, 7]);
         let replicas = *dice.pick(&[3, 3, 3, 2, 1, 5]).min(&nodes) as u8;
@@ -297,6 +302,7 @@ impl Setup {
             storms: 0,
             moves: false,
             headmasters: false,
+            autopilot: None,
             buckets: 1,
             reshapes: false,
             readers: 0,
@@ -306,12 +312,11 @@ impl Setup {
             plant: None,
         };
         setup.draw_faults(&mut dice);
-        setup.draw_more();
-        setup
+        setup.with_more()
     }
 
     /// What was added to runs over time, each from dice of its own, so that it does not move the rest.
-    fn draw_more(&mut self) {
+    fn with_more(mut self) -> Setup {
         let seed = self.seed;
         self.draw_reads(&mut Dice::apart(seed, 9));
         self.draw_expiry(&mut Dice::apart(seed, 10));
@@ -329,6 +334,7 @@ impl Setup {
         self.draw_bounds(&mut Dice::apart(seed, 29));
         self.draw_numbers(&mut Dice::apart(seed, 30));
         self.draw_pushes(&mut Dice::apart(seed, 33));
+        self
     }
 
     /// A value of no bytes in a third of the runs, and in a few values that must be refused.

@@ -15,7 +15,7 @@ use model::balance::{
     Away, Came, CameOf, Decision, Excess, Mode, Policy, PolicyChange, Says, Turned, Verdict,
 };
 use model::order::{Done, Given, Order, Refusal};
-use model::plan::{Consent, Phase, PlanDocument, PlanState, Planned, Wish};
+use model::plan::{Consent, Move, Phase, PlanDocument, PlanState, Planned, Wish};
 use model::{Cluster, Moment, Node, NodeId, PartitionId, Role};
 
 use super::orders::{done, refused};
@@ -104,6 +104,25 @@ pub(super) fn loads_of(cluster: &Cluster) -> Ask {
 pub(super) fn touched(planned: &Planned) -> Vec<(PartitionId, bool)> {
     let moves = planned.plan.change.moves().iter();
     moves.map(|one| (one.partition, !one.entering.is_empty())).collect()
+}
+
+/// The copies that a plan of the autopilot took from nodes. A plan names lists, and how many places nodes have: a node that lost some, and
+/// is listed later in a partition that was copied, or not at all, is taken for one that left it.
+pub(super) fn left(planned: &Planned) -> Vec<(PartitionId, NodeId)> {
+    if planned.plan.decision.is_none() {
+        return Vec::new();
+    }
+    let loses = |node: &NodeId| planned.plan.places.get(node).is_some_and(|(before, after)| before > after);
+    let moves = planned.plan.change.moves().iter().filter(|one| !one.entering.is_empty());
+    let of = |one: &Move| {
+        let place = |node: &NodeId| one.to.iter().position(|listed| listed == node);
+        let listed = one.from.iter().enumerate();
+        let later = listed.filter(|(before, node)| place(node).is_none_or(|after| after > *before));
+        let gone: Vec<_> =
+            later.filter(|(_, node)| loses(node)).map(|(_, node)| (one.partition, *node)).collect();
+        gone
+    };
+    moves.flat_map(of).collect()
 }
 
 /// Changes what the autopilot may do.
@@ -221,8 +240,8 @@ impl Headmaster {
         // The longest window knows best, and what is missing is no matter of seconds.
         let loads = windows.last()?;
         joiners.into_iter().find_map(|(node, (share, first))| {
-            // What moved before it came cannot have left it.
-            let history = history.since(first);
+            // What moved before it came cannot have left it. From one that was emptied it may have taken some.
+            let history = history.since(first).and_copied(left_by(seen, node));
             let finding = balancer::join(cluster, loads, &history, &policy.settings, (node, share))?;
             let Outcome::Act { placed, .. } = &finding.outcome else { return None };
             let wish = Wish::Balance { placed: placed.clone() };
@@ -449,6 +468,29 @@ fn history(seen: &Observation) -> History {
         }
     }
     history
+}
+
+/// When the autopilot took copies of partitions from this node last, by the plans that are kept.
+fn left_by(seen: &Observation, node: NodeId) -> BTreeMap<PartitionId, u64> {
+    let mut times = BTreeMap::new();
+    let mut take = |ended_ms: u64, left: &[(PartitionId, NodeId)]| {
+        for (partition, _) in left.iter().filter(|(_, from)| *from == node) {
+            let at = times.entry(*partition).or_default();
+            *at = ended_ms.max(*at);
+        }
+    };
+    for kept in seen.plans.values() {
+        match kept {
+            Kept::Ended(ended) => take(ended.ended_ms, &ended.left),
+            Kept::Open(planned) => {
+                if let Some(state) = &planned.state {
+                    take(state.ended_ms.unwrap_or(seen.wall.0), &left(planned));
+                }
+            }
+            Kept::Unread { .. } => {}
+        }
+    }
+    times
 }
 
 /// Whether somebody began to carry a plan out.

@@ -104,6 +104,8 @@ pub struct Ended {
     pub ended_ms: u64,
     /// The partitions that it gave other lists, and whether copies came somewhere.
     pub touched: Vec<(PartitionId, bool)>,
+    /// The copies that it took from nodes, if the autopilot made it.
+    pub left: Vec<(PartitionId, NodeId)>,
     /// What came of it, if the autopilot made it.
     pub came: Option<Came>,
     /// The node that got its share by it, if the autopilot made it for a new one.
@@ -125,6 +127,7 @@ impl Kept {
                 pace: crate::rebalance::lengths::pace_of(&planned),
                 ended_ms: state.ended_ms.unwrap_or(state.begun_ms),
                 touched: balance::touched(&planned),
+                left: balance::left(&planned),
                 came: state.came_of.map(|outcome| outcome.came),
                 joined: balance::joined(&planned),
                 replaces: matches!(planned.plan.wish, Wish::Replace { .. }),

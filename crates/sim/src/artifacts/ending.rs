@@ -187,7 +187,7 @@ mod tests {
     /// The judge once compared the names of files, so whatever was in them passed.
     #[test]
     fn a_chunk_that_is_not_what_was_built_is_found_at_the_end() {
-        let mut setup = Setup::of_seed(1);
+        let mut setup = Setup::ordinary(1);
         (setup.nodes, setup.replicas, setup.faults, setup.harms) = (3, 3, Vec::new(), 0);
         setup.conditions = Conditions::calm();
         let world = World::new(setup);

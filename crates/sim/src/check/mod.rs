@@ -1,6 +1,6 @@
 //! The judges: pure functions from what happened to what must not have happened.
 //!
-//! [`conditions`] is 4 for writes that have one, [`durable`] (while the run goes on) and [`lost`] (at its end) are invariant 1, [`drained`] is 2 as far as hints go, [`deleted`] and [`expired`] are 3, [`touched`] is 3 and 7 for what changes when a value expires, [`lifetimes`] is 5 for what commands say of that, [`siblings`] is 4, [`values`] is 5, [`moved`] and [`numbers`] are 6, [`reads`] and [`sloppy`] are 7, [`absent`] is 11, and
+//! [`conditions`] is 4 for writes that have one, [`durable`] (while the run goes on) and [`lost`] (at its end) are invariant 1, [`drained`] is 2 as far as hints go, [`deleted`] and [`expired`] are 3, [`touched`] is 3 and 7 for what changes when a value expires, [`lifetimes`] is 5 for what commands say of that, [`siblings`] is 4, [`values`] is 5, [`moved`] and [`numbers`] are 6, [`reads`] and [`sloppy`] are 7, [`returns`] is 9, [`absent`] is 11, [`replaced`] is 12, and
 //! [`plain`] is 1 and 7 for what clients hear that see no versions, [`artifacts`] is 10, of stories and of runs that push some.
 //! Each knows only the history, what the nodes hold at the end, and the promises that this run's settings and faults
 //! leave standing ([`Rules`]).
@@ -22,6 +22,8 @@ pub mod numbers;
 pub(crate) mod owing;
 pub mod plain;
 pub mod reads;
+pub mod replaced;
+pub mod returns;
 pub mod siblings;
 pub mod sloppy;
 pub mod touched;

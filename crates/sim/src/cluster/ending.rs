@@ -13,6 +13,7 @@ impl World {
         let Some(process) = process else { return };
         self.trouble(Trouble::Down, position);
         self.witness.ended(machine.id);
+        self.ended(machine);
         if self.setup.engine == EngineKind::Memory {
             self.trouble(Trouble::Lost, position);
             self.witness.lost(machine.id);

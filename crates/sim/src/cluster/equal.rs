@@ -30,7 +30,7 @@ impl World {
     /// A partition of the store whose replicas' hash trees have different sums, or none yet.
     fn tree_difference(&self, store: &str) -> Option<String> {
         let nodes: Vec<Arc<Node>> =
-            self.machines.iter().filter_map(|machine| machine.life.lock().node.clone()).collect();
+            self.members().filter_map(|machine| machine.life.lock().node.clone()).collect();
         let view = nodes.first()?.replica().view().get();
         let definition = view.store(store)?.definition();
         for partition in view.buckets().partitions() {

@@ -4,10 +4,13 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use coordination::{CoordinationError, CreateMode, Document, DocumentPath, SessionId, Stat, Watch};
 
+use model::plan::PlanState;
+
 use super::*;
 
 /// How long a planted session takes from a decision to its write, as a network does.
 const ON_THE_WAY: Duration = Duration::from_millis(100);
+const DAY_MS: u64 = 24 * 60 * 60 * 1000;
 
 impl World {
     /// Opens a session for a node or a manager.
@@ -18,7 +21,7 @@ impl World {
     /// The session, or what a planted bug makes of it.
     pub(crate) fn planted(&self, session: Arc<dyn CoordinationService>) -> Arc<dyn CoordinationService> {
         match self.setup.plant {
-            Some(plant @ (Plant::VersionsIgnored | Plant::PastHidden)) => {
+            Some(plant @ (Plant::VersionsIgnored | Plant::PastHidden | Plant::EndedLongAgo)) => {
                 let members =
                     self.machines.iter().map(|machine| documents::member_path(machine.id)).collect();
                 let (before, executor) = (self.before.clone(), self.executor.clone());
@@ -55,6 +58,17 @@ impl PlantedSession {
     }
 }
 
+/// Planted: a plan that has ended did so a day ago.
+fn long_ago(path: &DocumentPath, data: &mut Bytes) {
+    if !path.to_string().ends_with("/state") {
+        return;
+    }
+    if let Ok(mut state) = serde_json::from_slice::<PlanState>(data) {
+        state.ended_ms = state.ended_ms.map(|ended| ended.saturating_sub(DAY_MS));
+        *data = serde_json::to_vec(&state).expect("a state can be written").into();
+    }
+}
+
 #[async_trait]
 impl CoordinationService for PlantedSession {
     fn session(&self) -> SessionId {
@@ -83,7 +97,10 @@ impl CoordinationService for PlantedSession {
     }
 
     async fn get(&self, path: &DocumentPath) -> Result<Document, CoordinationError> {
-        let document = self.session.get(path).await?;
+        let mut document = self.session.get(path).await?;
+        if self.plant == Plant::EndedLongAgo {
+            long_ago(path, &mut document.data);
+        }
         if !self.hides(path) {
             return Ok(document);
         }

@@ -97,6 +97,8 @@ struct State {
     tamper: Option<Tamper>,
     /// The same for what arrives.
     late: Option<Tamper>,
+    /// Planted: who stands still is not connected to.
+    refuses_stopped: bool,
     frames: u64,
 }
 
@@ -124,6 +126,7 @@ impl Wires {
             slow: BTreeMap::new(),
             tamper: None,
             late: None,
+            refuses_stopped: false,
             frames: 0,
         };
         Wires { executor, state: Arc::new(Mutex::new(state)), troubles: Troubles::default() }
@@ -231,6 +234,11 @@ impl Wires {
         self.state.lock().tamper = tamper;
     }
 
+    /// Whether nobody can connect to a process that stands still: a planted bug.
+    pub fn refuse_stopped(&self, refuses: bool) {
+        self.state.lock().refuses_stopped = refuses;
+    }
+
     /// Frames delivered so far.
     pub fn frames(&self) -> u64 {
         self.state.lock().frames
@@ -295,6 +303,9 @@ impl Wires {
             let mut state = self.state.lock();
             let listening = state.listeners.get(address)?;
             let (to_host, to_process) = (listening.host, listening.process);
+            if state.refuses_stopped && self.executor.is_paused(to_process) {
+                return None;
+            }
             let number = state.number();
             let is_stream = address.ends_with(&format!(":{STREAM_PORT}"));
             let link = link::LinkState::new([host, to_host], [process, to_process], is_stream);

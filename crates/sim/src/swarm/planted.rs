@@ -13,7 +13,7 @@ use crate::scenario::Scenario;
 impl Setup {
     /// A run in which a planted bug has its chance: the faults that bring it out, and nothing that excuses it.
     pub fn planted(seed: u64, plant: Plant) -> Setup {
-        let mut setup = Setup::of_seed(seed);
+        let mut setup = Setup::ordinary(seed);
         (setup.nodes, setup.replicas, setup.reads, setup.writes, setup.sloppy) = (3, 3, 2, 2, false);
         (setup.monotonic, setup.expiring) = (false, 0);
         (setup.without, setup.storms) = (Vec::new(), 0);
@@ -196,6 +196,7 @@ impl Setup {
                 self.losses = Losses::Nodes(1);
                 (vec![Fault::OlderDisk], 10)
             }
+            Plant::EndedLongAgo | Plant::StoppedRefuse => self.bring_out_piloted(plant),
             _ => self.bring_out_of_artifacts(plant),
         }
     }

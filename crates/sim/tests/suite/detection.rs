@@ -39,7 +39,7 @@ fn play(seed: u64, loss_per_mille: u64, scenario: impl FnOnce(Arc<World>) -> Box
         // A collected deletion leaves nothing behind, which the checker of lost writes does not yet tell from a loss.
         deletes: 0,
         engine: EngineKind::Log(Durability::Always),
-        ..Setup::of_seed(seed)
+        ..Setup::ordinary(seed)
     };
     let world = World::new(setup);
     let (recorder, done) = (Recorder::default(), Arc::new(AtomicBool::new(false)));

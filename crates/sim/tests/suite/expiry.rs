@@ -104,7 +104,7 @@ fn a_clock_that_is_far_ahead_takes_no_value_away_from_the_others() {
 #[test]
 fn runs_in_which_most_values_expire_break_no_promise() {
     for seed in 1..=6 {
-        let setup = Setup { expiring: 900, ..Setup::of_seed(seed) };
+        let setup = Setup { expiring: 900, ..Setup::ordinary(seed) };
         let report = play_run(setup);
         let log = report.log.join("\n");
         assert_eq!(report.violations, Vec::<Violation>::new(), "seed {seed}\n{log}");

@@ -20,7 +20,7 @@ const SEEDS: std::ops::RangeInclusive<u64> = 1..=3;
 
 /// Five nodes that sync every write, three replicas, stand-ins allowed, and clients that never rest for long.
 fn setup(seed: u64) -> Setup {
-    let mut setup = Setup::of_seed(seed);
+    let mut setup = Setup::ordinary(seed);
     (setup.nodes, setup.replicas, setup.reads, setup.writes, setup.sloppy) = (5, 3, 2, 2, true);
     // Fallbacks answer for replicas only where reads may go backwards.
     setup.monotonic = false;

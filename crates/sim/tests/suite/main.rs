@@ -12,6 +12,7 @@ mod fetching;
 mod handoff;
 mod increments;
 mod messages;
+mod piloted;
 mod plants;
 mod reach;
 mod replays;

@@ -16,7 +16,7 @@ use storage::Durability;
 
 /// Three nodes that hold everything, a calm network, and nobody who does harm.
 pub(crate) fn setup(seed: u64) -> Setup {
-    let mut setup = Setup::of_seed(seed);
+    let mut setup = Setup::ordinary(seed);
     (setup.nodes, setup.replicas, setup.reads, setup.writes, setup.sloppy) = (3, 3, 2, 2, false);
     // Fallbacks answer for replicas only where reads may go backwards.
     setup.monotonic = false;

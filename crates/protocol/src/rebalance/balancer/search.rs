@@ -42,6 +42,15 @@ impl History {
         };
         History { now_ms: self.now_ms, copied: later(&self.copied), reordered: later(&self.reordered) }
     }
+
+    /// With copies of these partitions that came somewhere then.
+    pub(crate) fn and_copied(mut self, copied: BTreeMap<PartitionId, u64>) -> History {
+        for (partition, at) in copied {
+            let last = self.copied.entry(partition).or_default();
+            *last = at.max(*last);
+        }
+        self
+    }
 }
 
 /// What was found.
