@@ -59,7 +59,9 @@ pub(crate) async fn doctor(shared: Shared) -> Result<ExitCode, CliError> {
     let waits = seen.as_ref().map(|seen| &seen.waiting[..]).unwrap_or_default();
     let spare = Spare::find(&cluster, &nodes, waits);
     findings.extend(waits.iter().map(|node| starting::waits_to_join(node, &nodes)));
-    let verdict = seen.as_ref().and_then(|seen| seen.balancing.as_ref()?.verdict.as_ref());
+    let balancing = seen.as_ref().and_then(|seen| seen.balancing.as_ref());
+    findings.extend(balancing.into_iter().flat_map(office::stopped));
+    let verdict = balancing.and_then(|balancing| balancing.verdict.as_ref());
     findings.extend(verdict.into_iter().flat_map(starting::replaced_soon));
     // A node that is dead and in no list any more leaves within seconds, where a headmaster is at work: nothing is to do.
     let is_led = seen

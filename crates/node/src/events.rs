@@ -105,6 +105,26 @@ events! {
         seconds: u64,
     } => "no partition moves any more, after {seconds} s: {partitions_in} came to this node, {partitions_out} went, \
 {partitions_back} went back",
+    /// Lists in which this node is were reordered: it gives other answers first, and no replica moved.
+    PlacesTraded "places-traded" {
+        /// How many lists.
+        partitions: u64,
+        /// In how many of them it is the first now.
+        first: u64,
+        /// In how many of them it was the first.
+        first_before: u64,
+    } => "trades places in the lists of {partitions}: it is the first in {first} of them, and was in {first_before}"
+        where partitions counts "partition",
+    /// Partitions that this node holds were cut.
+    PartitionsCut "partitions-cut" {
+        /// How many new ones there are.
+        partitions: u64,
+    } => "partitions were cut: {partitions} more of them are here" where partitions counts "part",
+    /// A member is called gone: a plan gives its places to others.
+    MemberGone "member-gone" {
+        /// Which.
+        member: NodeId,
+    } => "{member} is called gone: others take its places",
     /// An artifact of a read-only store is whole here: it was fetched, verified and opened.
     ArtifactStaged "artifact-staged" {
         /// Its store.

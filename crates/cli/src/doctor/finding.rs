@@ -104,6 +104,10 @@ codes! {
         "No headmaster runs: no plan or order is carried out, while nodes serve requests.";
     HeadmasterSilent "headmaster-silent" Bad
         "The process that holds the office of headmaster stands still: plans and orders wait for it.";
+    BalanceStopped "balance-stopped" Bad
+        "The autopilot turned itself to *observe*: three plans in a row came out no better than before.";
+    BalanceUnread "balance-unread" Bad
+        "The policy of the autopilot cannot be read: the last one that could is in force.";
     LeftoversHeld "leftovers-held" Note
         "The node holds records of partitions that other nodes hold now.";
     RecordsDamaged "records-damaged" Bad

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use model::order::Office;
+use model::balance::Turned;
+use model::order::{Balancing, Office};
 
 use super::finding::{Code, Finding};
 use crate::output::program;
@@ -35,6 +36,30 @@ fn is_vacant(office: &Office) -> bool {
 /// What is wrong with the office; of several things the one that explains the others.
 pub(super) fn found(seen: &Office) -> Option<Finding> {
     missing(seen).or_else(|| silent(seen)).or_else(|| unanswered(seen))
+}
+
+/// That the autopilot does not act any more, or goes by a policy that is not the one that is kept.
+pub(super) fn stopped(balancing: &Balancing) -> impl Iterator<Item = Finding> {
+    let stopped = balancing.policy.as_ref().filter(|policy| matches!(policy.because, Turned::Misjudged { .. }));
+    let stopped = stopped.map(|policy| {
+        finding(
+            Code::BalanceStopped,
+            crate::words::policy(policy),
+            format!("{} balance why; then `tontine balance on`, or `tontine balance off`", program()),
+        )
+    });
+    let unread = balancing.verdict.as_ref().and_then(|verdict| verdict.policy_unread.as_ref());
+    let unread = unread.map(|reason| {
+        finding(
+            Code::BalanceUnread,
+            format!("the policy of the autopilot cannot be read, and the last one that could is in force: {reason}"),
+            format!(
+                "write it anew: {} balance set NAME=VALUE",
+                program()
+            ),
+        )
+    });
+    stopped.into_iter().chain(unread)
 }
 
 /// That no headmaster runs.
@@ -165,5 +190,31 @@ mod tests {
         assert_eq!(found(&late).unwrap().code, Code::OrderWaiting);
         late.order = None;
         assert!(found(&late).is_none());
+    }
+
+    #[test]
+    fn an_autopilot_that_stopped_itself_or_lost_its_policy_is_found() {
+        use model::balance::{Mode, Policy, Says, Verdict};
+        let codes = |balancing: &Balancing| stopped(balancing).map(|finding| finding.code).collect::<Vec<_>>();
+        let because = Turned::Misjudged { plans: vec![4, 5, 7] };
+        let policy = Policy { because, ..Policy::unknown() };
+        let mut balancing = Balancing { policy: Some(policy), verdict: None };
+        assert_eq!(codes(&balancing), [Code::BalanceStopped]);
+        let what = stopped(&balancing).next().unwrap().what;
+        assert!(what.contains("plans 4, 5, 7 came out worse"), "{what}");
+        let verdict = Verdict {
+            at_ms: 0,
+            mode: Mode::Observe,
+            policy_unread: Some("aim from 101 to 999, not 7".to_owned()),
+            says: Says::Off,
+            mean: 0,
+            thought_of: 0,
+            seen: Vec::new(),
+            lost: Vec::new(),
+            away: Vec::new(),
+        };
+        balancing = Balancing { policy: None, verdict: Some(verdict) };
+        assert_eq!(codes(&balancing), [Code::BalanceUnread]);
+        assert!(codes(&Balancing { policy: Some(Policy::unknown()), verdict: None }).is_empty());
     }
 }

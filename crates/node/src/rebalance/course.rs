@@ -1,5 +1,5 @@
-//! What a node tells of moves: when the first partition that it takes in or gives away sets out, and when all have
-//! arrived.
+//! What a node tells of the ring: when the first partition that it takes in or gives away sets out, and when all have
+//! arrived; that lists were reordered, partitions cut, and a member called gone.
 //!
 //! A plan publishes dozens of documents, and each is a step of some partitions. Who reads events wants to know that
 //! partitions move, not each step. **Never** decide anything by what is remembered here: it is forgotten at each start.
@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use model::{Cluster, Generation, NodeId, PartitionId, Store};
+use model::{Cluster, Generation, Node, NodeId, PartitionId, Store};
 use protocol::rebalance::entering::{Part, Way};
 use runtime::Moment;
 
@@ -32,13 +32,10 @@ struct Ended {
 impl Course {
     /// The node goes by this document: what there is to tell of that.
     pub(crate) fn follow(&mut self, cluster: &Arc<Cluster>, node: NodeId, now: Moment) -> Vec<Event> {
-        let adopted = match self.cluster.replace(cluster.clone()) {
-            Some(before) if says_more(&before, cluster) => {
-                Some(Event::GenerationAdopted { generation: cluster.generation.0 })
-            }
-            _ => None,
-        };
-        adopted.into_iter().chain(self.moved(cluster, node, now)).collect()
+        let before = self.cluster.replace(cluster.clone());
+        let mut events = before.map_or_else(Vec::new, |before| changed(&before, cluster, node));
+        events.extend(self.moved(cluster, node, now));
+        events
     }
 
     fn moved(&mut self, cluster: &Cluster, node: NodeId, now: Moment) -> Option<Event> {
@@ -78,6 +75,38 @@ impl Course {
             _ => None,
         }
     }
+}
+
+/// What a newer document says, but for moves.
+fn changed(before: &Cluster, after: &Cluster, node: NodeId) -> Vec<Event> {
+    let adopted = Event::GenerationAdopted { generation: after.generation.0 };
+    let adopted = says_more(before, after).then_some(adopted);
+    let was_gone = |member: &Node| before.node(member.id).is_some_and(|before| before.gone);
+    let gone = after.nodes.iter().filter(|member| member.gone && !was_gone(member));
+    let gone = gone.map(|member| Event::MemberGone { member: member.id });
+    let partitions = after.ring.partitions().iter();
+    let cut = partitions.filter(|of| before.ring.get(of.id).is_none() && of.nodes.contains(&node)).count() as u64;
+    let cut = (cut > 0).then_some(Event::PartitionsCut { partitions: cut });
+    adopted.into_iter().chain(gone).chain(cut).chain(traded(before, after, node)).collect()
+}
+
+/// That this node has other places in lists of the same nodes.
+fn traded(before: &Cluster, after: &Cluster, node: NodeId) -> Option<Event> {
+    let (mut partitions, mut first, mut first_before) = (0, 0, 0);
+    for now in after.ring.partitions() {
+        let Some(old) = before.ring.get(now.id) else { continue };
+        let place = |nodes: &[NodeId]| nodes.iter().position(|at| *at == node);
+        let is_settled = old.coming.is_none() && now.coming.is_none();
+        let has_same_nodes =
+            old.nodes.len() == now.nodes.len() && old.nodes.iter().all(|at| now.nodes.contains(at));
+        if !is_settled || !has_same_nodes || place(&old.nodes) == place(&now.nodes) {
+            continue;
+        }
+        partitions += 1;
+        first += u64::from(place(&now.nodes) == Some(0));
+        first_before += u64::from(place(&old.nodes) == Some(0));
+    }
+    (partitions > 0).then_some(Event::PlacesTraded { partitions, first, first_before })
 }
 
 /// Whether a newer document says more than that partitions, or a store, take steps: nodes, settings or bounds.
@@ -176,6 +205,33 @@ mod tests {
                 assert_eq!(course.follow(&ends, node, after(3)), [ended]);
             }
         }
+    }
+
+    #[test]
+    fn a_reordering_a_cut_and_a_member_that_is_gone_are_told() {
+        let before = cluster();
+        let (id, start) = (before.ring.partitions()[0].id, before.ring.partitions()[0].start);
+        let mut reordered = before.ring.partitions().to_vec();
+        reordered[0].nodes.swap(0, 1);
+        let with = |ring| Arc::new(Cluster { ring: Ring::new(ring).unwrap(), ..before.clone() });
+        let reordered = with(reordered);
+        let events = |node, after: &Cluster| changed(&before, after, NodeId(node));
+        let traded = |first, first_before| Event::PlacesTraded { partitions: 1, first, first_before };
+        assert_eq!(events(1, &reordered), [traded(0, 1)]);
+        assert_eq!(events(2, &reordered), [traded(1, 0)]);
+        assert_eq!(events(3, &reordered), [], "it has the place that it had");
+
+        let mut cut = before.ring.partitions().to_vec();
+        let new = cut.iter().map(|partition| partition.id.0).max().unwrap() + 1;
+        let half = model::Partition { id: PartitionId(new), start: start + (1 << 40), ..cut[0].clone() };
+        cut.insert(1, half);
+        let told = events(1, &with(cut));
+        assert!(told.contains(&Event::PartitionsCut { partitions: 1 }), "{told:?} of {id:?}");
+
+        let mut gone = before.clone();
+        gone.nodes[2].gone = true;
+        assert!(events(1, &gone).contains(&Event::MemberGone { member: NodeId(3) }));
+        assert!(!changed(&gone, &gone, NodeId(1)).contains(&Event::MemberGone { member: NodeId(3) }));
     }
 
     #[test]
