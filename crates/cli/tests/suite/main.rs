@@ -7,6 +7,7 @@
 
 mod absence;
 mod artifact;
+mod autopilot;
 mod balance;
 mod cluster;
 mod detection;
@@ -16,6 +17,7 @@ mod handoff;
 mod keys;
 mod lifecycle;
 mod load;
+mod locks;
 mod logs;
 mod machines;
 mod migrate;

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use model::balance::{Came, Implausible, Mode, Policy, PolicyChange, Says};
+use model::balance::{Came, Implausible, Mode, Policy, PolicyChange, Says, Turned};
 use model::order::{Done, Order};
 use model::plan::{Consent, Phase, Wish};
 use model::{Cluster, NodeId, PartitionId};
@@ -117,6 +117,47 @@ fn what_came_of_an_act_is_known_by_a_minute_of_load_that_no_other_act_has_change
     assert!(came.iter().all(Option::is_some), "{came:?}");
     assert_eq!(came.last(), Some(&Some(Came::AsPredicted)), "{came:?}");
     assert_eq!(stage.policy.mode, Mode::On);
+}
+
+/// Node 1 is busier than the mean by so many permille, whatever it heads, after each of the plans: 50% of all is used.
+fn against_all_odds(stage: &Stage, node: NodeId, over_mean: &[u32]) -> Option<LoadReport> {
+    let plans = stage.plans.iter().filter(|(_, state)| state.is_some()).count();
+    let largest = 0.5 * f64::from(*over_mean.get(plans).or(over_mean.last())?) / 1000.0;
+    let used = if node == NodeId(1) { largest } else { (1.5 - largest) / 2.0 };
+    let headed = stage.cluster.ring.partitions().iter().filter(|one| one.reading()[0] == node).count();
+    Some(load(stage, node, |_| used * 1e4 / headed as f64, 0.0))
+}
+
+fn outcomes(stage: &Stage) -> Vec<Option<Came>> {
+    stage.plans.iter().map(|(_, state)| state.as_ref()?.came_of.map(|outcome| outcome.came)).collect()
+}
+
+#[test]
+fn three_outcomes_in_a_row_that_are_worse_than_before_end_acting_and_it_says_by_which_plans() {
+    let mut stage = lopsided();
+    stage.loads = |stage, node| against_all_odds(stage, node, &[1160, 1267, 1374, 1481]);
+    let told = seconds(&mut stage, 1500);
+    assert_eq!(outcomes(&stage), [Some(Came::Worse); 3], "{told}");
+    assert_eq!(told.matches("policy observe").count(), 1, "{told}");
+    assert_eq!(stage.policy.mode, Mode::Observe);
+    assert_eq!(stage.policy.because, Turned::Misjudged { plans: vec![3, 2, 1] });
+    // From then on it says what it would do, and does it again only by order.
+    assert_eq!(seconds(&mut stage, 900), "");
+    assert!(matches!(says(&stage), Says::Would { .. }), "{:?}", says(&stage));
+    stage.order(Order::Balance { change: PolicyChange::Mode { mode: Mode::On } });
+    let told = seconds(&mut stage, 120);
+    assert!(told.contains("create plan 4") && !told.contains("policy observe"), "{told}");
+}
+
+#[test]
+fn two_outcomes_that_are_worse_and_one_as_predicted_do_not_end_acting() {
+    let mut stage = lopsided();
+    stage.loads = |stage, node| against_all_odds(stage, node, &[1160, 1267, 1374, 1160, 1267, 1100]);
+    let told = seconds(&mut stage, 3000);
+    let worse = Some(Came::Worse);
+    let expected = [worse, worse, Some(Came::AsPredicted), worse, Some(Came::AsPredicted)];
+    assert_eq!(outcomes(&stage), expected, "{told}");
+    assert_eq!((stage.policy.mode, &stage.policy.because), (Mode::On, &Turned::Founded));
 }
 
 #[test]

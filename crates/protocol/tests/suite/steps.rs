@@ -214,6 +214,32 @@ fn a_move_that_cannot_begin_changes_nothing() {
     assert_eq!(reordered.ring.get(MOVED).unwrap().nodes, ids([3, 1, 2, 4]));
 }
 
+/// Another node judges conditions then, at once: clients that do not hear of it go on at the one before.
+#[test]
+fn a_reordering_of_replicas_raises_since_of_its_partition_and_one_of_fallbacks_alone_does_not() {
+    let settled = Cluster { generation: Generation(7), ..cluster(3, 2, 2) };
+    let other = PartitionId(1);
+    let since = |cluster: &Cluster, id| {
+        let partition = cluster.ring.get(id).unwrap();
+        (partition.since, cluster.accepted_since(&cluster.stores[0], partition))
+    };
+    for list in [[2, 1, 3], [1, 3, 2]] {
+        let reordered = steps::begin(&settled, &[(MOVED, ids(list))]).unwrap();
+        assert_eq!((reordered.generation, reordered.ring.is_settled()), (Generation(8), true));
+        // What was formed before is refused, by all that have adopted this.
+        assert_eq!(since(&reordered, MOVED), (Generation(8), Generation(8)), "{list:?}");
+        assert_eq!(since(&reordered, other), (Generation(0), Generation(1)), "{list:?}");
+        // And so on, each time anew.
+        let again = steps::begin(&reordered, &[(MOVED, ids([1, 2, 3]))]).unwrap();
+        assert_eq!(since(&again, MOVED).0, Generation(9), "{list:?}");
+    }
+    for list in [vec![1, 2, 3, 4], vec![1, 2, 3]] {
+        let list: Vec<NodeId> = list.into_iter().map(NodeId).collect();
+        let others = steps::begin(&settled, &[(MOVED, list)]).unwrap();
+        assert_eq!(since(&others, MOVED), (Generation(0), Generation(1)), "nobody is refused");
+    }
+}
+
 #[test]
 fn as_many_moves_begin_as_the_document_has_room_for() {
     let settled = cluster(3, 2, 2);

@@ -11,6 +11,7 @@ mod expiry;
 mod fetching;
 mod handoff;
 mod increments;
+mod locks;
 mod messages;
 mod piloted;
 mod plants;
