@@ -80,7 +80,7 @@ async fn change(shared: &Shared, change: PolicyChange) -> Result<ExitCode, CliEr
     let order = Order::Balance { change };
     match orders::order(&client, &order).await? {
         Answer::Done { done, plan, .. } => {
-            print(shared.output, &json!({ "done": done }), || match &order {
+            print(shared.format(), &json!({ "done": done }), || match &order {
                 Order::Balance { change: PolicyChange::Veto { node } } => words::vetoed(*node),
                 _ => words::done(&done, plan),
             });
@@ -95,7 +95,7 @@ pub(crate) async fn why(shared: &Shared, arguments: WhyArguments) -> Result<Exit
     let client = shared.client().await?;
     if let Some(Subject::Plan(number)) = arguments.subject {
         let planned = find_plan(&client, number).await?;
-        print(shared.output, &plan_json(&planned), || plan_text(&planned));
+        print(shared.format(), &plan_json(&planned), || plan_text(&planned));
         return Ok(ExitCode::SUCCESS);
     }
     let (_, office) = client.office().await?;
@@ -129,7 +129,7 @@ pub(crate) async fn why(shared: &Shared, arguments: WhyArguments) -> Result<Exit
     if let Some((_, hottest)) = &hottest {
         document["hottest"] = hottest.json();
     }
-    print(shared.output, &document, || {
+    print(shared.format(), &document, || {
         let mut text = standing(&policy, &balancing);
         if let Some(subject) = arguments.subject {
             text.push_str(&about(&cluster, subject, &plans));

@@ -76,7 +76,7 @@ pub(super) fn run(shared: &Shared, arguments: &ReplayArguments) -> Result<ExitCo
         "events": replay.events,
         "summary": replay.summary,
     });
-    print(shared.output, &document, || text(&cluster, arguments.policy, &settings, &replay));
+    print(shared.format(), &document, || text(&cluster, arguments.policy, &settings, &replay));
     Ok(ExitCode::SUCCESS)
 }
 

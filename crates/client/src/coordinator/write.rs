@@ -41,7 +41,8 @@ struct WriteJob {
 }
 
 impl Coordinator {
-    /// Brings a stamped write, as the key's whole state, to its quorum.
+    /// Brings a stamped write, as the key's whole state, to its quorum; also tells under which generation that was found: a
+    /// later one than at first where a replica knew a newer document.
     ///
     /// # Errors
     /// `InsufficientReplicas` (or what all nodes said) when no node has it or will; `Indeterminate` when some may.
@@ -52,16 +53,17 @@ impl Coordinator {
         set: VersionSet,
         own: OwnWrite,
         options: &RequestOptions,
-    ) -> Result<Acked, Failure> {
+    ) -> Result<(Acked, Generation), Failure> {
         let deadline = self.deadline(options);
         let possible = matches!(own, OwnWrite::Hint(_));
-        let mut own = Some(own);
+        let (mut own, mut under) = (Some(own), scope.cluster.generation);
         let start = |scope: Scope, possible| {
+            under = scope.cluster.generation;
             let job = WriteJob { key: key.clone(), set: set.clone(), end: None };
             self.start_write(scope, job, own.take(), possible, options, deadline)
         };
         let outcome = self.drive_one(scope, possible, start, |job| job.end.take()).await?;
-        outcome_to_answer(outcome)
+        Ok((outcome_to_answer(outcome)?, under))
     }
 
     fn start_write(

@@ -11,7 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::join;
 use futures_util::{StreamExt, stream};
-use model::{Moment, Resolver, Store, VersionSet, WallMillis};
+use model::{Generation, Moment, Resolver, Store, VersionSet, WallMillis};
 use wire::error::ErrorCode;
 use wire::messages::{Condition, Failure, RequestOptions, Written};
 
@@ -53,7 +53,8 @@ impl Front {
         }
     }
 
-    /// Writes a key if its condition holds for what R replicas hold, or was judged by the node that passed it on.
+    /// Writes a key if its condition holds for what R replicas hold, or was judged by the node that passed it on, under a
+    /// document of the generation that `formed` is, or a later one.
     ///
     /// # Errors
     /// `ConditionFailed` or `Obsolete` when it does not hold; `InsufficientReplicas` when too few replicas say so.
@@ -63,10 +64,12 @@ impl Front {
         key: Bytes,
         order: WriteOrder,
         options: &RequestOptions,
-        entry: Entry,
+        (entry, formed): (Entry, Generation),
     ) -> Result<Written, Failure> {
         match is_judged(&order, entry) {
-            true => self.write(store, key, order, options, entry).await,
+            true if order.condition == Condition::None => self.write(store, key, order, options, entry).await,
+            // Another node may be the one that judges by now.
+            true => self.write_judged(store, (key, order), options, (entry, Some(formed))).await,
             false => self.judge_and_write(store, key, order, options, self.clock().now()).await,
         }
     }

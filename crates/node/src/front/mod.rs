@@ -298,26 +298,31 @@ impl Front {
         let left = waited.then(|| self.coordinator.what_is_left(options, began));
         let options = left.as_ref().unwrap_or(options);
         let durable = into_future(store.durable(commit));
-        let acked =
+        let (acked, under) =
             self.coordinator.write(&scope, key.clone(), set, OwnWrite::Replica(durable), options).await?;
         if is_judged {
-            self.check_first(view, store, key)?;
+            self.check_first(view, store, key, under)?;
         }
         Ok(Written { dot, acks: acked.acks, sloppy: acked.sloppy, context })
     }
 
-    /// Whether this node is still the one that judges conditions for a key, when a write has found its quorum: otherwise
-    /// another one may have judged meanwhile without having heard of it, and some of the quorum may be later than that.
-    fn check_first(&self, view: &View, store: &LocalStore, key: &[u8]) -> Result<(), Failure> {
-        let now = self.replica.view().get();
-        if now.cluster().generation == view.cluster().generation {
+    /// Whether this node judged conditions for a key all the time until a write has found its quorum: otherwise another one
+    /// may have judged meanwhile without having heard of it, and some of the quorum may be later than that. That it is the
+    /// first again says nothing, so it goes by `since`: a partition's list may have changed twice. And the quorum may have
+    /// been found `under` a document that this node does not go by yet.
+    fn check_first(
+        &self,
+        view: &View,
+        store: &LocalStore,
+        key: &[u8],
+        under: Generation,
+    ) -> Result<(), Failure> {
+        let (now, stamped) = (self.replica.view().get(), view.cluster().generation);
+        let since = || now.accepted_since(store, now.partition(key).0.partition);
+        if under <= stamped && (now.cluster().generation == stamped || since() <= stamped) {
             return Ok(());
         }
-        let first = |view: &View| view.route(store, key).preference.replicas().first().copied();
-        if first(&now) == first(view) {
-            return Ok(());
-        }
-        let detail = "another node became first replica of the key while the write was on its way";
+        let detail = "the replicas of the key changed, or their order, while the write was on its way";
         Err(Failure::new(ErrorCode::Indeterminate, detail))
     }
 
@@ -395,7 +400,7 @@ impl Front {
         };
         let durable = into_future(hints.durable(commit));
         let own = OwnWrite::Hint(durable);
-        let acked = self.coordinator.write(&scope, key.clone(), set, own, options).await?;
+        let (acked, _) = self.coordinator.write(&scope, key.clone(), set, own, options).await?;
         Ok(Written { dot, acks: acked.acks, sloppy: acked.sloppy, context })
     }
 

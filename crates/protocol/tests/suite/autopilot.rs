@@ -150,12 +150,12 @@ fn three_outcomes_in_a_row_that_are_worse_than_before_end_acting_and_it_says_by_
 }
 
 #[test]
-fn two_outcomes_that_are_worse_and_one_as_predicted_do_not_end_acting() {
+fn two_outcomes_that_are_worse_and_one_that_is_not_do_not_end_acting() {
     let mut stage = lopsided();
     stage.loads = |stage, node| against_all_odds(stage, node, &[1160, 1267, 1374, 1160, 1267, 1100]);
     let told = seconds(&mut stage, 3000);
     let worse = Some(Came::Worse);
-    let expected = [worse, worse, Some(Came::AsPredicted), worse, Some(Came::AsPredicted)];
+    let expected = [worse, worse, Some(Came::Less), worse, Some(Came::AsPredicted)];
     assert_eq!(outcomes(&stage), expected, "{told}");
     assert_eq!((stage.policy.mode, &stage.policy.because), (Mode::On, &Turned::Founded));
 }

@@ -546,14 +546,16 @@ async fn coordinate(front: &Front, request: Request, entry: Entry) -> Result<Res
         }
         Request::Put(put) => {
             check_key(&put.key)?;
-            let Put { store, options, key, context, expires, condition, value, .. } = put;
+            let Put { store, generation, options, key, context, expires, condition, value } = put;
             let order = WriteOrder { context, condition, expires, value: Value::Present(value) };
+            let entry = (entry, generation);
             Ok(Response::Written(front.write_if(&store, key, order, &options, entry).await?))
         }
         Request::Delete(delete) => {
             check_key(&delete.key)?;
-            let Delete { store, options, key, context, condition, .. } = delete;
+            let Delete { store, generation, options, key, context, condition } = delete;
             let order = WriteOrder { context, condition, expires: None, value: Value::Tombstone };
+            let entry = (entry, generation);
             Ok(Response::Written(front.write_if(&store, key, order, &options, entry).await?))
         }
         Request::MultiGet(get) => {
