@@ -226,7 +226,8 @@ impl ScenarioReport {
         let runs = || self.runs.iter().chain(&self.compared_runs);
         let unknown: u64 = runs().flat_map(|run| run.outcomes.indeterminate.values()).sum();
         let known = |run: &RunReport| Outcomes { indeterminate: BTreeMap::new(), ..run.outcomes.clone() };
-        unknown <= self.unknown_outcomes_max && runs().all(|run| known(run).clean())
+        let none_failed = self.figures.get("requests_failed").is_none_or(|failed| *failed == 0.0);
+        none_failed && unknown <= self.unknown_outcomes_max && runs().all(|run| known(run).clean())
     }
 
     /// Keeps the pairs behind a comparison.

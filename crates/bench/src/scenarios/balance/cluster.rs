@@ -148,7 +148,7 @@ impl Capped {
 
     fn bound_one(&self, node: NodeId, pid: u32, cap: f64) -> Result<(), ScenarioError> {
         let mut groups = self.groups.lock();
-        let group = Group::make(groups.len() + 1, cap)?;
+        let group = Group::make(cap)?;
         let added = group.add(pid);
         // Kept in any case, so that it goes after the process.
         groups.push(group);

@@ -7,6 +7,8 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use model::Generation;
+
 use crate::generators::{Rng, Zipfian};
 
 /// Draws that are made at the beginning and used again and again: drawing costs more than asking.
@@ -17,10 +19,28 @@ const THETA: f64 = 0.99;
 /// Where keys are asked for.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Routes {
-    /// Redis addresses of nodes.
+    /// Addresses of nodes: of their Redis ports if batches go to all in turn, and native ones otherwise.
     pub(super) addresses: Vec<String>,
-    /// For each key, by its number, the position of its node's address; `None` sends batches to all nodes in turn.
-    pub(super) owners: Option<Vec<u16>>,
+    /// Where each key lies; `None` sends batches to all nodes in turn.
+    pub(super) owned: Option<Owned>,
+}
+
+/// Which node is asked for which key.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Owned {
+    /// The document that says so.
+    pub(super) generation: Generation,
+    /// For each key, by its number, the position of its partition in the ring.
+    pub(super) partitions: Vec<u16>,
+    /// For each partition the position of its node's address, and since when requests for it are answered.
+    pub(super) owners: Vec<(u16, Generation)>,
+}
+
+impl Owned {
+    /// The position of the address of a key's node, and since when.
+    pub(super) fn of(&self, key: u32) -> (u16, Generation) {
+        self.owners[usize::from(self.partitions[key as usize])]
+    }
 }
 
 /// One key to ask for.
@@ -63,23 +83,23 @@ impl Draws {
         self.routes = routes;
     }
 
-    /// Fills the next batch, and says to which address it goes.
-    pub(super) fn next(&mut self, depth: usize, batch: &mut Vec<Draw>) -> usize {
+    /// Fills the next batch, and says to which address it goes, and by which routes.
+    pub(super) fn next(&mut self, depth: usize, batch: &mut Vec<Draw>) -> (usize, Arc<Routes>) {
         batch.clear();
         let routes = Arc::clone(&self.routes);
-        let Some(owners) = &routes.owners else {
+        let Some(owned) = &routes.owned else {
             self.turn = (self.turn + 1) % routes.addresses.len();
             batch.extend((0..depth).map(|_| self.draw()));
-            return self.turn;
+            return (self.turn, routes);
         };
         loop {
             let draw = self.draw();
-            let owner = usize::from(owners[draw.key as usize]);
+            let owner = usize::from(owned.of(draw.key).0);
             let waiting = &mut self.waiting[owner];
             waiting.push_back(draw);
             if waiting.len() >= depth {
                 batch.extend(waiting.drain(..depth));
-                return owner;
+                return (owner, routes);
             }
         }
     }
@@ -95,7 +115,12 @@ mod tests {
     use super::*;
 
     fn routes(owners: Option<Vec<u16>>) -> Arc<Routes> {
-        Arc::new(Routes { addresses: vec!["a".to_owned(), "b".to_owned()], owners })
+        let owned = owners.map(|owners| Owned {
+            generation: Generation(1),
+            partitions: (0..4).collect(),
+            owners: owners.into_iter().map(|owner| (owner, Generation(1))).collect(),
+        });
+        Arc::new(Routes { addresses: vec!["a".to_owned(), "b".to_owned()], owned })
     }
 
     #[test]
@@ -105,20 +130,20 @@ mod tests {
         let mut batch = Vec::new();
         let mut batches = [0u32; 2];
         for _ in 0..4_000 {
-            let to = draws.next(8, &mut batch);
+            let to = draws.next(8, &mut batch).0;
             assert!(batch.len() == 8 && batch.iter().all(|draw| (draw.key == 2) == (to == 1)));
             batches[to] += 1;
         }
         assert!((900..1_100).contains(&batches[1]), "{batches:?}");
         draws.route(routes(Some(vec![1; 4])));
-        assert_eq!(draws.next(8, &mut batch), 1);
+        assert_eq!(draws.next(8, &mut batch).0, 1);
     }
 
     #[test]
     fn without_owners_all_nodes_have_their_turn() {
         let mut draws = Draws::new(100, true, 0.05, routes(None));
         let mut batch = Vec::new();
-        let turns: Vec<usize> = (0..4).map(|_| draws.next(3, &mut batch)).collect();
+        let turns: Vec<usize> = (0..4).map(|_| draws.next(3, &mut batch).0).collect();
         assert_eq!(turns, [1, 0, 1, 0]);
         let first = (0..1_000).filter(|_| {
             draws.next(1, &mut batch);

@@ -12,6 +12,7 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -23,6 +24,8 @@ const PREFIX: &str = "tontine-bench-";
 const PERIOD_US: u64 = 5_000;
 /// The least quota that the kernel takes.
 const QUOTA_US_MIN: u64 = 1_000;
+/// Groups that this process has made.
+static MADE: AtomicUsize = AtomicUsize::new(1);
 /// How long a group may keep a process that has just ended.
 const EMPTY_TIME_MAX: Duration = Duration::from_secs(5);
 
@@ -110,20 +113,17 @@ impl Group {
     ///
     /// # Errors
     /// When the machine has no such groups, or refuses one.
-    pub(super) fn make(number: usize, processors: f64) -> Result<Group, GroupError> {
+    pub(super) fn make(processors: f64) -> Result<Group, GroupError> {
         let version = Version::of(|path| fs::read_to_string(path).ok()).ok_or(GroupError::Unavailable)?;
         let parent = version.directory();
         sweep(&parent);
         if version == Version::Second {
             write(&parent.join("cgroup.subtree_control"), "+cpu")?;
         }
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
         let directory = parent.join(format!("{PREFIX}{}-{number}", std::process::id()));
-        match fs::create_dir(&directory) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                return Err(GroupError::Refused { path: directory.display().to_string(), source: error });
-            }
-            _ => {}
-        }
+        fs::create_dir(&directory)
+            .map_err(|source| GroupError::Refused { path: directory.display().to_string(), source })?;
         let group = Group { directory };
         for (file, text) in version.files(Bound::of(processors)) {
             write(&group.directory.join(file), &text)?;

@@ -17,8 +17,12 @@ const LOOK_S: f64 = 5.0;
 /// Seconds after a move before the next look: what is seen shall be later than the move.
 const SETTLE_S: f64 = 10.0;
 
-/// Before the load: who may move something later looks already.
-pub(super) fn prepare(operator: &Operator, moves: Moves) -> Result<(), ScenarioError> {
+/// Before the load: who may move something later looks already, by these settings.
+pub(super) fn prepare(operator: &Operator, moves: Moves, settings: &[String]) -> Result<(), ScenarioError> {
+    if !settings.is_empty() {
+        let settings = settings.iter().map(String::as_str);
+        operator.run(&["balance", "set"].into_iter().chain(settings).collect::<Vec<_>>())?;
+    }
     match moves {
         Moves::Even => {
             operator.run(&["balance", "observe"])?;

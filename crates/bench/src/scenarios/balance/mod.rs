@@ -8,7 +8,8 @@
 //!   one run:  loaded ── bounded ── undisturbed (nothing may move) ── may move ── … ── the last 30 s: what came of it
 //! ```
 //!
-//! The load is a closed loop over keys that are all alike: a node that is full holds up everything.
+//! The load is a closed loop over keys that are all alike: a node that is full holds up everything. Clients ask the node
+//! that holds a key, as native ones do, and three replicas through the Redis ports of all nodes in turn.
 //! **Never** believe a throughput here without the generator's idle time beside it.
 
 mod cluster;
@@ -46,8 +47,8 @@ pub use self::groups::GroupError;
 
 /// The share of writes, as in the thesis.
 const WRITES: f64 = 0.05;
-/// Seconds under load before anything is measured.
-const WARM_UP: Duration = Duration::from_secs(3);
+/// How long there is load before anything is measured. A process that has just been loaded is slow at first.
+const WARM_UP: Duration = Duration::from_secs(10);
 /// How long the autopilot looks before it can decide, where it shall be ready when the load comes.
 const GATHERS: Duration = Duration::from_secs(45);
 /// Requests per second for three replicas unless told otherwise: the first node does most of them, and shall not be full.
@@ -133,7 +134,7 @@ pub struct BalanceScenario {
     #[arg(long, default_value_t = 240, value_parser = clap::value_parser!(u64).range(30..=7200), value_name = "SECONDS")]
     pub within: u64,
     /// Seconds for which each node is measured alone; 0 measures none.
-    #[arg(long, default_value_t = 15, value_name = "SECONDS")]
+    #[arg(long, default_value_t = 20, value_name = "SECONDS")]
     pub alone: u64,
     /// Records; 2000 for three replicas, and 200000 otherwise.
     #[arg(long)]
@@ -145,8 +146,11 @@ pub struct BalanceScenario {
     #[arg(long, default_value_t = 96)]
     pub connections: usize,
     /// Requests of a batch.
-    #[arg(long, default_value_t = 8)]
+    #[arg(long, default_value_t = 32)]
     pub depth: usize,
+    /// A setting of the autopilot, before the load comes; repeat it for each.
+    #[arg(long = "set", value_name = "NAME=VALUE")]
+    pub settings: Vec<String>,
     /// Requests per second for three replicas.
     #[arg(long, default_value_t = RATE_UNEQUAL)]
     pub rate: f64,
@@ -268,6 +272,36 @@ impl BalanceScenario {
         Ok(Alone { row, throughput })
     }
 
+    /// What each carries that is a cluster of its own, all at the same time: so they share the machine as they do together.
+    /// Each has as many records as it should have beside the others.
+    fn alone_at_once(&self, caps: &[f64], interrupt: &Interrupt) -> Result<Vec<f64>, ScenarioError> {
+        self.say("each node alone, all at once");
+        let shape = Shape { nodes: 1, partitions: self.partitions(), consistency: "1,1,1", headmaster: true };
+        let mut clusters = Vec::new();
+        for &cap in caps {
+            let capped = Capped::start(&self.tontine, shape, interrupt)?;
+            let records = (self.records() as f64 * cap / caps.iter().sum::<f64>()) as u64;
+            let keys = capped.load(records, self.value_length, true)?;
+            capped.operator.run(&["balance", "observe"])?;
+            capped.bound(&[cap])?;
+            let cluster = ask(&capped.addresses, async |client| Ok(client.cluster()))?;
+            let routes = Atlas::new(&keys, false).routes(&cluster);
+            clusters.push((capped, self.load_of(keys), routes));
+        }
+        let start = |(capped, load, routes)| {
+            let generator = Generator::start(load, routes).map_err(system)?;
+            Ok((capped, generator))
+        };
+        let running =
+            clusters.into_iter().map(start).collect::<Result<Vec<(Capped, Generator)>, ScenarioError>>()?;
+        rest(WARM_UP, interrupt)?;
+        let count = || running.iter().map(|(_, generator)| generator.counts().0).collect::<Vec<_>>();
+        let (before, began) = (count(), Instant::now());
+        rest(Duration::from_secs(self.alone), interrupt)?;
+        let (after, took) = (count(), began.elapsed().as_secs_f64());
+        Ok(before.into_iter().zip(after).map(|(before, after)| (after - before) as f64 / took).collect())
+    }
+
     /// Two nodes, or a third one that joins them.
     fn moving(&self, interrupt: &Interrupt) -> Result<ScenarioReport, ScenarioError> {
         let (name, nodes) = if self.is_third() { ("balance third", 3) } else { ("balance two", 2) };
@@ -280,10 +314,7 @@ impl BalanceScenario {
         );
         let mut report = ScenarioReport::new(name, &question);
         let caps: Vec<f64> = self.caps().into_iter().take(nodes).collect();
-        let mut alone = Vec::new();
-        for &cap in caps.iter().filter(|_| self.alone > 0) {
-            alone.push(self.alone(cap, true, self.alone, interrupt)?.throughput);
-        }
+        let alone = if self.alone > 0 { self.alone_at_once(&caps, interrupt)? } else { Vec::new() };
         let mut summaries = Vec::new();
         for run in 1..=self.runs {
             let series = self.trial(&caps, &alone, run, interrupt)?;
@@ -313,7 +344,7 @@ impl BalanceScenario {
         let shape = Shape { nodes: 2, partitions: self.partitions(), consistency: "1,1,1", headmaster: true };
         let capped = Capped::start(&self.tontine, shape, interrupt)?;
         let keys = capped.load(self.records(), self.value_length, self.quiet)?;
-        hands::prepare(&capped.operator, self.policy)?;
+        hands::prepare(&capped.operator, self.policy, &self.settings)?;
         capped.bound(&caps[..2])?;
         let context = Context::here();
         let seconds = self.before + self.within;
@@ -356,7 +387,7 @@ impl BalanceScenario {
                 Shape { nodes: 3, partitions: self.partitions(), consistency: "3,2,2", headmaster: true };
             let capped = Capped::start(&self.tontine, shape, interrupt)?;
             let keys = capped.load(self.records(), self.value_length, true)?;
-            hands::prepare(&capped.operator, self.policy)?;
+            hands::prepare(&capped.operator, self.policy, &self.settings)?;
             if matches!(self.policy, Moves::Even | Moves::Thresholds) {
                 capped.operator.run(&["balance", "on"])?;
             }
@@ -397,7 +428,14 @@ impl BalanceScenario {
         rest(warm_up, interrupt)?;
         generator.forget();
         let watched = watch(capped, &generator, atlas, seconds, interrupt, hands)?;
-        Ok((watched, generator.stop().map_err(system)?))
+        let seen = generator.stop().map_err(system)?;
+        if let Some(error) = &seen.first_error {
+            self.say(&format!("requests failed, the first with: {error}"));
+        }
+        match seen.latency.is_empty() {
+            true => Err(ScenarioError::NotAsked(seen.first_error.unwrap_or_default())),
+            false => Ok((watched, seen)),
+        }
     }
 
     /// Puts what was seen into figures and rows.
@@ -410,7 +448,7 @@ impl BalanceScenario {
         if !alone.is_empty() {
             let each: Vec<String> = alone.iter().map(|one| format!("{one:.0}")).collect();
             report.notes.push(format!(
-                "Alone they carry {} requests a second, {:.0} together. Whole partitions, all alike, can be shared out so \
+                "Each a cluster of its own, all at once, they carry {} requests a second, {:.0} together. Whole partitions, all alike, can be shared out so \
                  that they carry {:.1} % of that at best.",
                 each.join(", "),
                 alone.iter().sum::<f64>(),

@@ -69,7 +69,7 @@ pub(super) fn moving_row(run: u32, summary: &Summary) -> String {
     )
 }
 
-/// The medians of all runs.
+/// The medians of all runs, and how many requests failed in them.
 pub(super) fn moving_figures(summaries: &[Summary], best: f64) -> Vec<(String, f64)> {
     let of = |figure: fn(&Summary) -> Option<f64>| {
         let known: Vec<f64> = summaries.iter().filter_map(figure).collect();
@@ -87,7 +87,8 @@ pub(super) fn moving_figures(summaries: &[Summary], best: f64) -> Vec<(String, f
         ("used_over_mean_after", of(|one| Some(one.over_mean.1))),
         ("generator_idle", of(|one| Some(one.generator_idle.0))),
         ("machine_idle_processors", of(|one| Some(one.machine_idle))),
-        ("requests_failed", of(|one| Some(one.errors as f64))),
+        // Of all runs together.
+        ("requests_failed", Some(summaries.iter().map(|one| one.errors as f64).sum())),
     ];
     figures.into_iter().filter_map(|(name, figure)| Some((name.to_owned(), figure?))).collect()
 }

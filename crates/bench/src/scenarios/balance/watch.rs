@@ -1,7 +1,7 @@
 //! Watching a cluster under load: each second what was done, and by whom; and where keys lie, which the generator is told.
 //!
 //! ```text
-//!   this thread:  every 200 ms the cluster document ──▶ generator       every second a [`Second`]
+//!   this thread:  every 200 ms, or at once, the cluster document ──▶ generator       every second a [`Second`]
 //!   its hands:    another thread that does what an operator does, by what [`Stage`] shows
 //! ```
 
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use client::{Client, ClientOptions, PlanQuery};
 use model::plan::Planned;
-use model::{Cluster, NodeId, Token};
+use model::{Cluster, NodeId, Partition, Token};
 use parking_lot::Mutex;
 use runtime::Ports;
 
@@ -22,13 +22,15 @@ use crate::processes::{machine_busy, threads_ran};
 use super::super::ScenarioError;
 use super::super::script::{TIMEOUT, system};
 use super::cluster::{Bounded, Capped};
-use super::draws::Routes;
-use super::generator::Generator;
+use super::draws::{Owned, Routes};
+use super::generator::{Generator, STORE};
 use super::interrupt::Interrupt;
 use super::series::{NodeSecond, PlanMark, Said, Second, mean};
 
-/// How often the cluster document is asked for.
+/// How often the cluster document is asked for…
 const LOOK: Duration = Duration::from_millis(200);
+/// …and how soon when a node has refused a request because of an older one.
+const LOOK_AT_ONCE: Duration = Duration::from_millis(10);
 /// How often the autopilot's verdict is.
 const VERDICT_LOOK: Duration = Duration::from_secs(5);
 /// Seconds by which an operator judges.
@@ -90,16 +92,28 @@ impl Atlas {
     pub(super) fn routes(&mut self, cluster: &Cluster) -> Routes {
         let known = cluster.nodes.iter().map(|node| node.id).filter(|id| !self.nodes.contains(id));
         self.nodes.extend(known.collect::<Vec<_>>());
-        let address = |id: &NodeId| cluster.node(*id).and_then(|node| node.resp.clone()).unwrap_or_default();
-        let addresses = self.nodes.iter().map(address).collect();
-        if self.in_turn {
-            return Routes { addresses, owners: None };
-        }
-        let of: BTreeMap<NodeId, u16> = self.nodes.iter().copied().zip(0..).collect();
-        let owner =
-            |token: &Token| cluster.ring.partition(*token).reading().first().and_then(|id| of.get(id));
-        let owners = self.tokens.iter().map(|token| owner(token).copied().unwrap_or(0)).collect();
-        Routes { addresses, owners: Some(owners) }
+        let address = |id: &NodeId| {
+            let node = cluster.node(*id)?;
+            if self.in_turn { node.resp.clone() } else { Some(node.native.clone()) }
+        };
+        let addresses = self.nodes.iter().map(|id| address(id).unwrap_or_default()).collect();
+        let Some(store) = cluster.store(STORE).filter(|_| !self.in_turn) else {
+            return Routes { addresses, owned: None };
+        };
+        let position =
+            |id: &NodeId| self.nodes.iter().zip(0..).find(|(known, _)| *known == id).map(|(_, at)| at);
+        let owner = |partition: &Partition| {
+            let at = partition.reading().first().and_then(position);
+            (at.unwrap_or(0), cluster.accepted_since(store, partition))
+        };
+        let partitions = cluster.ring.partitions();
+        let of = |token: &Token| partitions.partition_point(|one| one.start <= token.0) - 1;
+        let owned = Owned {
+            generation: cluster.generation,
+            partitions: self.tokens.iter().map(|token| u16::try_from(of(token)).unwrap_or(0)).collect(),
+            owners: partitions.iter().map(owner).collect(),
+        };
+        Routes { addresses, owned: Some(owned) }
     }
 }
 
@@ -163,11 +177,15 @@ impl Eyes<'_> {
         let began = Instant::now();
         let began_ms = since_1970_ms();
         let (mut before, mut looked, mut code) = (self.count(), began, String::new());
-        let mut generation = client.cluster().generation;
+        let (mut generation, mut asked_at) = (client.cluster().generation, began);
         *self.stage.cluster.lock() = Some(client.cluster());
         while began.elapsed() < Duration::from_secs(seconds) {
             self.interrupt.check()?;
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(LOOK_AT_ONCE).await;
+            if !self.generator.wants_news() && asked_at.elapsed() < LOOK {
+                continue;
+            }
+            asked_at = Instant::now();
             // A node that is overloaded may not answer now, and does at the next look.
             if let Ok(cluster) = client.refresh().await
                 && cluster.generation != generation
@@ -328,13 +346,15 @@ mod tests {
         let mut atlas = Atlas::new(&keys, false);
         let two = cluster(&[2, 3]);
         let routes = atlas.routes(&two);
-        assert_eq!(routes.addresses, ["127.0.0.1:2", "127.0.0.1:3"]);
-        for (key, owner) in keys.iter().zip(routes.owners.unwrap()) {
+        assert_eq!(routes.addresses, ["127.0.0.1:72", "127.0.0.1:73"]);
+        let owned = routes.owned.unwrap();
+        for (key, number) in keys.iter().zip(0..) {
             let first = two.ring.partition(Token::of(key)).nodes[0];
-            assert_eq!(NodeId(u32::from(owner) + 2), first);
+            assert_eq!(NodeId(u32::from(owned.of(number).0) + 2), first);
         }
         let routes = atlas.routes(&cluster(&[1, 2, 3]));
-        assert_eq!(routes.addresses, ["127.0.0.1:2", "127.0.0.1:3", "127.0.0.1:1"]);
-        assert_eq!(Atlas::new(&keys, true).routes(&two).owners, None);
+        assert_eq!(routes.addresses, ["127.0.0.1:72", "127.0.0.1:73", "127.0.0.1:71"]);
+        let in_turn = Atlas::new(&keys, true).routes(&two);
+        assert_eq!((&in_turn.addresses[0][..], in_turn.owned), ("127.0.0.1:2", None));
     }
 }

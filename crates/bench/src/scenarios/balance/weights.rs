@@ -110,7 +110,7 @@ fn cost(
     interrupt: &Interrupt,
 ) -> Result<(Vec<f64>, f64), ScenarioError> {
     interrupt.check()?;
-    let routes = Routes { addresses: vec![first.to_owned()], owners: None };
+    let routes = Routes { addresses: vec![first.to_owned()], owned: None };
     let generator = Generator::start(load, routes).map_err(system)?;
     rest(WARM_UP, interrupt)?;
     let count = || (generator.counts().0, pids.iter().map(|&pid| threads_ran(pid)).collect::<Vec<_>>());

@@ -1,9 +1,12 @@
-//! A generator of load that costs little itself: one thread that sends batches of GET and SET to nodes' Redis ports, each
-//! to the node that holds its keys.
+//! A generator of load that costs little itself: one thread that sends batches of gets and puts, each batch to one node.
 //!
 //! The nodes are bounded to most of the machine, so the ordinary driver would be the limit. This one checks only that each
-//! answer has the length of a value, or says that a write was done.
+//! answer has the length of a value, or says that a write was done. It speaks as a native client does to the node that
+//! holds a key, or to all nodes' Redis ports in turn, which then coordinate.
 //! **Never** show its figures without how long its thread was idle: a generator that had no time to spare measured itself.
+
+mod native;
+mod redis;
 
 use std::io;
 use std::sync::Arc;
@@ -19,14 +22,17 @@ use tokio::net::TcpStream;
 
 use crate::driver::latencies;
 use crate::processes::ThreadTimes;
-use crate::target::resp_codec;
 
 use super::draws::{Draw, Draws, Routes};
 
+/// The store that is asked.
+pub(super) const STORE: &str = "default";
 /// How long a batch may take.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a lane waits before it connects again.
 const RECONNECT_DELAY: Duration = Duration::from_millis(100);
+/// How long a lane waits for newer routes, after a node has refused a request by older ones.
+const NEWS_DELAY: Duration = Duration::from_millis(5);
 /// How much the receive buffer grows by.
 const READ_BYTES: usize = 64 << 10;
 
@@ -69,10 +75,10 @@ struct Shared {
     load: Load,
     stop: AtomicBool,
     draws: Mutex<Draws>,
-    addresses: Mutex<Vec<String>>,
     operations: AtomicU64,
     errors: AtomicU64,
     issued: AtomicU64,
+    wants_news: AtomicBool,
     seen: Mutex<Seen>,
 }
 
@@ -82,16 +88,15 @@ impl Generator {
     /// # Errors
     /// When the system refuses a thread.
     pub(super) fn start(load: Load, routes: Routes) -> io::Result<Generator> {
-        let addresses = routes.addresses.clone();
         let draws = Draws::new(load.keys.len(), load.zipf, load.writes, Arc::new(routes));
         let shared = Arc::new(Shared {
             load,
             stop: AtomicBool::new(false),
             draws: Mutex::new(draws),
-            addresses: Mutex::new(addresses),
             operations: AtomicU64::new(0),
             errors: AtomicU64::new(0),
             issued: AtomicU64::new(0),
+            wants_news: AtomicBool::new(false),
             seen: Mutex::new(Seen { latency: latencies(), first_error: None }),
         });
         let times = Arc::new(Mutex::new(None));
@@ -107,11 +112,17 @@ impl Generator {
 
     /// Sends keys elsewhere from now on. Addresses keep their positions, and more may follow.
     pub(super) fn route(&self, routes: Routes) {
-        self.shared.addresses.lock().clone_from(&routes.addresses);
+        self.shared.wants_news.store(false, Ordering::Relaxed);
         self.shared.draws.lock().route(Arc::new(routes));
     }
 
-    /// Requests that were answered well, and that were not.
+    /// Whether a node has refused a request because it went by an older document.
+    pub(super) fn wants_news(&self) -> bool {
+        self.shared.wants_news.load(Ordering::Relaxed)
+    }
+
+    /// Requests that were answered well, and that were not. One that a node refused because of an older document counts as
+    /// neither: a client asks again.
     pub(super) fn counts(&self) -> (u64, u64) {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         (read(&self.shared.operations), read(&self.shared.errors))
@@ -150,13 +161,14 @@ impl Drop for Generator {
 async fn drive(shared: Arc<Shared>) {
     let began = Instant::now();
     let mut lanes = tokio::task::JoinSet::new();
+    let filler = Bytes::from(vec![b'x'; shared.load.value_length]);
     for _ in 0..shared.load.connections {
         let lane = Lane {
             shared: Arc::clone(&shared),
             connections: Vec::new(),
             batch: Vec::new(),
-            sending: Vec::new(),
-            filler: vec![b'x'; shared.load.value_length],
+            sending: BytesMut::new(),
+            filler: filler.clone(),
         };
         lanes.spawn(lane.work(began));
     }
@@ -169,8 +181,8 @@ struct Lane {
     /// By the position of the address.
     connections: Vec<Option<Connection>>,
     batch: Vec<Draw>,
-    sending: Vec<u8>,
-    filler: Vec<u8>,
+    sending: BytesMut,
+    filler: Bytes,
 }
 
 struct Connection {
@@ -187,20 +199,17 @@ impl Lane {
                 let due = began + Duration::from_secs_f64(issued as f64 / rate);
                 tokio::time::sleep_until(due.into()).await;
             }
-            let to = self.shared.draws.lock().next(depth, &mut self.batch);
-            self.encode();
+            let (to, routes) = self.shared.draws.lock().next(depth, &mut self.batch);
+            self.encode(&routes);
             let sent = Instant::now();
-            let exchanged = tokio::time::timeout(TIMEOUT, self.exchange(to)).await;
+            let exchanged = tokio::time::timeout(TIMEOUT, self.exchange(to, &routes)).await;
             match exchanged.map_err(io::Error::from).and_then(|done| done) {
                 Ok(replies) => {
-                    let took = u64::try_from(sent.elapsed().as_nanos()).unwrap_or(u64::MAX);
-                    let well = replies.well as u64;
-                    self.shared.operations.fetch_add(well, Ordering::Relaxed);
-                    let mut seen = self.shared.seen.lock();
-                    seen.latency.saturating_record_n(took, well);
-                    if replies.ill > 0 {
-                        self.shared.errors.fetch_add(replies.ill as u64, Ordering::Relaxed);
-                        seen.first_error.get_or_insert(replies.reason);
+                    let stale = replies.stale > 0;
+                    self.record(sent, replies);
+                    if stale {
+                        self.shared.wants_news.store(true, Ordering::Relaxed);
+                        tokio::time::sleep(NEWS_DELAY).await;
                     }
                 }
                 Err(error) => {
@@ -213,43 +222,68 @@ impl Lane {
         }
     }
 
-    fn encode(&mut self) {
-        self.sending.clear();
-        for draw in &self.batch {
-            let key = &self.shared.load.keys[draw.key as usize];
-            match draw.write {
-                true => resp_codec::encode(&[b"SET", key, &self.filler], &mut self.sending),
-                false => resp_codec::encode(&[b"GET", key], &mut self.sending),
-            }
+    fn record(&self, sent: Instant, replies: Replies) {
+        let took = u64::try_from(sent.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let well = replies.well as u64;
+        self.shared.operations.fetch_add(well, Ordering::Relaxed);
+        let mut seen = self.shared.seen.lock();
+        seen.latency.saturating_record_n(took, well);
+        if replies.ill > 0 {
+            self.shared.errors.fetch_add(replies.ill as u64, Ordering::Relaxed);
+            seen.first_error.get_or_insert(replies.reason);
         }
     }
 
-    async fn exchange(&mut self, to: usize) -> io::Result<Replies> {
+    fn encode(&mut self, routes: &Routes) {
+        self.sending.clear();
+        let keys = &self.shared.load.keys;
+        let with_keys = self.batch.iter().map(|draw| (*draw, &keys[draw.key as usize]));
+        match &routes.owned {
+            Some(owned) => native::encode(with_keys, owned, &self.filler, &mut self.sending),
+            None => redis::encode(with_keys, &self.filler, &mut self.sending),
+        }
+    }
+
+    async fn exchange(&mut self, to: usize, routes: &Routes) -> io::Result<Replies> {
         if self.connections.len() <= to {
             self.connections.resize_with(to + 1, || None);
         }
+        let is_native = routes.owned.is_some();
         let connection = match &mut self.connections[to] {
             Some(connection) => connection,
             empty => {
-                let address = self.shared.addresses.lock()[to].clone();
-                let stream = TcpStream::connect(&address).await?;
+                let stream = TcpStream::connect(&routes.addresses[to]).await?;
                 stream.set_nodelay(true)?;
-                empty.insert(Connection { stream, received: BytesMut::with_capacity(READ_BYTES) })
+                let mut connection = Connection { stream, received: BytesMut::with_capacity(READ_BYTES) };
+                if is_native {
+                    native::greet(&mut connection).await?;
+                }
+                empty.insert(connection)
             }
         };
         connection.stream.write_all(&self.sending).await?;
-        let mut replies = Replies::default();
+        let (mut replies, length) = (Replies::default(), self.shared.load.value_length);
         loop {
-            let taken = replies.take(&connection.received, self.shared.load.value_length)?;
+            let taken = match is_native {
+                true => native::take(&connection.received, length, &mut replies)?,
+                false => redis::take(&connection.received, length, &mut replies)?,
+            };
             connection.received.advance(taken);
-            if replies.well + replies.ill >= self.batch.len() {
+            if replies.count() >= self.batch.len() {
                 return Ok(replies);
             }
-            connection.received.reserve(READ_BYTES);
-            if connection.stream.read_buf(&mut connection.received).await? == 0 {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
+            connection.receive().await?;
         }
+    }
+}
+
+impl Connection {
+    async fn receive(&mut self) -> io::Result<()> {
+        self.received.reserve(READ_BYTES);
+        if self.stream.read_buf(&mut self.received).await? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        Ok(())
     }
 }
 
@@ -258,39 +292,15 @@ impl Lane {
 struct Replies {
     well: usize,
     ill: usize,
-    /// The first that was not well.
+    /// Refused because the request went by an older document.
+    stale: usize,
+    /// The first that was ill.
     reason: String,
 }
 
 impl Replies {
-    /// Counts the whole answers at the front of what was received, and says how many bytes they have.
-    fn take(&mut self, received: &[u8], value_length: usize) -> io::Result<usize> {
-        let mut at = 0;
-        while let Some(end) = received[at..].iter().position(|&byte| byte == b'\n') {
-            let line = received[at..at + end].trim_ascii_end();
-            let mut next = at + end + 1;
-            match line.split_first() {
-                Some((b'+', _)) => self.well += 1,
-                Some((b'$', b"-1")) => self.ill("no record"),
-                Some((b'$', digits)) => {
-                    let length =
-                        std::str::from_utf8(digits).ok().and_then(|digits| digits.parse::<usize>().ok());
-                    let length = length.ok_or(io::ErrorKind::InvalidData)?;
-                    next += length + 2;
-                    if received.len() < next {
-                        break;
-                    }
-                    match length == value_length {
-                        true => self.well += 1,
-                        false => self.ill("a value of another length"),
-                    }
-                }
-                Some((b'-', text)) => self.ill(&String::from_utf8_lossy(text)),
-                _ => return Err(io::ErrorKind::InvalidData.into()),
-            }
-            at = next;
-        }
-        Ok(at)
+    fn count(&self) -> usize {
+        self.well + self.ill + self.stale
     }
 
     fn ill(&mut self, reason: &str) {
@@ -298,20 +308,5 @@ impl Replies {
             reason.clone_into(&mut self.reason);
         }
         self.ill += 1;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn answers_are_counted_as_they_come_and_judged_by_their_kind_and_length() {
-        let mut replies = Replies::default();
-        let all = b"+OK\r\n$3\r\nabc\r\n$-1\r\n-ERR busy\r\n$2\r\nab\r\n$3\r\nab";
-        assert_eq!(replies.take(&all[..8], 3).unwrap(), 5, "the second is not whole");
-        assert_eq!(replies.take(&all[5..], 3).unwrap(), all.len() - 5 - 6);
-        assert_eq!(replies, Replies { well: 2, ill: 3, reason: "no record".to_owned() });
-        assert!(Replies::default().take(b"what\r\n", 3).is_err());
     }
 }
