@@ -4,6 +4,7 @@
 //! in ticks of 10 ms, so a run should last seconds.
 
 use std::fs;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
@@ -185,8 +186,35 @@ pub struct Usage {
     pub others: Duration,
 }
 
+/// A thread of this process, whose time is read.
+#[derive(Clone, Debug)]
+pub struct ThreadTimes(PathBuf);
+
+impl ThreadTimes {
+    /// The thread that asks; `None` where the system does not tell.
+    pub fn own() -> Option<Self> {
+        let file = Path::new("/proc").join(fs::read_link("/proc/thread-self").ok()?).join("schedstat");
+        file.exists().then_some(ThreadTimes(file))
+    }
+
+    /// How long it has run, and how long it was ready to run and waited for a processor.
+    pub fn read(&self) -> (Duration, Duration) {
+        let text = fs::read_to_string(&self.0).unwrap_or_default();
+        let mut fields =
+            text.split_whitespace().map(|field| Duration::from_nanos(field.parse().unwrap_or(0)));
+        (fields.next().unwrap_or_default(), fields.next().unwrap_or_default())
+    }
+}
+
+/// CPU time of all threads that a process has now, to the nanosecond; `None` where the system does not tell.
+pub fn threads_ran(pid: u32) -> Option<Duration> {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).ok()?.flatten();
+    let times = threads.map(|thread| ThreadTimes(thread.path().join("schedstat")).read().0);
+    Some(times.sum()).filter(|sum: &Duration| !sum.is_zero())
+}
+
 /// CPU time that all processors together have been busy since boot.
-fn machine_busy() -> Duration {
+pub(crate) fn machine_busy() -> Duration {
     let Ok(stat) = fs::read_to_string("/proc/stat") else { return Duration::ZERO };
     let Some(line) = stat.lines().next() else { return Duration::ZERO };
     let ticks: Vec<u64> = line.split_whitespace().skip(1).filter_map(|field| field.parse().ok()).collect();
@@ -261,6 +289,18 @@ mod tests {
         assert!(used.alive);
         assert!(used.user + used.system >= Duration::from_millis(20));
         assert!(used.rss_bytes > 0 && used.rss_peak_bytes >= used.rss_bytes && used.threads >= 1);
+    }
+
+    #[test]
+    fn a_thread_and_a_process_are_timed_to_the_nanosecond() {
+        let thread = ThreadTimes::own().unwrap();
+        let (before, process) = (thread.read().0, threads_ran(std::process::id()).unwrap());
+        let mut word = 1u64;
+        while thread.read().0 == before {
+            word = crate::generators::rng::mix(std::hint::black_box(word));
+        }
+        assert!(threads_ran(std::process::id()).unwrap() > process);
+        assert_eq!(threads_ran(u32::MAX), None);
     }
 
     #[test]

@@ -125,7 +125,7 @@ impl CommandLine for Arguments {
             "store create" => &[("store", "give the name of the new store as its argument")],
             "bench load" | "bench run" => &[DEADLINE_BENCH],
             "bench compare" => &[("connect", "name the systems with --a and --b"), DEADLINE_BENCH],
-            "bench resp" | "bench pipeline" => {
+            "bench resp" | "bench pipeline" | "bench balance" => {
                 &[CONNECT_BENCH, ("store", "Redis clients use the default store"), DEADLINE_SCENARIO]
             }
             "bench persistent" | "bench cluster" => &[CONNECT_BENCH, DEADLINE_SCENARIO],

@@ -1,4 +1,4 @@
-//! The command line of benchmarks: `tontine bench load|run|compare|resp|pipeline|persistent|cluster|handoff|moves|doors|fetch|swap`. The binary is `cli`'s.
+//! The command line of benchmarks: `tontine bench load|run|compare|resp|pipeline|persistent|cluster|handoff|moves|balance|doors|fetch|swap`. The binary is `cli`'s.
 //!
 //! [`run`] blocks, and starts client threads with runtimes of their own: call it outside of any async runtime.
 
@@ -19,6 +19,7 @@ use crate::processes::Watched;
 use crate::report::{
     Comparison, RunReport, comparison_markdown, comparison_text, context_markdown, run_text, runs_markdown,
 };
+use crate::scenarios::balance::BalanceScenario;
 use crate::scenarios::cluster::ClusterScenario;
 use crate::scenarios::doors::DoorsScenario;
 use crate::scenarios::fetch::FetchScenario;
@@ -61,6 +62,8 @@ pub enum BenchCommand {
     Handoff(ScenarioArgs<HandoffScenario>),
     /// Move a share of the keys from one of four nodes to another under load: what clients notice, and how long it takes.
     Moves(ScenarioArgs<MovesScenario>),
+    /// Bound nodes to unequal shares of the machine, load them, and let partitions move by hand or by the autopilot.
+    Balance(ScenarioArgs<BalanceScenario>),
     /// Compare a read-only store with one in memory, both of one node: GET and MGET over RESP.
     Doors(ScenarioArgs<DoorsScenario>),
     /// Push a table to a read-only store under load and without, and say how fast it comes and what clients notice.
@@ -304,6 +307,7 @@ pub fn run(command: &BenchCommand, reach: &Reach) -> Result<BenchReport, BenchEr
         BenchCommand::Run(arguments) => one(arguments, reach, Phase::Run),
         BenchCommand::Compare(arguments) => two(arguments, &reach.store),
         BenchCommand::Resp(arguments) => scenario(arguments.scenario.run(), &arguments.output),
+        BenchCommand::Balance(arguments) => scenario(arguments.scenario.run(), &arguments.output),
         BenchCommand::Doors(arguments) => scenario(arguments.scenario.run(), &arguments.output),
         BenchCommand::Swap(arguments) => scenario(arguments.scenario.run(), &arguments.output),
         BenchCommand::Pipeline(arguments) => scenario(arguments.scenario.run(), &arguments.output),

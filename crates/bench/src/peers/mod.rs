@@ -5,7 +5,7 @@
 
 mod server;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::processes::Watched;
@@ -116,6 +116,20 @@ impl Peer {
     pub fn resp_target(&self) -> RespTarget {
         RespTarget::new(self.resp.first().expect("a peer that answers has an address").clone())
     }
+}
+
+/// Starts one more process of a program in a scratch directory, and does not wait for anything.
+///
+/// # Errors
+/// [`PeerError`]: the program is missing, or cannot be started.
+pub(crate) fn start_beside(
+    name: &str,
+    program: &Path,
+    arguments: Vec<String>,
+    parent: Option<&Path>,
+) -> Result<ServerProcess, PeerError> {
+    let (directory, install) = (scratch(parent)?, "cargo build --release");
+    ServerProcess::start(Start { name, program, arguments, directory, install })
 }
 
 fn start_redis(name: &str, options: &RedisOptions) -> Result<Peer, PeerError> {

@@ -11,8 +11,10 @@
 //! | [`fetch`] | how fast do nodes fetch a table that is pushed, and what do clients notice meanwhile? |
 //! | [`swap`] | how long does a swap take, and a node's start, by the size of what it serves? |
 //! | [`source`] | how fast does a node fetch from a web server, S3 or HDFS, beside raw reading and writing? |
+//! | [`balance`] | what does a cluster of unequal nodes carry, moved by hand or by the autopilot, beside its nodes alone? |
 //! | [`moves`] | what do clients notice while keys move, or a node joins, and how long does it take? |
 
+pub mod balance;
 pub mod cluster;
 pub mod doors;
 pub mod fetch;
@@ -72,6 +74,12 @@ pub enum ScenarioError {
     /// The nodes did not answer a question about themselves.
     #[error("the nodes do not answer: {0}")]
     NotAsked(String),
+    /// A node's processor time cannot be bounded.
+    #[error(transparent)]
+    Group(#[from] balance::GroupError),
+    /// It was told to stop.
+    #[error("the scenario was told to stop; what it started has ended")]
+    Interrupted,
     /// A command of the program that a scenario needs failed.
     #[error("`{command}` failed: {reason}")]
     Command {
@@ -218,7 +226,8 @@ impl ScenarioReport {
         let runs = || self.runs.iter().chain(&self.compared_runs);
         let unknown: u64 = runs().flat_map(|run| run.outcomes.indeterminate.values()).sum();
         let known = |run: &RunReport| Outcomes { indeterminate: BTreeMap::new(), ..run.outcomes.clone() };
-        unknown <= self.unknown_outcomes_max && runs().all(|run| known(run).clean())
+        let none_failed = self.figures.get("requests_failed").is_none_or(|failed| *failed == 0.0);
+        none_failed && unknown <= self.unknown_outcomes_max && runs().all(|run| known(run).clean())
     }
 
     /// Keeps the pairs behind a comparison.

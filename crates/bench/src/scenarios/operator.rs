@@ -33,18 +33,31 @@ impl Operator {
     /// # Errors
     /// As [`Operator::run`].
     pub(super) fn run_alone(&self, words: &[&str]) -> Result<Json, ScenarioError> {
-        let command = || format!("{} {}", self.program.display(), words.join(" "));
-        let failed = |reason: String| ScenarioError::Command { command: command(), reason };
-        let ran = Command::new(&self.program)
-            .args(words)
-            .args(["-o", "json"])
-            .stdin(Stdio::null())
-            .output()
-            .map_err(|error| failed(error.to_string()))?;
+        let answer = self.answer(&[words, &["-o", "json"]].concat())?;
+        serde_json::from_slice(&answer)
+            .map_err(|error| self.failed(words, format!("its answer is no JSON: {error}")))
+    }
+
+    /// Runs a command against the cluster, and says what a person would read.
+    ///
+    /// # Errors
+    /// As [`Operator::run`].
+    pub(super) fn say(&self, words: &[&str]) -> Result<String, ScenarioError> {
+        let answer = self.answer(&[words, &["--connect", &self.connect]].concat())?;
+        Ok(String::from_utf8_lossy(&answer).into_owned())
+    }
+
+    fn answer(&self, words: &[&str]) -> Result<Vec<u8>, ScenarioError> {
+        let ran = Command::new(&self.program).args(words).stdin(Stdio::null()).output();
+        let ran = ran.map_err(|error| self.failed(words, error.to_string()))?;
         if !ran.status.success() {
-            return Err(failed(String::from_utf8_lossy(&ran.stderr).trim().to_owned()));
+            return Err(self.failed(words, String::from_utf8_lossy(&ran.stderr).trim().to_owned()));
         }
-        serde_json::from_slice(&ran.stdout).map_err(|error| failed(format!("its answer is no JSON: {error}")))
+        Ok(ran.stdout)
+    }
+
+    fn failed(&self, words: &[&str], reason: String) -> ScenarioError {
+        ScenarioError::Command { command: format!("{} {}", self.program.display(), words.join(" ")), reason }
     }
 }
 

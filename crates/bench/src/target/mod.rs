@@ -7,7 +7,7 @@
 
 pub mod native;
 pub mod resp;
-mod resp_codec;
+pub(crate) mod resp_codec;
 
 use std::time::Instant;
 
