@@ -55,8 +55,10 @@ fn all_replicas_work_one_of_each_list_stamps_and_one_node_coordinates() {
         let stamper = nodes.iter().find(|at| at["node"] == 2).unwrap_or(&nodes[0]);
         for at in nodes {
             let stamps = at["node"] == stamper["node"];
-            assert_eq!(number(at, "stamped_total") > 0, stamps, "{partition}");
-            assert_eq!(number(at, "puts_total") > 0, !stamps, "{partition}");
+            // Where a node answers too late for a moment, another one stamps.
+            let (stamped, put) = (number(at, "stamped_total"), number(at, "puts_total"));
+            assert_eq!(stamped > 9 * put, stamps, "{partition}");
+            assert_eq!(put > 9 * stamped, !stamps, "{partition}");
             assert!(number(at, "gets_total") > 0, "{partition}");
         }
     }
