@@ -40,7 +40,8 @@ pub(super) fn found(seen: &Office) -> Option<Finding> {
 
 /// That the autopilot does not act any more, or goes by a policy that is not the one that is kept.
 pub(super) fn stopped(balancing: &Balancing) -> impl Iterator<Item = Finding> {
-    let stopped = balancing.policy.as_ref().filter(|policy| matches!(policy.because, Turned::Misjudged { .. }));
+    let stopped =
+        balancing.policy.as_ref().filter(|policy| matches!(policy.because, Turned::Misjudged { .. }));
     let stopped = stopped.map(|policy| {
         finding(
             Code::BalanceStopped,
@@ -195,7 +196,8 @@ mod tests {
     #[test]
     fn an_autopilot_that_stopped_itself_or_lost_its_policy_is_found() {
         use model::balance::{Mode, Policy, Says, Verdict};
-        let codes = |balancing: &Balancing| stopped(balancing).map(|finding| finding.code).collect::<Vec<_>>();
+        let codes =
+            |balancing: &Balancing| stopped(balancing).map(|finding| finding.code).collect::<Vec<_>>();
         let because = Turned::Misjudged { plans: vec![4, 5, 7] };
         let policy = Policy { because, ..Policy::unknown() };
         let mut balancing = Balancing { policy: Some(policy), verdict: None };

@@ -49,7 +49,8 @@ impl Load {
             runtime.block_on(async {
                 let store = connect(addresses).await;
                 let ring = store.cluster().ring.clone();
-                let is_there = |key: &String| ring.partition(Token::of(key.as_bytes())).nodes[0] == NodeId(node);
+                let is_there =
+                    |key: &String| ring.partition(Token::of(key.as_bytes())).nodes[0] == NodeId(node);
                 let keys: Vec<String> =
                     (0..RECORDS).map(|number| format!("key-{number}")).filter(is_there).collect();
                 while !stop.load(Ordering::Relaxed) {
@@ -123,11 +124,14 @@ fn must_not_6_an_operators_order_waits_for_the_autopilot_or_is_refused_because_o
     assert_eq!(first["phase"], "aborted", "it goes back, and does not go on: {first} {}", ordered.text());
     assert!(first["state"]["order"].as_u64() > Some(0), "because of the order: {first}");
     assert!(waited < Duration::from_secs(20), "{waited:?}");
-    let drained = until("the order is carried out", || plan(&cluster, 2), |plan| {
-        plan.as_ref().is_some_and(|plan| plan["phase"] == "done")
-    });
+    let drained = until(
+        "the order is carried out",
+        || plan(&cluster, 2),
+        |plan| plan.as_ref().is_some_and(|plan| plan["phase"] == "done"),
+    );
     assert_ne!(drained.unwrap()["document"]["by"], "autopilot");
-    let held = || cluster.json(&["balance", "status", "--seconds", "1"])["nodes"][2]["load"]["partitions"].clone();
+    let held =
+        || cluster.json(&["balance", "status", "--seconds", "1"])["nodes"][2]["load"]["partitions"].clone();
     until("node 3 holds nothing", held, |held| held.as_u64().unwrap_or(0) == 0);
 }
 

@@ -85,7 +85,8 @@ fn changed(before: &Cluster, after: &Cluster, node: NodeId) -> Vec<Event> {
     let gone = after.nodes.iter().filter(|member| member.gone && !was_gone(member));
     let gone = gone.map(|member| Event::MemberGone { member: member.id });
     let partitions = after.ring.partitions().iter();
-    let cut = partitions.filter(|of| before.ring.get(of.id).is_none() && of.nodes.contains(&node)).count() as u64;
+    let cut =
+        partitions.filter(|of| before.ring.get(of.id).is_none() && of.nodes.contains(&node)).count() as u64;
     let cut = (cut > 0).then_some(Event::PartitionsCut { partitions: cut });
     adopted.into_iter().chain(gone).chain(cut).chain(traded(before, after, node)).collect()
 }

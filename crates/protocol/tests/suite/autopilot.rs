@@ -172,31 +172,6 @@ fn what_is_observed_or_off_moves_nothing_and_says_what_it_would_do() {
     assert_eq!(stage.verdict, None);
 }
 
-/// Clients that know the ring ask each node for its own keys over the Redis protocol. Most of what that costs is passing
-/// on, and it goes where the partitions go. A node was called idle by its partitions alone, and stayed full.
-#[test]
-fn a_node_that_is_busy_with_clients_of_its_own_partitions_is_not_idle() {
-    let mut stage = lopsided();
-    stage.loads = |stage, node| {
-        let (gets, beside) = if node == NodeId(1) { (200.0, 0.6) } else { (50.0, 0.15) };
-        Some(load(stage, node, |_| gets, beside))
-    };
-    let told = seconds(&mut stage, 120);
-    assert!(told.contains("create plan 1"), "{told}{:?}", says(&stage));
-    let decision = stage.plans[0].0.decision.as_ref().unwrap();
-    let seen = decision.seen.iter().find(|seen| seen.node == NodeId(1)).unwrap();
-    assert!(decision.node == NodeId(1) && seen.utilisation < 300, "{decision:?}");
-}
-
-#[test]
-fn a_node_that_does_little_in_all_is_not_relieved_because_of_the_mean() {
-    let mut stage = lopsided();
-    stage.loads =
-        |stage, node| Some(load(stage, node, |_| if node == NodeId(1) { 200.0 } else { 50.0 }, 0.01));
-    assert_eq!(seconds(&mut stage, 600), "");
-    assert_eq!(says(&stage), Says::Idle { node: NodeId(1) });
-}
-
 /// The first eighth of the tokens has nearly all the work, wherever it lies and in however many partitions.
 fn hot_eighth(stage: &Stage, node: NodeId) -> Option<LoadReport> {
     const EIGHTH: u64 = 1 << 61;

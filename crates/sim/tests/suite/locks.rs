@@ -152,7 +152,8 @@ impl Wire {
         let stream = self.stream.as_mut().expect("it was just opened");
         let mut request = format!("*{}\r\n", words.len()).into_bytes();
         for word in words {
-            request.extend(format!("${}\r\n", word.len()).bytes().chain(word.iter().copied()).chain(*b"\r\n"));
+            request
+                .extend(format!("${}\r\n", word.len()).bytes().chain(word.iter().copied()).chain(*b"\r\n"));
         }
         stream.write_all(&request).await.ok()?;
         let (mut parser, mut input) = (ReplyParser::default(), BytesMut::new());
@@ -211,7 +212,8 @@ async fn reorder(world: Arc<World>, locks: Arc<Locks>, mut dice: Dice, end: Mome
             });
             moves.collect::<Vec<(PartitionId, Vec<NodeId>)>>()
         };
-        let next = steps::begin(&cluster, &turned(dice.between(1, 2) as usize)).expect("lists are the same nodes");
+        let next =
+            steps::begin(&cluster, &turned(dice.between(1, 2) as usize)).expect("lists are the same nodes");
         assert!(next.ring.is_settled(), "another order moves nothing");
         if documents::publish_cluster(&*session, &next).await.is_ok() {
             locks.reorderings.fetch_add(1, Ordering::Relaxed);
@@ -254,8 +256,7 @@ fn contended(seed: u64) -> Arc<Locks> {
             } else {
                 Hands::Redis(Wire { ports, node: NodeId(by - CLIENTS), stream: None })
             };
-            let contends =
-                contend(world.clone(), kept.clone(), (by, hands), Dice::new(dice.roll()), end);
+            let contends = contend(world.clone(), kept.clone(), (by, hands), Dice::new(dice.roll()), end);
             let done = done.clone();
             world.executor.spawn(
                 process,
@@ -289,7 +290,8 @@ fn must_not_7_two_clients_hold_one_lock_across_a_reordering() {
         doubts += locks.doubts.load(Ordering::Relaxed);
     }
     // Otherwise the clients have hardly met, or lists have hardly changed.
-    let told = format!("{taken} taken, {handed} by another one, {reorderings} reorderings, {doubts} in doubt");
+    let told =
+        format!("{taken} taken, {handed} by another one, {reorderings} reorderings, {doubts} in doubt");
     assert!(handed >= 1_000 && reorderings >= 1_000, "{told}");
     eprintln!("{told}");
 }

@@ -230,7 +230,7 @@ const SURE: f64 = 0.5;
 fn exceeding(loads: &Loads<'_>, settings: &Settings) -> Vec<(NodeId, Excess)> {
     let share = |percent: u32| f64::from(percent) / 100.0;
     let over_mean = share(settings.over_mean).max(loads.least_excess);
-    let limit = loads.mean() * over_mean;
+    let limit = (loads.mean() * over_mean).max(share(settings.least));
     let excess = |node: &NodeLoad| {
         let utilisation = node.utilisation();
         let sure = utilisation - node.deviation * node.deviations * SURE;
@@ -241,8 +241,7 @@ fn exceeding(loads: &Loads<'_>, settings: &Settings) -> Vec<(NodeId, Excess)> {
         {
             Some(Excess::Most)
         } else {
-            // A node may be busy with its partitions' clients alone, and is not idle then.
-            (sure > limit && node.total_share() > share(settings.least)).then_some(Excess::Mean)
+            (sure > limit).then_some(Excess::Mean)
         }
     };
     let mut over: Vec<(NodeId, Excess)> =
@@ -264,7 +263,7 @@ fn quiet(loads: &Loads<'_>, settings: &Settings) -> Says {
     }
     match loads.busiest() {
         Some((node, busiest)) if busiest.utilisation() > loads.mean() * over_mean && busiest.load > 0.0 => {
-            if busiest.total_share() > least {
+            if busiest.utilisation() > least {
                 Says::Unsure { node }
             } else {
                 Says::Idle { node }
