@@ -167,6 +167,7 @@ async fn drive(shared: Arc<Shared>) {
             shared: Arc::clone(&shared),
             connections: Vec::new(),
             batch: Vec::new(),
+            asked: 0,
             sending: BytesMut::new(),
             filler: filler.clone(),
         };
@@ -181,6 +182,8 @@ struct Lane {
     /// By the position of the address.
     connections: Vec<Option<Connection>>,
     batch: Vec<Draw>,
+    /// Requests so far, by which those of a link are numbered.
+    asked: u64,
     sending: BytesMut,
     filler: Bytes,
 }
@@ -239,9 +242,12 @@ impl Lane {
         let keys = &self.shared.load.keys;
         let with_keys = self.batch.iter().map(|draw| (*draw, &keys[draw.key as usize]));
         match &routes.owned {
-            Some(owned) => native::encode(with_keys, owned, &self.filler, &mut self.sending),
+            Some(owned) => {
+                native::encode(with_keys, self.asked + 1, owned, &self.filler, &mut self.sending);
+            }
             None => redis::encode(with_keys, &self.filler, &mut self.sending),
         }
+        self.asked += self.batch.len() as u64;
     }
 
     async fn exchange(&mut self, to: usize, routes: &Routes) -> io::Result<Replies> {

@@ -9,8 +9,8 @@ use model::StoreName;
 use tokio::io::AsyncWriteExt;
 use wire::error::ErrorCode;
 use wire::messages::{
-    Condition, Hello, Peer, Put, ReplicaGet, Request, RequestOptions, Response, Role, StoreRef, Terms,
-    VERSION_MAX, VERSION_MIN, decode_response, encode_request,
+    Condition, Hello, Peer, Put, ReplicaGet, Request, RequestOptions, Response, Role, SLOT_BITS, StoreRef,
+    Terms, VERSION_MAX, VERSION_MIN, decode_response, encode_request,
 };
 
 use super::super::draws::Owned;
@@ -53,16 +53,17 @@ pub(super) async fn greet(connection: &mut Connection) -> io::Result<()> {
     }
 }
 
-/// Appends a request for each.
+/// Appends a request for each. The first one has number `first`; a node ignores a number that its link has had already.
 pub(super) fn encode<'a>(
     batch: impl Iterator<Item = (Draw, &'a Bytes)>,
+    first: u64,
     owned: &Owned,
     value: &Bytes,
     sending: &mut BytesMut,
 ) {
     let store = StoreRef::from(&StoreName::new(STORE).expect("a constant that is a name"));
     let generation = owned.generation;
-    for (id, (draw, key)) in (1..).zip(batch) {
+    for (number, (draw, key)) in (first..).zip(batch) {
         let (key, store) = (key.clone(), store.clone());
         let request = match draw.write {
             true => Request::Put(Put {
@@ -85,7 +86,7 @@ pub(super) fn encode<'a>(
                 })
             }
         };
-        frame(id, &request, sending);
+        frame(number << SLOT_BITS, &request, sending);
     }
 }
 
@@ -154,10 +155,10 @@ mod tests {
         let keys = [Bytes::from_static(b"a"), Bytes::from_static(b"b")];
         let draws = [Draw { key: 0, write: false }, Draw { key: 1, write: true }];
         let mut sending = BytesMut::new();
-        encode(draws.into_iter().zip(&keys), &owned, &Bytes::from_static(b"xx"), &mut sending);
+        encode(draws.into_iter().zip(&keys), 1, &owned, &Bytes::from_static(b"xx"), &mut sending);
         let first = whole(&sending).unwrap().unwrap();
         let rest = &sending[LENGTH_BYTES + first.len()..];
-        let Ok((1, Request::ReplicaGet(get))) = decode_request(Bytes::copy_from_slice(first)) else {
+        let Ok((0x1_0000, Request::ReplicaGet(get))) = decode_request(Bytes::copy_from_slice(first)) else {
             panic!()
         };
         assert_eq!(
@@ -165,7 +166,7 @@ mod tests {
             (Generation(7), Generation(3), &b"a"[..])
         );
         let put = Bytes::copy_from_slice(whole(rest).unwrap().unwrap());
-        let Ok((2, Request::Put(put))) = decode_request(put) else { panic!() };
+        let Ok((0x2_0000, Request::Put(put))) = decode_request(put) else { panic!() };
         assert_eq!((&put.key[..], &put.value[..]), (&b"b"[..], &b"xx"[..]));
     }
 
