@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
+use model::balance::Mode;
 use model::{Generation, NodeId};
 use protocol::report::{Parts, RepairReport, Status};
 use serde_json::json;
@@ -61,7 +62,9 @@ pub(crate) async fn doctor(shared: Shared) -> Result<ExitCode, CliError> {
     findings.extend(waits.iter().map(|node| starting::waits_to_join(node, &nodes)));
     let balancing = seen.as_ref().and_then(|seen| seen.balancing.as_ref());
     findings.extend(balancing.into_iter().flat_map(office::stopped));
-    let verdict = balancing.and_then(|balancing| balancing.verdict.as_ref());
+    let verdict = balancing
+        .filter(|balancing| balancing.policy.as_ref().is_none_or(|policy| policy.mode != Mode::Off))
+        .and_then(|balancing| balancing.verdict.as_ref());
     findings.extend(verdict.into_iter().flat_map(starting::replaced_soon));
     // A node that is dead and in no list any more leaves within seconds, where a headmaster is at work: nothing is to do.
     let is_led = seen

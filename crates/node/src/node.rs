@@ -332,11 +332,14 @@ impl Node {
         }
         self.pulse.add_worker(&*ports.tasks);
         let requests = Counter::default();
-        let replicas = WorkerTransport::new(self.replica.clone(), peers.clone(), adopt.clone());
+        let coordinated = Arc::new(Coordinated::default());
+        let replicas =
+            WorkerTransport::new(self.replica.clone(), peers.clone(), adopt.clone(), coordinated.clone());
         let (options, repairs) = (self.config.coordinator, self.repairs.clone());
         let coordinator = Coordinator::sharing(Arc::new(replicas), ports.clone(), options, repairs);
-        let front = Arc::new(Front::new(self.replica.clone(), peers, coordinator, adopt));
-        self.counted.lock().push((requests.clone(), front.coordinated().clone()));
+        let front = Front::new(self.replica.clone(), peers, coordinator, adopt, coordinated.clone());
+        let (anywhere, front) = (Arc::new(front.asked_anywhere()), Arc::new(front));
+        self.counted.lock().push((requests.clone(), coordinated));
         let (weak, definer, orders) = (Arc::downgrade(self), Arc::downgrade(self), Arc::downgrade(self));
         let numbers =
             |door| DoorNumbers::new(door, &self.metrics, self.refusals.clone(), ports.clock.clone());
@@ -359,7 +362,7 @@ impl Node {
             numbers: native,
             antientropy: self.antientropy.clone(),
         };
-        Worker { service, door: resp::Door::new(front, self.resp.clone(), redis) }
+        Worker { service, door: resp::Door::new(anywhere, self.resp.clone(), redis) }
     }
 
     fn as_peer(&self) -> Peer {

@@ -16,6 +16,7 @@ use wire::messages::{ReplicaMerge, Request, Response, StaleEpoch};
 
 use crate::front::Adopt;
 use crate::replica::Replica;
+use crate::work::Coordinated;
 
 /// How often contents are read again for one message. Each time takes another collection round, and they are rare.
 const STALE_MAX: usize = 4;
@@ -24,6 +25,7 @@ const STALE_MAX: usize = 4;
 pub(crate) struct WorkerTransport {
     reach: Reach,
     adopt: Adopt,
+    coordinated: Arc<Coordinated>,
 }
 
 /// This node and its links.
@@ -34,9 +36,14 @@ struct Reach {
 }
 
 impl WorkerTransport {
-    /// This node's own records, and its links to the others.
-    pub(crate) fn new(replica: Arc<Replica>, peers: Arc<Peers>, adopt: Adopt) -> Self {
-        WorkerTransport { reach: Reach { replica, peers }, adopt }
+    /// This node's own records, and its links to the others. What the node answers itself is counted.
+    pub(crate) fn new(
+        replica: Arc<Replica>,
+        peers: Arc<Peers>,
+        adopt: Adopt,
+        coordinated: Arc<Coordinated>,
+    ) -> Self {
+        WorkerTransport { reach: Reach { replica, peers }, adopt, coordinated }
     }
 }
 
@@ -48,6 +55,12 @@ impl Replicas for WorkerTransport {
     fn call(&self, node: NodeId, request: Request) -> Call {
         match request {
             Request::ReplicaMerge(merge) => self.reach.merge(node, merge),
+            Request::ReplicaGet(get) => {
+                if node == self.reach.replica.node() {
+                    self.coordinated.add_own_gets(get.keys.len());
+                }
+                self.reach.call(node, Request::ReplicaGet(get))
+            }
             other => self.reach.call(node, other),
         }
     }

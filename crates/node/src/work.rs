@@ -184,6 +184,8 @@ pub(crate) fn tell(report: &mut LoadReport, mut loads: Vec<(PartitionLoad, u64)>
 pub struct Coordinated {
     gets: AtomicU64,
     puts: AtomicU64,
+    own_gets: AtomicU64,
+    own_stamped: AtomicU64,
 }
 
 impl Coordinated {
@@ -195,6 +197,21 @@ impl Coordinated {
     /// It drives puts and deletes of so many keys.
     pub fn add_puts(&self, keys: usize) {
         self.puts.fetch_add(keys as u64, Ordering::Relaxed);
+    }
+
+    /// It answered gets of so many keys that it drives, as a replica.
+    pub fn add_own_gets(&self, keys: usize) {
+        self.own_gets.fetch_add(keys as u64, Ordering::Relaxed);
+    }
+
+    /// It stamped so many keys for clients that asked any node.
+    pub fn add_own_stamped(&self, keys: usize) {
+        self.own_stamped.fetch_add(keys as u64, Ordering::Relaxed);
+    }
+
+    /// What this node did as a replica because it was asked, not because of its place: gets, and stamped writes.
+    pub fn own(&self) -> (u64, u64) {
+        (self.own_gets.load(Ordering::Relaxed), self.own_stamped.load(Ordering::Relaxed))
     }
 
     /// Gets so far.

@@ -172,7 +172,13 @@ async fn plans_about(client: &client::Client, subject: Subject) -> Result<Vec<Pl
     for summary in all.iter().rev().filter(|summary| summary.phase.is_some()) {
         let query = PlanQuery { number: Some(summary.number), ..PlanQuery::default() };
         let Some(planned) = client.plan(query).await?.plan else { continue };
-        let concerns = planned.plan.change.moves().iter().any(|one| match subject {
+        let cut = planned.plan.decision.as_ref().and_then(|decision| Some((decision.node, decision.cut.as_ref()?)));
+        let is_cut = cut.is_some_and(|(relieved, cut)| match subject {
+            Subject::Partition(partition) => cut.partition == partition,
+            Subject::Node(node) => relieved == node,
+            Subject::Plan(number) => number == planned.number,
+        });
+        let concerns = is_cut || planned.plan.change.moves().iter().any(|one| match subject {
             Subject::Partition(partition) => one.partition == partition,
             Subject::Node(node) => {
                 one.from.contains(&node) != one.to.contains(&node) || place(one, node).is_some()

@@ -105,7 +105,7 @@ codes! {
     HeadmasterSilent "headmaster-silent" Bad
         "The process that holds the office of headmaster stands still: plans and orders wait for it.";
     BalanceStopped "balance-stopped" Bad
-        "The autopilot turned itself to *observe*: three plans in a row came out no better than before.";
+        "The autopilot turned itself to *observe*: three plans in a row did hardly any good.";
     BalanceUnread "balance-unread" Bad
         "The policy of the autopilot cannot be read: the last one that could is in force.";
     LeftoversHeld "leftovers-held" Note

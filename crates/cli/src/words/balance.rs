@@ -84,7 +84,7 @@ pub(crate) fn says(says: &Says, settings: &Settings) -> String {
              minutes"
         ),
         Says::Coordinates { node } => format!(
-            "{node} is busy with requests of clients that it passes on to other nodes; they belong to no partition, so no move \
+            "{node} is busy because clients ask it: it passes their requests on, or does them itself whatever its place; no move \
              changes that: let clients spread over all nodes"
         ),
         Says::NothingHelps { node, dearest: None } => {
@@ -93,6 +93,10 @@ pub(crate) fn says(says: &Says, settings: &Settings) -> String {
         Says::NothingHelps { node, dearest: Some(partition) } => format!(
             "{node} exceeds a limit, and nothing that was thought of may be done; {partition} costs it most, and `tontine balance \
              why {partition}` names its hottest keys"
+        ),
+        Says::DiskFull { node } => format!(
+            "{node} has too full a disk, and nothing that may be moved changes that: partitions take too little of it, or no other \
+             node has room; make room there, or add a node"
         ),
         Says::AllFull => format!(
             "every node is above {most}% of what it can carry: no move helps; add a node, with `tontine node add` and then \
@@ -231,8 +235,8 @@ fn acted(decision: &Decision) -> String {
     let lists = format!("{} with another order of nodes, which copies nothing", count(reorders, "partition"));
     match (reorders, acts - reorders) {
         (_, 0) => lists,
-        (0, copies) => format!("{} moved to another node", count(copies, "copy")),
-        (_, copies) => format!("{lists}, and {} moved to another node", count(copies, "copy")),
+        (0, copies) => format!("{} moved to another node", count(copies, "replica")),
+        (_, copies) => format!("{lists}, and {} moved to another node", count(copies, "replica")),
     }
 }
 
@@ -296,8 +300,8 @@ fn outcome(came_of: &CameOf) -> String {
     );
     match came {
         Came::AsPredicted => format!("as predicted: {at}"),
-        Came::Less => format!("better than before, less than predicted: {at}"),
-        Came::Worse => format!("no better than before: {at}"),
+        Came::Less => format!("less than predicted: {at}"),
+        Came::Worse => format!("hardly better than before, or worse: {at}"),
         Came::Unknown => "nobody can say: another plan, other load or other nodes came in between".to_owned(),
     }
 }

@@ -24,8 +24,8 @@ pub(crate) fn done(done: &Done, plan: Option<u64>) -> String {
         Done::NumbersStand => "the store has these numbers already".to_owned(),
         Done::NodeAdmitted { node } => {
             format!(
-                "{node} is a member now and holds no data; the autopilot gives it its share (`tontine balance why`), and `tontine \
-                 plan create spread` does so at once"
+                "{node} is a member now and holds no data; an autopilot that is on gives it its share (`tontine balance why`), and \
+                 `tontine plan create spread` does so at once"
             )
         }
         Done::NodeIsMember { node } => format!("{node} is a member of the cluster"),

@@ -139,12 +139,28 @@ fn must_not_6_an_operators_order_waits_for_the_autopilot_or_is_refused_because_o
 #[test]
 #[ignore = "takes two minutes; ./check --full process runs it"]
 fn must_not_3_requests_of_clients_that_belong_to_no_partition_move_nothing() {
+    let (said, last) = all_at_one_node(20);
+    // Over minutes it may also see that it does a little more for its partitions, which no order of lists would change.
+    assert!(said.iter().any(|code| code == "coordinates"), "{said:?} {last:#}");
+}
+
+/// It stamps what its clients write itself, whatever its place.
+#[test]
+#[ignore = "takes two minutes; ./check --full process runs it"]
+fn must_not_3_writes_that_all_clients_ask_of_one_node_move_nothing() {
+    let (said, last) = all_at_one_node(100);
+    assert!(said.iter().any(|code| code == "coordinates"), "{said:?} {last:#}");
+}
+
+/// All Redis clients are at one of three nodes, so many percent of what they ask are writes, and nothing moves: the codes
+/// that were said, and the last verdict.
+fn all_at_one_node(writes: u32) -> (Vec<String>, Json) {
     const WATCHED: Duration = Duration::from_secs(100);
     let cluster = Cluster::with(3, &["--partitions=32"]);
     put(&cluster, 0..RECORDS, "value");
     cluster.run(&["balance", "set", "least=1", "disk-full=100", "disk-gives=100"]).exits(0);
     let mut load = Load::idle();
-    (0..2).for_each(|_| load.at_door(cluster.resp(1), 8, 20));
+    (0..2).for_each(|_| load.at_door(cluster.resp(1), 8, writes));
     let began = Instant::now();
     let mut said = Vec::new();
     while began.elapsed() < WATCHED {
@@ -162,10 +178,9 @@ fn must_not_3_requests_of_clients_that_belong_to_no_partition_move_nothing() {
     let number = |at: &Json, field: &str| at[field].as_f64().unwrap();
     let busy = |at: &Json| number(at, "load") + number(at, "beside");
     assert!(busy(&seen[0]) > 1.5 * busy(&seen[1]), "node 1 was hardly busier than the others: {last:#}");
-    // Over minutes it may also see that it does a little more for its partitions, which no order of lists would change.
-    assert!(said.iter().any(|code| code == "coordinates"), "{said:?}");
     let code = last["says"]["code"].as_str().unwrap();
     assert!(["coordinates", "nothing-helps", "balanced", "unsure"].contains(&code), "{said:?} {last:#}");
+    (said, last)
 }
 
 /// All places for requests and connections of clients are taken at one node.

@@ -207,6 +207,11 @@ pub enum Says {
         #[serde(default)]
         dearest: Option<PartitionId>,
     },
+    /// A disk is fuller than it should be, and nothing that may be moved changes that.
+    DiskFull {
+        /// The node.
+        node: NodeId,
+    },
     /// All nodes are over their limit: the cluster needs more of them.
     AllFull,
     /// This would be done, if it were on.
@@ -244,6 +249,7 @@ impl Says {
             Says::Unsure { .. } => "unsure",
             Says::Coordinates { .. } => "coordinates",
             Says::NothingHelps { .. } => "nothing-helps",
+            Says::DiskFull { .. } => "disk-full",
             Says::AllFull => "all-full",
             Says::Would { .. } => "would",
             Says::Quiet { .. } => "quiet",
@@ -260,14 +266,21 @@ impl Says {
             | Says::Idle { node }
             | Says::Unsure { node }
             | Says::Coordinates { node }
+            | Says::DiskFull { node }
             | Says::NothingHelps { node, .. } => Some(*node),
+            Says::Would { decision } | Says::Quiet { decision, .. } => Some(decision.node),
             _ => None,
         }
     }
 
     /// Whether the other says the same, but for figures that change all the time.
     pub fn is_like(&self, other: &Says) -> bool {
-        self.code() == other.code() && self.node() == other.node()
+        let about = |says: &Says| match says {
+            Says::PlanUnderWay { plan } | Says::PlanWaits { plan } | Says::Acts { plan } => (Some(*plan), None),
+            Says::NothingHelps { dearest, .. } => (None, *dearest),
+            _ => (None, None),
+        };
+        self.code() == other.code() && self.node() == other.node() && about(self) == about(other)
     }
 }
 

@@ -47,6 +47,7 @@ const ANSWER_MARGIN_MAX: Duration = Duration::from_millis(100);
 pub type Adopt = Arc<dyn Fn(Cluster) + Send + Sync>;
 
 /// Where requests of thin clients enter one worker of a node.
+#[derive(Clone)]
 pub struct Front {
     replica: Arc<Replica>,
     peers: Arc<Peers>,
@@ -54,6 +55,8 @@ pub struct Front {
     adopt: Adopt,
     started: Moment,
     coordinated: Arc<Coordinated>,
+    /// Whether its clients ask any node, not one that a key's place names.
+    is_anywhere: bool,
 }
 
 /// A store of either kind, as one view has it.
@@ -71,9 +74,22 @@ impl Front {
         peers: Arc<Peers>,
         coordinator: Arc<Coordinator>,
         adopt: Adopt,
+        coordinated: Arc<Coordinated>,
     ) -> Self {
         let started = peers.ports().clock.now();
-        Front { replica, peers, coordinator, adopt, started, coordinated: Arc::default() }
+        Front { replica, peers, coordinator, adopt, started, coordinated, is_anywhere: false }
+    }
+
+    /// The same entry for clients that know no ring. What they have this node do as a replica, no other place of it changes.
+    pub fn asked_anywhere(&self) -> Front {
+        Front { is_anywhere: true, ..self.clone() }
+    }
+
+    /// A write of so many keys was stamped here for a client.
+    fn add_own_stamped(&self, keys: usize, entry: Entry) {
+        if self.is_anywhere && entry == Entry::Client {
+            self.coordinated.add_own_stamped(keys);
+        }
     }
 
     /// The node's own records.
@@ -139,6 +155,7 @@ impl Front {
             _ if self.replica.view().generation() != view.cluster().generation => None,
             answer => {
                 self.coordinated.add_gets(1);
+                self.coordinated.add_own_gets(1);
                 self.replica.work().got(place.partition, key);
                 Some(answer)
             }
@@ -164,6 +181,7 @@ impl Front {
             return None;
         }
         self.coordinated.add_gets(1);
+        self.coordinated.add_own_gets(1);
         self.replica.work().got(view.partition(key).0.partition, key);
         found.as_deref().map(visit);
         Some(found.is_some())
@@ -191,6 +209,7 @@ impl Front {
         drop(admitted);
         if tried.answer.is_ok() {
             self.replica.work().stamped(place.partition, key);
+            self.add_own_stamped(1, Entry::Client);
         } else if tried.refused {
             // What a record's change needs is read before it, so what was refused was not done.
             return None;

@@ -216,10 +216,12 @@ impl Orders<'_> {
         if let [key] = errand.keys[..] {
             let (name, order) = &self.orders[key.position()];
             let written = front.write_here(view, store, name, order.clone(), &options).await;
+            front.add_own_stamped(usize::from(written.is_ok()), self.entry);
             return smallvec![(key, written.map_err(CallError::Refused))];
         }
         let positions: Vec<usize> = errand.keys.iter().map(|key| key.position()).collect();
         let written = front.write_many_here(view, store, self.orders, &positions, &options).await;
+        front.add_own_stamped(written.iter().filter(|answer| answer.is_ok()).count(), self.entry);
         let written = written.into_iter().map(|answer| answer.map_err(CallError::Refused));
         errand.keys.iter().copied().zip(written).collect()
     }

@@ -102,8 +102,16 @@ pub(super) fn loads_of(cluster: &Cluster) -> Ask {
 
 /// The partitions that a plan gave other lists, and whether copies came somewhere.
 pub(super) fn touched(planned: &Planned) -> Vec<(PartitionId, bool)> {
+    if planned.state.as_ref().is_some_and(came_to_nothing) {
+        return Vec::new();
+    }
     let moves = planned.plan.change.moves().iter();
     moves.map(|one| (one.partition, !one.entering.is_empty())).collect()
+}
+
+/// Whether a plan was dropped before anything of it was done.
+fn came_to_nothing(state: &PlanState) -> bool {
+    state.phase == Phase::Aborted && state.progress.settled == 0
 }
 
 /// The copies that a plan of the autopilot took from nodes. A plan names lists, and how many places nodes have: a node that lost some, and
@@ -460,7 +468,7 @@ fn history(seen: &Observation) -> History {
         match kept {
             Kept::Ended(ended) => take(ended.ended_ms, &ended.touched),
             Kept::Open(planned) => {
-                if let Some(state) = &planned.state {
+                if let Some(state) = planned.state.as_ref().filter(|state| !came_to_nothing(state)) {
                     take(state.ended_ms.unwrap_or(seen.wall.0), &touched(planned));
                 }
             }
@@ -513,13 +521,15 @@ fn came_of(decision: &Decision, loads: &balancer::Loads<'_>, at_ms: u64) -> Came
     let mean = permille(loads.mean());
     let alike = mean * 2 >= decision.mean && decision.mean * 2 >= mean;
     let by_places = decision.exceeds == Excess::Joins && decision.mean < balancer::HARDLY_ANY;
+    let (fell, predicted) =
+        (before.saturating_sub(over_mean), before.saturating_sub(decision.predicted.largest_over_mean));
     let came = if matches!(decision.exceeds, Excess::Disk | Excess::Dead) {
         Came::AsPredicted
     } else if by_places || !same || !alike {
         Came::Unknown
     } else if over_mean <= decision.predicted.largest_over_mean + NOISE {
         Came::AsPredicted
-    } else if over_mean <= before + NOISE || decision.largest >= FULL {
+    } else if fell * 4 >= predicted || decision.largest >= FULL {
         // Of a node that did all that it could, nobody knows how much more it was asked for.
         Came::Less
     } else {

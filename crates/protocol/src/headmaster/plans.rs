@@ -204,7 +204,8 @@ impl Headmaster {
             Some(state) if state.phase == Phase::Aborting && state.order == given.number => {
                 return of_plan(seen, given, number, Done::PlanAborting);
             }
-            Some(state) if state.phase == Phase::Aborting => {
+            // One whose outcome is looked for is open, and has ended.
+            Some(state) if state.phase == Phase::Aborting || state.phase.has_ended() => {
                 return refused(given, Refusal::PlanIs { plan: number, phase: Some(state.phase) });
             }
             Some(state) => {

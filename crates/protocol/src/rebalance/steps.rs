@@ -130,7 +130,7 @@ pub fn next(cluster: &Cluster, facts: &Facts) -> Outcome {
 /// When one of them cannot begin; then none does.
 pub fn begin(cluster: &Cluster, moves: &[(PartitionId, Vec<NodeId>)]) -> Result<Cluster, BeginError> {
     let generation = Generation(cluster.generation.0 + 1);
-    let mut partitions = cluster.ring.partitions().to_vec();
+    let (mut partitions, definitions) = (cluster.ring.partitions().to_vec(), cluster.definitions());
     let positions: BTreeMap<PartitionId, usize> =
         partitions.iter().enumerate().map(|(position, partition)| (partition.id, position)).collect();
     for (id, nodes) in moves {
@@ -146,7 +146,7 @@ pub fn begin(cluster: &Cluster, moves: &[(PartitionId, Vec<NodeId>)]) -> Result<
         let coming = Coming { step: Step::Copying, nodes: nodes.clone(), unknown: Unknown::new() };
         partition.coming = Some(coming);
         let mut moves_data = false;
-        for store in &cluster.stores {
+        for store in &definitions {
             let Places { old, new, .. } = Places::of(store, partition);
             if new.len() < old.len() {
                 let (partition, store) = (*id, store.name.clone());

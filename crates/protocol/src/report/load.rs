@@ -33,6 +33,12 @@ pub struct LoadReport {
     pub coordinated_gets: u64,
     /// Keys that clients had it put or delete since the process began.
     pub coordinated_puts: u64,
+    /// Of the gets that it answered as a replica, those that it drove itself: it asks itself first, whatever its place.
+    #[serde(default)]
+    pub own_gets: u64,
+    /// Of the writes that it stamped, those of clients that asked any node: it stamps those itself, whatever its place.
+    #[serde(default)]
+    pub own_stamped: u64,
     /// Free bytes of its disk, where that is known.
     pub disk_available_bytes: Option<u64>,
     /// All bytes of its disk, where that is known.

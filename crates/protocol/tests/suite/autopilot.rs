@@ -4,7 +4,9 @@
 
 use std::time::Duration;
 
-use model::balance::{Came, Implausible, Mode, Policy, PolicyChange, Says, Turned};
+use model::balance::{
+    Came, Excess, Implausible, LostBecause, Mode, Policy, PolicyChange, Says, Turned,
+};
 use model::order::{Done, Order};
 use model::plan::{Consent, Phase, Wish};
 use model::{Cluster, NodeId, PartitionId};
@@ -236,6 +238,81 @@ fn must_not_3_requests_of_clients_that_belong_to_no_partition_move_nothing() {
     };
     assert_eq!(seconds(&mut stage, 600), "");
     assert_eq!(says(&stage), Says::Coordinates { node: NodeId(1) });
+}
+
+#[test]
+fn must_not_3_what_a_node_does_itself_because_clients_ask_it_moves_nothing() {
+    // All of them write at node 1, which stamps each key itself, whatever its place; the others merge.
+    let mut stage = Stage::of(cluster(24, &["a"; 3], 3, 3), false);
+    stage.policy = Policy::founded(0);
+    stage.loads = |stage, node| {
+        let seconds = stage.now.nanos as f64 / 1e9 + 100.0;
+        let (all, asked) = ((seconds * 96_000.0) as u64, node == NodeId(1));
+        let each = all / 24;
+        let work = if asked {
+            WorkDone { stamped: each, ..WorkDone::default() }
+        } else {
+            WorkDone { puts: each, ..WorkDone::default() }
+        };
+        let partitions = stage.cluster.ring.partitions().iter();
+        let of = |id| PartitionLoad { partition: id, work, bytes: 1 << 20, middle: None };
+        Some(LoadReport {
+            uptime_ms: (seconds * 1000.0) as u64,
+            ran_us: Some((all as f64 * if asked { 7.7 } else { 2.1 }) as u64),
+            waited_us: Some(0),
+            workers: 1,
+            processors: 1.0,
+            coordinated_puts: if asked { all } else { 0 },
+            own_stamped: if asked { all } else { 0 },
+            partitions: partitions.map(|one| of(one.id)).collect(),
+            ..LoadReport::default()
+        })
+    };
+    assert_eq!(seconds(&mut stage, 1200), "");
+    assert_eq!(says(&stage), Says::Coordinates { node: NodeId(1) });
+}
+
+#[test]
+fn a_disk_that_something_else_has_filled_takes_no_partition_from_its_node() {
+    let mut stage = lopsided();
+    stage.loads = |stage, node| {
+        let mut load = load(stage, node, |_| 200.0, 0.0);
+        load.disk_total_bytes = Some(100 << 30);
+        load.disk_available_bytes = Some(if node == NodeId(1) { 9 << 30 } else { 50 << 30 });
+        Some(load)
+    };
+    assert_eq!(seconds(&mut stage, 600), "");
+    assert_eq!(says(&stage), Says::DiskFull { node: NodeId(1) });
+    // One that partitions fill gives some of them away.
+    stage.loads = |stage, node| {
+        let mut load = load(stage, node, |_| 200.0, 0.0);
+        load.disk_total_bytes = Some(100 << 20);
+        load.disk_available_bytes = Some(if node == NodeId(1) { 9 << 20 } else { 50 << 20 });
+        Some(load)
+    };
+    assert!(seconds(&mut stage, 600).contains("create plan 1"));
+    assert_eq!(stage.plans[0].0.decision.as_ref().unwrap().exceeds, Excess::Disk);
+}
+
+#[test]
+fn a_plan_that_was_dropped_before_it_did_anything_lets_nothing_rest() {
+    let mut stage = lopsided();
+    stage.policy.mode = Mode::Off;
+    let wish = Wish::Drain { nodes: vec![NodeId(3)] };
+    stage.order(Order::Create { wish, consent: Consent::default() });
+    seconds(&mut stage, 5);
+    stage.order(Order::Abort { plan: 1 });
+    let told = seconds(&mut stage, 5);
+    assert!(told.contains("PlanAborted"), "{told}");
+    // It is over, and is not aborted again.
+    stage.order(Order::Abort { plan: 1 });
+    let told = seconds(&mut stage, 5);
+    assert!(!told.contains("PlanAborting"), "{told}");
+    stage.policy.mode = Mode::On;
+    let told = seconds(&mut stage, 60);
+    assert!(told.contains("create plan 2") && told.contains("note plan 2: applying"), "{told}");
+    let lost = &stage.plans[1].0.decision.as_ref().unwrap().lost;
+    assert!(lost.iter().all(|lost| lost.because != LostBecause::Rests), "{lost:?}");
 }
 
 #[test]

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use model::{
-    Cluster, ClusterError, Consistency, Generation, Node, NodeId, PartitionId, Ring, Step, Store, StoreName,
-    Zone,
+    Cluster, ClusterError, Consistency, Generation, Node, NodeId, PartitionId, ReadOnlyStore, Ring, Step,
+    Store, StoreName, Zone,
 };
 use protocol::rebalance::steps::{self, BeginError, Outcome, Waiting};
 use protocol::rebalance::{Entered, Facts};
@@ -22,6 +22,16 @@ fn cluster(replicas: u8, reads_required: u8, writes_required: u8) -> Cluster {
     let consistency = Consistency { replicas, reads_required, writes_required };
     let store = Store::new(StoreName::new("s").unwrap(), consistency).unwrap();
     Cluster::new("stepped", nodes, Ring::equal_slices(2, &zoned), vec![store])
+}
+
+#[test]
+fn another_order_that_gives_a_read_only_store_another_replica_moves_its_data() {
+    let order = [(MOVED, ids([3, 2, 1]))];
+    let plain = steps::begin(&cluster(3, 2, 2), &order).unwrap();
+    assert_eq!(step(&plain), None, "all three stay replicas");
+    let mut stored = cluster(3, 2, 2);
+    stored.read_only.push(ReadOnlyStore::new(StoreName::new("words").unwrap(), 1));
+    assert_eq!(step(&steps::begin(&stored, &order).unwrap()), Some(Step::Copying));
 }
 
 fn step(cluster: &Cluster) -> Option<Step> {

@@ -38,6 +38,8 @@ pub struct NodeLoad {
     pub capacity: f64,
     /// What its partitions take of that.
     pub load: f64,
+    /// What of its load it does because clients happen to ask it, whatever its places: no move changes that.
+    pub own: f64,
     /// What else its workers do: requests of clients that it passes on, repair, moves.
     pub beside: f64,
     /// What an operation costs it, compared with [`Weights`].
@@ -84,7 +86,7 @@ pub struct Loads<'a> {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Costs {
     /// For each partition, what each of its replicas did for it in a second, by their places, as [`Weights`] weigh it: in
-    /// processors.
+    /// processors. Without what a node drives itself.
     pub(super) places: Places,
     /// Bytes of each partition at one replica.
     pub(super) bytes: BTreeMap<PartitionId, u64>,
@@ -108,6 +110,7 @@ impl<'a> Loads<'a> {
             let (factor, seconds) = (factors[&one.node], one.seconds());
             let ran = one.ran();
             let load = (weights.of(one.work()) / 1e6 / seconds * factor).min(ran);
+            let own = load * one.own_share(&weights);
             let capacity = words.get(&one.node).copied().unwrap_or(one.capacity);
             let share = if ran > 0.0 { load / ran } else { 0.0 };
             let deviation = deviation(&one.steps) * share / capacity;
@@ -117,7 +120,7 @@ impl<'a> Loads<'a> {
             loads.window_ms = loads.window_ms.max((seconds * 1000.0) as u64);
             let deviations = deviations(one.steps.len());
             let age = one.age;
-            let node = NodeLoad { age, capacity, load, beside, factor, deviation, deviations, disk };
+            let node = NodeLoad { age, capacity, load, own, beside, factor, deviation, deviations, disk };
             loads.nodes.insert(one.node, node);
         }
         loads.measured = measured;
@@ -179,13 +182,13 @@ impl<'a> Loads<'a> {
         self.nodes.iter().max_by(by).map(|(id, node)| (*id, node))
     }
 
-    /// The busiest node of which less than half of the work is for partitions.
+    /// The busiest node of which less than half of the work is for its places in partitions.
     pub(super) fn most_beside(&self) -> Option<(NodeId, &NodeLoad)> {
         let by = |a: &(&NodeId, &NodeLoad), b: &(&NodeId, &NodeLoad)| {
             a.1.total_share().total_cmp(&b.1.total_share())
         };
         let (id, node) = self.nodes.iter().max_by(by)?;
-        (node.beside > node.load).then_some((*id, node))
+        (node.beside + node.own > node.load - node.own).then_some((*id, node))
     }
 
     /// As documents hold it.
@@ -229,15 +232,34 @@ impl Measured<'_> {
         self.last.work().since(self.before.work())
     }
 
-    /// What it did for each partition, as weights weigh it, in processors; and the bytes that it holds.
+    /// Which parts of its gets and of its stamped writes it drove itself, as it was asked and not because of its place.
+    fn own_parts(&self) -> (f64, f64) {
+        let work = self.work();
+        let part = |last: u64, before: u64, of: u64| {
+            if of == 0 { 0.0 } else { (last.saturating_sub(before) as f64 / of as f64).min(1.0) }
+        };
+        (
+            part(self.last.own_gets, self.before.own_gets, work.gets),
+            part(self.last.own_stamped, self.before.own_stamped, work.stamped),
+        )
+    }
+
+    /// What part of its weighted work that is.
+    fn own_share(&self, weights: &Weights) -> f64 {
+        let all = weights.of(self.work());
+        if all > 0.0 { 1.0 - weights.of_placed(self.work(), self.own_parts()) / all } else { 0.0 }
+    }
+
+    /// What it did for each partition because of its place, as weights weigh it, in processors; and the bytes that it holds.
     fn by_partition(&self, weights: &Weights) -> BTreeMap<PartitionId, (f64, u64)> {
         let before: BTreeMap<PartitionId, WorkDone> =
             self.before.partitions.iter().map(|load| (load.partition, load.work)).collect();
+        let own = self.own_parts();
         let done = |load: &PartitionLoad| {
             // One that was not told before is known from the next report on.
             let work =
                 before.get(&load.partition).map_or(WorkDone::default(), |earlier| load.work.since(*earlier));
-            (load.partition, (weights.of(work) / 1e6 / self.seconds(), load.bytes))
+            (load.partition, (weights.of_placed(work, own) / 1e6 / self.seconds(), load.bytes))
         };
         self.last.partitions.iter().map(done).collect()
     }

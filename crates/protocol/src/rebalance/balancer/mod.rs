@@ -91,8 +91,9 @@ impl Finding {
     }
 
     /// This batch relieves a node; if there is nothing in it, nothing helps.
-    fn of(loads: &Loads<'_>, rule: Rule, (node, exceeds): (NodeId, Excess), batch: search::Batch) -> Finding {
-        let search::Batch { placed, reorders, thought_of, lost, predicted } = batch;
+    fn of(loads: &Loads<'_>, rule: Rule, first: (NodeId, Excess), batch: search::Batch) -> Finding {
+        let search::Batch { relieved, placed, reorders, thought_of, lost, predicted } = batch;
+        let (node, exceeds) = relieved.unwrap_or(first);
         let nothing = Finding::nothing(loads, Says::NothingHelps { node, dearest: None });
         let finding = Finding { thought_of, lost: lost.clone(), ..nothing };
         if placed.is_empty() {
@@ -166,10 +167,13 @@ fn is_better_later(decision: &Decision, window: usize, settings: &Settings) -> b
 /// What should be done about these loads.
 pub fn find(cluster: &Cluster, loads: &Loads<'_>, history: &History, settings: &Settings) -> Finding {
     let nothing = |says| Finding::nothing(loads, says);
-    let over = exceeding(loads, settings);
+    let mut over = exceeding(loads, settings);
     let most = f64::from(settings.most) / 100.0;
-    let no_disk = over.iter().all(|(_, excess)| *excess != Excess::Disk);
-    if no_disk && loads.nodes.values().all(|node| node.utilisation() > most) {
+    let are_full = loads.nodes.values().all(|node| node.utilisation() > most);
+    if are_full {
+        over.retain(|(_, excess)| *excess == Excess::Disk);
+    }
+    if are_full && over.is_empty() {
         return nothing(Says::AllFull);
     }
     if over.is_empty() {
@@ -192,6 +196,14 @@ fn helpless(
     over: &[(NodeId, Excess)],
     found: Finding,
 ) -> Finding {
+    let (node, excess) = over[0];
+    if excess == Excess::Disk {
+        return Finding { outcome: Outcome::Nothing(Says::DiskFull { node }), ..found };
+    }
+    let at = &loads.nodes[&node];
+    if at.beside + at.own > at.load - at.own {
+        return Finding { outcome: Outcome::Nothing(Says::Coordinates { node }), ..found };
+    }
     let outcome = match cutting::cut(cluster, loads, history, settings, over) {
         Some((node, exceeds, cut)) => Outcome::Cut {
             decision: Box::new(Decision {
@@ -215,7 +227,6 @@ fn helpless(
             }),
         },
         None => {
-            let (node, _) = over[0];
             let dearest = cutting::dearest(cluster, loads, history, settings, node);
             Outcome::Nothing(Says::NothingHelps { node, dearest })
         }

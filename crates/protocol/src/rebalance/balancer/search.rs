@@ -56,6 +56,8 @@ impl History {
 /// What was found.
 #[derive(Default)]
 pub(super) struct Batch {
+    /// The node that is relieved first, and why.
+    pub(super) relieved: Option<(NodeId, Excess)>,
     pub(super) placed: Vec<Placed>,
     pub(super) reorders: u64,
     pub(super) thought_of: u64,
@@ -81,6 +83,8 @@ pub(super) struct Search<'a> {
     pub(super) cluster: &'a Cluster,
     history: &'a History,
     settings: &'a Settings,
+    /// N of each store, of either kind.
+    replicas: Vec<usize>,
     pub(super) nodes: BTreeMap<NodeId, NodeLoad>,
     /// Bytes of each partition at one replica.
     pub(super) bytes: BTreeMap<PartitionId, u64>,
@@ -118,6 +122,7 @@ pub(super) fn search(
             continue;
         }
         gain += best.gain;
+        batch.relieved.get_or_insert((node, excess));
         batch.reorders += u64::from(matches!(best.act, Act::Reorder { .. }));
         search.take(&best);
         batch.placed.push(Placed { partition: best.act.partition(), replicas: best.to });
@@ -181,6 +186,7 @@ impl<'a> Search<'a> {
             cluster,
             history,
             settings,
+            replicas: cluster.definitions().iter().map(|store| usize::from(store.replicas_max())).collect(),
             nodes: loads.nodes.clone(),
             bytes,
             places,
@@ -219,8 +225,7 @@ impl<'a> Search<'a> {
         let aim = mean(&self.nodes) * f64::from(self.settings.aim) / 100.0;
         let gives = f64::from(self.settings.disk_gives) / 100.0;
         let mut disks = left.clone().filter(|(_, excess)| *excess == Excess::Disk);
-        if let Some(found) = disks.find(|(node, _)| self.nodes[node].disk_share().is_some_and(|d| d > gives))
-        {
+        if let Some(found) = disks.find(|(node, _)| self.can_empty(*node, gives)) {
             return Some(*found);
         }
         let busy =
@@ -230,6 +235,17 @@ impl<'a> Search<'a> {
             at(&a.0).total_cmp(&at(&b.0))
         })
         .copied()
+    }
+
+    /// Whether a disk is fuller than this share, and what partitions take of it is enough to change that. What else lies
+    /// there no move takes away, and the node would only lose all that it holds.
+    fn can_empty(&self, node: NodeId, gives: f64) -> bool {
+        let Some((used, total)) = self.nodes[&node].disk else { return false };
+        let held = |places: &Vec<(NodeId, f64)>| places.iter().any(|(held_by, _)| *held_by == node);
+        let bytes: u64 =
+            self.places.iter().filter(|(_, places)| held(places)).map(|(id, _)| self.bytes[id]).sum();
+        let limit = total as f64 * gives;
+        used as f64 > limit && used.saturating_sub(bytes) as f64 <= limit
     }
 
     /// The best legal act that relieves a node: a reordering if one is legal, or else a copy elsewhere.
@@ -326,8 +342,7 @@ impl<'a> Search<'a> {
     /// Whether trading two places makes a node a replica of some store that it was not.
     fn copies_bytes(&self, place: usize, other: usize) -> bool {
         let (near, far) = (place.min(other), place.max(other));
-        let counts = self.cluster.stores.iter().map(|store| usize::from(store.consistency.replicas));
-        counts.into_iter().any(|replicas| (near + 1..=far).contains(&replicas))
+        self.replicas.iter().any(|replicas| (near + 1..=far).contains(replicas))
     }
 
     /// Another node in the place of this one.

@@ -28,6 +28,12 @@ impl Weights {
         work.gets as f64 * self.get + work.puts as f64 * self.put + work.stamped as f64 * self.stamped
     }
 
+    /// The same without those parts of gets and stamped writes that a node drives itself: they do not go with its place.
+    pub fn of_placed(&self, work: WorkDone, (own_gets, own_stamped): (f64, f64)) -> f64 {
+        let own = work.gets as f64 * self.get * own_gets + work.stamped as f64 * self.stamped * own_stamped;
+        self.of(work) - own
+    }
+
     /// What coordinating weighs.
     pub fn of_coordinated(&self, gets: u64, puts: u64) -> f64 {
         gets as f64 * self.coordinated_get + puts as f64 * self.coordinated_put
