@@ -9,8 +9,11 @@
 pub mod clock;
 pub mod disk;
 pub mod entropy;
+#[cfg(feature = "http")]
+pub mod http;
 pub mod network;
 pub mod outputs;
+pub mod pace;
 pub mod sources;
 pub mod tasks;
 pub mod workers;
