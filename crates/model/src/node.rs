@@ -107,6 +107,9 @@ pub struct Node {
     pub native: String,
     /// `host:port` of the RESP front door, if it has one.
     pub resp: Option<String>,
+    /// `host:port` of the HTTP front door, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub http: Option<String>,
     /// Its share of the data, compared with others. Default: 100.
     #[serde(default, skip_serializing_if = "is_default")]
     pub weight: Weight,
@@ -123,19 +126,19 @@ pub struct Node {
 }
 
 impl Node {
-    /// An ordinary node: weight 100, serving.
+    /// An ordinary node: weight 100, serving, without HTTP.
     pub fn new(id: NodeId, zone: Zone, native: impl Into<String>, resp: Option<String>) -> Self {
-        let (weight, role, gone, unknown) = Default::default();
-        Node { id, zone, native: native.into(), resp, weight, role, gone, unknown }
+        let (http, weight, role, gone, unknown) = Default::default();
+        Node { id, zone, native: native.into(), resp, http, weight, role, gone, unknown }
     }
 }
 
 impl Node {
     /// The address of this node that another of these nodes has, if one has, and which.
     pub fn address_taken<'a>(&self, nodes: impl IntoIterator<Item = &'a Node>) -> Option<(&str, NodeId)> {
-        let own = [Some(&self.native), self.resp.as_ref()];
+        let own = [Some(&self.native), self.resp.as_ref(), self.http.as_ref()];
         nodes.into_iter().filter(|other| other.id != self.id).find_map(|other| {
-            let theirs = [Some(&other.native), other.resp.as_ref()];
+            let theirs = [Some(&other.native), other.resp.as_ref(), other.http.as_ref()];
             let taken = own.into_iter().flatten().find(|address| theirs.contains(&Some(*address)));
             taken.map(|address| (address.as_str(), other.id))
         })

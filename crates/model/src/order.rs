@@ -110,6 +110,9 @@ pub enum Order {
         native: String,
         /// Where Redis clients connect, if anywhere.
         resp: Option<String>,
+        /// Where HTTP clients connect, if anywhere.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        http: Option<String>,
     },
     /// Create a store that takes writes.
     CreateStore {

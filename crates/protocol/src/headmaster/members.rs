@@ -58,12 +58,12 @@ pub(super) fn readdress(
     seen: &Observation,
     given: &Given,
     node: NodeId,
-    (native, resp): (&str, &Option<String>),
+    (native, resp, http): (&str, &Option<String>, &Option<String>),
 ) -> Step {
     let Some(entry) = seen.cluster.node(node) else {
         return refused(given, Refusal::NodeUnknown { node });
     };
-    let moved = Node { native: native.to_owned(), resp: resp.clone(), ..entry.clone() };
+    let moved = Node { native: native.to_owned(), resp: resp.clone(), http: http.clone(), ..entry.clone() };
     if let Some((address, other)) = moved.address_taken(&seen.cluster.nodes) {
         return refused(given, Refusal::AddressTaken { node, address: address.to_owned(), other });
     }

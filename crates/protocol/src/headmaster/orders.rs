@@ -61,7 +61,9 @@ impl Headmaster {
                 Ok(change_node(seen, given, *node, Done::NodeWeighs { node: *node, weight: *weight }, change))
             }
             Order::Cast { node, role } => Ok(cast(seen, given, *node, *role)),
-            Order::Readdress { node, native, resp } => Ok(readdress(seen, given, *node, (native, resp))),
+            Order::Readdress { node, native, resp, http } => {
+                Ok(readdress(seen, given, *node, (native, resp, http)))
+            }
             Order::CreateStore { store } => Ok(super::stores::create(seen, given, store)),
             Order::Balance { change } => Ok(super::balance::changed(seen, given, change)),
             Order::Artifacts { order } => self.artifacts(seen, given, order),

@@ -27,13 +27,13 @@ use wire::messages::Failure;
 use wire::resp::{Arrived, Command, CommandParser, HTTP, Limits, ReplyWriter, RespError, Seen};
 
 use super::Door;
-use super::closing::Leaving;
 use super::commands::{self, Kind};
 use super::reply::{Refusal, Reply, refused};
 use super::session::{Session, Speaking};
 use super::together::{Answers, Means, Together, Turn};
 use super::transaction::Transaction;
 use super::unread::{Standstill, Unread};
+use crate::doors::closing::Leaving;
 use crate::doors::native::{Rest, not_admitted};
 use crate::doors::numbers::{Burst, Operation};
 use crate::front::AtHand;

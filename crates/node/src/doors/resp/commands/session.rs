@@ -10,6 +10,7 @@ use super::super::reply::Reply;
 use super::super::session::{Session, Speaking};
 use super::super::transaction::Transaction;
 use super::{Kind, configuration, unknown};
+use crate::doors::secret::same;
 use crate::stores::Census;
 
 /// The version of Redis whose commands these are: clients choose features by it.
@@ -106,12 +107,6 @@ fn auth(door: &Door, session: &mut Session, arguments: &[Bytes]) -> Result<Reply
 
 fn wrong_password() -> Reply {
     Reply::Error("WRONGPASS invalid username-password pair or user is disabled.".to_owned())
-}
-
-/// Compares without telling by its duration where the difference is.
-fn same(given: &[u8], expected: &[u8]) -> bool {
-    let difference = given.iter().zip(expected).fold(0, |all, (a, b)| all | (a ^ b));
-    given.len() == expected.len() && difference == 0
 }
 
 fn hello(door: &Door, session: &mut Session, arguments: &[Bytes]) -> Result<Reply, Reply> {
