@@ -321,6 +321,10 @@ fn greet(arguments: &DevArguments, format: Format, cluster: &Cluster, processes:
         arguments.settings.password.is_some(),
     );
     answer!("  {redis_cli}");
+    if let Some(http) = &first.http {
+        let secret = if arguments.settings.password.is_some() { "-u \":$TONTINE_PASSWORD\" " } else { "" };
+        answer!("  curl {secret}http://{http}/v1/stores/default/keys/greeting");
+    }
     let last = cluster.nodes.last().map_or(0, |node| node.id.0);
     let words = |verb: &str| {
         let service = format!("dir:{}", arguments.data_dir.join("coordination").display());

@@ -8,6 +8,7 @@ use coordination::CoordinationService;
 use coordination::address::{Address, Place};
 use model::{Cluster, NodeId};
 use node::disk_watch::DiskWatch;
+use node::doors::http::HttpOptions;
 use node::doors::resp::{CpuTime, RespOptions};
 use node::engines::{Engines, LogEngines, MemoryEngines};
 use node::events::Event;
@@ -21,6 +22,7 @@ use runtime::sources::{Allowed, AllowedPrefix};
 use runtime::workers::{Stop, Workers};
 use runtime::{Disk, Listener, NetworkError, Ports};
 use storage::{Durability, LogOptions};
+use tokio::net::TcpStream;
 
 use crate::failure::CliError;
 use crate::limits::LimitSettings;
@@ -52,6 +54,8 @@ pub(crate) struct NodeSpec {
     pub(crate) password: Option<String>,
     /// Whether a node that remembers that it needs a password may start without one.
     pub(crate) no_password: bool,
+    /// Host names under which HTTP clients reach it.
+    pub(crate) http_names: Vec<String>,
     pub(crate) limits: LimitSettings,
     pub(crate) hedge_after: Duration,
     pub(crate) repair_period: Duration,
@@ -74,7 +78,7 @@ pub(crate) struct RunningNode {
 }
 
 /// The listeners of one worker.
-type Listeners = (Box<dyn Listener>, Option<ByteListener>);
+type Listeners = (Box<dyn Listener>, [Option<ByteListener>; 2]);
 
 impl RunningNode {
     /// Takes the node's addresses, opens its data and serves.
@@ -176,6 +180,7 @@ fn log_start(spec: &NodeSpec, me: &model::Node) {
         zone = %me.zone,
         native = addresses.native,
         redis = addresses.resp.as_deref(),
+        http = addresses.http.as_deref(),
         advertised = addresses.advertised.native,
         data_directory = %spec.data_dir.display(),
         engine = match spec.engine {
@@ -205,11 +210,14 @@ fn listen(
     workers: usize,
 ) -> Result<Vec<Option<Listeners>>, NetworkError> {
     let native = network.listen_shared(&addresses.native, workers)?;
-    let resp: Vec<Option<ByteListener>> = match &addresses.resp {
-        Some(address) => bytes::listen(address, workers)?.into_iter().map(Some).collect(),
-        None => (0..workers).map(|_| None).collect(),
+    let door = |address: &Option<String>| -> Result<Vec<Option<ByteListener>>, NetworkError> {
+        Ok(match address {
+            Some(address) => bytes::listen(address, workers)?.into_iter().map(Some).collect(),
+            None => (0..workers).map(|_| None).collect(),
+        })
     };
-    Ok(native.into_iter().zip(resp).map(Some).collect())
+    let doors = door(&addresses.resp)?.into_iter().zip(door(&addresses.http)?);
+    Ok(native.into_iter().zip(doors.map(|(resp, http)| [resp, http])).map(Some).collect())
 }
 
 async fn open(
@@ -244,6 +252,7 @@ async fn open(
         cpu: Some(cpu_time),
         ..RespOptions::default()
     };
+    config.http = HttpOptions { password: spec.password.clone(), names: http_names(spec) };
     config.advertised = Some(spec.addresses.advertised.clone());
     config.may_stop_requiring_password = spec.no_password;
     config.coordinator.hedge_after = spec.hedge_after;
@@ -280,6 +289,12 @@ async fn open(
     Ok(node)
 }
 
+/// The host names under which HTTP clients reach the node: what others know it by is one of them.
+fn http_names(spec: &NodeSpec) -> Vec<String> {
+    let advertised = spec.addresses.advertised.http.as_deref().and_then(|address| address.rsplit_once(':'));
+    spec.http_names.iter().cloned().chain(advertised.map(|(host, _)| host.to_owned())).collect()
+}
+
 /// Memory of this process, where the system tells.
 fn resident_bytes() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
@@ -298,11 +313,12 @@ fn absolute(path: &Path) -> String {
 }
 
 async fn serve(node: Arc<Node>, worker: runtime::workers::Worker, listeners: Listeners) {
-    let (mut native, resp) = listeners;
+    let (mut native, [resp, http]) = listeners;
     let ports = worker.ports.clone();
-    let Worker { service, door } = node.worker(worker.ports);
+    let Worker { service, door, http: web } = node.worker(worker.ports);
     let mut native_stop = worker.stop.clone();
-    let serve_resp = serve_resp(resp, door, worker.stop, ports.clone());
+    let serve_resp = serve_thin(resp, ThinDoor::Redis(door), worker.stop.clone(), ports.clone());
+    let serve_http = serve_thin(http, ThinDoor::Http(web), worker.stop, ports.clone());
     let serve_native = async move {
         loop {
             tokio::select! {
@@ -320,15 +336,42 @@ async fn serve(node: Arc<Node>, worker: runtime::workers::Worker, listeners: Lis
             }
         }
     };
-    tokio::join!(serve_native, serve_resp);
+    tokio::join!(serve_native, serve_resp, serve_http);
 }
 
-async fn serve_resp(
-    listener: Option<ByteListener>,
-    door: node::doors::resp::Door,
-    mut stop: Stop,
-    ports: Ports,
-) {
+/// A door for clients that speak somebody else's protocol.
+#[derive(Clone)]
+enum ThinDoor {
+    Redis(node::doors::resp::Door),
+    Http(node::doors::http::Door),
+}
+
+impl ThinDoor {
+    /// What the log calls it.
+    fn name(&self) -> &'static str {
+        match self {
+            ThinDoor::Redis(_) => "redis",
+            ThinDoor::Http(_) => "http",
+        }
+    }
+
+    /// Completes when it takes no new connections any more.
+    async fn closing(&self) {
+        match self {
+            ThinDoor::Redis(door) => door.closing().await,
+            ThinDoor::Http(door) => door.closing().await,
+        }
+    }
+
+    async fn serve(&self, stream: TcpStream, peer: String, local: String) {
+        match self {
+            ThinDoor::Redis(door) => door.serve(stream, peer, local).await,
+            ThinDoor::Http(door) => door.serve(stream).await,
+        }
+    }
+}
+
+async fn serve_thin(listener: Option<ByteListener>, door: ThinDoor, mut stop: Stop, ports: Ports) {
     let Some(mut listener) = listener else { return stop.asked().await };
     let local = listener.address().to_string();
     let mut open = true;
@@ -349,7 +392,7 @@ async fn serve_resp(
                 }
                 Err(_) if !open => return stop.asked().await,
                 Err(error) => {
-                    tracing::error!(%error, "redis listener ended");
+                    tracing::error!(%error, door = door.name(), "listener ended");
                     return;
                 }
             },

@@ -24,8 +24,12 @@ use crate::output::count;
 const NATIVE_PORT_BASE: u16 = 7400;
 /// First port of the Redis door that a new cluster tries; node 1 takes the next one.
 const RESP_PORT_BASE: u16 = 7500;
+/// First port of the HTTP door that a new cluster tries; node 1 takes the next one.
+const HTTP_PORT_BASE: u16 = 7600;
 /// From a node's native port to its Redis port, when the base is given.
 const RESP_PORT_OFFSET: u16 = 100;
+/// From a node's native port to its HTTP port, when the base is given.
+const HTTP_PORT_OFFSET: u16 = 200;
 
 /// Whether a new cluster can be as it is asked for.
 ///
@@ -199,6 +203,7 @@ fn place_nodes(arguments: &ShapeArguments) -> Result<Vec<Node>, CliError> {
     let mut nodes = Vec::new();
     let native_base = arguments.port_base.unwrap_or(NATIVE_PORT_BASE);
     let resp_base = arguments.port_base.map_or(RESP_PORT_BASE, |base| base + RESP_PORT_OFFSET);
+    let http_base = arguments.port_base.map_or(HTTP_PORT_BASE, |base| base + HTTP_PORT_OFFSET);
     let may_differ = arguments.port_base.is_none();
     let mut wanted = Vec::new();
     // Held until all are found, so that none is handed out twice.
@@ -211,8 +216,14 @@ fn place_nodes(arguments: &ShapeArguments) -> Result<Vec<Node>, CliError> {
         };
         let native = find(native_base + offset, "the native protocol")?;
         let resp = find(resp_base + offset, "Redis clients")?;
-        wanted.extend([(native_base + offset, native.clone()), (resp_base + offset, resp.clone())]);
-        nodes.push(Node::new(NodeId(index), zone(arguments, index), native, Some(resp)));
+        let http = find(http_base + offset, "HTTP clients")?;
+        wanted.extend([
+            (native_base + offset, native.clone()),
+            (resp_base + offset, resp.clone()),
+            (http_base + offset, http.clone()),
+        ]);
+        let node = Node::new(NodeId(index), zone(arguments, index), native, Some(resp));
+        nodes.push(Node { http: Some(http), ..node });
     }
     warn_of_other_ports(&wanted);
     Ok(nodes)
@@ -252,13 +263,14 @@ fn not_free(arguments: &ShapeArguments, node: u32, port: u16, door: &str, error:
         ErrorKind::AddrInUse => format!("is in use{}", crate::port_holder::shown(port)),
         _ => format!("cannot be used ({error})"),
     };
-    let (last, resp) = (u32::from(base) + arguments.nodes_wanted(), u32::from(base + RESP_PORT_OFFSET));
+    let ranges = [0, RESP_PORT_OFFSET, HTTP_PORT_OFFSET].map(|offset| {
+        let first = u32::from(base + offset);
+        format!("{} to {}", first + 1, first + arguments.nodes_wanted())
+    });
     CliError::Other(format!(
         "port {port} on 127.0.0.1, for {door} at node {node}, {reason}; choose another --port-base PORT (this one needs \
-         {} to {last} and {} to {}), or leave it out to use any free ports; no cluster was created",
-        base + 1,
-        resp + 1,
-        resp + arguments.nodes_wanted(),
+         {}, {} and {}), or leave it out to use any free ports; no cluster was created",
+        ranges[0], ranges[1], ranges[2],
     ))
 }
 

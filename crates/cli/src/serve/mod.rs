@@ -150,6 +150,7 @@ async fn begin(
         workers: settings.workers_each(1),
         password,
         no_password: settings.no_password,
+        http_names: settings.http_name.clone(),
         limits: settings.limits,
         hedge_after: settings.hedge_after,
         repair_period: settings.repair_period,
@@ -414,13 +415,14 @@ fn known<'a>(
 }
 
 fn placed(id: NodeId, zone: Zone, addresses: &Addresses) -> Node {
-    let node::Advertised { native, resp } = addresses.advertised.clone();
-    Node::new(id, zone, native, resp)
+    let node::Advertised { native, resp, http } = addresses.advertised.clone();
+    Node { http, ..Node::new(id, zone, native, resp) }
 }
 
 /// Whether the node could listen there. It listens when it serves: before that, whoever connects is refused at once.
 fn probe(addresses: &Addresses, is_of_dev: bool) -> Result<(), CliError> {
-    for address in [Some(&addresses.native), addresses.resp.as_ref()].into_iter().flatten() {
+    let Addresses { native, resp, http, .. } = addresses;
+    for address in [Some(native), resp.as_ref(), http.as_ref()].into_iter().flatten() {
         std::net::TcpListener::bind(address).map_err(|error| match error.kind() {
             std::io::ErrorKind::AddrInUse => {
                 CliError::Other(crate::port_holder::in_use(address, is_of_dev)).later()

@@ -196,7 +196,7 @@ fn of_node(refusal: &Refusal) -> String {
              directory, which makes it a new node"
         ),
         Refusal::AddressTaken { node, address, other } => format!(
-            "{node} cannot have the address {address}: {other} has it; give {node} an address of its own with --listen, --resp \
+            "{node} cannot have the address {address}: {other} has it; give {node} an address of its own with --listen, --resp, --http \
              or --advertise"
         ),
         Refusal::OnlyNode { node } => format!("{node} is the only node of the cluster"),

@@ -218,7 +218,7 @@ async fn start_at(
     native: &str,
 ) -> Result<Arc<Node>, StartError> {
     let mut config = NodeConfig::new(NodeId(1), "test");
-    config.advertised = Some(Advertised { native: native.to_owned(), resp: None });
+    config.advertised = Some(Advertised { native: native.to_owned(), resp: None, http: None });
     let engines = Arc::new(MemoryEngines);
     Node::start(config, Ports::os().unwrap(), disk.clone(), engines, Arc::new(service.open())).await
 }

@@ -35,7 +35,8 @@ pub fn encode(bytes: &[u8], alphabet: Alphabet) -> String {
     let letters = alphabet.letters();
     let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
     for group in bytes.chunks(3) {
-        let bits = group.iter().fold(0_u32, |bits, byte| bits << 8 | u32::from(*byte)) << (8 * (3 - group.len()));
+        let bits =
+            group.iter().fold(0_u32, |bits, byte| bits << 8 | u32::from(*byte)) << (8 * (3 - group.len()));
         for at in 0..4 {
             if at <= group.len() {
                 text.push(char::from(letters[(bits >> (18 - 6 * at) & 63) as usize]));
@@ -111,7 +112,9 @@ mod tests {
 
     #[test]
     fn what_nobody_writes_is_refused() {
-        for text in ["Z", "Zg=", "Zg", "Zh==", "Zm9=", "Zg==Zg==", "Z===", "====", "Zm9v!", "Zm-v", "Zm 9v", "=Zg="] {
+        for text in
+            ["Z", "Zg=", "Zg", "Zh==", "Zm9=", "Zg==Zg==", "Z===", "====", "Zm9v!", "Zm-v", "Zm 9v", "=Zg="]
+        {
             assert_eq!(decode(text, Alphabet::Standard), None, "{text}");
         }
         for text in ["Z", "Zg==", "Zh", "Zm9", "Zm+v", "Zm9vY"] {

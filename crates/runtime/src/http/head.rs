@@ -57,7 +57,8 @@ pub(super) fn framing(head: &[u8]) -> Result<Framing, &'static str> {
 
 /// A number of bytes in digits.
 fn number(digits: &[u8]) -> Option<usize> {
-    let digits = std::str::from_utf8(digits).ok().filter(|digits| digits.bytes().all(|d| d.is_ascii_digit()))?;
+    let digits =
+        std::str::from_utf8(digits).ok().filter(|digits| digits.bytes().all(|d| d.is_ascii_digit()))?;
     digits.parse().ok()
 }
 

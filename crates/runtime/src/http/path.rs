@@ -108,8 +108,19 @@ mod tests {
         let pattern = "/v1/stores/{store}/keys/{key}";
         assert_eq!(matched(pattern, "/v1/stores/s/keys/a%2Fb"), Some(vec!["s", "a%2Fb"]));
         assert_eq!(matched(pattern, "/v1/stores/s/keys/.."), Some(vec!["s", ".."]));
-        assert_eq!(matched(pattern, "/v1/stores/s/keys/"), Some(vec!["s", ""]), "an empty key, which is refused as one");
-        for other in ["/v1/stores/s/keys", "/v1/stores/s/keys/a/b", "/v1/stores//s/keys/a", "v1/stores/s/keys/a", "/", ""] {
+        assert_eq!(
+            matched(pattern, "/v1/stores/s/keys/"),
+            Some(vec!["s", ""]),
+            "an empty key, which is refused as one"
+        );
+        for other in [
+            "/v1/stores/s/keys",
+            "/v1/stores/s/keys/a/b",
+            "/v1/stores//s/keys/a",
+            "v1/stores/s/keys/a",
+            "/",
+            "",
+        ] {
             assert_eq!(matched(pattern, other), None, "{other}");
         }
         assert_eq!(matched("/health", "/health"), Some(vec![]));

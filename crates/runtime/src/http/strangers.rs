@@ -43,7 +43,8 @@ const FORMS: [&str; 3] = ["application/x-www-form-urlencoded", "multipart/form-d
 /// # Errors
 /// What tells that it does.
 pub fn check(method: &Method, uri: &Uri, headers: &HeaderMap, names: &[String]) -> Result<(), Stranger> {
-    let text = |name: &str| headers.get(name).map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
+    let text =
+        |name: &str| headers.get(name).map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
     let mut hosts = headers.get_all(HOST).iter();
     let host = match (hosts.next().map(|host| host.to_str()), hosts.next(), uri.authority()) {
         (Some(Ok(host)), None, None) => host,
@@ -75,10 +76,12 @@ pub fn check(method: &Method, uri: &Uri, headers: &HeaderMap, names: &[String]) 
 
 /// Whether a `Host` names this server: by an address, as `localhost`, or by one of its names.
 fn is_ours(host: &str, names: &[String]) -> bool {
-    let is_port = |port: &str| port.parse::<u16>().is_ok() && port.bytes().all(|digit| digit.is_ascii_digit());
+    let is_port =
+        |port: &str| port.parse::<u16>().is_ok() && port.bytes().all(|digit| digit.is_ascii_digit());
     if let Some(rest) = host.strip_prefix('[') {
         let Some((address, port)) = rest.split_once(']') else { return false };
-        return address.parse::<Ipv6Addr>().is_ok() && (port.is_empty() || port.strip_prefix(':').is_some_and(is_port));
+        return address.parse::<Ipv6Addr>().is_ok()
+            && (port.is_empty() || port.strip_prefix(':').is_some_and(is_port));
     }
     let name = match host.split_once(':') {
         Some((name, port)) if is_port(port) => name,
@@ -143,7 +146,10 @@ mod tests {
             assert_eq!(refused, Err(Stranger::Host(host.to_owned())));
         }
         assert_eq!(checked("GET", "/", &[]), Err(Stranger::NoHost));
-        assert_eq!(checked("GET", "/", &[("host", "localhost"), ("host", "localhost")]), Err(Stranger::NoHost));
+        assert_eq!(
+            checked("GET", "/", &[("host", "localhost"), ("host", "localhost")]),
+            Err(Stranger::NoHost)
+        );
         let other = checked("GET", "http://evil.example/", &[("host", "localhost")]);
         assert_eq!(other, Err(Stranger::NoHost));
     }
@@ -152,9 +158,14 @@ mod tests {
     fn a_page_of_another_origin_is_refused_and_one_of_ours_is_not() {
         let from = |origin: &str| checked("PUT", "/", &[("host", "localhost:7601"), ("origin", origin)]);
         assert_eq!(from("http://localhost:7601"), Ok(()));
-        for origin in
-            ["null", "http://localhost:3000", "https://localhost:7601", "http://localhost", "http://evil.example", ""]
-        {
+        for origin in [
+            "null",
+            "http://localhost:3000",
+            "https://localhost:7601",
+            "http://localhost",
+            "http://evil.example",
+            "",
+        ] {
             assert_eq!(from(origin), Err(Stranger::Origin(origin.to_owned())));
         }
         let two = [("host", "a"), ("origin", "http://127.0.0.1"), ("origin", "http://127.0.0.1")];
@@ -171,9 +182,16 @@ mod tests {
         let sent = |method: &str, kind: &str, more: &[(&'static str, &str)]| {
             checked(method, "/", &[&[("host", "localhost"), ("content-type", kind)], more].concat())
         };
-        for kind in ["application/x-www-form-urlencoded", "Multipart/Form-Data; boundary=x", "text/plain;charset=utf-8"] {
+        for kind in [
+            "application/x-www-form-urlencoded",
+            "Multipart/Form-Data; boundary=x",
+            "text/plain;charset=utf-8",
+        ] {
             assert!(matches!(sent("POST", kind, &[]), Err(Stranger::Form(_))), "{kind}");
-            assert!(matches!(sent("PUT", kind, &[("origin", "http://localhost")]), Err(Stranger::Form(_))), "{kind}");
+            assert!(
+                matches!(sent("PUT", kind, &[("origin", "http://localhost")]), Err(Stranger::Form(_))),
+                "{kind}"
+            );
             assert_eq!(sent("PUT", kind, &[]), Ok(()), "{kind}");
         }
         assert_eq!(sent("POST", "application/json", &[]), Ok(()));

@@ -24,7 +24,8 @@ pub fn parse(value: &[u8]) -> Result<Tag, &'static str> {
     let bare = value.strip_prefix(b"\"").and_then(|rest| rest.strip_suffix(b"\""));
     let bare = bare.filter(|bare| bare.iter().all(|&byte| byte.is_ascii_graphic() && byte != b'"'));
     let bare = bare.and_then(|bare| std::str::from_utf8(bare).ok());
-    bare.map(|bare| Tag::One(bare.to_owned())).ok_or("give one ETag with its quotes, as it was answered, or *")
+    bare.map(|bare| Tag::One(bare.to_owned()))
+        .ok_or("give one ETag with its quotes, as it was answered, or *")
 }
 
 #[cfg(test)]
@@ -36,9 +37,19 @@ mod tests {
         assert_eq!(parse(b" * "), Ok(Tag::Any));
         assert_eq!(parse(b"\"abc-_1\""), Ok(Tag::One("abc-_1".to_owned())));
         assert_eq!(parse(b"\"\""), Ok(Tag::One(String::new())));
-        for wrong in
-            [&b""[..], b"abc", b"\"abc", b"abc\"", b"W/\"abc\"", b"\"a\", \"b\"", b"\"a\"b\"", b"\"a b\"", b"\"\xff\"", b"\"", b"**"]
-        {
+        for wrong in [
+            &b""[..],
+            b"abc",
+            b"\"abc",
+            b"abc\"",
+            b"W/\"abc\"",
+            b"\"a\", \"b\"",
+            b"\"a\"b\"",
+            b"\"a b\"",
+            b"\"\xff\"",
+            b"\"",
+            b"**",
+        ] {
             assert!(parse(wrong).is_err(), "{}", wrong.escape_ascii());
         }
     }

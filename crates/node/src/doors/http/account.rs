@@ -21,7 +21,11 @@ pub(super) struct InputAccount {
 
 impl InputAccount {
     /// Nothing has come on this connection yet; `waker` wakes it when the door closes.
-    pub(super) fn new(connection: &Arc<Connection>, shared: Arc<Shared>, waker: Arc<AtomicWaker>) -> InputAccount {
+    pub(super) fn new(
+        connection: &Arc<Connection>,
+        shared: Arc<Shared>,
+        waker: Arc<AtomicWaker>,
+    ) -> InputAccount {
         let coming = connection.coming();
         InputAccount { room: coming.place(), coming, shared, waker }
     }

@@ -36,7 +36,17 @@ pub(super) struct Answer {
 impl Answer {
     fn new(status: StatusCode, kind: Option<&'static str>, body: impl Into<Bytes>) -> Answer {
         let body = body.into();
-        Answer { status, kind, body, etag: None, allow: None, sloppy: false, code: None, store: None, held: None }
+        Answer {
+            status,
+            kind,
+            body,
+            etag: None,
+            allow: None,
+            sloppy: false,
+            code: None,
+            store: None,
+            held: None,
+        }
     }
 
     /// A value.
@@ -156,7 +166,8 @@ impl Answer {
 
     /// The same as bytes, for a connection that is not served.
     pub(super) fn into_bytes(self) -> Vec<u8> {
-        let mut bytes = format!("HTTP/1.1 {}\r\ncontent-length: {}\r\n", self.status, self.body.len()).into_bytes();
+        let mut bytes =
+            format!("HTTP/1.1 {}\r\ncontent-length: {}\r\n", self.status, self.body.len()).into_bytes();
         for (name, value) in self.lines(true) {
             bytes.extend_from_slice(format!("{name}: {value}\r\n").as_bytes());
         }

@@ -28,7 +28,9 @@ use futures_util::task::AtomicWaker;
 use parking_lot::Mutex;
 use protocol::admission::{Admission, Connection, Peer, REST_BYTES_MIN};
 use runtime::BoxFuture;
-use runtime::http::{self as web, Arrived, Arriving, HeaderMap, Method, Parts, Response, StatusCode, header, strangers};
+use runtime::http::{
+    self as web, Arrived, Arriving, HeaderMap, Method, Parts, Response, StatusCode, header, strangers,
+};
 use tokio::io::{AsyncRead, AsyncWrite};
 use wire::error::ErrorCode;
 use wire::messages::Failure;
@@ -136,7 +138,8 @@ impl Door {
                 return self.part(stream, &Answer::failure(&failure).into_bytes()).await;
             }
         };
-        let (id, waker) = (self.shared.next_id.fetch_add(1, Ordering::Relaxed), Arc::<AtomicWaker>::default());
+        let (id, waker) =
+            (self.shared.next_id.fetch_add(1, Ordering::Relaxed), Arc::<AtomicWaker>::default());
         self.shared.clients.lock().insert(id, waker.clone());
         let unread = {
             let account = InputAccount::new(&admitted, self.shared.clone(), waker);
@@ -183,7 +186,9 @@ fn secret(value: &str) -> Option<Vec<u8>> {
     if scheme.eq_ignore_ascii_case("bearer") {
         return Some(rest.trim().as_bytes().to_vec());
     }
-    let pair = scheme.eq_ignore_ascii_case("basic").then(|| web::base64::decode(rest.trim(), web::base64::Alphabet::Standard))??;
+    let pair = scheme
+        .eq_ignore_ascii_case("basic")
+        .then(|| web::base64::decode(rest.trim(), web::base64::Alphabet::Standard))??;
     let colon = pair.iter().position(|&byte| byte == b':')?;
     Some(pair[colon + 1..].to_vec())
 }
@@ -207,7 +212,9 @@ impl web::Handler for Caller<'_> {
         Box::pin(async move {
             let answer = match arrived {
                 Arrived::Refused(why) => refused::before_its_end(why),
-                Arrived::Request(head, body) => self.carry_out(&head, body).await.unwrap_or_else(|refused| refused),
+                Arrived::Request(head, body) => {
+                    self.carry_out(&head, body).await.unwrap_or_else(|refused| refused)
+                }
             };
             if let Some(code) = answer.code() {
                 self.door.numbers.refused(code);
@@ -243,7 +250,11 @@ impl Caller<'_> {
             Task::Delete => keys::delete(&call, body).await,
         };
         let answer = answer.unwrap_or_else(|refused| refused);
-        debug_assert!(route.may_answer(answer.status()), "{} is not in the table of {route:?}", answer.status());
+        debug_assert!(
+            route.may_answer(answer.status()),
+            "{} is not in the table of {route:?}",
+            answer.status()
+        );
         Ok(answer)
     }
 }

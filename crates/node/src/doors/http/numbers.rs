@@ -72,7 +72,8 @@ mod tests {
             ("default", "unknown", 1),
             ("-", "done", 1),
         ] {
-            let line = format!("tontine_http_requests_total{{store=\"{store}\",outcome=\"{outcome}\"}} {count}\n");
+            let line =
+                format!("tontine_http_requests_total{{store=\"{store}\",outcome=\"{outcome}\"}} {count}\n");
             assert!(text.contains(&line), "{line}{text}");
         }
     }

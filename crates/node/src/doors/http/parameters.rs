@@ -50,10 +50,13 @@ impl Parameters {
                 }
                 Some(&"ttl") => {
                     let millis = span(&value).filter(|&millis| millis > 0);
-                    parameters.ttl_ms = Some(millis.ok_or("ttl takes a time above 0, such as 30s, 10m or 7d")?);
+                    parameters.ttl_ms =
+                        Some(millis.ok_or("ttl takes a time above 0, such as 30s, 10m or 7d")?);
                 }
                 _ if taken.is_empty() => return Err("this path takes no parameters".to_owned()),
-                _ => return Err(format!("there is no parameter {shown} here; there are {}", taken.join(", "))),
+                _ => {
+                    return Err(format!("there is no parameter {shown} here; there are {}", taken.join(", ")));
+                }
             }
             seen.push(name);
         }
@@ -107,8 +110,25 @@ mod tests {
         );
         assert_eq!(parse("ttl=%31d").unwrap().ttl_ms, Some(86_400_000));
         for wrong in [
-            "r=1", "W=1", "w=0", "w=4", "w=", "w=+1", "w=1&w=1", "timeout=0", "timeout=61s", "timeout=-1", "timeout=1.5s",
-            "ttl=0", "ttl=1w", "ttl=s", "ttl=", "ttl=99999999999999999999", "ttl=18446744073709551615d", "w=%", "x",
+            "r=1",
+            "W=1",
+            "w=0",
+            "w=4",
+            "w=",
+            "w=+1",
+            "w=1&w=1",
+            "timeout=0",
+            "timeout=61s",
+            "timeout=-1",
+            "timeout=1.5s",
+            "ttl=0",
+            "ttl=1w",
+            "ttl=s",
+            "ttl=",
+            "ttl=99999999999999999999",
+            "ttl=18446744073709551615d",
+            "w=%",
+            "x",
         ] {
             assert!(parse(wrong).is_err(), "{wrong}");
         }

@@ -60,9 +60,13 @@ pub(super) fn of(headers: &HeaderMap) -> Result<Preconditions, &'static str> {
             (Some(_), Some(_)) => Err("a precondition stands there twice"),
         }
     };
-    for name in [header::IF_MODIFIED_SINCE, header::IF_UNMODIFIED_SINCE, header::IF_RANGE, header::CONTENT_RANGE] {
+    for name in
+        [header::IF_MODIFIED_SINCE, header::IF_UNMODIFIED_SINCE, header::IF_RANGE, header::CONTENT_RANGE]
+    {
         if headers.contains_key(&name) {
-            return Err("preconditions by date and parts of values are not known here; use If-Match or If-None-Match");
+            return Err(
+                "preconditions by date and parts of values are not known here; use If-Match or If-None-Match",
+            );
         }
     }
     let (condition, seen) = match (one(header::IF_MATCH)?, one(header::IF_NONE_MATCH)?) {
@@ -114,7 +118,9 @@ mod tests {
     #[test]
     fn an_etag_that_is_not_ours_is_refused() {
         let letters = tag(&seen(3)).unwrap().unwrap();
-        for other in ["", "abc", "33a64df551425fcc55e4d42a148795d9f25f89d4", &letters[1..], &format!("{letters}AA")] {
+        for other in
+            ["", "abc", "33a64df551425fcc55e4d42a148795d9f25f89d4", &letters[1..], &format!("{letters}AA")]
+        {
             assert!(context(other).is_err(), "{other}");
             assert!(asked(&[("if-match", &format!("\"{other}\""))]).is_err(), "{other}");
         }

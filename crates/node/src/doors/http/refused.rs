@@ -60,8 +60,12 @@ pub(super) fn stranger(stranger: &Stranger) -> Answer {
             "the host {host:?} is no address and no name of this node; use an address, or name the host with --http-name"
         ),
         Stranger::Origin(origin) => format!("a web page of {origin:?} must not use this node"),
-        Stranger::Site(site) => format!("a web page must not use this node from elsewhere (Sec-Fetch-Site: {site:?})"),
-        Stranger::Form(kind) => format!("{kind} is what a form of a web page sends; name another content type"),
+        Stranger::Site(site) => {
+            format!("a web page must not use this node from elsewhere (Sec-Fetch-Site: {site:?})")
+        }
+        Stranger::Form(kind) => {
+            format!("{kind} is what a form of a web page sends; name another content type")
+        }
     };
     Answer::failure(&Failure::new(ErrorCode::ForeignOrigin, detail))
 }

@@ -113,7 +113,8 @@ pub(super) fn find<'a>(method: &Method, path: &'a str) -> Result<Found<'a>, Answ
     }
     let detail = format!("the path takes {} and HEAD only", methods.join(", "));
     let failure = Failure::new(ErrorCode::UnknownRequest, detail);
-    Err(Answer::failure_as(StatusCode::METHOD_NOT_ALLOWED, &failure).allowing(&format!("{}, HEAD", methods.join(", "))))
+    Err(Answer::failure_as(StatusCode::METHOD_NOT_ALLOWED, &failure)
+        .allowing(&format!("{}, HEAD", methods.join(", "))))
 }
 
 #[cfg(test)]
@@ -122,7 +123,8 @@ mod tests {
 
     #[test]
     fn the_reference_page_has_this_table() {
-        let mut table = String::from("| method | path | right | parameters | answers | |\n|---|---|---|---|---|---|\n");
+        let mut table =
+            String::from("| method | path | right | parameters | answers | |\n|---|---|---|---|---|---|\n");
         for route in TABLE {
             let right = match route.right {
                 Right::Nothing => "none",
@@ -145,13 +147,17 @@ mod tests {
         let document = std::fs::read_to_string(path).expect("docs/reference/http.md exists");
         assert!(document.contains(&table), "docs/reference/http.md must hold this table:\n{table}");
         for status in ANY {
-            assert!(document.contains(&format!("\n| {status} |")), "docs/reference/http.md says nothing of {status}");
+            assert!(
+                document.contains(&format!("\n| {status} |")),
+                "docs/reference/http.md says nothing of {status}"
+            );
         }
     }
 
     #[test]
     fn a_request_finds_its_line_and_head_that_of_get() {
-        let found = |method: &str, path| find(&method.parse().unwrap(), path).map(|found| found.route.task).ok();
+        let found =
+            |method: &str, path| find(&method.parse().unwrap(), path).map(|found| found.route.task).ok();
         assert_eq!(found("GET", "/v1/stores/a/keys/b"), Some(Task::Get));
         assert_eq!(found("HEAD", "/v1/stores/a/keys/b"), Some(Task::Get));
         assert_eq!(found("HEAD", "/ready"), Some(Task::Ready));
