@@ -4,6 +4,8 @@
 
 mod allocations;
 mod bytes;
+#[cfg(feature = "http")]
+mod http;
 mod mappings;
 mod tcp;
 mod workers;

@@ -55,7 +55,10 @@ impl Parameters {
                 }
                 _ if taken.is_empty() => return Err("this path takes no parameters".to_owned()),
                 _ => {
-                    return Err(format!("there is no parameter {shown} here; there are {}", taken.join(", ")));
+                    return Err(format!(
+                        "there is no parameter {shown} here; there are {}",
+                        taken.join(", ")
+                    ));
                 }
             }
             seen.push(name);
@@ -78,7 +81,9 @@ impl Parameters {
 
 /// A number of replicas.
 fn count(value: &Bytes, replicas: u8) -> Result<u8, String> {
-    let count = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok());
+    let digits =
+        std::str::from_utf8(value).ok().filter(|text| text.bytes().all(|digit| digit.is_ascii_digit()));
+    let count = digits.and_then(|digits| digits.parse().ok());
     count
         .filter(|count| (1..=replicas).contains(count))
         .ok_or_else(|| format!("r and w take 1 to {replicas}, the replicas of the store"))
