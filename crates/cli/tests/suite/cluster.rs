@@ -384,6 +384,11 @@ impl Cluster {
         format!("127.0.0.1:{}", self.base + 100 + node)
     }
 
+    /// HTTP address of a node.
+    pub(crate) fn http(&self, node: u16) -> String {
+        format!("127.0.0.1:{}", self.base + 200 + node)
+    }
+
     /// Native addresses of all nodes.
     pub(crate) fn connect(&self) -> String {
         (1..=self.nodes).map(|node| self.native(node)).collect::<Vec<_>>().join(",")

@@ -14,6 +14,7 @@ mod detection;
 mod disks;
 mod export;
 mod handoff;
+mod http_door;
 mod keys;
 mod lifecycle;
 mod load;
