@@ -23,6 +23,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use hyper::body::Incoming;
+use hyper::header::HeaderValue;
 use hyper::service::service_fn;
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -165,11 +166,19 @@ where
     let mut gate = Gate::new(stream, clock, limits, line.clone());
     let service = service_fn(|request: hyper::Request<Incoming>| {
         let (head, incoming) = request.into_parts();
+        // Only hyper knows where such a body ends, so the gate cannot tell where the next request begins.
+        let is_last = head.headers.contains_key(header::TRANSFER_ENCODING);
         let arrived = match line.refused() {
             Some(why) => Arrived::Refused(why),
             None => Arrived::Request(head, Arriving::new(incoming, line.clone())),
         };
-        async { Ok::<_, Infallible>(handler.answer(arrived).await) }
+        async move {
+            let mut response = handler.answer(arrived).await;
+            if is_last {
+                response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+            }
+            Ok::<_, Infallible>(response)
+        }
     });
     let mut http = hyper::server::conn::http1::Builder::new();
     http.auto_date_header(false).half_close(true).header_read_timeout(None).max_buf_size(BUFFER_BYTES_MAX);

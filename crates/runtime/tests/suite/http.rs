@@ -163,7 +163,7 @@ async fn a_chunked_body_is_read_and_is_the_last_of_its_connection() {
     served.send(&format!("{text}GET /b HTTP/1.1\r\n\r\n")).await;
     served.client.shutdown().await.unwrap();
     let (_, asked) = served.rest().await;
-    assert_eq!(asked[0], "PUT /a 11 bytes");
+    assert_eq!(asked, ["PUT /a 11 bytes"]);
 }
 
 #[tokio::test]
