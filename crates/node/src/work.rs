@@ -178,7 +178,7 @@ pub(crate) fn tell(report: &mut LoadReport, mut loads: Vec<(PartitionLoad, u64)>
     report.partitions.sort_by_key(|load| load.partition);
 }
 
-/// Keys that the clients of one worker had it get and put, on both doors. A write that depends on what is there reads it
+/// Keys that the clients of one worker had it get and put, at all doors. A write that depends on what is there reads it
 /// first, which counts as well.
 #[derive(Debug, Default)]
 pub struct Coordinated {

@@ -220,3 +220,24 @@ fn clients_of_nodes_that_stop_one_after_the_other_hear_of_no_failure() {
         cluster.start_node_again(usize::from(node));
     }
 }
+
+#[test]
+fn a_read_only_store_is_read_and_takes_no_writes() {
+    let cluster = Cluster::start();
+    let (table, artifact) = (cluster.write("counts.tsv", "the\t23\nof\t13\n"), cluster.file("words-1"));
+    cluster.run(&["store", "create", "words", "--read-only"]).exits(0);
+    let early = Web::ask(&cluster.http(1), &format!("GET {}", path("words", "the")), "", b"");
+    assert_ne!(early.status, 200, "nothing is served yet");
+    cluster
+        .run(&["artifact", "build", &table, "--key=1", "--value=2", "-s", "words", "--to", &artifact])
+        .exits(0);
+    cluster.run(&["artifact", "push", &artifact]).exits(0);
+    for node in [1, 2, 3] {
+        let address = cluster.http(node);
+        Web::ask(&address, &format!("GET {}", path("words", "the")), "", b"").is(200, "23");
+        Web::ask(&address, &format!("GET {}", path("words", "none")), "", b"").refuses(404, "not-found");
+        let put = Web::ask(&address, &format!("PUT {}", path("words", "the")), "", b"24");
+        put.refuses(405, "read-only");
+        assert_eq!(put.line("allow"), Some("GET, HEAD"));
+    }
+}

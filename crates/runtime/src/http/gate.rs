@@ -115,6 +115,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Gate<S> {
                 (self.begun, self.come, self.searched, self.idle) = (true, self.input.len(), 0, None);
                 self.which += 1;
             }
+            if head::is_foreign(&self.input) {
+                return self.replace(Refused::Malformed {
+                    why: "this is an HTTP port, and what came is no request of HTTP/1",
+                });
+            }
             let end = head::end(&self.input, self.searched);
             if end.unwrap_or(self.input.len()) > self.limits.head_bytes_max {
                 return self.replace(Refused::HeadTooLong { bytes_max: self.limits.head_bytes_max });

@@ -15,6 +15,15 @@ pub(super) enum Framing {
     Chunks,
 }
 
+/// Whether what has come so far cannot be a request of HTTP/1: it is answered before its sender, who speaks something else,
+/// waits for the end of a head that never comes.
+pub(super) fn is_foreign(input: &[u8]) -> bool {
+    let Some(first) = input.first() else { return false };
+    let line = input.split_inclusive(|&byte| byte == b'\n').next().filter(|line| line.ends_with(b"\n"));
+    let is_request = |line: &[u8]| line.windows(8).any(|part| part == b" HTTP/1.");
+    !first.is_ascii_alphabetic() || line.is_some_and(|line| !is_request(line))
+}
+
 /// Behind the empty line that ends the head, if it has come; the first `searched` bytes hold no end.
 pub(super) fn end(input: &[u8], searched: usize) -> Option<usize> {
     // The end may have begun in what was searched.
@@ -88,6 +97,20 @@ mod tests {
                 let found = first.or_else(|| end(text.as_bytes(), cut));
                 assert_eq!(found, expected, "{text:?} cut at {cut}");
             }
+        }
+    }
+
+    #[test]
+    fn another_protocol_is_told_by_its_first_byte_or_line() {
+        for foreign in
+            [&b"TONTINE\x01\n"[..], b"*1\r\n$4\r\n", b"\x16\x03\x01", b"PING\r\n", b"PRI * HTTP/2.0\r\n"]
+        {
+            assert!(is_foreign(foreign), "{}", foreign.escape_ascii());
+        }
+        for ours in
+            ["", "G", "GET /", "GET / HTTP/1.1", "GET / HTTP/1.0\r\n", "PUT /a HTTP/1.1\r\nhost: a\r\n"]
+        {
+            assert!(!is_foreign(ours.as_bytes()), "{ours}");
         }
     }
 

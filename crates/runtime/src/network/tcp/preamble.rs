@@ -29,8 +29,8 @@ const DRAIN_TIME_MAX: Duration = Duration::from_millis(200);
 const DRAIN_BYTES_MAX: usize = 64 * 1024;
 
 const ANSWER_LINE: &[u8] = b"-ERR this is tontine's native port; Redis clients connect to its RESP port\r\n";
-const ANSWER_HTTP: &[u8] = b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nContent-Length: 57\r\n\
-    Connection: close\r\n\r\nthis is tontine's native port, which does not speak HTTP\n";
+const ANSWER_HTTP: &[u8] = b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nContent-Length: 69\r\n\
+    Connection: close\r\n\r\nthis is tontine's native port; HTTP clients connect to its HTTP port\n";
 
 /// Greets as the side that connected.
 ///
