@@ -220,6 +220,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Gate<S> {
     /// Ends a request in its body: whoever reads that asks the line why.
     fn break_off(&mut self, why: Refused) -> io::Result<()> {
         self.line.refuse(why);
+        self.line.hold(0, self.clock.now());
         (self.pass, self.ends, self.input) = (0, true, BytesMut::new());
         Err(io::ErrorKind::TimedOut.into())
     }

@@ -73,6 +73,13 @@ impl Account for Held {
     }
 }
 
+impl Drop for Held {
+    fn drop(&mut self) {
+        // As the accounts of doors do: what a connection holds ends with it.
+        self.0.held.store(0, Ordering::Relaxed);
+    }
+}
+
 struct Served {
     client: DuplexStream,
     handler: Arc<Echo>,
