@@ -1,4 +1,6 @@
-//! Comparing secrets.
+//! Comparing secrets, such as a password that a client gives.
+//!
+//! Must never: tell by its duration how much of a secret was right.
 
 /// Compares without telling by its duration where the difference is.
 pub(super) fn same(given: &[u8], expected: &[u8]) -> bool {
