@@ -97,7 +97,7 @@ mod tests {
             crates/a/src/ring.rs:2 `ShardState` uses the word "shard"
             crates/a/src/ring.rs:3 `shards` uses the word "shards"
             crates/a/src/ring.rs:4 `SHARD_COUNT` uses the word "shard"
-            crates/a/src/ring.rs:11 the name `RingData` says nothing
+            crates/a/src/ring.rs:12 the name `RingData` says nothing
             crates/a/src/utils.rs:1 the file name `utils` says nothing
         "#]]
         .assert_eq(&super::super::brief(&check(&tree)));
