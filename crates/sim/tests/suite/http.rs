@@ -7,7 +7,7 @@ use std::time::Duration;
 use model::NodeId;
 use parking_lot::Mutex;
 use runtime::Ports;
-use sim::cluster::{World, http_address};
+use sim::cluster::{LAST_WRITE, World, http_address};
 use sim::dice::Dice;
 use sim::executor::WallClock;
 use sim::network::{Conditions, Host, LinkStream};
@@ -28,12 +28,15 @@ struct Told {
     lost: AtomicU32,
 }
 
-/// One request on a connection of its own; `None` when it was not answered whole.
-async fn ask(ports: &Ports, node: NodeId, request: &str, body: &str) -> Option<(u16, String)> {
+/// An answer: its status, its ETag and its body.
+type Web = (u16, Option<String>, String);
+
+/// One request on a connection of its own, with these further lines; `None` when it was not answered whole.
+async fn ask(ports: &Ports, node: NodeId, (request, lines): (&str, &str), body: &str) -> Option<Web> {
     let link = ports.network.connect(&http_address(node)).await.ok()?;
     let mut stream = LinkStream::new(link, ports.entropy.clone());
     let text = format!(
-        "{request} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
+        "{request} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{lines}content-length: {}\r\n\r\n{body}",
         body.len()
     );
     stream.write_all(text.as_bytes()).await.ok()?;
@@ -41,46 +44,47 @@ async fn ask(ports: &Ports, node: NodeId, request: &str, body: &str) -> Option<(
     stream.read_to_end(&mut answer).await.ok()?;
     let answer = String::from_utf8(answer).ok()?;
     let (head, body) = answer.split_once("\r\n\r\n")?;
-    Some((head.split(' ').nth(1)?.parse().ok()?, body.to_owned()))
+    let etag = head.lines().find_map(|line| line.strip_prefix("etag: ")).map(str::to_owned);
+    Some((head.split(' ').nth(1)?.parse().ok()?, etag, body.to_owned()))
 }
 
-/// Writes and reads its key at nodes that it draws. What it reads is what it wrote last, or later in doubt.
+/// Writes and reads its key at nodes that it draws, and hands back the context of what it wrote. What it reads is what was
+/// acknowledged last, or something in doubt: never an older value, and never nothing.
 async fn work(world: Arc<World>, told: Arc<Told>, (by, ports): (u32, Ports), mut dice: Dice) {
-    let path = format!("/v1/stores/last-write/keys/key%20{by}");
-    let path = path.replace("last-write", sim::cluster::LAST_WRITE);
-    // The newest value that was acknowledged, and all that were written since.
-    let (mut sure, mut doubtful) = (None, Vec::new());
+    let path = format!("/v1/stores/{LAST_WRITE}/keys/key%20{by}");
+    let (mut sure, mut seen, mut doubtful) = (None, String::new(), Vec::new());
     for number in 0..REQUESTS {
         let node = NodeId(1 + dice.below(3) as u32);
         let writes = dice.chance(500);
         let value = format!("value {by} {number}");
-        let request = if writes { format!("PUT {path}") } else { format!("GET {path}") };
-        let answer = ask(&ports, node, &request, if writes { &value } else { "" }).await;
-        let said = match &answer {
-            Some((status, _)) => status.to_string(),
-            None => "nothing".to_owned(),
+        let answer = match writes {
+            true => ask(&ports, node, (&format!("PUT {path}"), &seen), &value).await,
+            false => ask(&ports, node, (&format!("GET {path}"), ""), "").await,
         };
-        told.lines.lock().push(format!("{:?} c{by} {node} {request}: {said}", world.executor.now()));
+        let said =
+            answer.as_ref().map_or("nothing".to_owned(), |(status, _, body)| format!("{status} {body}"));
+        told.lines.lock().push(format!("{:?} c{by} {node} {writes} {number}: {said}", world.executor.now()));
         match (writes, answer) {
-            (true, Some((204, _))) => {
-                (sure, doubtful) = (Some(value), Vec::new());
+            (true, Some((204, etag, _))) => {
+                (sure, seen) =
+                    (Some(value), format!("if-match: {}\r\n", etag.expect("what was written has a context")));
                 told.done.fetch_add(1, Ordering::Relaxed);
             }
             // It certainly was not done.
-            (true, Some((503 | 400..=499, _))) => {}
+            (true, Some((503 | 400..=499, ..))) => {}
             (true, None | Some(_)) => {
                 doubtful.push(value);
                 told.lost.fetch_add(1, Ordering::Relaxed);
             }
-            (false, Some((200, body))) => {
+            (false, Some((200, _, body))) => {
                 assert!(
                     sure.as_ref() == Some(&body) || doubtful.contains(&body),
                     "c{by} read {body}, not {sure:?}"
                 );
                 told.done.fetch_add(1, Ordering::Relaxed);
             }
-            (false, Some((404, _))) => assert_eq!(sure, None, "c{by} was told that its key is not there"),
-            (false, None | Some((503, _))) => {}
+            (false, Some((404, ..))) => assert_eq!(sure, None, "c{by} was told that its key is not there"),
+            (false, None | Some((503, ..))) => {}
             (false, Some(other)) => panic!("c{by}: {other:?}"),
         }
         world.executor.sleep(dice.millis(1, 60)).await;
