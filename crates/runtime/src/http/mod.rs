@@ -103,7 +103,7 @@ pub enum Refused {
 /// What a handler answers.
 pub enum Arrived {
     /// A request whose head has come.
-    Request(Parts, Arriving),
+    Request(Box<Parts>, Arriving),
     /// One that was refused.
     Refused(Refused),
 }
@@ -170,7 +170,7 @@ where
         let is_last = head.headers.contains_key(header::TRANSFER_ENCODING);
         let arrived = match line.refused() {
             Some(why) => Arrived::Refused(why),
-            None => Arrived::Request(head, Arriving::new(incoming, line.clone())),
+            None => Arrived::Request(Box::new(head), Arriving::new(incoming, line.clone())),
         };
         async move {
             let mut response = handler.answer(arrived).await;
