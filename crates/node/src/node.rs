@@ -258,9 +258,8 @@ impl Node {
         let (clock, seen) = (ports.clock.clone(), view.clone());
         let gossip = Gossip::new(config.id, incarnation, clock, seen, events.clone(), &metrics);
         let ((offered, offers), admission) = (Offers::new(), Admission::new(config.limits));
-        let me = Peer::Node { id: config.id, incarnation };
-        let (cluster, witness) = (Some(config.cluster.clone()), gossip.clone());
-        let peers = Peers::witnessed(ports.clone(), me, cluster, witness, BACKOFF_MAX);
+        let (me, cluster) = (Peer::Node { id: config.id, incarnation }, Some(config.cluster.clone()));
+        let peers = Peers::witnessed(ports.clone(), me, cluster, gossip.clone(), BACKOFF_MAX);
         peers.learn(replica.view().get().cluster());
         let pulse = Pulse::new(ports.clock.clone(), ports.tasks.clone());
         let antientropy = AntiEntropy::start(antientropy::Parts {

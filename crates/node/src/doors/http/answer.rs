@@ -24,11 +24,11 @@ pub(super) struct Answer {
     /// Its content type, with a body.
     kind: Option<&'static str>,
     body: Bytes,
-    etag: Option<String>,
-    allow: Option<String>,
+    etag: Option<Box<str>>,
+    allow: Option<Box<str>>,
     sloppy: bool,
     code: Option<ErrorCode>,
-    store: Option<String>,
+    store: Option<Box<str>>,
     /// Given back when the other end has the body.
     held: Option<Permit>,
 }
@@ -107,12 +107,12 @@ impl Answer {
 
     /// With the context of what is answered.
     pub(super) fn tagged(self, tag: Option<String>) -> Answer {
-        Answer { etag: tag.map(|tag| format!("\"{tag}\"")), ..self }
+        Answer { etag: tag.map(|tag| format!("\"{tag}\"").into()), ..self }
     }
 
     /// With the methods that its path takes.
     pub(super) fn allowing(self, methods: &str) -> Answer {
-        Answer { allow: Some(methods.to_owned()), ..self }
+        Answer { allow: Some(methods.into()), ..self }
     }
 
     /// Whether a fallback stood in for a replica.
@@ -122,7 +122,7 @@ impl Answer {
 
     /// About a store of this name.
     pub(super) fn about(self, store: &str) -> Answer {
-        Answer { store: Some(store.to_owned()), ..self }
+        Answer { store: Some(store.into()), ..self }
     }
 
     /// Holding this until the other end has the body.
@@ -181,15 +181,15 @@ impl Answer {
             (header::X_CONTENT_TYPE_OPTIONS, "nosniff".to_owned()),
             (header::CACHE_CONTROL, "no-store".to_owned()),
         ];
-        let mut line = |name, value: Option<String>| lines.extend(value.map(|value| (name, value)));
-        line(header::CONTENT_TYPE, self.kind.map(str::to_owned));
-        line(header::ETAG, self.etag.clone());
-        let reads_only = self.status == StatusCode::METHOD_NOT_ALLOWED;
-        line(header::ALLOW, self.allow.clone().or(reads_only.then(|| "GET, HEAD".to_owned())));
-        line(HeaderName::from_static("tontine-sloppy"), self.sloppy.then(|| "true".to_owned()));
-        let challenge = || "Basic realm=\"tontine\", Bearer".to_owned();
-        line(header::WWW_AUTHENTICATE, (self.status == StatusCode::UNAUTHORIZED).then(challenge));
-        line(header::CONNECTION, closes.then(|| "close".to_owned()));
+        let mut line = |name, value: Option<&str>| lines.extend(value.map(|value| (name, value.to_owned())));
+        line(header::CONTENT_TYPE, self.kind);
+        line(header::ETAG, self.etag.as_deref());
+        let reads_only = (self.status == StatusCode::METHOD_NOT_ALLOWED).then_some("GET, HEAD");
+        line(header::ALLOW, self.allow.as_deref().or(reads_only));
+        line(HeaderName::from_static("tontine-sloppy"), self.sloppy.then_some("true"));
+        let challenge = "Basic realm=\"tontine\", Bearer";
+        line(header::WWW_AUTHENTICATE, (self.status == StatusCode::UNAUTHORIZED).then_some(challenge));
+        line(header::CONNECTION, closes.then_some("close"));
         lines
     }
 }
