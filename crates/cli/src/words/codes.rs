@@ -70,9 +70,7 @@ pub(crate) fn remedy(code: ErrorCode) -> &'static str {
         ErrorCode::DuplicateNode => "Stop one of the two; an id belongs to one data directory.",
         ErrorCode::TooManyConnections => "Close idle connections or use a pool, then retry.",
         ErrorCode::Unauthenticated => "Authenticate first with valid credentials.",
-        ErrorCode::ForeignOrigin => {
-            "Send it from a program, to an address of the node; give other names of it to `tontine serve` with `--http-name`."
-        }
+        ErrorCode::ForeignOrigin => "Send it to an address of the node, or name the host with `--http-name`.",
         ErrorCode::Internal => "Report it with the node's log around this time.",
         _ => "Upgrade this program: it does not know the code.",
     }

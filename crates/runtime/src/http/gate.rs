@@ -115,6 +115,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Gate<S> {
                 (self.begun, self.come, self.searched, self.idle) = (true, self.input.len(), 0, None);
                 self.which += 1;
             }
+            // Empty lines between two requests belong to none.
+            if self.begun && !self.line.hold(self.come, self.clock.now()) {
+                return self.replace(Refused::NoRoom);
+            }
             if head::is_foreign(&self.input) {
                 return self.replace(Refused::Malformed {
                     why: "this is an HTTP port, and what came is no request of HTTP/1",
@@ -133,11 +137,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Gate<S> {
                     self.ends = true;
                     return Poll::Ready(Ok(()));
                 }
-                Poll::Ready(Ok(_)) => {
-                    if !self.line.hold(self.come, self.clock.now()) {
-                        return self.replace(Refused::NoRoom);
-                    }
-                }
+                Poll::Ready(Ok(_)) => {}
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                 Poll::Pending if self.begun => {
                     let slow = ready!(self.poll_slow(context));

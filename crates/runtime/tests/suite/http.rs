@@ -278,6 +278,21 @@ async fn every_byte_that_has_come_of_a_request_is_counted_until_it_is_whole() {
     assert!(most <= body.len() + head.len(), "an announced length reserves nothing: {most}");
 }
 
+/// Found by fuzzing: the line end that some clients send behind a body counted as all of the request before it, for as long
+/// as the connection waited for the next one.
+#[tokio::test]
+async fn an_empty_line_between_two_requests_holds_nothing() {
+    let mut served = Served::start();
+    let body = "a".repeat(100_000);
+    served.send(&format!("PUT /a HTTP/1.1\r\ncontent-length: {}\r\n\r\n{body}", body.len())).await;
+    served.expect("PUT /a 100000 bytes").await;
+    served.send("\r\n").await;
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    assert_eq!(served.ledger.held.load(Ordering::Relaxed), 0);
+    served.send("GET /b HTTP/1.1\r\n\r\n").await;
+    served.expect("GET /b 0 bytes").await;
+}
+
 #[tokio::test]
 async fn a_request_for_which_there_is_no_room_is_refused() {
     for (room, text, expected) in [
