@@ -259,11 +259,8 @@ impl Setup {
             6..=8 => EngineKind::Log(Durability::Every { milliseconds: 10 }),
             _ => EngineKind::Log(Durability::System),
         };
-        let losses = match engine {
-            EngineKind::Log(Durability::Always) => Losses::None,
-            _ if writes > 1 && dice.chance(400) => Losses::Nodes(u32::from(writes) - 1),
-            _ => Losses::None,
-        };
+        let loses = engine != EngineKind::Log(Durability::Always) && writes > 1 && dice.chance(400);
+        let losses = if loses { Losses::Nodes(u32::from(writes) - 1) } else { Losses::None };
         let mut setup = Setup {
             seed,
             nodes,
