@@ -9,7 +9,7 @@ use bytes::Bytes;
 use futures_util::task::AtomicWaker;
 use parking_lot::Mutex;
 use runtime::clock::os::OsClock;
-use runtime::http::{Account, Arrived, Handler, Limits, Payload, Refused, Response, StatusCode, serve};
+use runtime::http::{Account, Arrived, Handler, Limits, Payload, Refused, Response, serve};
 use runtime::{BoxFuture, Moment};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
@@ -213,7 +213,7 @@ async fn what_is_no_request_is_carried_out_as_none() {
 async fn a_head_over_the_limit_is_refused() {
     let long = format!("GET /{} HTTP/1.1\r\n\r\n", "a".repeat(LIMITS.head_bytes_max));
     let expected = format!("refused {:?}", Refused::HeadTooLong { bytes_max: LIMITS.head_bytes_max });
-    assert_eq!(asked(&long).await, [expected.clone()]);
+    assert_eq!(asked(&long).await, [expected.as_str()]);
     assert_eq!(asked(&long[..long.len() - 2]).await, [expected], "before its end has come");
     let short = format!("GET /{} HTTP/1.1\r\n\r\n", "a".repeat(LIMITS.head_bytes_max - 18));
     assert_eq!(short.len(), LIMITS.head_bytes_max);
@@ -370,5 +370,4 @@ async fn an_answer_says_whether_its_reader_may_still_be_sending() {
     served.client.read_to_string(&mut text).await.unwrap();
     assert!(served.server.await.unwrap(), "the server does not know yet that it was read");
     assert!(text.starts_with("HTTP/1.1 200 OK\r\n"), "{text}");
-    assert_eq!(StatusCode::OK.as_u16(), 200);
 }
