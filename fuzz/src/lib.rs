@@ -5,6 +5,7 @@
 //! | [`frame`] | the network, native | whatever decodes encodes to the very same bytes |
 //! | [`record`] | a stored record, a context | the same, and the fast path agrees with the set |
 //! | [`resp`] | the network, Redis | any cutting of the input gives the same commands, replies and errors |
+//! | [`http`] | the network, HTTP | any cutting of the input gives the same requests; paths and ETags are understood in one way |
 //! | [`cluster`] | a cluster document | what is read can be routed by, and is read again as the same |
 //! | [`segment`] | a segment of the log engine | it opens; what it serves was written |
 //! | [`snapshot`] | the log engine's index | it opens, and serves what the segments hold |
@@ -21,6 +22,7 @@ pub mod cluster;
 pub mod coordination;
 pub mod delta;
 pub mod frame;
+pub mod http;
 pub mod manifest;
 pub mod mutate;
 pub mod record;
@@ -43,6 +45,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "frame", check: frame::check, input_bytes_max: 1024 },
     Target { name: "record", check: record::check, input_bytes_max: 1024 },
     Target { name: "resp", check: resp::check, input_bytes_max: 1024 },
+    Target { name: "http", check: http::check, input_bytes_max: 1024 },
     Target { name: "cluster", check: cluster::check, input_bytes_max: 4096 },
     Target { name: "segment", check: segment::check, input_bytes_max: 4096 },
     Target { name: "snapshot", check: snapshot::check, input_bytes_max: 4096 },

@@ -12,7 +12,7 @@ use client::{Client, ClientOptions};
 use model::WallMillis;
 use node::Node;
 use protocol::report::Parts;
-use runtime::Ports;
+use runtime::{Network, Ports};
 
 /// Clocks may differ by so much.
 pub(crate) const DIFFERENCE_MAX: Duration = Duration::from_secs(60);
@@ -52,15 +52,15 @@ pub(crate) fn shown(difference_ms: i64) -> String {
 }
 
 /// Asks a few other nodes for their time again and again, and says when this machine's differs from that of most.
-pub(crate) async fn watch(node: Arc<Node>) {
+pub(crate) async fn watch(node: Arc<Node>, network: Arc<dyn Network>) {
     let me = node.id();
     let (mut client, mut told) = (None, false);
     loop {
         tokio::time::sleep(PERIOD).await;
         let cluster = node.replica().view().get().cluster().clone();
         if client.is_none() {
-            let known: Vec<String> = cluster.nodes.iter().map(|node| node.native.clone()).collect();
-            client = connect(&known).await;
+            let known: Vec<String> = cluster.nodes.iter().map(model::Node::dialed).collect();
+            client = connect(&known, network.clone()).await;
         }
         let Some(client) = &client else { continue };
         let mut ahead = vec![(me, 0)];
@@ -87,10 +87,11 @@ pub(crate) async fn watch(node: Arc<Node>) {
     }
 }
 
-async fn connect(addresses: &[String]) -> Option<Client> {
+async fn connect(addresses: &[String], network: Arc<dyn Network>) -> Option<Client> {
     let options =
         ClientOptions { name: "tontine-clock".to_owned(), deadline: PATIENCE, ..ClientOptions::default() };
-    Client::connect(addresses, Ports::os().ok()?, options).await.ok()
+    let ports = Ports { network, ..Ports::os().ok()? };
+    Client::connect(addresses, ports, options).await.ok()
 }
 
 #[cfg(test)]

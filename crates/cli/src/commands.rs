@@ -6,6 +6,7 @@ use clap::{Parser, Subcommand};
 
 use crate::artifact::ArtifactCommand;
 use crate::balance_command::BalanceCommand;
+use crate::cert_command::CertCommand;
 use crate::cluster_command::ClusterCommand;
 use crate::command_line::{self, CommandLine, Useless};
 use crate::completions::CompletionsArguments;
@@ -29,10 +30,11 @@ use crate::repair::RepairCommand;
 use crate::serve::ServeArguments;
 use crate::shared::{Shared, block_on};
 use crate::store_command::StoreCommand;
+use crate::user_command::UserCommand;
 use crate::{
-    artifact, balance_command, cluster_command, completions, coordination, dev, doctor, events, export,
-    headmaster, key_list, keys, load, manual, node_command, plan_command, repair, serve, status,
-    store_command,
+    artifact, balance_command, cert_command, cluster_command, completions, coordination, dev, doctor, events,
+    export, headmaster, key_list, keys, load, manual, node_command, plan_command, repair, serve, status,
+    store_command, user_command,
 };
 
 /// A key-value store that looks after itself.
@@ -64,6 +66,42 @@ pub struct Arguments {
     pub command: Command,
 }
 
+/// Options that mean nothing to commands about files.
+fn without_nodes(path: &str) -> &'static [Useless] {
+    match path {
+        "cert init" | "cert node" => &[
+            ("connect", "it does not contact a cluster"),
+            ("store", "it does not contact a cluster"),
+            ("deadline", "it does not contact a cluster"),
+            ("secret_file", "it does not contact a cluster"),
+            ("tls_authority", "name the directory of the authority"),
+        ],
+        "completions" => &[
+            ("connect", "it does not contact a cluster"),
+            ("store", "it does not contact a cluster"),
+            ("deadline", "it does not contact a cluster"),
+            ("output", "it prints a script"),
+            ("json", "it prints a script"),
+        ],
+        "manual" => &[
+            ("connect", "it does not contact a cluster"),
+            ("store", "it does not contact a cluster"),
+            ("deadline", "it does not contact a cluster"),
+        ],
+        "artifact build" => &[("deadline", "it sends no requests")],
+        "artifact check" | "artifact show" | "artifact diff" => &[
+            ("connect", "it reads files, and asks no node"),
+            ("store", "an artifact says for which store it was built"),
+            ("deadline", "it sends no requests"),
+        ],
+        "artifact push" | "artifact stage" => &[("store", "an artifact says for which store it was built")],
+        "artifact swap" | "artifact rollback" | "artifact list" | "artifact delete" | "artifact abort" => {
+            &[("store", "give the name of the store as its argument")]
+        }
+        _ => &[],
+    }
+}
+
 impl CommandLine for Arguments {
     fn shared(&mut self) -> &mut Shared {
         &mut self.shared
@@ -75,6 +113,7 @@ impl CommandLine for Arguments {
         const STORE_NODE: Useless = ("store", "it runs nodes, which serve all stores");
         const DEADLINE_NODE: Useless = ("deadline", "it sends no requests");
         const CONNECT_BENCH: Useless = ("connect", "it starts the servers that it measures");
+        const SECRET_NODE: Useless = ("secret_file", "nodes prove who they are by certificates");
         const DEADLINE_BENCH: Useless = ("deadline", "--timeout limits its requests");
         const DEADLINE_SCENARIO: Useless = ("deadline", "it measures with a fixed deadline");
         match path {
@@ -88,30 +127,14 @@ impl CommandLine for Arguments {
                 ("store", "it is about documents"),
                 ("deadline", "it asks the coordination service, which has limits of its own"),
             ],
-            "dev" | "serve" => &[CONNECT_NODE, STORE_NODE, DEADLINE_NODE],
-            "completions" => &[
-                ("connect", "it does not contact a cluster"),
-                ("store", "it does not contact a cluster"),
-                ("deadline", "it does not contact a cluster"),
-                ("output", "it prints a script"),
-                ("json", "it prints a script"),
+            "dev" => &[
+                CONNECT_NODE,
+                STORE_NODE,
+                DEADLINE_NODE,
+                SECRET_NODE,
+                ("tls_authority", "--tls makes an authority of its own"),
             ],
-            "manual" => &[
-                ("connect", "it does not contact a cluster"),
-                ("store", "it does not contact a cluster"),
-                ("deadline", "it does not contact a cluster"),
-            ],
-            "artifact build" => &[("deadline", "it sends no requests")],
-            "artifact check" | "artifact show" | "artifact diff" => &[
-                ("connect", "it reads files, and asks no node"),
-                ("store", "an artifact says for which store it was built"),
-                ("deadline", "it sends no requests"),
-            ],
-            "artifact push" | "artifact stage" => {
-                &[("store", "an artifact says for which store it was built")]
-            }
-            "artifact swap" | "artifact rollback" | "artifact list" | "artifact delete"
-            | "artifact abort" => &[("store", "give the name of the store as its argument")],
+            "serve" => &[CONNECT_NODE, STORE_NODE, DEADLINE_NODE, SECRET_NODE],
             "headmaster" => &[
                 ("connect", "it goes by the coordination service"),
                 ("store", "it is about all stores"),
@@ -122,6 +145,7 @@ impl CommandLine for Arguments {
             "metrics" | "events" | "node list" | "status" | "doctor" | "balance status" | "store list" => {
                 &[STORE_ALL]
             }
+            user if user.starts_with("user ") => &[("store", "rights name their stores")],
             "store create" => &[("store", "give the name of the new store as its argument")],
             "bench load" | "bench run" => &[DEADLINE_BENCH],
             "bench compare" => &[("connect", "name the systems with --a and --b"), DEADLINE_BENCH],
@@ -129,7 +153,7 @@ impl CommandLine for Arguments {
                 &[CONNECT_BENCH, ("store", "Redis clients use the default store"), DEADLINE_SCENARIO]
             }
             "bench persistent" | "bench cluster" => &[CONNECT_BENCH, DEADLINE_SCENARIO],
-            _ => &[],
+            _ => without_nodes(path),
         }
     }
 }
@@ -149,6 +173,9 @@ pub enum Command {
     /// Plan what moves between nodes: create, show, apply, abort.
     #[command(subcommand)]
     Plan(Box<PlanCommand>),
+    /// Make the certificates of a cluster's nodes.
+    #[command(subcommand)]
+    Cert(Box<CertCommand>),
     /// Create a cluster.
     #[command(subcommand)]
     Cluster(Box<ClusterCommand>),
@@ -185,6 +212,9 @@ pub enum Command {
     /// List the stores, or create one.
     #[command(subcommand)]
     Store(Box<StoreCommand>),
+    /// List, create, change or remove the users of a closed cluster.
+    #[command(subcommand)]
+    User(Box<UserCommand>),
     /// Show, start or stop replica repair.
     #[command(subcommand)]
     Repair(RepairCommand),
@@ -231,9 +261,10 @@ pub(crate) fn carry_out(arguments: Arguments) -> Result<ExitCode, CliError> {
     match arguments.command {
         Command::Dev(arguments) => dev::run(&shared, arguments),
         Command::Node(verb) => block_on(node_command::run(shared, *verb)),
-        Command::Headmaster(arguments) => headmaster::run(arguments),
+        Command::Headmaster(arguments) => headmaster::run(&shared, arguments),
         Command::Plan(command) => block_on(plan_command::run(shared, *command)),
         Command::Serve(arguments) => serve::run(&shared, *arguments),
+        Command::Cert(command) => cert_command::run(&shared, *command),
         Command::Cluster(command) => block_on(cluster_command::run(shared, *command)),
         Command::Coordination(command) => block_on(coordination::run(shared, *command)),
         Command::Events(arguments) => block_on(events::events(shared, arguments)),
@@ -251,6 +282,7 @@ pub(crate) fn carry_out(arguments: Arguments) -> Result<ExitCode, CliError> {
         Command::Doctor => block_on(doctor::doctor(shared)),
         Command::Balance(command) => block_on(balance_command::run(shared, command)),
         Command::Store(command) => block_on(store_command::run(shared, *command)),
+        Command::User(command) => block_on(user_command::run(shared, *command)),
         Command::Repair(command) => block_on(repair::run(shared, command)),
         Command::Load(arguments) => block_on(load::run(shared, arguments)),
         Command::Completions(arguments) => {

@@ -4,6 +4,7 @@
 //! them ends, the others go on.
 
 mod arguments;
+mod closed;
 pub(crate) mod creation;
 
 use std::path::{Path, PathBuf};
@@ -52,8 +53,10 @@ pub(crate) fn run(shared: &Shared, arguments: DevArguments) -> Result<ExitCode, 
             session_timeout: SESSION_TIMEOUT_DEFAULT,
             credentials: None,
         };
+        let closed = arguments.tls.then(|| closed::Closed::open(&arguments.data_dir)).transpose()?;
         let creation::Standing { mut cluster, own, place } =
-            creation::create_or_find(&arguments, here).await?;
+            creation::create_or_find(&arguments, here, closed.as_ref()).await?;
+        refuse_open_nodes(&cluster, closed.is_some())?;
         let (mine, added) = cluster.nodes.drain(..).partition(|node| node.id <= own);
         cluster.nodes = mine;
         for node in &added {
@@ -65,14 +68,29 @@ pub(crate) fn run(shared: &Shared, arguments: DevArguments) -> Result<ExitCode, 
                 arguments.data_dir.display()
             )));
         }
-        let beside = (!arguments.no_headmaster).then(|| headmaster_beside(&arguments, &place));
-        let ran = run_nodes(&arguments, format, &cluster, &place).await;
+        let certificate = closed.as_ref().map(|closed| closed.words("headmaster")).transpose()?;
+        let beside = (!arguments.no_headmaster)
+            .then(|| headmaster_beside(&arguments, &place, certificate.unwrap_or_default()));
+        let ran = run_nodes(&arguments, format, &cluster, (&place, closed.as_ref())).await;
         if let Some(beside) = beside {
             beside.stop().await;
         }
         ran.map_err(CliError::once)
     })
 }
+
+/// A cluster with users, or one that an operator has closed, is started as one.
+fn refuse_open_nodes(cluster: &Cluster, with_tls: bool) -> Result<(), CliError> {
+    match cluster.is_closed() && !with_tls {
+        true => {
+            Err(CliError::Usage("this cluster has users, so its nodes require TLS; add --tls".to_owned()))
+        }
+        false => Ok(()),
+    }
+}
+
+/// Where the documents are, and the certificates of a closed cluster.
+type There<'a> = (&'a Place, Option<&'a closed::Closed>);
 
 /// One node's process, and how to start it again by hand.
 struct NodeProcess {
@@ -87,10 +105,13 @@ async fn run_nodes(
     arguments: &DevArguments,
     format: Format,
     cluster: &Cluster,
-    place: &Place,
+    (place, closed): There<'_>,
 ) -> Result<ExitCode, CliError> {
     let mut signals = StopSignals::listen()?;
-    let starts = cluster.nodes.iter().map(|node| start_child(arguments, node.id, cluster.nodes.len(), place));
+    let starts = cluster
+        .nodes
+        .iter()
+        .map(|node| start_child(arguments, node.id, cluster.nodes.len(), (place, closed)));
     let (mut children, mut refused) = (Vec::new(), None);
     for started in futures_util::future::join_all(starts).await {
         match started {
@@ -107,7 +128,7 @@ async fn run_nodes(
         return Err(error);
     }
     let processes: Vec<Option<u32>> = children.iter().map(|process| process.child.id()).collect();
-    greet(arguments, format, cluster, &processes);
+    greet(arguments, format, cluster, (&processes, closed));
     if format == Format::Text {
         for process in &children {
             answer!("node {} is process {}", process.id.0, process.child.id().unwrap_or(0));
@@ -141,7 +162,7 @@ async fn start_child(
     arguments: &DevArguments,
     id: NodeId,
     nodes: usize,
-    place: &Place,
+    (place, closed): There<'_>,
 ) -> Result<NodeProcess, CliError> {
     let program = std::env::current_exe().map_err(CliError::io("cannot find this program"))?;
     let mut words = vec![
@@ -155,6 +176,10 @@ async fn start_child(
         "--no-headmaster".to_owned(),
     ];
     words.extend(arguments.settings.as_arguments(arguments.settings.workers_each(nodes)));
+    if let Some(closed) = closed {
+        words.push("--tls=require".to_owned());
+        words.extend(closed.words(&format!("node-{}", id.0))?);
+    }
     let mut command = Command::new(&program);
     command.args(&words).arg(STOP_WITH_STDIN).stdin(Stdio::piped()).stdout(Stdio::piped());
     if arguments.settings.no_password {
@@ -240,14 +265,14 @@ async fn stop_child(process: &mut NodeProcess) -> bool {
 }
 
 /// Starts a headmaster for this cluster.
-fn headmaster_beside(arguments: &DevArguments, place: &Place) -> Beside {
+fn headmaster_beside(arguments: &DevArguments, place: &Place, certificate: Vec<String>) -> Beside {
     let service = CoordinationArguments {
         coordination: Some(place.address.clone()),
         coordination_credentials: None,
         session_timeout: place.session_timeout,
     };
     let log = log_place(arguments).join("headmaster.log");
-    Beside::start(&service, arguments.settings.log, Some(log))
+    Beside::start(&service, certificate, arguments.settings.log, Some(log))
 }
 
 /// A node that somebody added, and that is not started here.
@@ -276,7 +301,48 @@ fn kept_where(arguments: &DevArguments) -> String {
     }
 }
 
-fn greet(arguments: &DevArguments, format: Format, cluster: &Cluster, processes: &[Option<u32>]) {
+/// How curl reaches a closed cluster. The secret is in no process list.
+const CLOSED_CURL: &str = "printf 'Authorization: Bearer %s' \"$(cat \"$TONTINE_SECRET_FILE\")\" | curl --cacert \
+                           \"$TONTINE_TLS_AUTHORITY\" -H @- https";
+
+/// How Redis's command line reaches a closed cluster.
+fn closed_redis_cli(host: &str, port: &str) -> String {
+    format!(
+        "REDISCLI_AUTH=\"$(cat \"$TONTINE_SECRET_FILE\")\" redis-cli --tls --cacert \"$TONTINE_TLS_AUTHORITY\" -h {host} -p \
+         {port} set greeting hello"
+    )
+}
+
+/// What a newcomer may type: by the command line, Redis's, and curl.
+fn try_this(arguments: &DevArguments, node: &Node, closed: Option<&closed::Closed>) {
+    let program = crate::output::program();
+    let (host, port) = node.resp.as_deref().and_then(|resp| resp.rsplit_once(':')).unwrap_or(("-", "-"));
+    for command in ["put greeting hello", "get greeting", "route greeting", "status"] {
+        answer!("  {program} {command}");
+    }
+    let has_password = arguments.settings.password.is_some();
+    let redis_cli = format!("redis-cli -h {host} -p {port} set greeting hello");
+    let redis_cli = match closed {
+        Some(_) => closed_redis_cli(host, port),
+        None => crate::holder::with_redis_password(&redis_cli, has_password),
+    };
+    answer!("  {redis_cli}");
+    if let Some(http) = &node.http {
+        let curl = match (closed, has_password) {
+            (Some(_), _) => CLOSED_CURL,
+            (None, true) => "curl -u \":$TONTINE_PASSWORD\" http",
+            (None, false) => "curl http",
+        };
+        answer!("  {curl}://{http}/v1/stores/default/keys/greeting");
+    }
+}
+
+fn greet(
+    arguments: &DevArguments,
+    format: Format,
+    cluster: &Cluster,
+    (processes, closed): (&[Option<u32>], Option<&closed::Closed>),
+) {
     if format == Format::Json {
         let nodes: Vec<Json> =
             cluster.nodes.iter().zip(processes).map(|(node, process)| node_json(node, *process)).collect();
@@ -288,12 +354,13 @@ fn greet(arguments: &DevArguments, format: Format, cluster: &Cluster, processes:
             "connect": connect.join(","),
             "nodes": nodes,
             "stores": stores_json(&cluster.stores),
+            "tls_authority": closed.map(closed::Closed::authority),
+            "secret_file": closed.and_then(closed::Closed::secret),
         });
         return crate::output::print(format, &document, String::new);
     }
     let native: Vec<&str> = cluster.nodes.iter().map(|node| node.native.as_str()).collect();
     let first = &cluster.nodes[0];
-    let (host, port) = first.resp.as_deref().and_then(|resp| resp.rsplit_once(':')).unwrap_or(("-", "-"));
     let store = cluster.store("default").map(|store| store.consistency);
     answer!();
     for node in &cluster.nodes {
@@ -312,15 +379,16 @@ fn greet(arguments: &DevArguments, format: Format, cluster: &Cluster, processes:
         answer!("  # this cluster does not use the default ports, so name its addresses:");
         answer!("  export TONTINE_CONNECT={}", native.join(","));
     }
-    let program = crate::output::program();
-    for command in ["put greeting hello", "get greeting", "route greeting", "status"] {
-        answer!("  {program} {command}");
+    if let Some(closed) = closed {
+        answer!("  # this cluster is closed: name its authority, and your secret");
+        answer!("  export TONTINE_TLS_AUTHORITY={}", closed.authority().display());
+        match closed.secret() {
+            Some(secret) => answer!("  export TONTINE_SECRET_FILE={}", secret.display()),
+            None => answer!("  # it has no user yet, so it serves anyone: tontine user create root admin"),
+        }
     }
-    let redis_cli = crate::holder::with_redis_password(
-        &format!("redis-cli -h {host} -p {port} set greeting hello"),
-        arguments.settings.password.is_some(),
-    );
-    answer!("  {redis_cli}");
+    let program = crate::output::program();
+    try_this(arguments, first, closed);
     let last = cluster.nodes.last().map_or(0, |node| node.id.0);
     let words = |verb: &str| {
         let service = format!("dir:{}", arguments.data_dir.join("coordination").display());

@@ -226,6 +226,10 @@ impl CliError {
             );
         }
         match self.client()? {
+            // The nodes are there, and have said what they want.
+            ClientError::NotConnected { detail } if detail.contains("secret") => {
+                Some(crate::words::remedy(ErrorCode::Unauthenticated))
+            }
             ClientError::NotConnected { .. } if matches!(self, CliError::NoAnswer { named: true, .. }) => {
                 Some(
                     "Check the addresses in --connect (or TONTINE_CONNECT): they are the native addresses that `tontine \

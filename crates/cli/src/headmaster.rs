@@ -5,20 +5,23 @@
 
 use std::path::PathBuf;
 use std::process::{ExitCode, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
 use ::coordination::address::Place;
 use control::headmaster::election::Candidate;
 use control::headmaster::tenure::{TenureEnd, serve};
 use runtime::Ports;
+use runtime::network::tls::Tls;
 use tokio::process::{Child, Command};
 use tokio::sync::oneshot;
 
 use crate::coordination::CoordinationArguments;
 use crate::failure::CliError;
 use crate::logging::LogSettings;
-use crate::shared::block_on;
+use crate::shared::{Shared, block_on};
 use crate::stop_signals::{STOP_WITH_STDIN, StopSignals};
+use crate::tls_settings::{CertificateArguments, network_of_node};
 
 /// Pause before a session is opened again, or a process is started again.
 const PAUSE: Duration = Duration::from_secs(5);
@@ -43,13 +46,17 @@ pub struct HeadmasterArguments {
     /// What it writes to its log.
     #[command(flatten)]
     pub log: LogSettings,
+    /// The certificate by which it proves to nodes what it is.
+    #[command(flatten)]
+    pub certificate: CertificateArguments,
     /// Stop when the standard input ends, as for a child whose parent is gone.
     #[arg(long, hide = true)]
     pub stop_with_stdin: bool,
 }
 
 /// Runs it until it is told to stop.
-pub(crate) fn run(arguments: HeadmasterArguments) -> Result<ExitCode, CliError> {
+pub(crate) fn run(shared: &Shared, arguments: HeadmasterArguments) -> Result<ExitCode, CliError> {
+    let tls = arguments.certificate.read(shared.tls_authority.as_deref())?;
     block_on(async move {
         let mut signals = StopSignals::listen()?;
         // That there is such a service at all is settled now; what becomes of it later is waited for.
@@ -59,17 +66,18 @@ pub(crate) fn run(arguments: HeadmasterArguments) -> Result<ExitCode, CliError> 
         tokio::select! {
             biased;
             () = signals.requested(arguments.stop_with_stdin) => Ok(ExitCode::SUCCESS),
-            error = stand(place) => Err(error),
+            error = stand(place, tls) => Err(error),
         }
     })
 }
 
 /// Stands for the office, with one session after another.
-async fn stand(mut place: Place) -> CliError {
-    let ports = match Ports::os().map_err(CliError::io("cannot start the background thread")) {
+async fn stand(mut place: Place, tls: Option<Arc<Tls>>) -> CliError {
+    let mut ports = match Ports::os().map_err(CliError::io("cannot start the background thread")) {
         Ok(ports) => ports,
         Err(error) => return error,
     };
+    ports.network = Arc::new(network_of_node(tls.as_ref()));
     let candidate = Candidate::new(format!("process {} of {}", std::process::id(), host()));
     loop {
         match crate::coordination::open(&place, false).await {
@@ -109,6 +117,7 @@ impl Beside {
     /// Starts one. That it ends, or does not start, is said in the log, and tried again.
     pub(crate) fn start(
         service: &CoordinationArguments,
+        certificate: Vec<String>,
         log: LogSettings,
         log_file: Option<PathBuf>,
     ) -> Beside {
@@ -120,6 +129,7 @@ impl Beside {
             words.push(format!("--coordination-credentials={}", file.display()));
         }
         words.push(format!("--session-timeout={}", crate::durations::shown(service.session_timeout)));
+        words.extend(certificate);
         words.extend(log_file.map(|file| format!("--log-file={}", file.display())));
         words.extend(log.as_arguments());
         words.push(STOP_WITH_STDIN.to_owned());

@@ -13,6 +13,7 @@ mod output;
 
 mod artifact;
 mod balance_command;
+mod cert_command;
 mod clocks;
 mod cluster_command;
 mod command_line;
@@ -55,6 +56,8 @@ mod shared;
 mod status;
 mod stop_signals;
 mod store_command;
+mod tls_settings;
+mod user_command;
 mod words;
 
 use std::process::ExitCode;

@@ -17,7 +17,7 @@ const HEADING: &str = "Limits of one node";
 /// How much a node takes in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::Args)]
 pub struct LimitSettings {
-    /// Client connections at the same time, native and Redis together. Further ones get an error and are closed.
+    /// Client connections at the same time, native, Redis and HTTP together. Further ones get an error and are closed.
     #[arg(
         long,
         help_heading = HEADING,

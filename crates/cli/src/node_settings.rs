@@ -28,13 +28,17 @@ pub struct NodeSettings {
     /// Worker threads of each node, 1 to 512; by default, the nodes on this machine share one for each core.
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=512), value_name = "THREADS")]
     pub workers: Option<u16>,
-    /// Password that Redis clients must give; none by default. Set TONTINE_PASSWORD instead to keep it out of the process
+    /// Password that Redis and HTTP clients must give; none by default. Set TONTINE_PASSWORD instead to keep it out of the process
     /// list. A node that was started with a password refuses to start without one.
     #[arg(long, env = PASSWORD_VARIABLE, hide_env_values = true)]
     pub password: Option<String>,
     /// Start without a password, even if the last start had one. The node requires none from then on.
     #[arg(long)]
     pub no_password: bool,
+    /// Host names, with commas between them, under which HTTP clients reach the node beside its addresses, localhost and the
+    /// name of --advertise. Other names are refused: a web page may have made one of its own lead here.
+    #[arg(long, value_delimiter = ',', value_parser = parse_host_name, value_name = "NAME,…")]
+    pub http_name: Vec<String>,
     /// How much a node takes in.
     #[command(flatten)]
     pub limits: LimitSettings,
@@ -71,7 +75,7 @@ impl NodeSettings {
         self.workers.map_or((cores / nodes.max(1)).max(1), usize::from)
     }
 
-    /// The password that Redis clients must give, if any.
+    /// The password that Redis and HTTP clients must give, if any.
     ///
     /// # Errors
     /// When it is empty, as it is where a script's variable was never set, and when it is both given and given up.
@@ -105,11 +109,25 @@ impl NodeSettings {
         if self.repair_period != Duration::from_secs(600) {
             arguments.push(format!("--repair-period={}", durations::shown(self.repair_period)));
         }
+        if !self.http_name.is_empty() {
+            arguments.push(format!("--http-name={}", self.http_name.join(",")));
+        }
         let allowed: Vec<String> = self.allow_sources.iter().map(ToString::to_string).collect();
         if allowed != [ALLOW_SOURCES_DEFAULT] {
             arguments.push(format!("--allow-sources={}", allowed.join(",")));
         }
         arguments
+    }
+}
+
+/// A name of a host, as `Host` has it before its port.
+fn parse_host_name(text: &str) -> Result<String, String> {
+    let is_letter = |letter: char| letter.is_ascii_alphanumeric() || "-._".contains(letter);
+    match !text.is_empty() && text.chars().all(is_letter) {
+        true => Ok(text.to_owned()),
+        false => {
+            Err("give the name alone, without a port, a scheme or a path, such as db.example".to_owned())
+        }
     }
 }
 
@@ -128,5 +146,20 @@ fn parse_durability(text: &str) -> Result<Durability, String> {
             .filter(|milliseconds| (1..=60_000).contains(milliseconds))
             .map(|milliseconds| Durability::Every { milliseconds })
             .ok_or_else(|| "use always, system, or every: with 1ms to 1m, for example every:10ms".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_name_that_could_never_match_is_refused() {
+        for name in ["db.example", "n1", "a-b_c.example", "10.0.0.1"] {
+            assert_eq!(parse_host_name(name).as_deref(), Ok(name));
+        }
+        for name in ["", "db.example:7601", "http://db.example", "db.example/", "[::1]", "a b", "*"] {
+            assert!(parse_host_name(name).is_err(), "{name}");
+        }
     }
 }

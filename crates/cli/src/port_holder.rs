@@ -16,7 +16,7 @@ pub(crate) fn in_use(address: &str, is_of_dev: bool) -> String {
     let by = port.map_or_else(String::new, shown);
     let instead = match is_of_dev {
         true => ": a cluster keeps the ports that it was created with",
-        false => ", or choose another address with --listen or --resp",
+        false => ", or choose another address with --listen, --resp or --http",
     };
     format!("address {address} is in use{by}; stop that process{instead}")
 }

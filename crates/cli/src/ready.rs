@@ -10,14 +10,18 @@ pub(crate) fn node_json(node: &Node, process: Option<u32>) -> Json {
         "zone": node.zone,
         "native": node.native,
         "resp": node.resp,
+        "http": node.http,
         "process_id": process,
     })
 }
 
 /// What a node says when it serves. Tests and tools read it.
 pub(crate) fn ready_line(node: &Node) -> String {
-    let resp = node.resp.as_deref().unwrap_or("-");
-    format!("node {}  zone {}  native {}  redis (resp) {resp}", node.id.0, node.zone, node.native)
+    let [resp, http] = [&node.resp, &node.http].map(|address| address.as_deref().unwrap_or("-"));
+    format!(
+        "node {}  zone {}  native {}  redis (resp) {resp}  http {http}",
+        node.id.0, node.zone, node.native
+    )
 }
 
 /// The stores of a cluster for programs.

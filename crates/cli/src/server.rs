@@ -8,6 +8,7 @@ use coordination::CoordinationService;
 use coordination::address::{Address, Place};
 use model::{Cluster, NodeId};
 use node::disk_watch::DiskWatch;
+use node::doors::http::HttpOptions;
 use node::doors::resp::{CpuTime, RespOptions};
 use node::engines::{Engines, LogEngines, MemoryEngines};
 use node::events::Event;
@@ -16,7 +17,9 @@ use parking_lot::Mutex;
 use protocol::report::Installation;
 use runtime::disk::os::OsDisk;
 use runtime::network::bytes::{self, ByteListener};
+use runtime::network::stream::{Safety, Stream};
 use runtime::network::tcp::TcpNetwork;
+use runtime::network::tls::Tls;
 use runtime::sources::{Allowed, AllowedPrefix};
 use runtime::workers::{Stop, Workers};
 use runtime::{Disk, Listener, NetworkError, Ports};
@@ -25,6 +28,7 @@ use storage::{Durability, LogOptions};
 use crate::failure::CliError;
 use crate::limits::LimitSettings;
 use crate::serve::Addresses;
+use crate::tls_settings::{self, TlsMode};
 
 /// Events of a start that are looked at: how a node comes back is among the first.
 const EVENTS_AT_START: usize = 1_000;
@@ -52,6 +56,8 @@ pub(crate) struct NodeSpec {
     pub(crate) password: Option<String>,
     /// Whether a node that remembers that it needs a password may start without one.
     pub(crate) no_password: bool,
+    /// Host names under which HTTP clients reach it.
+    pub(crate) http_names: Vec<String>,
     pub(crate) limits: LimitSettings,
     pub(crate) hedge_after: Duration,
     pub(crate) repair_period: Duration,
@@ -61,6 +67,10 @@ pub(crate) struct NodeSpec {
     pub(crate) addresses: Addresses,
     /// Whether it may listen where other machines reach it.
     pub(crate) insecure: bool,
+    /// What it takes without TLS.
+    pub(crate) tls_mode: Option<TlsMode>,
+    /// The certificate by which it proves what it is.
+    pub(crate) tls: Option<Arc<Tls>>,
     /// Whether `tontine dev` has started it.
     pub(crate) is_of_dev: bool,
 }
@@ -74,7 +84,7 @@ pub(crate) struct RunningNode {
 }
 
 /// The listeners of one worker.
-type Listeners = (Box<dyn Listener>, Option<ByteListener>);
+type Listeners = (Box<dyn Listener>, [Option<ByteListener>; 2]);
 
 impl RunningNode {
     /// Takes the node's addresses, opens its data and serves.
@@ -93,15 +103,17 @@ impl RunningNode {
             .into());
         };
         let addresses = &spec.addresses;
-        let is_loopback = crate::serve::refuse_open(spec.insecure, addresses)?;
-        let network = Arc::new(TcpNetwork::new());
+        refuse_unsafe(spec, cluster)?;
+        let safety = tls_settings::safety(spec.tls_mode, spec.tls.as_ref())?;
+        let is_loopback = crate::serve::refuse_open(spec.insecure || cluster.is_closed(), addresses)?;
+        let network = Arc::new(tls_settings::network_of_node(spec.tls.as_ref()));
         let mut ports = Ports::os().map_err(CliError::io("cannot start the background thread"))?;
         ports.network = network.clone();
         let port =
             addresses.resp.as_deref().and_then(|resp| resp.rsplit_once(':')?.1.parse().ok()).unwrap_or(0);
         // The directory before the addresses: that a node runs already says more than that its port is taken.
         let node = open(spec, &ports, port, session).await?;
-        let listeners = match listen(&network, addresses, spec.workers) {
+        let listeners = match listen(&network, addresses, spec.workers, &safety) {
             Ok(listeners) => Arc::new(Mutex::new(listeners)),
             Err(error) => {
                 // What matters is why it did not start.
@@ -111,7 +123,7 @@ impl RunningNode {
         };
         crate::holder::note_process(&spec.data_dir);
         log_start(spec, me);
-        if !is_loopback {
+        if !is_loopback && !cluster.is_closed() {
             say!(
                 "warning: anyone who can reach {} can read and change all data of {}, because nothing is authenticated or \
                  encrypted; keep this network closed to others",
@@ -130,7 +142,7 @@ impl RunningNode {
             serve(serving.clone(), worker, mine)
         })
         .map_err(CliError::io("cannot start the worker threads"))?;
-        let clocks = tokio::spawn(crate::clocks::watch(node.clone()));
+        let clocks = tokio::spawn(crate::clocks::watch(node.clone(), network));
         Ok(RunningNode { node, workers, clocks })
     }
 
@@ -156,6 +168,27 @@ impl RunningNode {
     }
 }
 
+/// Refuses what would leave a closed cluster open, or look as if it did.
+fn refuse_unsafe(spec: &NodeSpec, cluster: &Cluster) -> Result<(), CliError> {
+    if !cluster.is_closed() {
+        return Ok(());
+    }
+    if spec.tls_mode != Some(TlsMode::Require) {
+        return Err(CliError::Usage(format!(
+            "cluster {:?} has users, so its nodes require TLS; add --tls require, --tls-cert, --tls-key and --tls-authority",
+            cluster.name
+        )));
+    }
+    match spec.password {
+        Some(_) => Err(CliError::Usage(format!(
+            "cluster {:?} has users, and Redis clients give their secrets; leave --password out, unset TONTINE_PASSWORD, and \
+             add --no-password once",
+            cluster.name
+        ))),
+        None => Ok(()),
+    }
+}
+
 /// As the option is written.
 pub(crate) fn show_durability(durability: Durability) -> String {
     match durability {
@@ -176,6 +209,7 @@ fn log_start(spec: &NodeSpec, me: &model::Node) {
         zone = %me.zone,
         native = addresses.native,
         redis = addresses.resp.as_deref(),
+        http = addresses.http.as_deref(),
         advertised = addresses.advertised.native,
         data_directory = %spec.data_dir.display(),
         engine = match spec.engine {
@@ -203,13 +237,19 @@ fn listen(
     network: &TcpNetwork,
     addresses: &Addresses,
     workers: usize,
+    safety: &Safety,
 ) -> Result<Vec<Option<Listeners>>, NetworkError> {
-    let native = network.listen_shared(&addresses.native, workers)?;
-    let resp: Vec<Option<ByteListener>> = match &addresses.resp {
-        Some(address) => bytes::listen(address, workers)?.into_iter().map(Some).collect(),
-        None => (0..workers).map(|_| None).collect(),
+    let native = network.listen_safely(&addresses.native, workers, safety)?;
+    let door = |address: &Option<String>, http: bool| -> Result<Vec<Option<ByteListener>>, NetworkError> {
+        Ok(match address {
+            Some(address) => {
+                bytes::listen_safely(address, workers, safety, http)?.into_iter().map(Some).collect()
+            }
+            None => (0..workers).map(|_| None).collect(),
+        })
     };
-    Ok(native.into_iter().zip(resp).map(Some).collect())
+    let doors = door(&addresses.resp, false)?.into_iter().zip(door(&addresses.http, true)?);
+    Ok(native.into_iter().zip(doors.map(|(resp, http)| [resp, http])).map(Some).collect())
 }
 
 async fn open(
@@ -244,6 +284,7 @@ async fn open(
         cpu: Some(cpu_time),
         ..RespOptions::default()
     };
+    config.http = HttpOptions { password: spec.password.clone(), names: http_names(spec) };
     config.advertised = Some(spec.addresses.advertised.clone());
     config.may_stop_requiring_password = spec.no_password;
     config.coordinator.hedge_after = spec.hedge_after;
@@ -280,6 +321,12 @@ async fn open(
     Ok(node)
 }
 
+/// The host names under which HTTP clients reach the node: what others know it by is one of them.
+fn http_names(spec: &NodeSpec) -> Vec<String> {
+    let advertised = spec.addresses.advertised.http.as_deref().and_then(|address| address.rsplit_once(':'));
+    spec.http_names.iter().cloned().chain(advertised.map(|(host, _)| host.to_owned())).collect()
+}
+
 /// Memory of this process, where the system tells.
 fn resident_bytes() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
@@ -298,11 +345,12 @@ fn absolute(path: &Path) -> String {
 }
 
 async fn serve(node: Arc<Node>, worker: runtime::workers::Worker, listeners: Listeners) {
-    let (mut native, resp) = listeners;
+    let (mut native, [resp, http]) = listeners;
     let ports = worker.ports.clone();
-    let Worker { service, door } = node.worker(worker.ports);
+    let Worker { service, door, http: web } = node.worker(worker.ports);
     let mut native_stop = worker.stop.clone();
-    let serve_resp = serve_resp(resp, door, worker.stop, ports.clone());
+    let serve_resp = serve_thin(resp, ThinDoor::Redis(door), worker.stop.clone(), ports.clone());
+    let serve_http = serve_thin(http, ThinDoor::Http(web), worker.stop, ports.clone());
     let serve_native = async move {
         loop {
             tokio::select! {
@@ -320,15 +368,42 @@ async fn serve(node: Arc<Node>, worker: runtime::workers::Worker, listeners: Lis
             }
         }
     };
-    tokio::join!(serve_native, serve_resp);
+    tokio::join!(serve_native, serve_resp, serve_http);
 }
 
-async fn serve_resp(
-    listener: Option<ByteListener>,
-    door: node::doors::resp::Door,
-    mut stop: Stop,
-    ports: Ports,
-) {
+/// A door for clients that speak somebody else's protocol.
+#[derive(Clone)]
+enum ThinDoor {
+    Redis(node::doors::resp::Door),
+    Http(node::doors::http::Door),
+}
+
+impl ThinDoor {
+    /// What the log calls it.
+    fn name(&self) -> &'static str {
+        match self {
+            ThinDoor::Redis(_) => "redis",
+            ThinDoor::Http(_) => "http",
+        }
+    }
+
+    /// Completes when it takes no new connections any more.
+    async fn closing(&self) {
+        match self {
+            ThinDoor::Redis(door) => door.closing().await,
+            ThinDoor::Http(door) => door.closing().await,
+        }
+    }
+
+    async fn serve(&self, stream: Stream, peer: String, local: String) {
+        match self {
+            ThinDoor::Redis(door) => door.serve(stream, peer, local).await,
+            ThinDoor::Http(door) => door.serve(stream).await,
+        }
+    }
+}
+
+async fn serve_thin(listener: Option<ByteListener>, door: ThinDoor, mut stop: Stop, ports: Ports) {
     let Some(mut listener) = listener else { return stop.asked().await };
     let local = listener.address().to_string();
     let mut open = true;
@@ -347,9 +422,13 @@ async fn serve_resp(
                         door.serve(stream, peer.to_string(), local).await;
                     }));
                 }
-                Err(_) if !open => return stop.asked().await,
+                Err(NetworkError::Closed) if !open => return stop.asked().await,
+                Err(error) if !matches!(error, NetworkError::Closed) => {
+                    // It concerns one peer, which was told.
+                    tracing::debug!(%error, "connection refused");
+                }
                 Err(error) => {
-                    tracing::error!(%error, "redis listener ended");
+                    tracing::error!(%error, door = door.name(), "listener ended");
                     return;
                 }
             },

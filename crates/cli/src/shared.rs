@@ -2,16 +2,20 @@
 //!
 //! **Architecture Invariant:** commands depend on this module, and this module on no command.
 
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use client::{Client, ClientOptions, StoreHandle};
 use runtime::Ports;
+use runtime::secret::Secret;
 
 use crate::durations;
 use model::{ArtifactNumber, Cluster, Store};
 
 use crate::failure::CliError;
 use crate::output::Format;
+use crate::tls_settings;
 
 /// What every command knows.
 #[derive(Clone, Debug, clap::Args)]
@@ -60,6 +64,12 @@ pub struct Shared {
         value_name = "DURATION"
     )]
     pub deadline: Duration,
+    /// The certificate of the cluster's node authority: nodes are called with TLS, and must show a certificate of it.
+    #[arg(long, global = true, env = "TONTINE_TLS_AUTHORITY", value_name = "FILE")]
+    pub tls_authority: Option<PathBuf>,
+    /// A file with your secret, for a closed cluster. TONTINE_SECRET holds the secret itself, in place of a file.
+    #[arg(long, global = true, env = "TONTINE_SECRET_FILE", value_name = "FILE")]
+    pub secret_file: Option<PathBuf>,
 }
 
 impl Shared {
@@ -75,10 +85,21 @@ impl Shared {
                 "--connect takes addresses such as 127.0.0.1:7401, separated by commas; {odd:?} has no port"
             )));
         }
-        let ports = Ports::os().map_err(CliError::io("cannot start the background thread"))?;
-        let deadline = self.deadline;
-        let options = ClientOptions { name: "tontine-cli".to_owned(), deadline, ..ClientOptions::default() };
-        let connected = Client::connect(&self.connect, ports, options).await;
+        let secret = tls_settings::secret(self.secret_file.as_deref(), self.tls_authority.as_deref())?;
+        self.client_of(&self.connect, secret).await
+    }
+
+    /// A client that connects to one of these addresses with this secret.
+    pub(crate) async fn client_of(
+        &self,
+        addresses: &[String],
+        secret: Option<Secret>,
+    ) -> Result<Client, CliError> {
+        let mut ports = Ports::os().map_err(CliError::io("cannot start the background thread"))?;
+        ports.network = Arc::new(tls_settings::network_of_client(self.tls_authority.as_deref())?);
+        let (name, deadline) = ("tontine-cli".to_owned(), self.deadline);
+        let options = ClientOptions { name, deadline, secret, ..ClientOptions::default() };
+        let connected = Client::connect(addresses, ports, options).await;
         connected.map_err(|error| CliError::NoAnswer { error, named: self.connect_named })
     }
 }

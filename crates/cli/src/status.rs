@@ -193,9 +193,9 @@ async fn states(client: &Client, nodes: &[NodeStatus]) -> Vec<&'static str> {
 }
 
 fn node_json(status: &NodeStatus, state: &str) -> Json {
-    let Node { id, zone, native, resp, weight, role, .. } = &status.node;
+    let Node { id, zone, native, resp, http, weight, role, .. } = &status.node;
     let error = status.answer.as_ref().err().map(ClientError::to_string);
-    json!({ "node": id, "zone": zone, "native": native, "resp": resp, "weight": weight, "role": role, "answers": status.answer.is_ok(), "state": state, "report": status.report(), "error": error })
+    json!({ "node": id, "zone": zone, "native": native, "resp": resp, "http": http, "weight": weight, "role": role, "answers": status.answer.is_ok(), "state": state, "report": status.report(), "error": error })
 }
 
 /// Hints that a node holds, and how fast they leave it.

@@ -67,7 +67,10 @@ impl StoreHandle {
             let scope = self.scope_for(options)?;
             let keys = left.iter().map(|&position| keys[position].clone()).collect();
             let options = &self.until(end, options);
-            let got = inner.coordinator.multi_get(&scope, keys, options, usize::MAX).await;
+            let got = match inner.reads_through_nodes(&scope) {
+                true => inner.multi_get_through_nodes(&scope, keys, options).await,
+                false => inner.coordinator.multi_get(&scope, keys, options, usize::MAX).await,
+            };
             for (position, answer) in left.into_iter().zip(got) {
                 answers[position] = Some(answer);
             }

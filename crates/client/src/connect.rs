@@ -11,6 +11,7 @@ use model::{Cluster, Generation, NodeId, VersionSet};
 use parking_lot::RwLock;
 use protocol::quorum::can_be_met;
 use runtime::Ports;
+use runtime::secret::Secret;
 use wire::messages::{ClusterGet, Peer, Request, RequestOptions, Response};
 
 use crate::coordinator::{Contents, Coordinator, CoordinatorOptions, Replicas, Scope};
@@ -39,13 +40,16 @@ pub struct ClientOptions {
     /// Read repairs that may be under way at the same time; with 0, replicas are never repaired by this client's reads.
     /// Default: 1024.
     pub repairs_max: usize,
+    /// The user's secret, for a closed cluster: it needs a network that calls with TLS. Default: none.
+    pub secret: Option<Secret>,
 }
 
 impl Default for ClientOptions {
     fn default() -> Self {
-        let CoordinatorOptions { deadline, hedge_after, spread, repairs_max } = CoordinatorOptions::default();
+        let CoordinatorOptions { deadline, hedge_after, spread, repairs_max, .. } =
+            CoordinatorOptions::default();
         let name = "tontine-client".to_owned();
-        ClientOptions { name, deadline, hedge_after, retries: 3, spread, repairs_max }
+        ClientOptions { name, deadline, hedge_after, retries: 3, spread, repairs_max, secret: None }
     }
 }
 
@@ -83,7 +87,8 @@ impl Client {
         ports: Ports,
         options: ClientOptions,
     ) -> Result<Client, ClientError> {
-        let peers = Peers::new(ports.clone(), Peer::Client { name: options.name.clone() }, None);
+        let me = Peer::Client { name: options.name.clone() };
+        let peers = Peers::of_user(ports.clone(), me, None, options.secret.clone());
         let mut to_ask = addresses.iter().map(AsRef::as_ref);
         let (mut asked, mut under_way, mut late) = (FuturesUnordered::new(), Vec::new(), Vec::new());
         let mut reasons = Vec::new();
@@ -126,7 +131,9 @@ impl Client {
         peers.learn(&cluster);
         let nodes = Arc::new(Nodes { peers: peers.clone(), cluster: RwLock::new(Arc::new(cluster)) });
         let ClientOptions { deadline, hedge_after, spread, repairs_max, .. } = options;
-        let settings = CoordinatorOptions { deadline, hedge_after, spread, repairs_max };
+        let repairs_through_nodes = options.secret.is_some();
+        let settings =
+            CoordinatorOptions { deadline, hedge_after, spread, repairs_max, repairs_through_nodes };
         let coordinator = Coordinator::new(nodes.clone(), ports.clone(), settings);
         Client { inner: Arc::new(Inner { ports, peers, coordinator, options, nodes }) }
     }

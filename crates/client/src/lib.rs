@@ -35,6 +35,7 @@ mod ordering;
 mod stamp;
 mod store;
 mod telling;
+mod through_nodes;
 
 pub use bulk::{ScanAfter, ScanPage};
 pub use connect::{Client, ClientOptions};

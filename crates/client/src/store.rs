@@ -208,7 +208,11 @@ impl StoreHandle {
         loop {
             let scope = self.scope_for(options)?;
             let options = &self.until(end, options);
-            match inner.coordinator.get(&scope, key.bytes().clone(), options).await {
+            let got = match inner.reads_through_nodes(&scope) {
+                true => inner.get_through_node(&scope, key.bytes().clone(), options).await,
+                false => inner.coordinator.get(&scope, key.bytes().clone(), options).await,
+            };
+            match got {
                 Ok(got) => return Found::of(got, inner.ports.clock.wall()).map_err(ClientError::from),
                 Err(failure)
                     if failure.code.is_retryable()

@@ -2,6 +2,7 @@
 
 use coordination::CoordinationService;
 use coordination::documents::{self, PublishError, ReadError};
+use model::access::Users;
 use model::balance::Policy;
 use model::limits::{BUCKETS_DEFAULT, FALLBACKS_LISTED, PARTITIONS_DEFAULT};
 use model::{Cluster, ClusterId, Consistency, Node, Resolver, Ring, Store, StoreError, StoreName};
@@ -23,6 +24,8 @@ pub struct Blueprint {
     pub stores: Vec<Store>,
     /// What its autopilot may do. Default: it acts.
     pub policy: Policy,
+    /// Who may use it. Default: anyone.
+    pub users: Users,
 }
 
 impl Blueprint {
@@ -37,7 +40,8 @@ impl Blueprint {
             stores.push(Store { resolver, ..Store::new(StoreName::new(store)?, consistency)? });
         }
         let (name, partitions, buckets) = (name.to_owned(), PARTITIONS_DEFAULT, BUCKETS_DEFAULT);
-        Ok(Blueprint { name, id: None, nodes, partitions, buckets, stores, policy: Policy::founded(0) })
+        let (policy, users) = (Policy::founded(0), Users::default());
+        Ok(Blueprint { name, id: None, nodes, partitions, buckets, stores, policy, users })
     }
 
     /// The first document of the cluster.
@@ -50,7 +54,12 @@ impl Blueprint {
         let replicas = stores.iter().map(|store| usize::from(store.consistency.replicas)).max().unwrap_or(1);
         let ring = Ring::equal_slices_listing(self.partitions, &members, replicas + FALLBACKS_LISTED);
         let buckets = self.buckets.max(ring.partitions().len() as u32);
-        Cluster { id: self.id, buckets, ..Cluster::new(self.name.clone(), nodes, ring, stores) }
+        Cluster {
+            id: self.id,
+            buckets,
+            users: self.users.clone(),
+            ..Cluster::new(self.name.clone(), nodes, ring, stores)
+        }
     }
 }
 

@@ -14,6 +14,7 @@ use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::Unknown;
+use crate::access::Users;
 use crate::key::Token;
 use crate::node::{Node, NodeId};
 use crate::readonly::ReadOnlyStore;
@@ -22,7 +23,7 @@ use crate::routing::{PreferenceList, replicas_to_come};
 use crate::store::{FallbackOrder, Store, StoreName};
 
 pub use check::ClusterError;
-pub use document::{FORM, refused_form};
+pub use document::{FORM, FORM_CLOSED, refused_form};
 pub use numbers::{Accepted, NumbersError};
 pub use stores::{ArtifactsError, CreateStoreError};
 
@@ -99,6 +100,8 @@ pub struct Cluster {
     pub stores: Vec<Store>,
     /// All read-only stores, sorted by name. Programs that do not know them pass over them.
     pub read_only: Vec<ReadOnlyStore>,
+    /// Who may use the cluster, and for what. Without users, anyone may.
+    pub users: Users,
     /// The order that was carried out last by a document: whoever finds it without an answer answers it, and does nothing
     /// twice.
     pub ordered: Option<Ordered>,
@@ -120,6 +123,7 @@ impl Cluster {
             ring,
             stores,
             read_only: Vec::new(),
+            users: Users::default(),
             ordered: None,
             unknown: Unknown::new(),
         }

@@ -5,6 +5,7 @@
 //!
 //! **Architecture Invariant:** `model` depends on no other crate of the workspace and performs no effect.
 
+pub mod access;
 pub mod balance;
 pub mod cluster;
 pub mod epoch;

@@ -33,6 +33,18 @@ pub const ARTIFACTS_KEPT_MAX: u8 = ARTIFACTS_MAX as u8 - 2;
 /// Longest URL of an artifact's source in bytes.
 pub const ARTIFACT_SOURCE_BYTES_MAX: usize = 1024;
 
+/// Most users of a cluster: all of them are in the cluster document, which each node and client keeps.
+pub const USERS_MAX: usize = 256;
+
+/// Most rights of one user; a prefix of keys covers more than a list of them.
+pub const USER_GRANTS_MAX: usize = 32;
+
+/// Longest name of a user in bytes.
+pub const USER_NAME_BYTES_MAX: usize = 64;
+
+/// Longest prefix of keys that a right names, in bytes.
+pub const GRANT_PREFIX_BYTES_MAX: usize = 128;
+
 /// Longest store name in bytes.
 pub const STORE_NAME_BYTES_MAX: usize = 64;
 

@@ -107,6 +107,9 @@ pub struct Node {
     pub native: String,
     /// `host:port` of the RESP front door, if it has one.
     pub resp: Option<String>,
+    /// `host:port` of the HTTP front door, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub http: Option<String>,
     /// Its share of the data, compared with others. Default: 100.
     #[serde(default, skip_serializing_if = "is_default")]
     pub weight: Weight,
@@ -117,25 +120,37 @@ pub struct Node {
     /// does not start any more. Such a node is [`Role::Leaving`], too. Default: no.
     #[serde(default, skip_serializing_if = "is_default")]
     pub gone: bool,
+    /// It is called with TLS, never without: it said so when it registered or came to another address. Default: no.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub tls: bool,
     /// Fields of a later program.
     #[serde(flatten)]
     pub unknown: Unknown,
 }
 
+/// What stands before the `host:port` of a process that is called with TLS.
+pub const TLS_SCHEME: &str = "tls://";
+
 impl Node {
-    /// An ordinary node: weight 100, serving.
+    /// An ordinary node: weight 100, serving, without HTTP.
     pub fn new(id: NodeId, zone: Zone, native: impl Into<String>, resp: Option<String>) -> Self {
-        let (weight, role, gone, unknown) = Default::default();
-        Node { id, zone, native: native.into(), resp, weight, role, gone, unknown }
+        let (http, weight, role, gone, tls, unknown) = Default::default();
+        Node { id, zone, native: native.into(), resp, http, weight, role, gone, tls, unknown }
+    }
+
+    /// Where its native protocol is called, as a network takes it: with [`TLS_SCHEME`] where it must be.
+    pub fn dialed(&self) -> String {
+        let scheme = if self.tls { TLS_SCHEME } else { "" };
+        format!("{scheme}{}", self.native)
     }
 }
 
 impl Node {
     /// The address of this node that another of these nodes has, if one has, and which.
     pub fn address_taken<'a>(&self, nodes: impl IntoIterator<Item = &'a Node>) -> Option<(&str, NodeId)> {
-        let own = [Some(&self.native), self.resp.as_ref()];
+        let own = [Some(&self.native), self.resp.as_ref(), self.http.as_ref()];
         nodes.into_iter().filter(|other| other.id != self.id).find_map(|other| {
-            let theirs = [Some(&other.native), other.resp.as_ref()];
+            let theirs = [Some(&other.native), other.resp.as_ref(), other.http.as_ref()];
             let taken = own.into_iter().flatten().find(|address| theirs.contains(&Some(*address)));
             taken.map(|address| (address.as_str(), other.id))
         })

@@ -12,6 +12,7 @@ mod refusal;
 
 use serde::{Deserialize, Serialize};
 
+use crate::access::UserChange;
 use crate::balance::PolicyChange;
 use crate::node::{NodeId, Role, Weight};
 use crate::plan::{Consent, Wish};
@@ -110,6 +111,12 @@ pub enum Order {
         native: String,
         /// Where Redis clients connect, if anywhere.
         resp: Option<String>,
+        /// Where HTTP clients connect, if anywhere.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        http: Option<String>,
+        /// Whether it is called with TLS, never without.
+        #[serde(default)]
+        tls: bool,
     },
     /// Create a store that takes writes.
     CreateStore {
@@ -125,6 +132,11 @@ pub enum Order {
     Artifacts {
         /// How.
         order: readonly::Order,
+    },
+    /// Change who may use the cluster. The first user closes it.
+    User {
+        /// How.
+        user: UserChange,
     },
 }
 

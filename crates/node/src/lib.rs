@@ -11,6 +11,7 @@ mod local_copy;
 mod node;
 mod transport;
 
+pub mod access;
 pub mod antientropy;
 pub mod artifacts;
 pub mod collection;

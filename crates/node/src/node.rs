@@ -22,6 +22,7 @@ mod numbers;
 mod offers;
 mod ordering;
 mod pushing;
+mod readiness;
 mod refusal;
 mod report;
 
@@ -47,6 +48,7 @@ use wire::messages::Peer;
 use crate::antientropy::{self, AntiEntropy, AntiEntropyOptions};
 use crate::artifacts::Artifacts;
 use crate::collection::{Collection, CollectionOptions};
+use crate::doors::http;
 use crate::doors::native::{ControlRoom, Service, Telling};
 use crate::doors::numbers::DoorNumbers;
 use crate::doors::refusals::Refusals;
@@ -104,6 +106,8 @@ pub struct NodeConfig {
     pub coordinator: CoordinatorOptions,
     /// The Redis door.
     pub resp: resp::RespOptions,
+    /// The HTTP door.
+    pub http: http::HttpOptions,
     /// Whether it may start without the password for Redis clients that its directory remembers. Default: no.
     pub may_stop_requiring_password: bool,
     /// Where it runs; its status says so.
@@ -127,6 +131,10 @@ pub struct Advertised {
     pub native: String,
     /// `host:port` of the Redis door, if it has one.
     pub resp: Option<String>,
+    /// `host:port` of the HTTP door, if it has one.
+    pub http: Option<String>,
+    /// Whether others call it with TLS, and never without.
+    pub tls: bool,
 }
 
 impl NodeConfig {
@@ -144,6 +152,7 @@ impl NodeConfig {
             limits: AdmissionLimits::default(),
             coordinator: CoordinatorOptions::default(),
             resp: resp::RespOptions::default(),
+            http: http::HttpOptions::default(),
             may_stop_requiring_password: false,
             installation: Installation::default(),
             sources: None,
@@ -167,7 +176,9 @@ impl NodeConfig {
     /// The node's entry in the cluster document as it should be.
     fn placed(&self, entry: &model::Node) -> model::Node {
         match self.advertised.clone() {
-            Some(Advertised { native, resp }) => model::Node { native, resp, ..entry.clone() },
+            Some(Advertised { native, resp, http, tls }) => {
+                model::Node { native, resp, http, tls, ..entry.clone() }
+            }
             None => entry.clone(),
         }
     }
@@ -189,6 +200,7 @@ pub struct Node {
     stamper: Arc<Stamper>,
     replica: Arc<Replica>,
     resp: Arc<resp::Shared>,
+    http: Arc<http::Shared>,
     admission: Arc<Admission>,
     control: Arc<ControlRoom>,
     peers: Mutex<Vec<Weak<Peers>>>,
@@ -224,6 +236,8 @@ pub struct Worker {
     pub service: Service,
     /// Serves connections of Redis clients.
     pub door: resp::Door,
+    /// Serves connections of HTTP clients.
+    pub http: http::Door,
 }
 
 impl Node {
@@ -248,9 +262,8 @@ impl Node {
         let (clock, seen) = (ports.clock.clone(), view.clone());
         let gossip = Gossip::new(config.id, incarnation, clock, seen, events.clone(), &metrics);
         let ((offered, offers), admission) = (Offers::new(), Admission::new(config.limits));
-        let me = Peer::Node { id: config.id, incarnation };
-        let (cluster, witness) = (Some(config.cluster.clone()), gossip.clone());
-        let peers = Peers::witnessed(ports.clone(), me, cluster, witness, BACKOFF_MAX);
+        let (me, cluster) = (Peer::Node { id: config.id, incarnation }, Some(config.cluster.clone()));
+        let peers = Peers::witnessed(ports.clone(), me, cluster, gossip.clone(), BACKOFF_MAX);
         peers.learn(replica.view().get().cluster());
         let pulse = Pulse::new(ports.clock.clone(), ports.tasks.clone());
         let antientropy = AntiEntropy::start(antientropy::Parts {
@@ -270,6 +283,7 @@ impl Node {
         let artifacts = pushing::start(&config, (&ports, &disk), &view, &antientropy, counted).await;
         let node = Arc::new(Node {
             resp: resp::Shared::new(config.resp.clone(), admission.clone()),
+            http: http::Shared::new(config.http.clone(), admission.clone()),
             admission,
             control: ControlRoom::new(),
             replica,
@@ -333,8 +347,7 @@ impl Node {
         self.pulse.add_worker(&*ports.tasks);
         let requests = Counter::default();
         let coordinated = Arc::new(Coordinated::default());
-        let replicas =
-            WorkerTransport::new(self.replica.clone(), peers.clone(), adopt.clone(), coordinated.clone());
+        let replicas = WorkerTransport::new(self.replica.clone(), peers.clone(), adopt.clone());
         let (options, repairs) = (self.config.coordinator, self.repairs.clone());
         let coordinator = Coordinator::sharing(Arc::new(replicas), ports.clone(), options, repairs);
         let front = Front::new(self.replica.clone(), peers, coordinator, adopt, coordinated.clone());
@@ -343,9 +356,10 @@ impl Node {
         let (weak, definer, orders) = (Arc::downgrade(self), Arc::downgrade(self), Arc::downgrade(self));
         let numbers =
             |door| DoorNumbers::new(door, &self.metrics, self.refusals.clone(), ports.clock.clone());
-        let (native, redis) = (numbers("native"), numbers("redis"));
+        let (native, redis, http) = (numbers("native"), numbers("redis"), numbers("http"));
+        let (gossip, events, metrics) = (self.gossip.clone(), self.events.clone(), self.metrics.clone());
         let service = Service {
-            front: front.clone(),
+            front,
             collection: self.collection.get().expect("a started node collects").clone(),
             ports,
             orders: Arc::new(move |request| Box::pin(ordering::answer(definer.clone(), request))),
@@ -353,16 +367,14 @@ impl Node {
             report: Arc::new(move |parts| Some(weak.upgrade()?.report(parts))),
             admission: self.admission.clone(),
             control: self.control.clone(),
-            telling: Telling {
-                gossip: self.gossip.clone(),
-                events: self.events.clone(),
-                metrics: self.metrics.clone(),
-            },
+            telling: Telling { gossip, events, metrics },
             requests,
             numbers: native,
             antientropy: self.antientropy.clone(),
         };
-        Worker { service, door: resp::Door::new(anywhere, self.resp.clone(), redis) }
+        let told = (self.metrics.clone(), self.ready());
+        let http = http::Door::new(anywhere.clone(), self.http.clone(), http, told);
+        Worker { service, door: resp::Door::new(anywhere, self.resp.clone(), redis), http }
     }
 
     fn as_peer(&self) -> Peer {
@@ -396,7 +408,8 @@ impl Node {
 
     /// Links of the native protocol now.
     fn links(&self) -> usize {
-        self.admission.connections().saturating_sub(self.resp.connections())
+        let others = self.resp.connections() + self.http.connections();
+        self.admission.connections().saturating_sub(others)
     }
 
     /// Where it runs. Its documents may have moved since it started.

@@ -12,11 +12,10 @@ use client::peers::{Call, CallError, Peers};
 use model::{Cluster, Epoch, NodeId, VersionSet};
 use smallvec::SmallVec;
 use storage::Durable;
-use wire::messages::{ReplicaMerge, Request, Response, StaleEpoch};
+use wire::messages::{ReplicaGet, ReplicaMerge, Request, Response, StaleEpoch};
 
 use crate::front::Adopt;
 use crate::replica::Replica;
-use crate::work::Coordinated;
 
 /// How often contents are read again for one message. Each time takes another collection round, and they are rare.
 const STALE_MAX: usize = 4;
@@ -25,7 +24,6 @@ const STALE_MAX: usize = 4;
 pub(crate) struct WorkerTransport {
     reach: Reach,
     adopt: Adopt,
-    coordinated: Arc<Coordinated>,
 }
 
 /// This node and its links.
@@ -36,14 +34,9 @@ struct Reach {
 }
 
 impl WorkerTransport {
-    /// This node's own records, and its links to the others. What the node answers itself is counted.
-    pub(crate) fn new(
-        replica: Arc<Replica>,
-        peers: Arc<Peers>,
-        adopt: Adopt,
-        coordinated: Arc<Coordinated>,
-    ) -> Self {
-        WorkerTransport { reach: Reach { replica, peers }, adopt, coordinated }
+    /// This node's own records, and its links to the others.
+    pub(crate) fn new(replica: Arc<Replica>, peers: Arc<Peers>, adopt: Adopt) -> Self {
+        WorkerTransport { reach: Reach { replica, peers }, adopt }
     }
 }
 
@@ -56,9 +49,7 @@ impl Replicas for WorkerTransport {
         match request {
             Request::ReplicaMerge(merge) => self.reach.merge(node, merge),
             Request::ReplicaGet(get) => {
-                if node == self.reach.replica.node() {
-                    self.coordinated.add_own_gets(get.keys.len());
-                }
+                self.reach.count_own(node, &get);
                 self.reach.call(node, Request::ReplicaGet(get))
             }
             other => self.reach.call(node, other),
@@ -115,6 +106,14 @@ impl Replicas for WorkerTransport {
 }
 
 impl Reach {
+    /// Counts what this node asks itself, which it would do in any place of a list.
+    fn count_own(&self, node: NodeId, get: &ReplicaGet) {
+        if node == self.replica.node() {
+            let view = self.replica.view().get();
+            get.keys.iter().for_each(|key| self.replica.work().asked_itself(view.partition(key).0.partition));
+        }
+    }
+
     fn call(&self, node: NodeId, request: Request) -> Call {
         if node == self.replica.node() { self.replica.call(request) } else { self.peers.call(node, request) }
     }

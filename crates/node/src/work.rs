@@ -42,6 +42,7 @@ struct BucketWork {
     gets: AtomicU64,
     puts: AtomicU64,
     stamped: AtomicU64,
+    own_gets: AtomicU64,
 }
 
 impl BucketWork {
@@ -50,6 +51,7 @@ impl BucketWork {
             gets: self.gets.load(Ordering::Relaxed),
             puts: self.puts.load(Ordering::Relaxed),
             stamped: self.stamped.load(Ordering::Relaxed),
+            own_gets: self.own_gets.load(Ordering::Relaxed),
         }
     }
 }
@@ -64,6 +66,13 @@ impl Work {
     /// A get of a key in this bucket was answered, as a replica.
     pub fn got(&self, bucket: PartitionId, key: &[u8]) {
         self.count(bucket, key, |work| &work.gets);
+    }
+
+    /// A get of a key in this bucket is driven by this node, which asks itself first, whatever its place.
+    pub fn asked_itself(&self, bucket: PartitionId) {
+        if let Some(work) = self.buckets.get(bucket.0 as usize) {
+            work.own_gets.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     /// A write was merged into a record in this bucket, as a replica.
@@ -178,13 +187,12 @@ pub(crate) fn tell(report: &mut LoadReport, mut loads: Vec<(PartitionLoad, u64)>
     report.partitions.sort_by_key(|load| load.partition);
 }
 
-/// Keys that the clients of one worker had it get and put, on both doors. A write that depends on what is there reads it
+/// Keys that the clients of one worker had it get and put, at all doors. A write that depends on what is there reads it
 /// first, which counts as well.
 #[derive(Debug, Default)]
 pub struct Coordinated {
     gets: AtomicU64,
     puts: AtomicU64,
-    own_gets: AtomicU64,
     own_stamped: AtomicU64,
 }
 
@@ -199,19 +207,14 @@ impl Coordinated {
         self.puts.fetch_add(keys as u64, Ordering::Relaxed);
     }
 
-    /// It answered gets of so many keys that it drives, as a replica.
-    pub fn add_own_gets(&self, keys: usize) {
-        self.own_gets.fetch_add(keys as u64, Ordering::Relaxed);
-    }
-
     /// It stamped so many keys for clients that asked any node.
     pub fn add_own_stamped(&self, keys: usize) {
         self.own_stamped.fetch_add(keys as u64, Ordering::Relaxed);
     }
 
-    /// What this node did as a replica because it was asked, not because of its place: gets, and stamped writes.
-    pub fn own(&self) -> (u64, u64) {
-        (self.own_gets.load(Ordering::Relaxed), self.own_stamped.load(Ordering::Relaxed))
+    /// Writes that it stamped because it was asked, not because of its place.
+    pub fn own_stamped(&self) -> u64 {
+        self.own_stamped.load(Ordering::Relaxed)
     }
 
     /// Gets so far.
@@ -239,14 +242,15 @@ mod tests {
         let work = Work::new(4);
         work.got(PartitionId(1), b"a");
         work.got(PartitionId(1), b"a");
+        work.asked_itself(PartitionId(1));
         work.merged(PartitionId(1), b"b");
         work.stamped(PartitionId(3), b"c");
         work.stamped(PartitionId(4), b"d");
         let nothing = WorkDone::default();
-        let second = WorkDone { gets: 2, puts: 1, stamped: 0 };
-        let last = WorkDone { gets: 0, puts: 0, stamped: 1 };
+        let second = WorkDone { gets: 2, puts: 1, own_gets: 1, ..nothing };
+        let last = WorkDone { stamped: 1, ..nothing };
         assert_eq!(work.by_bucket(), [nothing, second, nothing, last]);
-        assert_eq!(work.total(), WorkDone { gets: 2, puts: 1, stamped: 1 });
+        assert_eq!(work.total(), WorkDone { gets: 2, puts: 1, stamped: 1, own_gets: 1 });
         assert_eq!(size_of::<BucketWork>(), 32);
         // The first operation of each kind and bucket is noted.
         assert_eq!(work.hot().hottest(PartitionId(0)..=PartitionId(9), 9).1, 3);

@@ -9,8 +9,13 @@
 pub mod clock;
 pub mod disk;
 pub mod entropy;
+#[cfg(feature = "http")]
+pub mod http;
 pub mod network;
 pub mod outputs;
+pub mod pace;
+#[cfg(feature = "secret")]
+pub mod secret;
 pub mod sources;
 pub mod tasks;
 pub mod workers;
@@ -19,7 +24,7 @@ pub use clock::{Clock, Moment};
 pub use disk::mapping::{Mapping, View};
 pub use disk::{Disk, DiskError, File, FileStat};
 pub use entropy::Entropy;
-pub use network::{Link, LinkReceiver, LinkSender, Listener, Network, NetworkError};
+pub use network::{Link, LinkReceiver, LinkSender, Listener, Network, NetworkError, Proof};
 pub use outputs::Output;
 pub use sources::Sources;
 pub use tasks::{ProcessorTime, Tasks};

@@ -306,6 +306,7 @@ impl World {
             gets: counted[0] as u64,
             puts: counted[1] as u64,
             stamped: counted[2] as u64,
+            own_gets: 0,
         };
         let partitions = machine.counted.iter().map(|(partition, counted)| PartitionLoad {
             partition: *partition,

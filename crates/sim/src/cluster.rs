@@ -29,6 +29,7 @@ use model::{
     Cluster, ClusterId, Consistency, Generation, Moment, Node as Member, NodeId, Reads, Resolver, Store,
     StoreName, Zone,
 };
+use node::doors::http;
 use node::doors::resp::Door;
 use node::engines::{Engines, LogEngines, MemoryEngines};
 use node::{Node, NodeConfig, Worker};
@@ -47,7 +48,7 @@ use crate::disk::TracedDisk;
 use crate::engine::PlantedEngines;
 use crate::executor::{Executor, ProcessClock, ProcessId, ProcessTasks, WallClock};
 use crate::history::Remains;
-use crate::network::{Host, LinkStream, STREAM_PORT, Wires};
+use crate::network::{Host, LinkStream, STREAM_PORT, WEB_PORT, Wires};
 use crate::piloting::Piloting;
 use crate::plant::Plant;
 use crate::processor::Processor;
@@ -361,6 +362,10 @@ impl World {
             let doors = workers.iter().map(|worker| worker.door.clone()).collect();
             ports.tasks.spawn(Box::pin(serve_redis(redis_address(machine.id), doors, ports.clone())));
         }
+        if self.setup.http {
+            let doors = workers.iter().map(|worker| worker.http.clone()).collect();
+            ports.tasks.spawn(Box::pin(serve_http(http_address(machine.id), doors, ports.clone())));
+        }
         let mut listener =
             ports.network.listen(&address(machine.id)).await.expect("the last process has left the address");
         // Dealt out in turn, as the acceptor of a real process does.
@@ -556,6 +561,22 @@ async fn serve_redis(address: String, doors: Vec<Door>, ports: Ports) {
         let stream = LinkStream::new(link, ports.entropy.clone());
         ports.tasks.spawn(Box::pin(async move { door.serve(stream, peer, local).await }));
     }
+}
+
+/// Serves a node's HTTP door.
+async fn serve_http(address: String, doors: Vec<http::Door>, ports: Ports) {
+    let mut listener = ports.network.listen(&address).await.expect("the last process has left the address");
+    let mut turns = doors.iter().cycle();
+    while let Ok(link) = listener.accept().await {
+        let door = turns.next().expect("a node has a worker").clone();
+        let stream = LinkStream::new(link, ports.entropy.clone());
+        ports.tasks.spawn(Box::pin(async move { door.serve(stream).await }));
+    }
+}
+
+/// Where a node's HTTP door is served.
+pub fn http_address(id: NodeId) -> String {
+    format!("h{}:{WEB_PORT}", id.0)
 }
 
 /// Where a node's Redis door is served.

@@ -170,6 +170,8 @@ pub struct Setup {
     pub clients: u32,
     /// Clients at the Redis door beside them.
     pub redis_clients: u32,
+    /// Whether nodes serve HTTP, too.
+    pub http: bool,
     /// Workers of each node, which share its records and nothing else.
     pub workers: u32,
     /// Keys of each store.
@@ -257,11 +259,8 @@ impl Setup {
             6..=8 => EngineKind::Log(Durability::Every { milliseconds: 10 }),
             _ => EngineKind::Log(Durability::System),
         };
-        let losses = match engine {
-            EngineKind::Log(Durability::Always) => Losses::None,
-            _ if writes > 1 && dice.chance(400) => Losses::Nodes(u32::from(writes) - 1),
-            _ => Losses::None,
-        };
+        let loses = engine != EngineKind::Log(Durability::Always) && writes > 1 && dice.chance(400);
+        let losses = if loses { Losses::Nodes(u32::from(writes) - 1) } else { Losses::None };
         let mut setup = Setup {
             seed,
             nodes,
@@ -276,6 +275,7 @@ impl Setup {
             conditions: conditions(&mut dice),
             clients: dice.between(1, 5) as u32,
             redis_clients: 0,
+            http: false,
             workers: 1,
             keys: dice.between(1, 6) as u32,
             span: Duration::from_secs(dice.between(3, 12)),
@@ -366,8 +366,7 @@ impl Setup {
         }
     }
 
-    /// Quorums of each request's own in a quarter of the runs, and in some of those with Redis clients values whose
-    /// expiry changes.
+    /// Quorums of each request's own in a quarter of the runs, and changing expiries in some with Redis clients.
     fn draw_requests(&mut self, dice: &mut Dice) {
         self.own_quorums = if dice.chance(250) { *dice.pick(&[100, 500]) } else { 0 };
         let touches = self.redis_clients > 0 && dice.chance(400);

@@ -10,6 +10,13 @@
 //!
 //! **Architecture Invariant:** nothing is decided here; this crate gives names to what `client` does.
 
+use std::path::Path;
+use std::sync::Arc;
+
+use runtime::network::tcp::{Dialing, TcpNetwork};
+use runtime::network::tls::{Tls, TlsFiles};
+use runtime::secret::Secret;
+
 pub use bytes::Bytes;
 pub use client::{
     Client, ClientError, ClientOptions, DeleteOptions, Found, Merge, PutOptions, StoreHandle, report,
@@ -42,4 +49,24 @@ pub async fn connect_with<A: AsRef<str>>(
         detail: format!("the client's background thread cannot be started: {error}"),
     })?;
     Client::connect(addresses, ports, options).await
+}
+
+/// Connects to a closed cluster. `authority` is the file with the certificate of its node authority, and `secret` the text
+/// of a user's secret, best read from a file that only the program reads. Every node is called with TLS.
+///
+/// # Errors
+/// [`ClientError::NotConnected`] when the file or the secret cannot be used, or as [`connect`].
+pub async fn connect_closed<A: AsRef<str>>(
+    addresses: &[A],
+    authority: &Path,
+    secret: &str,
+    options: ClientOptions,
+) -> Result<Client, ClientError> {
+    let refused = |error: &dyn std::fmt::Display| ClientError::NotConnected { detail: error.to_string() };
+    let secret = Some(Secret::parse(secret).map_err(|error| refused(&error))?);
+    let files = TlsFiles { authority: authority.to_owned(), own: None };
+    let tls = Tls::read(files).map_err(|error| refused(&error))?;
+    let mut ports = runtime::Ports::os().map_err(|error| refused(&error))?;
+    ports.network = Arc::new(TcpNetwork::dialing(Dialing::Tls(tls)));
+    Client::connect(addresses, ports, ClientOptions { secret, ..options }).await
 }

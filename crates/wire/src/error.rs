@@ -134,6 +134,10 @@ error_codes! {
         "The node has reached its limit of connections.";
     Unauthenticated = 507 "unauthenticated" Failed false
         "The connection is not authenticated.";
+    ForeignOrigin = 508 "foreign-origin" Failed false
+        "A web page of another origin may have sent the request, or it names a host that is not this node.";
+    Forbidden = 509 "forbidden" Failed false
+        "The user or client has no right to this request.";
     Internal = 900 "internal" Indeterminate false
         "The node hit a bug: it reached a state that should be impossible.";
 }

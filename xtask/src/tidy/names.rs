@@ -1,6 +1,7 @@
 //! The rule that declared names use the glossary's words and say what the thing is.
 
 use super::glossary::{DOCUMENT, banned};
+use super::source::Declared;
 use super::{Offence, Tree};
 
 /// Declared names use the glossary's words.
@@ -29,6 +30,9 @@ pub(crate) fn check(tree: &Tree) -> Vec<Offence> {
         for declared in source.declared() {
             let words = words(declared.name);
             let line = source.line(declared.at);
+            if is_given(source.text(), &declared) {
+                continue;
+            }
             let is_type = matches!(declared.kind, "struct" | "enum" | "union" | "trait" | "type" | "mod");
             if is_type && words.last().is_some_and(|word| EMPTY.contains(&word.as_str())) {
                 offence(path, line, format!("the name `{}` says nothing", declared.name), empty_mend());
@@ -44,6 +48,13 @@ pub(crate) fn check(tree: &Tree) -> Vec<Offence> {
         }
     }
     offences
+}
+
+/// Whether it is a type in an `impl`, which bears the name that its trait gave it.
+fn is_given(text: &str, declared: &Declared<'_>) -> bool {
+    let before = text[..declared.at].rsplit('\n').next().unwrap_or_default();
+    let behind = text[declared.at + declared.name.len()..].trim_start();
+    declared.kind == "type" && before.starts_with(' ') && before.trim() == "type" && behind.starts_with('=')
 }
 
 /// The words of `snake_case`, `SCREAMING_CASE` or `CamelCase`, in lower case.
@@ -76,7 +87,8 @@ mod tests {
             (
                 "crates/a/src/ring.rs",
                 "struct RingManager;\nenum ShardState { Data }\nfn shards() {}\nconst SHARD_COUNT: u8 = 1;\n\
-                 struct Database;\nfn data() {}\n// struct Shard\nfn range(x: &'static Info) {}\n",
+                 struct Database;\nfn data() {}\n// struct Shard\nfn range(x: &'static Info) {}\n\
+                 impl Body for Ring {\n    type Data = u8;\n}\npub type RingData = u8;\n",
             ),
             ("crates/a/src/utils.rs", "//! x\n"),
         ]);
@@ -85,6 +97,7 @@ mod tests {
             crates/a/src/ring.rs:2 `ShardState` uses the word "shard"
             crates/a/src/ring.rs:3 `shards` uses the word "shards"
             crates/a/src/ring.rs:4 `SHARD_COUNT` uses the word "shard"
+            crates/a/src/ring.rs:12 the name `RingData` says nothing
             crates/a/src/utils.rs:1 the file name `utils` says nothing
         "#]]
         .assert_eq(&super::super::brief(&check(&tree)));

@@ -240,7 +240,9 @@ pub(super) fn free_base() -> io::Result<u16> {
     let is_free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
     for _ in 0..100 {
         let base = free_port()?;
-        if base <= 65_000 && (1..=NODES_MAX).all(|node| is_free(base + node) && is_free(base + 100 + node)) {
+        if base <= 65_000
+            && (1..=NODES_MAX).all(|node| [0, 100, 200].iter().all(|offset| is_free(base + offset + node)))
+        {
             return Ok(base);
         }
     }

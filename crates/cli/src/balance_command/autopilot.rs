@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use client::PlanQuery;
-use model::balance::{Decision, Mode, Policy, PolicyChange, Says};
+use model::balance::{Away, Decision, Mode, Policy, PolicyChange, Says};
 use model::order::{Answer, Balancing, Order};
 use model::plan::Planned;
 use model::{Cluster, NodeId, PartitionId};
@@ -172,19 +172,21 @@ async fn plans_about(client: &client::Client, subject: Subject) -> Result<Vec<Pl
     for summary in all.iter().rev().filter(|summary| summary.phase.is_some()) {
         let query = PlanQuery { number: Some(summary.number), ..PlanQuery::default() };
         let Some(planned) = client.plan(query).await?.plan else { continue };
-        let cut = planned.plan.decision.as_ref().and_then(|decision| Some((decision.node, decision.cut.as_ref()?)));
+        let cut =
+            planned.plan.decision.as_ref().and_then(|decision| Some((decision.node, decision.cut.as_ref()?)));
         let is_cut = cut.is_some_and(|(relieved, cut)| match subject {
             Subject::Partition(partition) => cut.partition == partition,
             Subject::Node(node) => relieved == node,
             Subject::Plan(number) => number == planned.number,
         });
-        let concerns = is_cut || planned.plan.change.moves().iter().any(|one| match subject {
-            Subject::Partition(partition) => one.partition == partition,
-            Subject::Node(node) => {
-                one.from.contains(&node) != one.to.contains(&node) || place(one, node).is_some()
-            }
-            Subject::Plan(number) => number == planned.number,
-        });
+        let concerns = is_cut
+            || planned.plan.change.moves().iter().any(|one| match subject {
+                Subject::Partition(partition) => one.partition == partition,
+                Subject::Node(node) => {
+                    one.from.contains(&node) != one.to.contains(&node) || place(one, node).is_some()
+                }
+                Subject::Plan(number) => number == planned.number,
+            });
         if concerns {
             found.push(planned);
         }
@@ -201,6 +203,9 @@ fn place(one: &model::plan::Move, node: NodeId) -> Option<(usize, usize)> {
     let (from, to) = (at(&one.from)?, at(&one.to)?);
     (from != to).then_some((from, to))
 }
+
+/// A verdict that says the same is written anew seldom: from this age on that is said, in seconds.
+const TOLD_AGAIN_S: u64 = 35;
 
 fn standing(policy: &Policy, balancing: &Balancing) -> String {
     let mut text = format!("{}\n", words::policy(policy));
@@ -220,8 +225,12 @@ fn standing(policy: &Policy, balancing: &Balancing) -> String {
         ));
     }
     let age = crate::clocks::now_ms().unsigned_abs().saturating_sub(verdict.at_ms) / 1000;
-    text.push_str(&format!("\n{age} s ago: {}\n", words::says(&verdict.says, &policy.settings)));
+    let since = if age < TOLD_AGAIN_S { "" } else { ", and nothing else since" };
+    text.push_str(&format!("\n{age} s ago{since}: {}\n", words::verdict(verdict, &policy.settings, age)));
+    let is_planned = matches!(verdict.says, Says::PlanUnderWay { .. });
     for away in &verdict.away {
+        // The plan may be what gives its places to a standby.
+        let away = if is_planned { &Away { held: None, by: None, ..away.clone() } } else { away };
         text.push_str(&format!("\n{}\n", words::away(away, age)));
     }
     if !verdict.seen.is_empty() {
@@ -276,5 +285,6 @@ fn plan_text(planned: &Planned) -> String {
 }
 
 fn full(decision: &Decision, planned: &Planned) -> String {
-    words::decision(decision, planned.state.as_ref().and_then(|state| state.came_of.as_ref()))
+    let came_of = planned.state.as_ref().and_then(|state| state.came_of.as_ref());
+    words::decision(decision, came_of, planned.plan.change.moves())
 }

@@ -225,7 +225,7 @@ mod tests {
     }
 
     fn part(partition: u32, gets: u64, stamped: u64) -> PartitionLoad {
-        let work = WorkDone { gets, puts: 0, stamped };
+        let work = WorkDone { gets, puts: 0, stamped, own_gets: 0 };
         PartitionLoad {
             partition: PartitionId(partition),
             work,
@@ -251,7 +251,7 @@ mod tests {
                 coordinated_puts: 10,
                 disk_total_bytes: Some(1000),
                 disk_available_bytes: Some(250),
-                rest: WorkDone { gets: 8, puts: 4, stamped: 2 },
+                rest: WorkDone { gets: 8, puts: 4, stamped: 2, own_gets: 0 },
                 rest_partitions: 3,
                 ..load(12_000, vec![part(1, 32, 0)])
             },

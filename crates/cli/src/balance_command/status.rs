@@ -236,8 +236,8 @@ mod tests {
         let of = |node: &Node| {
             let place = first.nodes.iter().position(|listed| *listed == node.id).unwrap();
             let work = match place {
-                0 => WorkDone { gets: 100 * seconds, puts: 0, stamped: 4 * seconds },
-                _ => WorkDone { gets: 0, puts: 4 * seconds, stamped: 0 },
+                0 => WorkDone { gets: 100 * seconds, puts: 0, stamped: 4 * seconds, own_gets: 0 },
+                _ => WorkDone { gets: 0, puts: 4 * seconds, stamped: 0, own_gets: 0 },
             };
             let partitions = vec![PartitionLoad { partition: first.id, work, bytes: 2048, middle: None }];
             let load = LoadReport {

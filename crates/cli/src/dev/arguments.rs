@@ -26,6 +26,9 @@ pub struct DevArguments {
     /// Start no headmaster beside the nodes.
     #[arg(long)]
     pub no_headmaster: bool,
+    /// Start a closed cluster: make certificates and, for a new cluster, a user `root` in the folder `tls` of --data-dir.
+    #[arg(long)]
+    pub tls: bool,
     /// How the nodes run.
     #[command(flatten)]
     pub settings: NodeSettings,
@@ -50,8 +53,8 @@ pub struct ShapeArguments {
     /// Partitions of a new cluster, a power of two; 1024 by default. Each is moved as a whole.
     #[arg(long, value_parser = parse_partitions, value_name = "COUNT")]
     pub partitions: Option<usize>,
-    /// Ports of a new cluster: node n serves the native protocol on PORT + n, and Redis clients on PORT + 100 + n. The
-    /// default is 7400, with any free port in place of one that is in use.
+    /// Ports of a new cluster: node n serves the native protocol on PORT + n, Redis clients on PORT + 100 + n, and HTTP
+    /// clients on PORT + 200 + n. The default is 7400, with any free port in place of one that is in use.
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..=65_000))]
     pub port_base: Option<u16>,
 }

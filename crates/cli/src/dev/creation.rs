@@ -15,6 +15,7 @@ use runtime::Entropy;
 use runtime::entropy::os::OsEntropy;
 
 use super::arguments::{DevArguments, ShapeArguments};
+use super::closed::Closed;
 use crate::cluster_command::create::prepare;
 use crate::coordination::find_documents;
 use crate::failure::CliError;
@@ -24,8 +25,12 @@ use crate::output::count;
 const NATIVE_PORT_BASE: u16 = 7400;
 /// First port of the Redis door that a new cluster tries; node 1 takes the next one.
 const RESP_PORT_BASE: u16 = 7500;
+/// First port of the HTTP door that a new cluster tries; node 1 takes the next one.
+const HTTP_PORT_BASE: u16 = 7600;
 /// From a node's native port to its Redis port, when the base is given.
 const RESP_PORT_OFFSET: u16 = 100;
+/// From a node's native port to its HTTP port, when the base is given.
+const HTTP_PORT_OFFSET: u16 = 200;
 
 /// Whether a new cluster can be as it is asked for.
 ///
@@ -56,7 +61,11 @@ pub(super) struct Standing {
 }
 
 /// The cluster whose documents are, or were before they moved, in a directory; a new one when there is none yet.
-pub(super) async fn create_or_find(arguments: &DevArguments, here: Place) -> Result<Standing, CliError> {
+pub(super) async fn create_or_find(
+    arguments: &DevArguments,
+    here: Place,
+    closed: Option<&Closed>,
+) -> Result<Standing, CliError> {
     let refused = |error: &dyn std::fmt::Display| CliError::Other(error.to_string());
     // What one node remembers of a move, all do.
     let found = find_documents(here.clone(), &arguments.data_dir.join("node-1")).await?;
@@ -87,7 +96,11 @@ pub(super) async fn create_or_find(arguments: &DevArguments, here: Place) -> Res
         }
         None => {
             check(&arguments.shape)?;
-            let blueprint = blueprint("dev", &arguments.shape)?;
+            let mut blueprint = blueprint("dev", &arguments.shape)?;
+            if let Some(closed) = closed {
+                blueprint.users = closed.users()?;
+                blueprint.nodes.iter_mut().for_each(|node| node.tls = true);
+            }
             prepare(&*session, arguments.shape.nodes_wanted()).await?;
             bootstrap::create(&*session, &blueprint).await.map_err(|error| refused(&error))?
         }
@@ -199,6 +212,7 @@ fn place_nodes(arguments: &ShapeArguments) -> Result<Vec<Node>, CliError> {
     let mut nodes = Vec::new();
     let native_base = arguments.port_base.unwrap_or(NATIVE_PORT_BASE);
     let resp_base = arguments.port_base.map_or(RESP_PORT_BASE, |base| base + RESP_PORT_OFFSET);
+    let http_base = arguments.port_base.map_or(HTTP_PORT_BASE, |base| base + HTTP_PORT_OFFSET);
     let may_differ = arguments.port_base.is_none();
     let mut wanted = Vec::new();
     // Held until all are found, so that none is handed out twice.
@@ -211,8 +225,14 @@ fn place_nodes(arguments: &ShapeArguments) -> Result<Vec<Node>, CliError> {
         };
         let native = find(native_base + offset, "the native protocol")?;
         let resp = find(resp_base + offset, "Redis clients")?;
-        wanted.extend([(native_base + offset, native.clone()), (resp_base + offset, resp.clone())]);
-        nodes.push(Node::new(NodeId(index), zone(arguments, index), native, Some(resp)));
+        let http = find(http_base + offset, "HTTP clients")?;
+        wanted.extend([
+            (native_base + offset, native.clone()),
+            (resp_base + offset, resp.clone()),
+            (http_base + offset, http.clone()),
+        ]);
+        let node = Node::new(NodeId(index), zone(arguments, index), native, Some(resp));
+        nodes.push(Node { http: Some(http), ..node });
     }
     warn_of_other_ports(&wanted);
     Ok(nodes)
@@ -252,13 +272,14 @@ fn not_free(arguments: &ShapeArguments, node: u32, port: u16, door: &str, error:
         ErrorKind::AddrInUse => format!("is in use{}", crate::port_holder::shown(port)),
         _ => format!("cannot be used ({error})"),
     };
-    let (last, resp) = (u32::from(base) + arguments.nodes_wanted(), u32::from(base + RESP_PORT_OFFSET));
+    let ranges = [0, RESP_PORT_OFFSET, HTTP_PORT_OFFSET].map(|offset| {
+        let first = u32::from(base + offset);
+        format!("{} to {}", first + 1, first + arguments.nodes_wanted())
+    });
     CliError::Other(format!(
         "port {port} on 127.0.0.1, for {door} at node {node}, {reason}; choose another --port-base PORT (this one needs \
-         {} to {last} and {} to {}), or leave it out to use any free ports; no cluster was created",
-        base + 1,
-        resp + 1,
-        resp + arguments.nodes_wanted(),
+         {}, {} and {}), or leave it out to use any free ports; no cluster was created",
+        ranges[0], ranges[1], ranges[2],
     ))
 }
 

@@ -4,10 +4,11 @@
 //! |---|---|
 //! | `--listen` | where the cluster document says that the node is; for a new node a free port of 127.0.0.1 |
 //! | `--resp` | the host of `--listen`, and its port and a hundred |
+//! | `--http` | the host of `--listen`, and its port and two hundred |
 //! | `--advertise` | the address of `--listen` |
 //!
 //! What others reach is the advertised address: whether a node is *local*, reached from its own machine only, is told by
-//! that one. A Redis address that only this machine reaches is published in a cluster of such nodes alone.
+//! that one. A Redis or HTTP address that only this machine reaches is published in a cluster of such nodes alone.
 //!
 //! Must never: let a node into the cluster that the others cannot reach, as far as that can be told here.
 
@@ -25,6 +26,8 @@ const NATIVE_PORT_FIRST: u16 = 7401;
 const PORTS_TRIED: u16 = 99;
 /// From a node's native port to its Redis port.
 const RESP_PORT_OFFSET: u16 = 100;
+/// From a node's native port to its HTTP port.
+const HTTP_PORT_OFFSET: u16 = 200;
 
 /// Where a node is.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -42,6 +45,10 @@ pub struct AddressArguments {
     /// machines reach the node, a loopback address is not announced: give it at each start.
     #[arg(long, value_name = "HOST:PORT")]
     pub resp: Option<String>,
+    /// Where to listen for HTTP clients, or `off`. The default is the host of --listen, with its port plus 200; a member
+    /// keeps what it had. If other machines reach the node, a loopback address is not announced: give it at each start.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub http: Option<String>,
     /// The address of --advertise belongs to another machine that forwards to this one, such as a NAT gateway or the host
     /// of a container. Without this option, such an address is refused.
     #[arg(long, requires = "advertise")]
@@ -50,6 +57,9 @@ pub struct AddressArguments {
     /// encrypted: anyone who can reach the ports can read and change all data.
     #[arg(long)]
     pub insecure: bool,
+    /// Whether others call the node with TLS: set by how the node runs.
+    #[arg(skip)]
+    pub is_called_with_tls: bool,
 }
 
 /// Where a node listens, and where others reach it.
@@ -59,7 +69,9 @@ pub(crate) struct Addresses {
     pub(crate) native: String,
     /// Where it listens for Redis clients.
     pub(crate) resp: Option<String>,
-    /// Where others reach both.
+    /// Where it listens for HTTP clients.
+    pub(crate) http: Option<String>,
+    /// Where others reach all of them.
     pub(crate) advertised: Advertised,
 }
 
@@ -135,23 +147,24 @@ impl AddressArguments {
             (None, None, Some(known)) => HostPort::parse("the cluster document", &known.native)?,
             (None, None, None) => free(others)?,
         };
-        let resp = match (self.resp.as_deref(), known) {
-            (Some("off"), _) => None,
-            (Some(text), _) => Some(HostPort::parse("--resp", text)?),
-            (None, Some(Node { resp, .. })) if self.listen.is_none() && advertise.is_none() => {
-                resp.as_deref().map(|text| HostPort::parse("the cluster document", text)).transpose()?
-            }
-            (None, _) => Some(HostPort { host: listen.host.clone(), port: resp_port(listen.port)? }),
-        };
-        if resp.as_ref() == Some(&listen) {
+        let stays = known.filter(|_| self.listen.is_none() && advertise.is_none());
+        let resp = RESP.settle(self.resp.as_deref(), stays.map(|node| node.resp.as_deref()), &listen)?;
+        // A member without HTTP gets none unasked, so that an upgrade opens no port.
+        let http_stays = stays.or(known.filter(|node| node.http.is_none()));
+        let http = HTTP.settle(self.http.as_deref(), http_stays.map(|node| node.http.as_deref()), &listen)?;
+        if http.is_some() && http == resp {
             return Err(CliError::Usage(format!(
-                "--resp and --listen both name {}; choose another port for Redis clients, or --resp off",
-                listen.text()
+                "--http and --resp both name {}; choose another port for HTTP clients, or --http off",
+                resp.as_ref().unwrap_or(&listen).text()
             )));
         }
-        let advertised = self.advertised(&listen, resp.as_ref(), advertise)?;
-        let addresses =
-            Addresses { native: listen.text(), resp: resp.as_ref().map(HostPort::text), advertised };
+        let advertised = self.advertised(&listen, (resp.as_ref(), http.as_ref()), advertise)?;
+        let addresses = Addresses {
+            native: listen.text(),
+            resp: resp.as_ref().map(HostPort::text),
+            http: http.as_ref().map(HostPort::text),
+            advertised,
+        };
         let id = known.map(|node| node.id);
         let others: Vec<&Node> = others.iter().filter(|other| Some(other.id) != id).collect();
         refuse_taken(&addresses.advertised, &others)?;
@@ -190,7 +203,7 @@ impl AddressArguments {
     fn advertised(
         &self,
         listen: &HostPort,
-        resp: Option<&HostPort>,
+        (resp, http): (Option<&HostPort>, Option<&HostPort>),
         advertise: Option<HostPort>,
     ) -> Result<Advertised, CliError> {
         let is_given = advertise.is_some();
@@ -216,15 +229,16 @@ impl AddressArguments {
             }
             refuse_unheard(listen, &native, &found)?;
         }
-        let resp = match resp {
-            Some(resp) if resp.host == listen.host || is_everywhere(&resp.host) => {
-                Some(HostPort { host: native.host.clone(), port: resp.port })
+        let told = |door: Option<&HostPort>| match door {
+            Some(door) if door.host == listen.host || is_everywhere(&door.host) => {
+                Some(HostPort { host: native.host.clone(), port: door.port }.text())
             }
             // Of as little use to others as theirs would be to us.
-            Some(resp) if resp.is_local() && !native.is_local() => None,
-            other => other.cloned(),
+            Some(door) if door.is_local() && !native.is_local() => None,
+            other => other.map(HostPort::text),
         };
-        Ok(Advertised { native: native.text(), resp: resp.as_ref().map(HostPort::text) })
+        let tls = self.is_called_with_tls;
+        Ok(Advertised { native: native.text(), resp: told(resp), http: told(http), tls })
     }
 }
 
@@ -260,12 +274,50 @@ pub(crate) fn is_local(address: &str) -> bool {
     HostPort::parse("an address", address).is_ok_and(|address| address.is_local())
 }
 
-fn resp_port(native: u16) -> Result<u16, CliError> {
-    native.checked_add(RESP_PORT_OFFSET).ok_or_else(|| {
-        CliError::Usage(format!(
-            "there is no port {native} + {RESP_PORT_OFFSET}; choose the port of Redis clients with --resp"
-        ))
-    })
+/// A door beside the native protocol.
+struct ThinDoor {
+    option: &'static str,
+    clients: &'static str,
+    /// From the native port to its own.
+    offset: u16,
+}
+
+const RESP: ThinDoor = ThinDoor { option: "--resp", clients: "Redis", offset: RESP_PORT_OFFSET };
+const HTTP: ThinDoor = ThinDoor { option: "--http", clients: "HTTP", offset: HTTP_PORT_OFFSET };
+
+impl ThinDoor {
+    /// Where it is: as `asked`, or where the document of a node that `stays` has it, or beside the native port.
+    fn settle(
+        &self,
+        asked: Option<&str>,
+        stays: Option<Option<&str>>,
+        listen: &HostPort,
+    ) -> Result<Option<HostPort>, CliError> {
+        let ThinDoor { option, clients, offset } = self;
+        let settled = match (asked, stays) {
+            (Some("off"), _) => None,
+            (Some(text), _) => Some(HostPort::parse(option, text)?),
+            (None, Some(known)) => {
+                known.map(|text| HostPort::parse("the cluster document", text)).transpose()?
+            }
+            (None, None) => {
+                let port = listen.port.checked_add(*offset).ok_or_else(|| {
+                    CliError::Usage(format!(
+                        "there is no port {} + {offset}; choose the port of {clients} clients with {option}",
+                        listen.port
+                    ))
+                })?;
+                Some(HostPort { host: listen.host.clone(), port })
+            }
+        };
+        if settled.as_ref() == Some(listen) {
+            return Err(CliError::Usage(format!(
+                "{option} and --listen both name {}; choose another port for {clients} clients, or {option} off",
+                listen.text()
+            )));
+        }
+        Ok(settled)
+    }
 }
 
 fn is_everywhere(host: &str) -> bool {
@@ -285,12 +337,14 @@ fn is_ours(ip: IpAddr) -> bool {
 fn free(others: &[Node]) -> Result<HostPort, CliError> {
     let is_free = |port: u16| {
         let address = format!("127.0.0.1:{port}");
-        let is_promised =
-            |node: &Node| node.native == address || node.resp.as_deref() == Some(address.as_str());
+        let is_promised = |node: &Node| {
+            [Some(&node.native), node.resp.as_ref(), node.http.as_ref()].contains(&Some(&address))
+        };
         TcpListener::bind(&address).is_ok() && !others.iter().any(is_promised)
     };
     let mut ports = NATIVE_PORT_FIRST..NATIVE_PORT_FIRST + PORTS_TRIED;
-    let port = ports.find(|&port| is_free(port) && is_free(port + RESP_PORT_OFFSET)).ok_or_else(|| {
+    let doors = [0, RESP_PORT_OFFSET, HTTP_PORT_OFFSET];
+    let port = ports.find(|&port| doors.iter().all(|door| is_free(port + door))).ok_or_else(|| {
         CliError::Other(format!(
             "no port of 127.0.0.1 from {NATIVE_PORT_FIRST} to {} is free; choose one with --listen",
             NATIVE_PORT_FIRST + PORTS_TRIED - 1
@@ -301,12 +355,12 @@ fn free(others: &[Node]) -> Result<HostPort, CliError> {
 
 /// Refuses an address that another node has.
 fn refuse_taken(own: &Advertised, others: &[&Node]) -> Result<(), CliError> {
-    let own = [Some(own.native.as_str()), own.resp.as_deref()];
+    let own = [Some(own.native.as_str()), own.resp.as_deref(), own.http.as_deref()];
     for other in others {
-        let theirs = [Some(other.native.as_str()), other.resp.as_deref()];
+        let theirs = [Some(other.native.as_str()), other.resp.as_deref(), other.http.as_deref()];
         if let Some(address) = own.into_iter().flatten().find(|address| theirs.contains(&Some(*address))) {
             return Err(CliError::Other(format!(
-                "{} already has the address {address}; give this node another one with --listen, --resp or --advertise",
+                "{} already has the address {address}; give this node another one with --listen, --resp, --http or --advertise",
                 other.id
             )));
         }
@@ -318,7 +372,8 @@ fn refuse_taken(own: &Advertised, others: &[&Node]) -> Result<(), CliError> {
 /// machine reaches us.
 pub(crate) fn refuse_open(insecure: bool, addresses: &Addresses) -> Result<bool, CliError> {
     let mut is_loopback = true;
-    for (option, text) in [("--listen", Some(&addresses.native)), ("--resp", addresses.resp.as_ref())] {
+    let Addresses { native, resp, http, .. } = addresses;
+    for (option, text) in [("--listen", Some(native)), ("--resp", resp.as_ref()), ("--http", http.as_ref())] {
         let Some(text) = text else { continue };
         let address = HostPort::parse(option, text)?;
         if address.resolve(option)?.iter().all(IpAddr::is_loopback) {
@@ -327,9 +382,9 @@ pub(crate) fn refuse_open(insecure: bool, addresses: &Addresses) -> Result<bool,
         is_loopback &= option != "--listen";
         if !insecure {
             return Err(CliError::Usage(format!(
-                "{text} can be reached from other machines, and this version neither encrypts nor authenticates: \
-                 everybody who reaches it could read and change all data; listen on a loopback address, or keep the \
-                 network closed to others and add --insecure"
+                "{text} can be reached from other machines, and the cluster has no users: everybody who reaches it could \
+                 read and change all data; listen on a loopback address, close the cluster (docs/operating/closing.md), or \
+                 keep the network closed to others and add --insecure"
             )));
         }
     }
@@ -393,7 +448,7 @@ mod tests {
         known: Option<&Node>,
         others: &[Node],
     ) -> (String, Option<String>, String, Option<String>) {
-        let Addresses { native, resp, advertised } = arguments(words).settle(known, others).unwrap();
+        let Addresses { native, resp, advertised, .. } = arguments(words).settle(known, others).unwrap();
         (native, resp, advertised.native, advertised.resp)
     }
 
@@ -450,6 +505,11 @@ mod tests {
             ("--listen 127.0.0.1:6009 --advertise 192.0.2.1:6009", "is not an address of this machine"),
             ("--listen 127.0.0.1:6009 --advertise no-such-host.invalid:1", "cannot resolve --advertise"),
             ("--listen 127.0.0.1:65500", "there is no port 65500 + 100"),
+            ("--listen 127.0.0.1:65400", "there is no port 65400 + 200"),
+            ("--listen 127.0.0.1:6009 --http 127.0.0.1:6109", "--http and --resp both name 127.0.0.1:6109"),
+            ("--listen 127.0.0.1:6009 --http 127.0.0.1:6009", "--http and --listen both name 127.0.0.1:6009"),
+            ("--listen 127.0.0.1:6009 --http 0.0.0.0:1", "0.0.0.0:1 can be reached from other machines"),
+            ("--listen 127.0.0.1:6009 --http 127.0.0.1:6100", "n3 already has the address 127.0.0.1:6100"),
             (
                 "--listen 127.0.0.1:6009 --advertise 127.0.0.2:6009",
                 "is not listened to by --listen 127.0.0.1:6009",
@@ -494,6 +554,30 @@ mod tests {
         let words = "--listen 127.0.0.1:6000 --advertise shop.example:7401 --forwarded --resp localhost:6379";
         let (_, resp, _, advertised) = settled(words, None, std::slice::from_ref(&other));
         assert_eq!((resp, advertised), (Some(own("localhost:6379")), None));
+    }
+
+    #[test]
+    fn http_is_beside_the_native_port_unless_it_is_named_or_off_and_a_member_keeps_what_it_had() {
+        let http = |words: &str, known: Option<&Node>| {
+            let addresses = arguments(words).settle(known, &[]).unwrap();
+            (addresses.http, addresses.advertised.http)
+        };
+        let both = |text: &str| (Some(own(text)), Some(own(text)));
+        assert_eq!(http("--listen 127.0.0.1:6000", None), both("127.0.0.1:6200"));
+        assert_eq!(http("--listen 127.0.0.1:6000 --http localhost:80", None), both("localhost:80"));
+        assert_eq!(http("--listen 127.0.0.1:6000 --http off", None), (None, None));
+        let with = Node { http: Some(own("127.0.0.1:6666")), ..node(1, "127.0.0.1:6001") };
+        assert_eq!(http("", Some(&with)), both("127.0.0.1:6666"));
+        assert_eq!(http("--http off", Some(&with)), (None, None));
+        let without = node(1, "127.0.0.1:6001");
+        for words in ["", "--listen 127.0.0.1:6001", "--listen 127.0.0.1:6002", "--advertise 127.0.0.1:6001"]
+        {
+            assert_eq!(http(words, Some(&without)), (None, None), "{words:?}: as an earlier version left it");
+        }
+        assert_eq!(http("--listen 127.0.0.1:6002", Some(&with)), both("127.0.0.1:6202"));
+        assert_eq!(http("--http 127.0.0.1:1", Some(&node(1, "127.0.0.1:6001"))), both("127.0.0.1:1"));
+        let everywhere = "--listen 0.0.0.0:6000 --advertise 127.0.0.2:6000 --insecure";
+        assert_eq!(http(everywhere, None), (Some(own("0.0.0.0:6200")), Some(own("127.0.0.2:6200"))));
     }
 
     #[test]

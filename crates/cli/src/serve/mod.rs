@@ -25,6 +25,7 @@ use node::waiting::{Applicant, Waits};
 use node::{Directory, Given, Owner, StartError};
 use parking_lot::Mutex;
 use runtime::disk::os::OsDisk;
+use runtime::network::tls::Tls;
 use runtime::{Disk, Ports};
 
 use crate::coordination::{CoordinationArguments, Found};
@@ -35,6 +36,7 @@ use crate::output::{print, program};
 use crate::server::{NodeSpec, RunningNode};
 use crate::shared::{Shared, block_on};
 use crate::stop_signals::StopSignals;
+use crate::tls_settings::{self, CertificateArguments, TlsMode};
 
 pub(crate) use self::addresses::{AddressArguments, Addresses, is_local, is_of_one_machine, refuse_open};
 
@@ -83,28 +85,37 @@ pub struct ServeArguments {
     /// Stop when the standard input ends, as for a child whose parent is gone.
     #[arg(long, hide = true)]
     pub stop_with_stdin: bool,
+    /// Whether the node takes connections with TLS only, or also those without. Without this, it speaks no TLS.
+    #[arg(long, value_enum, value_name = "MODE")]
+    pub tls: Option<TlsMode>,
+    /// The node's certificate.
+    #[command(flatten)]
+    pub certificate: CertificateArguments,
     /// How the node runs.
     #[command(flatten)]
     pub settings: NodeSettings,
 }
 
 /// Runs the node until it is told to stop.
-pub(crate) fn run(shared: &Shared, arguments: ServeArguments) -> Result<ExitCode, CliError> {
+pub(crate) fn run(shared: &Shared, mut arguments: ServeArguments) -> Result<ExitCode, CliError> {
     check_zone(arguments.zone.as_deref())?;
     crate::holder::refuse_file(&arguments.data_dir)?;
     crate::file_system::refuse_network("--data-dir", &arguments.data_dir)?;
     let password = arguments.settings.checked_password()?;
-    block_on(async move { start(shared, arguments, password).await.map_err(CliError::of_a_start) })
+    let tls = arguments.certificate.read(shared.tls_authority.as_deref())?;
+    tls_settings::safety(arguments.tls, tls.as_ref())?;
+    arguments.addresses.is_called_with_tls = arguments.tls == Some(TlsMode::Require);
+    let started = Box::pin(start(shared, arguments, (password, tls)));
+    block_on(async move { started.await.map_err(CliError::of_a_start) })
 }
 
-async fn start(
-    shared: &Shared,
-    arguments: ServeArguments,
-    password: Option<String>,
-) -> Result<ExitCode, CliError> {
+/// What a node asks of Redis clients, and how it proves what it is.
+type Credentials = (Option<String>, Option<Arc<Tls>>);
+
+async fn start(shared: &Shared, arguments: ServeArguments, given: Credentials) -> Result<ExitCode, CliError> {
     let mut signals = StopSignals::listen()?;
     let mut service = None;
-    let start = begin(&arguments, password, &mut service);
+    let start = begin(&arguments, given, &mut service);
     let started = signals.unless_requested(arguments.stop_with_stdin, start).await.transpose();
     if !matches!(started, Ok(Some(_)))
         && let Some(service) = &service
@@ -120,7 +131,8 @@ async fn start(
         let file = arguments.log_file.as_ref().map(|file| file.with_extension("headmaster.log"));
         let coordination = Some(service.place.address.clone());
         let there = CoordinationArguments { coordination, ..arguments.service.clone() };
-        Beside::start(&there, arguments.settings.log, file)
+        let certificate = arguments.certificate.as_arguments(shared.tls_authority.as_deref());
+        Beside::start(&there, certificate, arguments.settings.log, file)
     });
     signals.requested(arguments.stop_with_stdin).await;
     if let Some(beside) = beside {
@@ -133,11 +145,15 @@ async fn start(
 /// Finds the documents, waits until they name the node, and starts it. What it opens is in `opened`, however it ends.
 async fn begin(
     arguments: &ServeArguments,
-    password: Option<String>,
+    (password, tls): Credentials,
     opened: &mut Option<Service>,
 ) -> Result<(RunningNode, Node), CliError> {
     let place = arguments.service.place_to_go_by()?;
     let service = opened.insert(Service::look(place, &arguments.data_dir).await?);
+    // Whoever reaches a node of a closed cluster needs a secret or a certificate.
+    let mut arguments = arguments.clone();
+    arguments.addresses.insecure |= service.cluster.as_ref().is_some_and(Cluster::is_closed);
+    let arguments = &arguments;
     let named = named(arguments, service).await?;
     let settings = &arguments.settings;
     let spec = NodeSpec {
@@ -150,12 +166,15 @@ async fn begin(
         workers: settings.workers_each(1),
         password,
         no_password: settings.no_password,
+        http_names: settings.http_name.clone(),
         limits: settings.limits,
         hedge_after: settings.hedge_after,
         repair_period: settings.repair_period,
         allow_sources: settings.allow_sources.clone(),
         addresses: named.addresses,
         insecure: arguments.addresses.insecure,
+        tls_mode: arguments.tls,
+        tls,
         is_of_dev: arguments.stop_with_stdin,
     };
     let running = RunningNode::start(&spec, &named.cluster, service.session.clone()).await?;
@@ -414,13 +433,14 @@ fn known<'a>(
 }
 
 fn placed(id: NodeId, zone: Zone, addresses: &Addresses) -> Node {
-    let node::Advertised { native, resp } = addresses.advertised.clone();
-    Node::new(id, zone, native, resp)
+    let node::Advertised { native, resp, http, tls } = addresses.advertised.clone();
+    Node { http, tls, ..Node::new(id, zone, native, resp) }
 }
 
 /// Whether the node could listen there. It listens when it serves: before that, whoever connects is refused at once.
 fn probe(addresses: &Addresses, is_of_dev: bool) -> Result<(), CliError> {
-    for address in [Some(&addresses.native), addresses.resp.as_ref()].into_iter().flatten() {
+    let Addresses { native, resp, http, .. } = addresses;
+    for address in [Some(native), resp.as_ref(), http.as_ref()].into_iter().flatten() {
         std::net::TcpListener::bind(address).map_err(|error| match error.kind() {
             std::io::ErrorKind::AddrInUse => {
                 CliError::Other(crate::port_holder::in_use(address, is_of_dev)).later()

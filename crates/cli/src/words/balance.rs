@@ -3,8 +3,9 @@
 use model::NodeId;
 use model::balance::{
     Act, Away, Came, CameOf, CutAt, Decision, Excess, Held, Implausible, Lost, LostBecause, Mode, NodeAt,
-    Policy, Predicted, Rule, Says, SettingError, Settings, Turned,
+    Policy, Predicted, Rule, Says, SettingError, Settings, Turned, Verdict,
 };
+use model::plan::Move;
 use protocol::rebalance::balancer::thresholds::{CALM, STRUGGLING};
 
 use crate::output::{count, size, table};
@@ -111,6 +112,40 @@ pub(crate) fn says(says: &Says, settings: &Settings) -> String {
         }
         Says::Acts { plan } => format!("it acts: `tontine balance why {plan}` says why"),
     }
+}
+
+/// What the autopilot said so many seconds ago, with the figures and reasons that belong to it.
+pub(crate) fn verdict(verdict: &Verdict, settings: &Settings, age_s: u64) -> String {
+    match &verdict.says {
+        Says::Gathers { seconds } => {
+            says(&Says::Gathers { seconds: seconds.saturating_sub(age_s) }, settings)
+        }
+        Says::NothingHelps { node, dearest } => {
+            let at = verdict.seen.iter().find(|at| at.node == *node);
+            let used = at.map_or(String::new(), |at| {
+                format!(
+                    " (it uses {} of what it can carry, the mean is {})",
+                    percent(at.utilisation),
+                    percent(verdict.mean)
+                )
+            });
+            let main = verdict.lost.iter().max_by_key(|lost| lost.count);
+            let why = main.map_or(String::new(), |lost| {
+                format!(": most of what was thought of would {}", because_of_one(lost.because))
+            });
+            let hot = dearest.filter(|_| main.is_none_or(|lost| is_too_large(lost.because)));
+            let keys = hot.map_or(String::new(), |partition| {
+                format!("; {partition} costs it most, and `tontine balance why {partition}` names its hottest keys")
+            });
+            format!("{node} exceeds a limit{used}, and no act that was thought of may be done{why}{keys}")
+        }
+        other => says(other, settings),
+    }
+}
+
+/// Whether an act is lost because what would move is too large for any other node.
+fn is_too_large(because: LostBecause) -> bool {
+    matches!(because, LostBecause::NoGain | LostBecause::TargetAsBusy)
 }
 
 /// What becomes of the places of a member that is away, as it was told so many seconds ago.
@@ -240,6 +275,31 @@ fn acted(decision: &Decision) -> String {
     }
 }
 
+/// What moved where, as far as a line or two can say it.
+fn moved(moves: &[Move]) -> String {
+    const NAMED: usize = 8;
+    let one = |one: &Move| {
+        let changed = |node: &NodeId| one.to.iter().position(|listed| listed == node);
+        let entered = one.entering.first().and_then(|node| Some((changed(node)?, *node)));
+        match entered {
+            Some((place, to)) => {
+                let from = one.from.get(place).map_or(String::new(), |from| format!(" from {from}"));
+                format!("{}{from} to {to}", one.partition)
+            }
+            None => {
+                let mut pairs = one.from.iter().zip(&one.to).filter(|(from, to)| from != to);
+                let pair = pairs.next().map_or(String::new(), |(from, to)| format!(" {from} and {to}"));
+                format!("{}{pair}", one.partition)
+            }
+        }
+    };
+    let mut named: Vec<String> = moves.iter().take(NAMED).map(one).collect();
+    if moves.len() > NAMED {
+        named.push(format!("{} more", moves.len() - NAMED));
+    }
+    if named.is_empty() { String::new() } else { format!(": {}", named.join(", ")) }
+}
+
 fn expected(predicted: &Predicted) -> String {
     let Predicted { largest, largest_over_mean, bytes, seconds, .. } = predicted;
     let cost = match bytes {
@@ -254,7 +314,7 @@ fn expected(predicted: &Predicted) -> String {
 }
 
 /// A decision in full, with what came of it.
-pub(crate) fn decision(decision: &Decision, came_of: Option<&CameOf>) -> String {
+pub(crate) fn decision(decision: &Decision, came_of: Option<&CameOf>, moves: &[Move]) -> String {
     let Decision { node, exceeds, mean, largest, window_ms, predicted, .. } = decision;
     if *exceeds == Excess::Dead {
         return replaced(decision);
@@ -267,7 +327,7 @@ pub(crate) fn decision(decision: &Decision, came_of: Option<&CameOf>) -> String 
         percent(*mean),
         *window_ms as f64 / 1000.0
     );
-    text.push_str(&format!("done:      {}\n", acted(decision)));
+    text.push_str(&format!("done:      {}{}\n", acted(decision), moved(moves)));
     text.push_str(&format!("predicted: {}\n", expected(predicted)));
     let came = came_of.map_or_else(
         || "not known yet: the load is looked at for a minute, from half a minute after the end".to_owned(),
@@ -347,6 +407,19 @@ pub(crate) fn lost(thought_of: u64, lost: &[Lost]) -> String {
         text.push_str("  none\n");
     }
     text
+}
+
+/// The same of an act that would be done.
+fn because_of_one(because: LostBecause) -> &'static str {
+    match because {
+        LostBecause::Rests => "concern partitions that were moved or reordered lately",
+        LostBecause::Later => "not fit this batch, and may come with the next",
+        LostBecause::NoGain => "make nothing better",
+        LostBecause::TargetAsBusy => "make the target as busy as the source was",
+        LostBecause::Zones => "leave replicas in fewer zones",
+        LostBecause::Disk => "fill the target's disk",
+        LostBecause::Noise | LostBecause::Copying => because_of(because),
+    }
 }
 
 fn because_of(because: LostBecause) -> &'static str {

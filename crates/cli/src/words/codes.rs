@@ -69,8 +69,19 @@ pub(crate) fn remedy(code: ErrorCode) -> &'static str {
         ErrorCode::WrongCluster => "Check the addresses and the cluster's name in the configuration.",
         ErrorCode::DuplicateNode => "Stop one of the two; an id belongs to one data directory.",
         ErrorCode::TooManyConnections => "Close idle connections or use a pool, then retry.",
-        ErrorCode::Unauthenticated => "Authenticate first with valid credentials.",
         ErrorCode::Internal => "Report it with the node's log around this time.",
+        other => of_access(other),
+    }
+}
+
+/// The same of codes about who asks.
+fn of_access(code: ErrorCode) -> &'static str {
+    match code {
+        ErrorCode::Unauthenticated => {
+            "Authenticate first with valid credentials: `--secret-file` and `--tls-authority` on the command line."
+        }
+        ErrorCode::ForeignOrigin => "Send it to an address of the node, or name the host with `--http-name`.",
+        ErrorCode::Forbidden => "Ask an administrator for the right: `tontine user grant NAME RIGHT`.",
         _ => "Upgrade this program: it does not know the code.",
     }
 }

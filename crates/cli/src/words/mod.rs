@@ -10,10 +10,11 @@ mod orders;
 mod plans;
 mod refusals;
 mod stores;
+mod users;
 
 pub(crate) use balance::{
     away, decision, in_short as decision_in_short, lost as balance_lost, nodes as balance_nodes, policy,
-    says, settings, vetoed,
+    says, settings, verdict, vetoed,
 };
 pub(crate) use codes::remedy;
 pub(crate) use orders::{done, refused, why};

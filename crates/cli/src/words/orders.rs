@@ -4,7 +4,7 @@ use model::order::{Done, Holds, Life, Order, Refusal, Stale};
 use model::plan::Phase;
 use model::{Cluster, Consistency, NodeId, Role};
 
-use super::{refusals, stores};
+use super::{refusals, stores, users};
 use crate::output::count;
 
 /// What was done.
@@ -53,6 +53,7 @@ pub(crate) fn done(done: &Done, plan: Option<u64>) -> String {
         Done::PolicyStands { policy } => super::balance::policy(policy),
         Done::StoreCreated { store } => format!("created store {store}"),
         Done::ArtifactsChanged { store } => format!("the artifacts of store {store} were changed"),
+        Done::UserChanged { user } => format!("user {user} is as ordered"),
     }
 }
 
@@ -176,6 +177,7 @@ fn said(order: Option<&Order>, refusal: &Refusal) -> String {
         Refusal::Store(error) => stores::not_created(error),
         Refusal::Artifact(error) => stores::artifact_refused(error),
         Refusal::NotStaged { .. } => stores::not_staged(order, refusal),
+        Refusal::User(error) => users::refused(error),
         of_a_node => of_node(of_a_node),
     }
 }
@@ -184,6 +186,13 @@ fn said(order: Option<&Order>, refusal: &Refusal) -> String {
 fn of_node(refusal: &Refusal) -> String {
     match refusal {
         Refusal::NodeUnknown { node } => refusals::node_unknown(*node),
+        Refusal::NodeWithoutTls { node } => format!(
+            "{node} is called without TLS, and a cluster with users calls every node with TLS; start it with --tls require, \
+             and with --tls-cert, --tls-key and --tls-authority"
+        ),
+        Refusal::NodeServesAnyone { node } => format!(
+            "{node} runs an older version, which knows no users and would serve anyone; upgrade it first"
+        ),
         Refusal::NodeIsLeaving { node } => format!(
             "{node} is a member that is leaving the cluster; to keep it, run `tontine node recommission {}`",
             node.0
@@ -196,7 +205,7 @@ fn of_node(refusal: &Refusal) -> String {
              directory, which makes it a new node"
         ),
         Refusal::AddressTaken { node, address, other } => format!(
-            "{node} cannot have the address {address}: {other} has it; give {node} an address of its own with --listen, --resp \
+            "{node} cannot have the address {address}: {other} has it; give {node} an address of its own with --listen, --resp, --http \
              or --advertise"
         ),
         Refusal::OnlyNode { node } => format!("{node} is the only node of the cluster"),

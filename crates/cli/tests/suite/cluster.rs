@@ -255,6 +255,11 @@ impl Cluster {
         assert!(self.dev.stderr().contains("stopped cleanly"));
     }
 
+    /// A further word of its command from the next start on.
+    pub(crate) fn add_argument(&mut self, word: &str) {
+        self.arguments.push(word.to_owned());
+    }
+
     /// Starts it again as it was started.
     pub(crate) fn start_again(&mut self) {
         (self.dev, self.pids) = start_dev(&self.arguments, &self.environment, &self.folder, self.nodes);
@@ -352,6 +357,15 @@ impl Cluster {
         String::from_utf8_lossy(&output.stderr).into_owned()
     }
 
+    /// What a node that has ended says when it is started again without the words that begin so, and refused.
+    pub(crate) fn refused_again_without(&self, node: usize, without: &str) -> String {
+        let command_line = self.start_command(node);
+        let mut words = command_line.split(' ').filter(|word| !word.starts_with(without));
+        let output = Command::new(words.next().unwrap()).args(words).output().unwrap();
+        assert!(!output.status.success(), "it is started");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    }
+
     /// Whether this machine lets a test mount a disk of its own.
     pub(crate) fn can_have_small_disks(&self) -> bool {
         let mount = "mount -t tmpfs -o size=1m tmpfs \"$0\"";
@@ -382,6 +396,11 @@ impl Cluster {
     /// Redis address of a node.
     pub(crate) fn resp(&self, node: u16) -> String {
         format!("127.0.0.1:{}", self.base + 100 + node)
+    }
+
+    /// HTTP address of a node.
+    pub(crate) fn http(&self, node: u16) -> String {
+        format!("127.0.0.1:{}", self.base + 200 + node)
     }
 
     /// Native addresses of all nodes.
@@ -458,15 +477,15 @@ fn start_dev(
 /// A port base that no other test uses, below the ports that the system hands out.
 pub(crate) fn free_port_base() -> u16 {
     const FIRST: u16 = 10_000;
-    const GROUPS: u16 = 110;
+    const GROUPS: u16 = 73;
     static NEXT: AtomicU16 = AtomicU16::new(0);
     loop {
-        // Groups of 200 ports hold ten bases, with the Redis ports a hundred above; each test process begins elsewhere.
+        // Groups of 300 ports hold ten bases, with the Redis ports a hundred above and those of HTTP two hundred; each test process begins elsewhere.
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let group = (u16::try_from(std::process::id() % u32::from(GROUPS)).unwrap() + number / 10) % GROUPS;
-        let base = FIRST + group * 200 + (number % 10) * 10;
+        let base = FIRST + group * 300 + (number % 10) * 10;
         let is_free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
-        if (1..10).all(|n| is_free(base + n) && is_free(base + 100 + n)) {
+        if (1..10).all(|n| [0, 100, 200].iter().all(|offset| is_free(base + offset + n))) {
             return base;
         }
     }

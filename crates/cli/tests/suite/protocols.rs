@@ -27,10 +27,20 @@ fn each_port_tells_clients_of_another_protocol_where_they_are() {
     assert!(text(&http).contains("HTTP"), "{}", text(&http));
     let native = raw(&cluster.resp(1), PREAMBLE, false);
     assert!(text(&native).starts_with("-ERR") && text(&native).contains("native"), "{}", text(&native));
-    // A client of TLS takes text for a malformed record; all that it understands is the end.
-    assert_eq!(text(&raw(&cluster.native(1), TLS_HELLO, false)), "");
+    // A client of TLS takes text for a malformed record; what it understands is the alert *handshake failure*.
+    assert_eq!(raw(&cluster.native(1), TLS_HELLO, false), [0x15, 3, 1, 0, 2, 2, 40]);
     let tls = raw(&cluster.resp(1), TLS_HELLO, false);
     assert!(text(&tls).starts_with("-ERR") && text(&tls).contains("TLS"), "{}", text(&tls));
+
+    for foreign in [PREAMBLE, TLS_HELLO, b"PING\r\n"] {
+        let http = raw(&cluster.http(1), foreign, false);
+        assert!(text(&http).starts_with("HTTP/1.1 400 Bad Request"), "{}", text(&http));
+        assert!(text(&http).contains("this is an HTTP port"), "{}", text(&http));
+    }
+    let mut command = cluster.command(&["get", "k"]);
+    let output = command.env("TONTINE_CONNECT", cluster.http(1)).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("HTTP"), "{}", text(&output.stderr));
 
     let mut command = cluster.command(&["get", "k"]);
     let output = command.env("TONTINE_CONNECT", cluster.resp(1)).output().unwrap();

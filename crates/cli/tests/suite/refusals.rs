@@ -230,16 +230,21 @@ fn a_new_cluster_on_a_taken_port_says_who_has_it_and_leaves_nothing_behind() {
     let (base, data) = (free_port_base(), folder.path().join("data"));
     let (data_dir, port_base) = (format!("--data-dir={}", data.display()), format!("--port-base={base}"));
     let dev = ["dev", &data_dir, &port_base];
-    for (port, door) in [(base + 2, "the native protocol at node 2"), (base + 101, "Redis clients at node 1")]
-    {
+    for (port, door) in [
+        (base + 2, "the native protocol at node 2"),
+        (base + 101, "Redis clients at node 1"),
+        (base + 203, "HTTP clients at node 3"),
+    ] {
         let held = TcpListener::bind(("127.0.0.1", port)).unwrap();
         let refused = refused_for_us(&dev, &format!("port {port} on 127.0.0.1, for {door},"));
         refused.fails_with(&format!(
-            "choose another --port-base PORT (this one needs {} to {} and {} to {})",
+            "choose another --port-base PORT (this one needs {} to {}, {} to {} and {} to {})",
             base + 1,
             base + 3,
             base + 101,
-            base + 103
+            base + 103,
+            base + 201,
+            base + 203
         ));
         assert!(!data.exists(), "a refused cluster leaves no directory");
         drop(held);

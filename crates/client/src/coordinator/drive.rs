@@ -20,6 +20,7 @@ use wire::error::ErrorCode;
 use wire::messages::{Failure, Request, Response};
 
 use super::calls::Calls;
+use super::repairs::read_by_node;
 use super::{Contents, Coordinator, REFRESHES_MAX, Scope, document_of, replica_error, too_many_refreshes};
 use crate::peers::{Call, CallError};
 
@@ -106,6 +107,12 @@ impl<T: Unpin> Desk<T> {
     pub(super) fn repair(&self, node: NodeId, request: Request) {
         let Some(repairing) = self.coordinator.repairs.begin(self.coordinator.options.repairs_max) else {
             return;
+        };
+        let request = match request {
+            Request::ReplicaMerge(merge) if self.coordinator.options.repairs_through_nodes => {
+                read_by_node(merge)
+            }
+            request => request,
         };
         let ports = &self.coordinator.ports;
         if let Call::Pending(future) = self.coordinator.replicas.call(node, request) {

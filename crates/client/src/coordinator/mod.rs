@@ -135,6 +135,9 @@ pub struct CoordinatorOptions {
     /// Read repairs that may be under way at the same time; with 0, replicas are never repaired by reads. Default:
     /// [`REPAIRS_MAX`].
     pub repairs_max: usize,
+    /// Whether reads repair replicas by having a node read the same keys: for clients of a closed cluster, which may
+    /// write to no replica themselves. Default: no.
+    pub repairs_through_nodes: bool,
 }
 
 impl Default for CoordinatorOptions {
@@ -144,6 +147,7 @@ impl Default for CoordinatorOptions {
             hedge_after: HEDGE_AFTER_DEFAULT,
             spread: false,
             repairs_max: REPAIRS_MAX,
+            repairs_through_nodes: false,
         }
     }
 }
@@ -334,6 +338,7 @@ fn code_error(code: ErrorCode, newest: model::Generation) -> ReplicaError {
         ErrorCode::StaleGeneration => ReplicaError::StaleGeneration { generation: newest },
         ErrorCode::Behind => ReplicaError::Behind,
         ErrorCode::UnknownStore => ReplicaError::UnknownStore,
+        ErrorCode::Forbidden | ErrorCode::Unauthenticated => ReplicaError::Forbidden,
         ErrorCode::TooManySiblings => ReplicaError::TooManySiblings,
         ErrorCode::ValueTooLarge => ReplicaError::ValueTooLong,
         ErrorCode::RecordTooLong => ReplicaError::RecordTooLong,
@@ -355,6 +360,7 @@ fn common_refusal(errors: &Errors) -> Option<ErrorCode> {
     let code = |error: &ReplicaError| match error {
         ReplicaError::DiskFull => Some(ErrorCode::DiskFull),
         ReplicaError::UnknownStore => Some(ErrorCode::UnknownStore),
+        ReplicaError::Forbidden => Some(ErrorCode::Forbidden),
         ReplicaError::ValueTooLong => Some(ErrorCode::ValueTooLarge),
         ReplicaError::RecordTooLong => Some(ErrorCode::RecordTooLong),
         ReplicaError::AnswerTooLong => Some(ErrorCode::FrameTooLong),

@@ -6,6 +6,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use wire::messages::{MultiGet, ReplicaMerge, Request, RequestOptions};
+
 /// Most read repairs under way at the same time, over all workers of a node (or of one client), unless the
 /// coordinator's settings say otherwise. A healthy one takes a millisecond, so this is far more than a node can be busy
 /// with.
@@ -54,6 +56,15 @@ impl Drop for Repairing {
     fn drop(&mut self) {
         self.0.under_way.fetch_sub(1, Ordering::Relaxed);
     }
+}
+
+/// The request by which a node finds and repairs what a client was about to repair itself. It asks all replicas, so that
+/// it finds it.
+pub(super) fn read_by_node(merge: ReplicaMerge) -> Request {
+    let ReplicaMerge { store, generation, entries, .. } = merge;
+    let options = RequestOptions { preferred: Some(u8::MAX), ..RequestOptions::default() };
+    let keys = entries.into_iter().map(|(key, _)| key).collect();
+    Request::MultiGet(MultiGet { store, generation, options, keys })
 }
 
 #[cfg(test)]

@@ -10,14 +10,15 @@ use futures_util::future::{Either, select};
 use model::cluster::is_one_cluster;
 use parking_lot::Mutex;
 use protocol::gossip::Experience;
-use runtime::{Clock, LinkReceiver, LinkSender, Moment, NetworkError, Ports};
+use runtime::secret::Secret;
+use runtime::{Clock, Link, LinkReceiver, LinkSender, Moment, NetworkError, Ports, Proof};
 use tokio::sync::oneshot::Receiver;
 use wire::error::ErrorCode;
-use wire::messages::{Hello, Peer, Request, Response};
+use wire::messages::{Authenticate, Hello, Request, Response, SecretText, VERSION_WITH_USERS};
 
 use super::calls::Calls;
 use super::witness::Standing;
-use super::{Call, CallError};
+use super::{Call, CallError, Caller};
 
 /// Most calls that wait for an answer on one link; more are refused, so that a stuck node cannot hold all memory.
 const CALLS_MAX: usize = 16 * 1024;
@@ -84,7 +85,7 @@ impl NotOpened {
 pub(super) async fn open(
     ports: &Ports,
     address: &str,
-    me: &Peer,
+    me: &Caller,
     cluster: Option<&str>,
     timeout: Duration,
     standing: Option<Arc<Standing>>,
@@ -102,7 +103,7 @@ pub(super) async fn open(
 async fn shake_hands(
     ports: &Ports,
     address: &str,
-    me: &Peer,
+    me: &Caller,
     cluster: Option<&str>,
     standing: Option<Arc<Standing>>,
 ) -> Result<Arc<PeerLink>, NotOpened> {
@@ -111,7 +112,7 @@ async fn shake_hands(
         version_min: wire::messages::VERSION_MIN,
         version_max: wire::messages::VERSION_MAX,
         cluster: cluster.map(str::to_owned),
-        peer: me.clone(),
+        peer: me.peer.clone(),
     });
     let sent = link.sender.send(&mut |frame| wire::messages::encode_request(0, &hello, frame));
     sent.map_err(NotOpened::at(address))?;
@@ -132,7 +133,11 @@ async fn shake_hands(
             let reason = format!("a node of another cluster, {:?}, answers at {address}", welcome.cluster);
             return Err(NotOpened::unreachable(reason));
         }
-        Ok((_, Response::Welcome(_))) => {}
+        Ok((_, Response::Welcome(welcome))) => {
+            if let Some(secret) = &me.secret {
+                authenticate(&mut link, address, secret, welcome.version).await?;
+            }
+        }
         Ok((_, Response::Failure(failure))) => {
             return Err(NotOpened { error: CallError::Refused(failure), experience: Experience::Replied });
         }
@@ -152,6 +157,38 @@ async fn shake_hands(
     let opened = PeerLink { sender: link.sender.clone(), shared: shared.clone() };
     ports.tasks.spawn(Box::pin(hand_out_answers(link.receiver, link.sender, shared)));
     Ok(Arc::new(opened))
+}
+
+/// Says whose requests follow.
+async fn authenticate(
+    link: &mut Link,
+    address: &str,
+    secret: &Secret,
+    version: u16,
+) -> Result<(), NotOpened> {
+    if link.proof != Proof::Node {
+        let reason = format!(
+            "{address} is called without TLS, where a secret is not sent; name the certificate of the node authority"
+        );
+        return Err(NotOpened::unreachable(reason));
+    }
+    if version < VERSION_WITH_USERS {
+        return Err(NotOpened::unreachable(format!("{address} runs an older program, which knows no users")));
+    }
+    let request = Request::Authenticate(Authenticate {
+        user: String::new(),
+        secret: SecretText(secret.text().to_owned()),
+    });
+    let sent = link.sender.send(&mut |frame| wire::messages::encode_request(1, &request, frame));
+    sent.map_err(NotOpened::at(address))?;
+    let answer = link.receiver.receive().await.map_err(NotOpened::at(address))?;
+    match answer.map(wire::messages::decode_response) {
+        Some(Ok((_, Response::Pong(_)))) => Ok(()),
+        Some(Ok((_, Response::Failure(failure)))) => {
+            Err(NotOpened { error: CallError::Refused(failure), experience: Experience::Replied })
+        }
+        _ => Err(NotOpened::unreachable(format!("{address} did not answer who the user is"))),
+    }
 }
 
 impl PeerLink {

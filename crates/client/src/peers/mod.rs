@@ -23,6 +23,7 @@ use futures_util::future::{Either, select};
 use model::{Cluster, Generation, NodeId};
 use parking_lot::Mutex;
 use protocol::gossip::Experience;
+use runtime::secret::Secret;
 use runtime::{BoxFuture, Clock, Moment, Ports};
 use wire::messages::{Failure, Peer, Request, Response};
 
@@ -89,12 +90,21 @@ impl Call {
 /// The links of one worker (or of one client) to all nodes.
 pub struct Peers {
     ports: Ports,
-    me: Peer,
+    me: Caller,
     backoff_max: Duration,
     /// What is believed about nodes, here or by the node that these calls belong to.
     witness: Arc<dyn Witness>,
     own: Option<Arc<OwnBelief>>,
     state: Mutex<State>,
+}
+
+/// Who calls.
+#[derive(Clone, Debug)]
+pub(crate) struct Caller {
+    /// As it greets.
+    pub(crate) peer: Peer,
+    /// Whose requests follow, if a user's.
+    pub(crate) secret: Option<Secret>,
 }
 
 #[derive(Default)]
@@ -123,6 +133,12 @@ impl Peers {
     /// For calls by `me`; `cluster` is the cluster that nodes must belong to, if known. What is believed about nodes
     /// rests on these calls alone.
     pub fn new(ports: Ports, me: Peer, cluster: Option<String>) -> Arc<Self> {
+        Peers::of_user(ports, me, cluster, None)
+    }
+
+    /// The same, for calls of the user whose secret this is. It is sent to no node that has not proved to be one.
+    pub fn of_user(ports: Ports, me: Peer, cluster: Option<String>, secret: Option<Secret>) -> Arc<Self> {
+        let me = Caller { peer: me, secret };
         Arc::new_cyclic(|peers| {
             let own = OwnBelief::new(peers.clone());
             let (witness, backoff_max) = (own.clone(), BACKOFF_MAX);
@@ -140,7 +156,8 @@ impl Peers {
         witness: Arc<dyn Witness>,
         backoff_max: Duration,
     ) -> Arc<Self> {
-        let state = Mutex::new(State { cluster, ..State::default() });
+        let (me, state) =
+            (Caller { peer: me, secret: None }, Mutex::new(State { cluster, ..State::default() }));
         Arc::new(Peers { ports, me, backoff_max, witness, own: None, state })
     }
 
@@ -159,7 +176,7 @@ impl Peers {
         state.generation = cluster.generation;
         state.cluster = Some(cluster.called());
         let addresses: BTreeMap<NodeId, String> =
-            cluster.nodes.iter().map(|node| (node.id, node.native.clone())).collect();
+            cluster.nodes.iter().map(|node| (node.id, node.dialed())).collect();
         let old = std::mem::replace(&mut state.addresses, addresses);
         state.standings.retain(|id, _| cluster.node(*id).is_some());
         for (id, address) in old {

@@ -22,7 +22,7 @@ fn create(name: &str) -> Order {
 }
 
 fn address(id: u32, native: &str) -> Order {
-    Order::Readdress { node: NodeId(id), native: native.to_owned(), resp: None }
+    Order::Readdress { node: NodeId(id), native: native.to_owned(), resp: None, http: None, tls: false }
 }
 
 /// Headmasters whose writes stay unanswered, each with a session of its own: one of them creates the store, and another one

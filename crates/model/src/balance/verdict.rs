@@ -276,7 +276,9 @@ impl Says {
     /// Whether the other says the same, but for figures that change all the time.
     pub fn is_like(&self, other: &Says) -> bool {
         let about = |says: &Says| match says {
-            Says::PlanUnderWay { plan } | Says::PlanWaits { plan } | Says::Acts { plan } => (Some(*plan), None),
+            Says::PlanUnderWay { plan } | Says::PlanWaits { plan } | Says::Acts { plan } => {
+                (Some(*plan), None)
+            }
             Says::NothingHelps { dearest, .. } => (None, *dearest),
             _ => (None, None),
         };

@@ -3,21 +3,23 @@
 //! The number of the document's form comes first, so that a program which is too old for a document says so, whatever
 //! else the document holds. Fields that this program does not know survive: they are written again.
 
-use std::cmp::Ordering;
-
 use serde::de::{Error, IgnoredAny};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::{Cluster, ClusterId, Generation, Ordered};
 use crate::Unknown;
+use crate::access::Users;
 use crate::node::Node;
 use crate::readonly::ReadOnlyStore;
 use crate::ring::Ring;
 use crate::store::Store;
 
-/// The form of documents that this program writes, and the only one that it understands. A form that later programs add
+/// The form of documents that this program writes, and the least one that it understands. A form that later programs add
 /// gets the next number; one that they still understand is no reason to refuse a document.
 pub const FORM: u32 = 5;
+/// The form of documents with users, and the greatest one that this program understands. A program that knows no users
+/// would serve anyone, so it must refuse such a document.
+pub const FORM_CLOSED: u32 = 6;
 /// That of documents from before forms were numbered.
 const FORM_UNNAMED: u32 = 1;
 
@@ -41,21 +43,25 @@ struct Head {
 pub fn refused_form(json: &[u8]) -> Option<String> {
     let Head { form, ring } = serde_json::from_slice(json).ok()?;
     let form = form.or(ring.map(|_| FORM_UNNAMED))?;
-    let says = match form.cmp(&FORM) {
-        Ordering::Equal => return None,
-        Ordering::Greater => "a later program wrote it; upgrade this one",
-        Ordering::Less => {
+    let says = match form {
+        FORM..=FORM_CLOSED => return None,
+        0..FORM => {
             "an earlier program wrote it; export the data with that program, and load it into a new cluster of this one"
         }
+        _ => "a later program wrote it; upgrade this one",
     };
-    Some(format!("it has form {form}, and this program understands form {FORM}: {says}"))
+    Some(format!("it has form {form}, and this program understands forms {FORM} and {FORM_CLOSED}: {says}"))
 }
 
 impl Form {
     fn of<E: Error>(form: u32) -> Result<Form, E> {
-        match form == FORM {
+        match (FORM..=FORM_CLOSED).contains(&form) {
             true => Ok(Form),
-            false => Err(E::custom(format!("form {form}, and this program understands form {FORM}"))),
+            false => {
+                let text =
+                    format!("form {form}, and this program understands forms {FORM} and {FORM_CLOSED}");
+                Err(E::custom(text))
+            }
         }
     }
 }
@@ -75,6 +81,8 @@ struct Written<'a> {
     stores: &'a [Store],
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     read_only: &'a [ReadOnlyStore],
+    #[serde(skip_serializing_if = "Users::is_empty")]
+    users: &'a Users,
     #[serde(skip_serializing_if = "Option::is_none")]
     ordered: Option<Ordered>,
     #[serde(flatten)]
@@ -96,6 +104,8 @@ struct Read {
     stores: Vec<Store>,
     #[serde(default)]
     read_only: Vec<ReadOnlyStore>,
+    #[serde(default)]
+    users: Users,
     ordered: Option<Ordered>,
     #[serde(flatten)]
     unknown: Unknown,
@@ -119,12 +129,13 @@ impl Serialize for Cluster {
             buckets,
             stores,
             read_only,
+            users,
             ordered,
             unknown,
             ..
         } = self;
         Written {
-            form: FORM,
+            form: if users.is_empty() { FORM } else { FORM_CLOSED },
             name: &self.name,
             id: self.id,
             generation: *generation,
@@ -135,6 +146,7 @@ impl Serialize for Cluster {
             buckets: *buckets,
             stores,
             read_only,
+            users,
             ordered: *ordered,
             unknown,
         }
@@ -155,6 +167,7 @@ impl<'de> Deserialize<'de> for Cluster {
             buckets,
             stores,
             read_only,
+            users,
             ordered,
             unknown,
             ..
@@ -170,6 +183,7 @@ impl<'de> Deserialize<'de> for Cluster {
             buckets,
             stores,
             read_only,
+            users,
             ordered,
             unknown,
         };

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::Refusal;
+use crate::access::UserName;
 use crate::balance::Policy;
 use crate::cluster::Generation;
 use crate::node::{NodeId, Role, Weight};
@@ -142,5 +143,10 @@ pub enum Done {
     ArtifactsChanged {
         /// The store.
         store: StoreName,
+    },
+    /// The user is as was asked for.
+    UserChanged {
+        /// The user.
+        user: UserName,
     },
 }

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::access::UserError;
 use crate::balance::SettingError;
 use crate::cluster::{ArtifactsError, CreateStoreError, Generation};
 use crate::node::NodeId;
@@ -193,6 +194,18 @@ pub enum Refusal {
         /// So many replicas of each slice hold it, if at least one does.
         held_by: Option<u8>,
     },
+    /// Users cannot change so.
+    User(UserError),
+    /// A cluster with users calls each node with TLS, and this one is called without.
+    NodeWithoutTls {
+        /// The node.
+        node: NodeId,
+    },
+    /// A node runs a version that would serve anyone, users or not.
+    NodeServesAnyone {
+        /// The node.
+        node: NodeId,
+    },
 }
 
 impl Refusal {
@@ -201,6 +214,7 @@ impl Refusal {
         let about = match self {
             Refusal::Store(_) => "store-",
             Refusal::Artifact(_) => "artifact-",
+            Refusal::User(_) => "user-",
             Refusal::Wish(plan::Refusal::Numbers(_)) => "numbers-",
             _ => "",
         };

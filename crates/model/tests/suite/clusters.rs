@@ -205,12 +205,12 @@ fn a_document_of_another_form_is_refused_by_its_number_whatever_else_it_holds() 
         model::cluster::refused_form(document.as_bytes()).unwrap()
     };
     assert_eq!(
-        refused(r#"{"form":6,"name":7,"ring":"a circle"}"#),
-        "it has form 6, and this program understands form 5: a later program wrote it; upgrade this one"
+        refused(r#"{"form":7,"name":7,"ring":"a circle"}"#),
+        "it has form 7, and this program understands forms 5 and 6: a later program wrote it; upgrade this one"
     );
     assert_eq!(
         refused(r#"{"form":4,"name":7,"ring":"a circle"}"#),
-        "it has form 4, and this program understands form 5: an earlier program wrote it; export the data with that \
+        "it has form 4, and this program understands forms 5 and 6: an earlier program wrote it; export the data with that \
          program, and load it into a new cluster of this one"
     );
     // Before forms were numbered.

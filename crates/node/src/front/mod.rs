@@ -155,8 +155,8 @@ impl Front {
             _ if self.replica.view().generation() != view.cluster().generation => None,
             answer => {
                 self.coordinated.add_gets(1);
-                self.coordinated.add_own_gets(1);
                 self.replica.work().got(place.partition, key);
+                self.replica.work().asked_itself(place.partition);
                 Some(answer)
             }
         }
@@ -181,7 +181,6 @@ impl Front {
             return None;
         }
         self.coordinated.add_gets(1);
-        self.coordinated.add_own_gets(1);
         self.replica.work().got(view.partition(key).0.partition, key);
         found.as_deref().map(visit);
         Some(found.is_some())

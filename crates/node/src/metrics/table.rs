@@ -87,9 +87,9 @@ metrics! {
     gauge "tontine_collection_tombstones_pending" [] "keys"
         "Deleted keys whose tombstones still take up space here.";
     counter "tontine_coordinated_gets_total" [] "keys"
-        "Keys that clients had this node get, on both doors, read-modify-write included.";
+        "Keys that clients had this node get, at all doors, read-modify-write included.";
     counter "tontine_coordinated_puts_total" [] "keys"
-        "Keys that clients had this node put or delete, on both doors.";
+        "Keys that clients had this node put or delete, at all doors.";
     gauge "tontine_disk_available_bytes" [] "bytes"
         "Free bytes on the disk of the data directory, as the operating system reports them.";
     gauge "tontine_disk_failed" [] "1"
@@ -130,6 +130,10 @@ metrics! {
         "Hints that were sent to the present replicas of their keys because their target is no replica any more.";
     counter "tontine_handoff_hints_refused_total" [] "hints"
         "Hints refused at the limit of bytes. The writes themselves were acknowledged by other replicas.";
+    gauge "tontine_http_connections" [] "connections"
+        "Open connections of HTTP clients.";
+    counter "tontine_http_requests_total" ["store" "outcome"] "requests"
+        "HTTP requests by store (- for none) and outcome: done, absent, refused, unavailable or unknown.";
     counter "tontine_node_corrupt_reads_total" [] "reads"
         "Reads that met a record with a wrong checksum. Other replicas answered; check the disk.";
     counter "tontine_node_errors_total" ["code"] "answers"
@@ -141,7 +145,7 @@ metrics! {
     gauge "tontine_node_links" [] "connections"
         "Open connections of the native protocol: clients and other nodes.";
     histogram "tontine_node_request_duration_seconds" ["door" "operation"] "seconds"
-        "Time from a request's arrival to its answer, by door (native or redis) and operation. Commands that are answered together count with the time of the last one.";
+        "Time from a request's arrival to its answer, by door (native, redis or http) and operation. Commands that are answered together count with the time of the last one.";
     counter "tontine_node_requests_total" [] "requests"
         "Requests of the native protocol, from clients and other nodes.";
     gauge "tontine_node_uptime_seconds" [] "seconds"

@@ -432,9 +432,10 @@ pub(super) async fn may_readdress(coordination: &dyn CoordinationService, known:
 /// Orders that the cluster document says where the node is. The node must be registered: then it is the only one with its
 /// id. The order is carried out when a headmaster sees to it.
 pub(super) async fn readdress(coordination: &dyn CoordinationService, me: &Node, now_ms: u64) {
-    let (node, native, resp) = (me.id, me.native.clone(), me.resp.clone());
+    let (node, native) = (me.id, me.native.clone());
     tracing::info!(%node, native, "new address of this node ordered");
-    let order = Order::Readdress { node, native, resp };
+    let (resp, http, tls) = (me.resp.clone(), me.http.clone(), me.tls);
+    let order = Order::Readdress { node, native, resp, http, tls };
     if let Err(error) = documents::orders::give(coordination, order, &format!("{node} itself"), now_ms).await
     {
         tracing::warn!(%error, "new address of this node not ordered");

@@ -17,10 +17,10 @@ const SETTLE_TIME_MAX: Duration = Duration::from_secs(2);
 /// How long it answers with refusals at least, so that whoever sends it requests learns to send them elsewhere before
 /// the links close: what is on its way then is in doubt.
 const REFUSE_TIME_MIN: Duration = Duration::from_millis(200);
-/// How long Redis clients that send nothing may keep their connections: one that is about to send its next command sends
+/// How long Redis and HTTP clients that send nothing may keep their connections: one that is about to send its next command sends
 /// it within this time, and is answered.
 const QUIET_TIME: Duration = Duration::from_millis(100);
-/// How long commands of Redis clients are carried out at most after that, so that their connections can end between two
+/// How long requests of such clients are carried out at most after that, so that their connections can end between two
 /// commands. A client that never waits for its answers hears then that the node stops.
 const DRAIN_TIME_MAX: Duration = Duration::from_secs(1);
 /// How often it looks, and how long answers may take from there to the network.
@@ -55,22 +55,24 @@ impl Node {
         });
     }
 
-    /// Takes no new connections of Redis clients, and tells the other nodes that this one stops, so that nobody is
+    /// Takes no new connections of Redis and HTTP clients, and tells the other nodes that this one stops, so that nobody is
     /// alarmed. Call it before serving ends, on an executor; it takes a second and a half at most.
     pub async fn leave(&self) {
         if !self.stopping.swap(true, Ordering::Relaxed) {
             self.resp.close_after_answers();
+            self.http.close_after_answers();
             say_goodbye(&self.gossip, &self.ports, self.as_peer()).await;
         }
     }
 
-    /// Lets Redis clients go, each between two of its commands. Then takes no more requests from clients, which go
+    /// Lets Redis and HTTP clients go, each between two of its requests. Then takes no more requests from clients, which go
     /// elsewhere at once, and waits for a while until those that it has taken are answered: a write that is cut off
     /// would be in doubt. Comes after [`Self::leave`].
     pub async fn settle(&self) {
-        self.wait_for_redis_clients(QUIET_TIME).await;
+        self.wait_for_thin_clients(QUIET_TIME).await;
         self.resp.close_between_commands();
-        self.wait_for_redis_clients(DRAIN_TIME_MAX).await;
+        self.http.close_between_requests();
+        self.wait_for_thin_clients(DRAIN_TIME_MAX).await;
         self.admission.stop();
         self.control.stop();
         let began = self.ports.clock.now();
@@ -84,10 +86,11 @@ impl Node {
         self.ports.clock.sleep(SETTLE_INTERVAL).await;
     }
 
-    /// Waits until no connection of a Redis client is open any more, or the time is over.
-    async fn wait_for_redis_clients(&self, time_max: Duration) {
+    /// Waits until no connection of a Redis or HTTP client is open any more, or the time is over.
+    async fn wait_for_thin_clients(&self, time_max: Duration) {
         let end = self.ports.clock.now().after(time_max);
-        while self.resp.has_clients() && self.ports.clock.now() < end {
+        let open = || self.resp.has_clients() || self.http.connections() > 0;
+        while open() && self.ports.clock.now() < end {
             self.ports.clock.sleep(SETTLE_INTERVAL).await;
         }
     }

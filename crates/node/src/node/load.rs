@@ -19,16 +19,17 @@ impl Node {
         let time = self.ports.tasks.worker_time();
         let micros = |time: std::time::Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         let (coordinated_gets, coordinated_puts) = self.coordinated();
-        let (own_gets, own_stamped) = self.own_work();
+        // Each guard ends with its statement.
+        let workers = u32::try_from(self.counted.lock().len()).unwrap_or(u32::MAX);
+        let own_stamped = self.counted.lock().iter().map(|(_, worker)| worker.own_stamped()).sum();
         let mut report = LoadReport {
             uptime_ms: u64::try_from(now.since(self.started).as_millis()).unwrap_or(u64::MAX),
             ran_us: time.map(|time| micros(time.ran)),
             waited_us: time.map(|time| micros(time.waited)),
-            workers: u32::try_from(self.counted.lock().len()).unwrap_or(u32::MAX),
+            workers,
             processors: self.ports.tasks.processors(),
             coordinated_gets,
             coordinated_puts,
-            own_gets,
             own_stamped,
             disk_available_bytes: Some(self.disk.available_bytes()),
             disk_total_bytes: self.disk.total_bytes(),
@@ -69,13 +70,6 @@ impl Node {
         let counted = self.counted.lock();
         let each = counted.iter().map(|(_, worker)| (worker.gets(), worker.puts()));
         each.fold((0, 0), |(gets, puts), (more_gets, more_puts)| (gets + more_gets, puts + more_puts))
-    }
-
-    /// Of its work as a replica, what it drove itself: gets, and stamped writes.
-    fn own_work(&self) -> (u64, u64) {
-        let counted = self.counted.lock();
-        let each = counted.iter().map(|(_, worker)| worker.own());
-        each.fold((0, 0), |(gets, stamped), (more_gets, more_stamped)| (gets + more_gets, stamped + more_stamped))
     }
 
     /// The partitions in which it has a part, each with what was done for it lately.

@@ -106,6 +106,7 @@ impl Node {
             self.metrics.watch(name, &[], move || weak.upgrade().map_or(0.0, |node| read(&node) as f64));
         };
         watch("tontine_resp_connections", |node| node.resp.connections() as u64);
+        watch("tontine_http_connections", |node| node.http.connections() as u64);
         watch("tontine_disk_available_bytes", |node| node.disk.available_bytes());
         // Where nobody knows how much room there is, as in memory, what the system says is free is the best guess.
         watch("tontine_disk_room_bytes", |node| node.room().0.unwrap_or_else(|| node.disk.available_bytes()));

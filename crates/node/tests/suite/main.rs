@@ -15,6 +15,7 @@ mod expiry;
 mod handoff;
 mod hints;
 mod http;
+mod http_door;
 mod identity;
 mod monotonic;
 mod native;

@@ -218,7 +218,8 @@ async fn start_at(
     native: &str,
 ) -> Result<Arc<Node>, StartError> {
     let mut config = NodeConfig::new(NodeId(1), "test");
-    config.advertised = Some(Advertised { native: native.to_owned(), resp: None });
+    let native = native.to_owned();
+    config.advertised = Some(Advertised { native, resp: None, http: None, tls: false });
     let engines = Arc::new(MemoryEngines);
     Node::start(config, Ports::os().unwrap(), disk.clone(), engines, Arc::new(service.open())).await
 }

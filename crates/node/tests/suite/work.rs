@@ -46,12 +46,13 @@ async fn each_replica_counts_its_part_and_the_first_of_a_list_stamps() {
         assert_eq!((load.partitions.len(), load.rest_partitions), (8, 0), "{own} has a part in all");
         for told in &load.partitions {
             let first = ring.get(told.partition).unwrap().nodes[0];
-            let WorkDone { puts, stamped, gets } = told.work;
+            let WorkDone { puts, stamped, gets, .. } = told.work;
             assert_eq!((stamped > 0, puts > 0, gets), (first == own, first != own, 0), "{own}: {told:?}");
             assert!(told.bytes > 0, "{own}: {told:?}");
         }
         // The node that stamps drives the others.
         assert_eq!((load.coordinated_puts, load.coordinated_gets), (load.work().stamped, 0), "{own}");
+        assert_eq!(load.own_stamped, 0, "{own} stamps because of its place");
         assert_eq!((load.workers, load.processors > 0.0), (1, true));
         assert!(load.ran_us.is_none(), "this test's threads are no workers: {load:?}");
         assert!(load.disk_available_bytes.is_some());
@@ -81,6 +82,9 @@ async fn one_node_coordinates_for_its_clients_and_all_replicas_work() {
     assert!(gets >= 2 * KEYS, "R replicas answer each get: {gets}");
     let coordinated = loads.iter().map(|load| (load.coordinated_gets, load.coordinated_puts));
     assert_eq!(coordinated.collect::<Vec<_>>(), [(0, 0), (KEYS, KEYS), (0, 0)]);
+    // It asks itself first and stamps itself, whatever its place.
+    let own = loads.iter().map(|load| (load.work().own_gets, load.own_stamped));
+    assert_eq!(own.collect::<Vec<_>>(), [(0, 0), (KEYS, KEYS), (0, 0)]);
     let text = cluster.nodes[1].metrics().text();
     for line in [
         format!("tontine_coordinated_gets_total {KEYS}\n"),
@@ -101,7 +105,7 @@ async fn what_is_answered_at_once_counts_as_well_and_what_the_node_reads_for_its
     redis.expect("+OK\r\n+OK\r\n$1\r\nw\r\n$-1\r\n:1\r\n*3\r\n$-1\r\n$-1\r\n$-1\r\n").await;
     let told = load(&cluster.nodes[0]);
     // A delete reads first.
-    assert_eq!(told.work(), WorkDone { gets: 6, puts: 0, stamped: 3 });
+    assert_eq!(told.work(), WorkDone { gets: 6, puts: 0, stamped: 3, own_gets: 6 });
     assert_eq!((told.coordinated_gets, told.coordinated_puts), (6, 3));
     redis.send(b"KEYS *\r\nDBSIZE\r\n").await;
     redis.expect("*0\r\n:0\r\n").await;

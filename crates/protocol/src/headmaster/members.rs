@@ -14,6 +14,7 @@ use model::{Cluster, Node, NodeId, Role};
 
 use super::orders::{change_node, changed, done, publish, refused};
 use super::plans::created_by;
+use super::users::unsafe_beside;
 use super::{Action, Due, Headmaster, Observation, Said, Step, next, unasked};
 
 /// Names a node that is registered.
@@ -32,6 +33,9 @@ pub(super) fn admit(seen: &Observation, given: &Given, node: NodeId) -> Step {
     }
     if let Some((address, other)) = active.node.address_taken(&seen.cluster.nodes) {
         return refused(given, Refusal::AddressTaken { node, address: address.to_owned(), other });
+    }
+    if let Some(refusal) = unsafe_beside(&seen.cluster, &active.node) {
+        return refused(given, refusal);
     }
     publish(given, with(&seen.cluster, vec![active.node.clone()]))
 }
@@ -58,12 +62,16 @@ pub(super) fn readdress(
     seen: &Observation,
     given: &Given,
     node: NodeId,
-    (native, resp): (&str, &Option<String>),
+    (native, resp, http, tls): (&str, &Option<String>, &Option<String>, bool),
 ) -> Step {
     let Some(entry) = seen.cluster.node(node) else {
         return refused(given, Refusal::NodeUnknown { node });
     };
-    let moved = Node { native: native.to_owned(), resp: resp.clone(), ..entry.clone() };
+    let (native, resp, http) = (native.to_owned(), resp.clone(), http.clone());
+    let moved = Node { native, resp, http, tls, ..entry.clone() };
+    if let Some(refusal) = unsafe_beside(&seen.cluster, &moved) {
+        return refused(given, refusal);
+    }
     if let Some((address, other)) = moved.address_taken(&seen.cluster.nodes) {
         return refused(given, Refusal::AddressTaken { node, address: address.to_owned(), other });
     }
@@ -195,7 +203,8 @@ impl Headmaster {
             let is_new =
                 !active.is_member && seen.cluster.node(id).is_none() && !seen.remembered.contains_key(&id);
             let known = seen.cluster.nodes.iter().chain(&waiting);
-            if is_new && active.node.address_taken(known).is_none() {
+            let may_join = unsafe_beside(&seen.cluster, &active.node).is_none();
+            if is_new && may_join && active.node.address_taken(known).is_none() {
                 waiting.push(active.node.clone());
             }
         }

@@ -28,6 +28,7 @@ mod replacing;
 mod standby;
 mod stands;
 mod stores;
+mod users;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

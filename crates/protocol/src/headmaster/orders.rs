@@ -61,10 +61,13 @@ impl Headmaster {
                 Ok(change_node(seen, given, *node, Done::NodeWeighs { node: *node, weight: *weight }, change))
             }
             Order::Cast { node, role } => Ok(cast(seen, given, *node, *role)),
-            Order::Readdress { node, native, resp } => Ok(readdress(seen, given, *node, (native, resp))),
+            Order::Readdress { node, native, resp, http, tls } => {
+                Ok(readdress(seen, given, *node, (native, resp, http, *tls)))
+            }
             Order::CreateStore { store } => Ok(super::stores::create(seen, given, store)),
             Order::Balance { change } => Ok(super::balance::changed(seen, given, change)),
             Order::Artifacts { order } => self.artifacts(seen, given, order),
+            Order::User { user } => Ok(super::users::change(seen, given, user)),
         }
     }
 
@@ -113,6 +116,7 @@ fn by_document(order: &Order) -> Option<Done> {
             Done::StoreCreated { store: store.clone() }
         }
         Order::Artifacts { order } => Done::ArtifactsChanged { store: order.store().clone() },
+        Order::User { user } => Done::UserChanged { user: user.user().clone() },
         _ => return None,
     })
 }

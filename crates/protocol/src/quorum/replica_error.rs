@@ -30,6 +30,8 @@ pub enum ReplicaError {
     Behind,
     /// The node does not know the store.
     UnknownStore,
+    /// The caller has no right to it.
+    Forbidden,
     /// The key has as many siblings as the store allows.
     TooManySiblings,
     /// The value is longer than the store allows.
@@ -61,6 +63,7 @@ impl ReplicaError {
             | ReplicaError::StaleGeneration { .. }
             | ReplicaError::Behind
             | ReplicaError::UnknownStore
+            | ReplicaError::Forbidden
             | ReplicaError::TooManySiblings
             | ReplicaError::ValueTooLong
             | ReplicaError::RecordTooLong
@@ -85,6 +88,7 @@ impl fmt::Display for ReplicaError {
             }
             ReplicaError::Behind => f.write_str("its ring is older than the request's"),
             ReplicaError::UnknownStore => f.write_str("unknown store"),
+            ReplicaError::Forbidden => f.write_str("no right to it"),
             ReplicaError::TooManySiblings => f.write_str("too many siblings"),
             ReplicaError::ValueTooLong => f.write_str("value too long"),
             ReplicaError::RecordTooLong => f.write_str("record too long"),

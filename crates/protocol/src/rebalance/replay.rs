@@ -290,7 +290,7 @@ impl Replay {
         let told = |id: PartitionId| {
             let [gets, puts, stamped] =
                 played.done.get(&id).copied().unwrap_or_default().map(|sum| sum as u64);
-            let work = WorkDone { gets, puts, stamped };
+            let work = WorkDone { gets, puts, stamped, own_gets: 0 };
             PartitionLoad {
                 partition: id,
                 work,

@@ -33,9 +33,6 @@ pub struct LoadReport {
     pub coordinated_gets: u64,
     /// Keys that clients had it put or delete since the process began.
     pub coordinated_puts: u64,
-    /// Of the gets that it answered as a replica, those that it drove itself: it asks itself first, whatever its place.
-    #[serde(default)]
-    pub own_gets: u64,
     /// Of the writes that it stamped, those of clients that asked any node: it stamps those itself, whatever its place.
     #[serde(default)]
     pub own_stamped: u64,
@@ -105,6 +102,9 @@ pub struct WorkDone {
     pub puts: u64,
     /// Writes that it stamped as a replica.
     pub stamped: u64,
+    /// Of the gets, those that it drove itself: it asks itself first, whatever its place.
+    #[serde(default)]
+    pub own_gets: u64,
 }
 
 impl LoadReport {
@@ -121,6 +121,7 @@ impl WorkDone {
             gets: self.gets.saturating_sub(earlier.gets),
             puts: self.puts.saturating_sub(earlier.puts),
             stamped: self.stamped.saturating_sub(earlier.stamped),
+            own_gets: self.own_gets.saturating_sub(earlier.own_gets),
         }
     }
 
@@ -137,6 +138,7 @@ impl Add for WorkDone {
             gets: self.gets.saturating_add(other.gets),
             puts: self.puts.saturating_add(other.puts),
             stamped: self.stamped.saturating_add(other.stamped),
+            own_gets: self.own_gets.saturating_add(other.own_gets),
         }
     }
 }

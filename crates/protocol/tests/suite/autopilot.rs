@@ -4,9 +4,7 @@
 
 use std::time::Duration;
 
-use model::balance::{
-    Came, Excess, Implausible, LostBecause, Mode, Policy, PolicyChange, Says, Turned,
-};
+use model::balance::{Came, Excess, Implausible, LostBecause, Mode, Policy, PolicyChange, Says, Turned};
 use model::order::{Done, Order};
 use model::plan::{Consent, Phase, Wish};
 use model::{Cluster, NodeId, PartitionId};

@@ -151,7 +151,7 @@ impl Stage {
             node: node.clone(),
             incarnation: 1,
             is_member: self.cluster.node(node.id).is_some() || self.adopted.is_some(),
-            reads_form: model::cluster::FORM,
+            reads_form: model::cluster::FORM_CLOSED,
         });
         Observation {
             now: self.now,

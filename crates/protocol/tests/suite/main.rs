@@ -25,4 +25,5 @@ mod script;
 mod sessions;
 mod standby;
 mod steps;
+mod users;
 mod write_transcripts;

@@ -8,7 +8,10 @@
 mod acceptor;
 pub mod bytes;
 pub mod conformance;
+pub mod stream;
 pub mod tcp;
+#[cfg(feature = "tls")]
+pub mod tls;
 
 use std::fmt;
 use std::task::{Context, Poll};
@@ -56,6 +59,13 @@ pub enum NetworkError {
         /// What its bytes look like.
         looks_like: &'static str,
     },
+    /// The connection stands, and TLS over it does not: certificates do not fit, or one end speaks none.
+    Tls {
+        /// The address.
+        address: String,
+        /// Why.
+        reason: String,
+    },
     /// More than the limit of bytes wait to be sent on this link.
     Overloaded,
     /// There is no room for a frame that is coming in ([`LinkReceiver::bound`]): the rest of it is passed over, and the
@@ -96,6 +106,7 @@ impl fmt::Display for NetworkError {
             NetworkError::Foreign { looks_like } => {
                 write!(f, "the peer speaks {looks_like}, not the native protocol")
             }
+            NetworkError::Tls { address, reason } => write!(f, "no TLS with {address}: {reason}"),
             NetworkError::NotKept { .. } => f.write_str("the node has no memory left for an incoming frame"),
             NetworkError::Overloaded => {
                 f.write_str("the bytes waiting to be sent to this peer have reached the limit")
@@ -114,6 +125,18 @@ pub struct Link {
     pub receiver: Box<dyn LinkReceiver>,
     /// Address of the other end, for logs.
     pub peer: String,
+    /// What the other end has proved.
+    pub proof: Proof,
+}
+
+/// What the other end of a connection has proved by the connection itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Proof {
+    /// Nothing.
+    #[default]
+    None,
+    /// That it holds a certificate of the node authority.
+    Node,
 }
 
 /// The sending half.
@@ -182,7 +205,7 @@ pub trait Listener: Send {
     fn address(&self) -> String;
 }
 
-/// Opens and accepts links. Addresses are `host:port`.
+/// Opens and accepts links. Addresses are `host:port`; those to connect to may say `tls://host:port`.
 pub trait Network: Send + Sync {
     /// Opens a link.
     fn connect(&self, address: &str) -> BoxFuture<'static, Result<Link, NetworkError>>;

@@ -15,7 +15,7 @@ async fn streams_are_dealt_out_in_turn() {
             near.write_all(&[round]).await.unwrap();
             let (mut far, peer) = listener.accept().await.unwrap();
             assert_eq!(peer, near.local_addr().unwrap());
-            assert!(far.nodelay().unwrap());
+            assert!(far.tcp().nodelay().unwrap());
             assert_eq!(far.read_u8().await.unwrap(), round);
         }
     }

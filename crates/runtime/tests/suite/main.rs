@@ -4,6 +4,10 @@
 
 mod allocations;
 mod bytes;
+#[cfg(feature = "http")]
+mod http;
 mod mappings;
 mod tcp;
+#[cfg(feature = "tls")]
+mod tls;
 mod workers;

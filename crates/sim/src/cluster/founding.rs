@@ -44,6 +44,7 @@ impl World {
             buckets: setup.buckets,
             stores: self.stores().iter().map(|name| store(name)).collect(),
             policy: setup.autopilot.as_ref().map_or_else(off, Piloted::policy),
+            users: model::access::Users::default(),
         };
         let session = self.service.open();
         let mut cluster =

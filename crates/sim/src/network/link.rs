@@ -92,6 +92,7 @@ impl Wires {
             sender: Arc::new(Sender { wires: self.clone(), route }),
             receiver: Box::new(Receiver { wires: self.clone(), route }),
             peer,
+            proof: runtime::Proof::None,
         }
     }
 

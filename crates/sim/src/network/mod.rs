@@ -30,6 +30,8 @@ pub use stream::LinkStream;
 /// The port whose links carry streams of bytes ([`LinkStream`]): these arrive whole, once and in order also where the
 /// network is lossy.
 pub const STREAM_PORT: u16 = 6379;
+/// The port of another such door.
+pub const WEB_PORT: u16 = 80;
 
 /// Attempts to reach a host behind a partition before connecting is given up.
 const CONNECT_ATTEMPTS: u32 = 20;
@@ -307,7 +309,7 @@ impl Wires {
                 return None;
             }
             let number = state.number();
-            let is_stream = address.ends_with(&format!(":{STREAM_PORT}"));
+            let is_stream = [STREAM_PORT, WEB_PORT].iter().any(|port| address.ends_with(&format!(":{port}")));
             let link = link::LinkState::new([host, to_host], [process, to_process], is_stream);
             state.links.insert(number, link);
             let near = self.end(Route { link: number, end: 0 }, address.to_owned());

@@ -10,6 +10,7 @@ mod detection;
 mod expiry;
 mod fetching;
 mod handoff;
+mod http;
 mod increments;
 mod locks;
 mod messages;

@@ -15,6 +15,7 @@
 //! **Architecture Invariant:** unknown kinds, unknown tags and trailing bytes are errors; nothing is skipped that is
 //! not understood.
 
+mod access;
 mod antientropy;
 mod artifacts;
 mod collection;
@@ -26,6 +27,7 @@ mod request;
 mod response;
 mod store_ref;
 
+pub use access::{Authenticate, SecretText};
 pub use antientropy::{
     AntiEntropyControl, AntiEntropyOrder, KeyDigested, KeyDigests, RecordsGet, RecordsGot, RecordsPage,
     RecordsPaged, Standing, TreeNoded, TreeNodes, TreeSummed, TreeSums,
@@ -61,8 +63,11 @@ pub const SLOT_BITS: u32 = 16;
 /// Oldest version of the protocol that this program speaks.
 pub const VERSION_MIN: u16 = 5;
 
+/// First version that knows [`Authenticate`].
+pub const VERSION_WITH_USERS: u16 = 6;
+
 /// Newest version of the protocol that this program speaks.
-pub const VERSION_MAX: u16 = 5;
+pub const VERSION_MAX: u16 = 6;
 
 /// Kind and request id.
 const FRAME_HEAD_BYTES_MAX: usize = 11;

@@ -4,6 +4,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use model::{Context, Epoch, Generation, NodeId, PartitionId, Token, VersionSet, WallMillis};
 use smallvec::SmallVec;
 
+use super::access::Authenticate;
 use super::antientropy::{AntiEntropyControl, KeyDigests, RecordsGet, RecordsPage, TreeNodes, TreeSums};
 use super::artifacts::{ArtifactGet, ArtifactRead, ArtifactScan};
 use super::collection::{Collect, CollectCandidates, CollectConfirm, CollectFence, CollectRelease};
@@ -29,6 +30,7 @@ messages! {
         0x0c OrderAnswer "order-answer",
         0x0d PlanGet "plan-get",
         0x0e OfficeGet "office-get",
+        0x0f Authenticate "authenticate",
         0x10 Get "get",
         0x11 Put "put",
         0x12 Delete "delete",

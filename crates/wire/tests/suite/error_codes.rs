@@ -78,6 +78,8 @@ fn every_error_has_its_bytes() {
         ff 01 f9 01 00 00  505 duplicate-node
         ff 01 fa 01 00 00  506 too-many-connections
         ff 01 fb 01 00 00  507 unauthenticated
+        ff 01 fc 01 00 00  508 foreign-origin
+        ff 01 fd 01 00 00  509 forbidden
         ff 01 84 03 00 00  900 internal
     "#]]
     .assert_eq(&text);

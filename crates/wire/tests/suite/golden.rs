@@ -89,6 +89,13 @@ fn session_requests() -> Vec<u8> {
         "#]],
         ),
         request(
+            Authenticate { user: "shop".to_owned(), secret: SecretText("tontine_x".to_owned()) },
+            expect![[r#"
+                0f ac 02 04 73 68 6f 70 09 74 6f 6e 74 69 6e 65  ....shop.tontine
+                5f 78                                            _x
+            "#]],
+        ),
+        request(
             ReportGet { parts: Parts::STATUS | Parts::ARTIFACTS },
             expect![[r#"
             04 ac 02 11                                      ....

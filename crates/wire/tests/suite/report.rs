@@ -147,7 +147,7 @@ fn artifacts() -> ArtifactsReport {
 }
 
 fn load() -> LoadReport {
-    let work = WorkDone { gets: 900, puts: 70, stamped: 5 };
+    let work = WorkDone { gets: 900, puts: 70, stamped: 5, own_gets: 80 };
     LoadReport {
         uptime_ms: 60_250,
         ran_us: Some(1_500_000),
@@ -156,6 +156,7 @@ fn load() -> LoadReport {
         processors: 1.5,
         coordinated_gets: 300,
         coordinated_puts: 40,
+        own_stamped: 3,
         disk_available_bytes: Some(1 << 30),
         disk_total_bytes: Some(1 << 32),
         partitions: vec![PartitionLoad {

@@ -176,6 +176,7 @@ fn plain_request() -> impl Strategy<Value = Request> {
         Request::Ping(Ping {}),
         ClusterGet {}.into(),
         OfficeGet {}.into(),
+        Authenticate { user: "shop".to_owned(), secret: SecretText("tontine_x".to_owned()) }.into(),
         ReportGet { parts: Parts::NODES | Parts(1 << 15) }.into(),
         MetricsGet {}.into(),
     ])

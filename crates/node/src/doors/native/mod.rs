@@ -7,9 +7,11 @@
 //! **Architecture Invariant:** every request that was decoded is answered exactly once, also when it is refused.
 
 mod control;
+mod coordinate;
 mod kinds;
 mod news;
 mod rest;
+mod rights;
 mod telling;
 mod window;
 
@@ -22,26 +24,27 @@ use bytes::Bytes;
 use client::peers::Call;
 use futures_util::future::{Either, select};
 use model::limits::{FRAME_BYTES_MAX, KEY_BYTES_MAX};
-use model::{Key, Moment, NodeId, Value};
+use model::{Moment, NodeId};
 use protocol::admission::{self, Admission, Connection, Permit};
 use protocol::gossip::Row;
 use protocol::report::{Parts, Report};
-use runtime::{BoxFuture, Link, LinkReceiver, LinkSender, NetworkError, Ports};
+use runtime::{BoxFuture, Link, LinkReceiver, LinkSender, NetworkError, Ports, Proof};
 use wire::error::ErrorCode;
 use wire::messages::{
-    ClusterDocument, Delete, DeleteEntry, Failure, Gossip, Hello, MultiGot, MultiWritten, Peer, Pong, Put,
-    ReportGot, Request, Response, Welcome, decode_request, encode_response, negotiate, request_id,
+    Authenticate, ClusterDocument, Failure, Gossip, Hello, Peer, Pong, ReportGot, Request, Response, Welcome,
+    decode_request, encode_response, negotiate, request_id,
 };
 
 use self::control::{ControlPlace, is_control, is_for_headmasters};
+use self::coordinate::coordinate;
 use self::kinds::{is_change, is_replicas, is_round_step};
 use self::news::News;
+use crate::access::Caller;
 use crate::antientropy::AntiEntropy;
 use crate::collection::Collection;
 use crate::doors::numbers::{Burst, DoorNumbers, Operation};
 use crate::front::{Entry, Front};
 use crate::metrics::Counter;
-use crate::stores::WriteOrder;
 
 pub use control::{ControlRoom, HEADMASTER};
 pub(crate) use rest::Rest;
@@ -98,6 +101,7 @@ struct Served {
     sender: Arc<dyn LinkSender>,
     agreed: Agreed,
     connection: Arc<Connection>,
+    caller: Caller,
     /// Where a headmaster found no place among clients: it is answered nothing else than it needs.
     place: Option<ControlPlace>,
 }
@@ -148,8 +152,8 @@ impl Service {
         let mut coming = connection.coming();
         let (room, clock) = (coming.place(), self.ports.clock.clone());
         link.receiver.bound(Box::new(move |bytes| coming.hold(bytes, clock.now()).is_ok()));
-        let clock = self.ports.clock.clone();
-        let served = Served { service: self, sender: link.sender, agreed, connection, place };
+        let (clock, caller) = (self.ports.clock.clone(), Caller::new(link.proof));
+        let served = Served { service: self, sender: link.sender, agreed, connection, caller, place };
         let mut rest =
             Rest::new(served.service.ports.clock.clone(), served.service.admission.limits().rest_time_max);
         let mut window = window::Window::new();
@@ -207,7 +211,7 @@ impl Service {
         let frame = link.receiver.receive().await.ok().flatten()?;
         let id = request_id(&frame).unwrap_or(0);
         let answer = match decode_request(frame) {
-            Ok((_, Request::Hello(hello))) => self.welcome(&hello).and_then(|welcome| {
+            Ok((_, Request::Hello(hello))) => self.welcome(&hello, link.proof).and_then(|welcome| {
                 let (peer, entry, node) = match hello.peer {
                     Peer::Node { id, incarnation } => {
                         (admission::Peer::Node, Entry::Passed, Some((id, incarnation)))
@@ -243,7 +247,7 @@ impl Service {
         }
     }
 
-    fn welcome(&self, hello: &Hello) -> Result<Welcome, Failure> {
+    fn welcome(&self, hello: &Hello, proof: Proof) -> Result<Welcome, Failure> {
         let view = self.front.replica().view().get();
         let cluster = view.cluster();
         let Some(version) = negotiate(hello.version_min, hello.version_max) else {
@@ -272,6 +276,12 @@ impl Service {
                 format!("the peer uses the id {}, which is this node's", self.front.replica().node()),
             ));
         }
+        if cluster.is_closed() && proof != Proof::Node && matches!(hello.peer, Peer::Node { .. }) {
+            return Err(Failure::new(
+                ErrorCode::Unauthenticated,
+                "the peer says that it is a node, and has shown no node's certificate",
+            ));
+        }
         Ok(Welcome {
             version,
             cluster: cluster.called(),
@@ -292,7 +302,7 @@ impl Served {
         let Served { service, sender, .. } = self;
         // Nothing of it is held while it reads this.
         receiver.bound(Box::new(|bytes| bytes == 0));
-        service.part(Link { peer, sender, receiver }).await;
+        service.part(Link { peer, sender, receiver, proof: Proof::None }).await;
     }
 
     /// Takes in one request; false when the link cannot go on.
@@ -307,6 +317,9 @@ impl Served {
             }
         };
         self.service.requests.increment();
+        if let Err(failure) = rights::judge(&self.caller, self.service.front.replica().view(), &request) {
+            return self.refuse(id, failure);
+        }
         let timed = Operation::of(&request).map(|operation| (operation, burst.began()));
         match request {
             request if self.place.is_some() && !is_for_headmasters(&request) => {
@@ -333,6 +346,7 @@ impl Served {
                 let Some(permit) = self.permit_change(id, bytes, &change) else { return true };
                 self.run(id, permit, None, self.change(change));
             }
+            Request::Authenticate(authenticate) => self.answer(id, self.authenticate(&authenticate)),
             Request::Hello(_) => {
                 let detail = "hello is allowed once, as the first request on a connection";
                 self.answer(id, Err(Failure::new(ErrorCode::Malformed, detail)));
@@ -398,8 +412,19 @@ impl Served {
     fn change(&self, request: Request) -> BoxFuture<'static, Result<Response, Failure>> {
         match request {
             Request::ArtifactRead(_) => (self.service.artifacts)(request),
-            request => (self.service.orders)(request),
+            request => (self.service.orders)(rights::signed(
+                &self.caller,
+                self.service.front.replica().view(),
+                request,
+            )),
         }
+    }
+
+    /// Says whose requests follow.
+    fn authenticate(&self, asked: &Authenticate) -> Result<Response, Failure> {
+        let view = self.service.front.replica().view();
+        self.caller.authenticate(view, &asked.user, asked.secret.0.as_bytes())?;
+        Ok(Response::Pong(Pong {}))
     }
 
     /// Answers at once, also while the node can take in no more requests. A report is a walk over numbers, and reads no
@@ -488,6 +513,12 @@ impl Served {
         send(&*self.sender, id, &answer);
     }
 
+    /// Refuses a request, after which the link goes on.
+    fn refuse(&self, id: u64, failure: Failure) -> bool {
+        self.answer(id, Err(failure));
+        true
+    }
+
     /// Answers before the next frame is read: together with what came with it.
     fn answer_at_once(&self, id: u64, answer: Result<Response, Failure>, timed: Timed, burst: &mut Burst) {
         self.answer(id, answer);
@@ -535,60 +566,4 @@ fn send(sender: &dyn LinkSender, id: u64, response: &Response) {
     };
     // A peer that does not read finds no answer at all: its own deadline tells it.
     let _ = sender.send(&mut |frame| encode_response(id, &Response::Failure(refused.clone()), frame));
-}
-
-/// Carries out a request whose quorum this node drives.
-async fn coordinate(front: &Front, request: Request, entry: Entry) -> Result<Response, Failure> {
-    match request {
-        Request::Get(get) => {
-            check_key(&get.key)?;
-            Ok(Response::Got(front.get(&get.store, get.key, &get.options).await?))
-        }
-        Request::Put(put) => {
-            check_key(&put.key)?;
-            let Put { store, generation, options, key, context, expires, condition, value } = put;
-            let order = WriteOrder { context, condition, expires, value: Value::Present(value) };
-            let entry = (entry, generation);
-            Ok(Response::Written(front.write_if(&store, key, order, &options, entry).await?))
-        }
-        Request::Delete(delete) => {
-            check_key(&delete.key)?;
-            let Delete { store, generation, options, key, context, condition } = delete;
-            let order = WriteOrder { context, condition, expires: None, value: Value::Tombstone };
-            let entry = (entry, generation);
-            Ok(Response::Written(front.write_if(&store, key, order, &options, entry).await?))
-        }
-        Request::MultiGet(get) => {
-            get.keys.iter().try_for_each(check_key)?;
-            let results = front.multi_get(&get.store, get.keys, &get.options).await?;
-            let results = results.into_iter().map(|result| result.map(|got| got.set)).collect();
-            Ok(Response::MultiGot(MultiGot { results }))
-        }
-        Request::MultiPut(put) => {
-            put.entries.iter().try_for_each(|entry| check_key(&entry.key))?;
-            let orders = put.entries.into_iter().map(|entry| {
-                let (context, condition, expires) = (entry.context, entry.condition, entry.expires);
-                (entry.key, WriteOrder { context, condition, expires, value: Value::Present(entry.value) })
-            });
-            let results = front.multi_write_if(&put.store, orders.collect(), &put.options, entry).await?;
-            Ok(Response::MultiWritten(MultiWritten { results }))
-        }
-        Request::MultiDelete(delete) => {
-            delete.entries.iter().try_for_each(|entry| check_key(&entry.key))?;
-            let orders = delete.entries.into_iter().map(|DeleteEntry { key, context, condition }| {
-                (key, WriteOrder { context, condition, expires: None, value: Value::Tombstone })
-            });
-            let results =
-                front.multi_write_if(&delete.store, orders.collect(), &delete.options, entry).await?;
-            Ok(Response::MultiWritten(MultiWritten { results }))
-        }
-        other => Err(Failure::new(ErrorCode::UnknownRequest, format!("{} is not coordinated", other.name()))),
-    }
-}
-
-fn check_key(key: &Bytes) -> Result<(), Failure> {
-    Key::check(key).map_err(|error| {
-        let code = if key.is_empty() { ErrorCode::KeyEmpty } else { ErrorCode::KeyTooLong };
-        Failure::new(code, error.to_string())
-    })
 }

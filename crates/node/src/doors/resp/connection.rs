@@ -9,6 +9,8 @@
 //! All of it goes on at the same time: what arrives while commands are under way starts at once, as far as there is
 //! room, and an answer leaves as soon as all before it have.
 
+mod at_once;
+
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -24,19 +26,19 @@ use protocol::pipeline::Pipeline;
 use runtime::BoxFuture;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use wire::messages::Failure;
-use wire::resp::{Arrived, Command, CommandParser, HTTP, Limits, ReplyWriter, RespError, Seen};
+use wire::resp::{Arrived, Command, CommandParser, HTTP, Limits, RespError};
 
 use super::Door;
-use super::closing::Leaving;
 use super::commands::{self, Kind};
-use super::reply::{Refusal, Reply, refused};
+use super::reply::{Refusal, Reply};
+use super::rights;
 use super::session::{Session, Speaking};
 use super::together::{Answers, Means, Together, Turn};
 use super::transaction::Transaction;
 use super::unread::{Standstill, Unread};
+use crate::doors::closing::Leaving;
 use crate::doors::native::{Rest, not_admitted};
 use crate::doors::numbers::{Burst, Operation};
-use crate::front::AtHand;
 
 /// Bytes that a read asks for at first when half a command has arrived; the ask doubles while reads fill it.
 const READ_BYTES: usize = 16 * 1024;
@@ -49,7 +51,8 @@ pub(super) async fn serve<S>(door: &Door, mut stream: S, session: Session, admit
 where
     S: AsyncRead + AsyncWrite + Unpin + Send,
 {
-    let limits = if session.authenticated { Limits::DEFAULT } else { Limits::UNAUTHENTICATED };
+    let is_known = session.is_known(door.front.replica().view());
+    let limits = if is_known { Limits::DEFAULT } else { Limits::UNAUTHENTICATED };
     let mut input = BytesMut::new();
     let mut coming = admitted.coming();
     let mut connection = Connection {
@@ -60,6 +63,7 @@ where
         out: BytesMut::new(),
         sent: 0,
         held: 0,
+        flushing: false,
         unread: Unread::new(door.front.clock().clone(), door.shared.unread.clone()),
         borrowed: false,
         ask: READ_BYTES,
@@ -156,6 +160,8 @@ struct Connection<'a> {
     sent: usize,
     /// Bytes of answers that wait for their turn.
     held: usize,
+    /// Whether some that were sent are not with the operating system yet.
+    flushing: bool,
     /// How many may.
     unread: Unread,
     /// Whether the input is borrowed.
@@ -222,7 +228,8 @@ impl Connection<'_> {
 
     /// Whether nothing is left to do; what is left to say to one that is parted with is said in parting.
     fn is_over(&self) -> bool {
-        let all_said = self.unsent() == 0 || matches!(self.end, Some(End::Parts | End::Broken));
+        let all_said =
+            (self.unsent() == 0 && !self.flushing) || matches!(self.end, Some(End::Parts | End::Broken));
         self.end.is_some() && self.pipeline.is_empty() && all_said
     }
 
@@ -342,6 +349,8 @@ impl Connection<'_> {
         self.out.clear();
         self.sent = 0;
         self.unread.all_sent();
+        // What was encrypted, and not taken yet.
+        self.flushing = self.end != Some(End::Broken) && Pin::new(stream).poll_flush(context).is_pending();
     }
 
     /// Bytes to reserve for an argument of which only a part has come: no more than have come. Announcing costs nothing,
@@ -439,64 +448,6 @@ impl Connection<'_> {
         }
     }
 
-    /// Answers plain GET and SET when this node alone can; most requests of a small cluster end here.
-    fn at_once(&mut self, command: &Seen, input: &[u8]) -> bool {
-        let Session { authenticated, speaking, transaction, .. } = self.session;
-        let plainly = authenticated && speaking == Speaking::On && transaction == Transaction::None;
-        if !self.pipeline.is_empty() || !plainly {
-            return false;
-        }
-        let kind = command.arg(input, 0).and_then(Kind::of);
-        let plain = match kind {
-            Some(Kind::Get) => command.len() == 2,
-            Some(Kind::Set) => command.len() == 3,
-            _ => false,
-        };
-        if !plain {
-            return false;
-        }
-        let front = &self.door.front;
-        let fresh = matches!(&self.session.current,
-            Some((view, _)) if view.cluster().generation == front.replica().view().generation());
-        if !fresh {
-            self.session.current = front.at_hand(&self.session.store);
-        }
-        let Some((view, store)) = &self.session.current else { return false };
-        let Some(key) = command.arg(input, 1) else { return false };
-        if model::Key::check(key).is_err() {
-            return false;
-        }
-        if self.out.capacity() == 0 {
-            self.out = self.door.buffers.take();
-        }
-        self.burst.began();
-        self.session.last = kind;
-        let mut writer = ReplyWriter::new(&mut self.out, self.session.protocol);
-        if kind == Some(Kind::Get) {
-            let mut show = |value: &[u8]| writer.bulk(value);
-            let shown = match store {
-                AtHand::Versions(store) => front.get_now(view, store, key, &mut show),
-                AtHand::Artifacts(store) => front.get_artifact_now(view, store, key, &mut show).map(Ok),
-            };
-            match shown {
-                None => return false,
-                Some(Ok(true)) => {}
-                Some(Ok(false)) => writer.null(),
-                Some(Err(failure)) => writer.error(&refused(self.burst.numbers(), &failure)),
-            }
-            self.burst.answered(Operation::Get);
-            return true;
-        }
-        let (Some(value), AtHand::Versions(store)) = (command.arg(input, 2), store) else { return false };
-        match front.put_now(view, store, key, value) {
-            None => return false,
-            Some(Ok(())) => writer.ok(),
-            Some(Err(failure)) => writer.error(&refused(self.burst.numbers(), &failure)),
-        }
-        self.burst.answered(Operation::Put);
-        true
-    }
-
     /// Starts what may start, all of it together.
     async fn begin(&mut self) {
         let mut together = Together::default();
@@ -504,6 +455,12 @@ impl Connection<'_> {
             match task {
                 Task::Session(kind, command) => self.run_about_session(number, kind, &command).await,
                 Task::Keys(kind, command, permit) => {
+                    let view = self.door.front.replica().view();
+                    if let Some(refusal) = rights::refused_keys(&self.session, view, kind, &command) {
+                        self.held += refusal.bytes_len();
+                        self.pipeline.done(number, refusal);
+                        continue;
+                    }
                     if let Some(operation) = kind.operation() {
                         self.timed.push((number, operation, self.burst.began()));
                     }
@@ -522,12 +479,16 @@ impl Connection<'_> {
     async fn run_about_session(&mut self, number: u64, kind: Kind, command: &Command) {
         // Answers before it are sent as the connection was then.
         self.encode(usize::MAX);
-        let reply = commands::session::run(self.door, &mut self.session, kind, command).await;
+        let view = self.door.front.replica().view();
+        let reply = match rights::refused_session(&self.session, view, kind) {
+            Some(refusal) => refusal,
+            None => commands::session::run(self.door, &mut self.session, kind, command).await,
+        };
         self.register();
         if kind == Kind::Quit {
             self.end = self.end.or(Some(End::Closes));
         }
-        if self.session.authenticated {
+        if self.session.is_known(view) {
             self.parser.set_limits(Limits::DEFAULT);
         }
         self.held += reply.bytes_len();

@@ -13,34 +13,31 @@
 mod arguments;
 mod buffers;
 mod clients;
-mod closing;
 mod commands;
 mod connection;
 mod glob;
 mod reply;
+mod rights;
 mod session;
 mod together;
 mod transaction;
 mod unread;
 
 use std::collections::BTreeMap;
-use std::future::{Future, poll_fn};
-use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::task::Poll;
 use std::time::Duration;
 
-use futures_util::future::select;
 use parking_lot::Mutex;
-use protocol::admission::{Admission, FAREWELL_TIME_MAX, Peer};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use protocol::admission::{Admission, Peer};
+use tokio::io::{AsyncRead, AsyncWrite};
 use wire::error::ErrorCode;
 
 use self::buffers::Buffers;
 use self::clients::Client;
-use self::closing::{Closing, Stage};
+use crate::doors::closing::{Closing, Stage};
 use crate::doors::numbers::DoorNumbers;
+use crate::doors::parting::part;
 use crate::front::Front;
 
 /// Settings of the door.
@@ -195,32 +192,12 @@ impl Door {
         self.part(stream, b"-ERR max number of clients reached\r\n").await;
     }
 
-    /// Says something for the last time, and gives the client the time to read it. Where too many are given that already,
-    /// it is told and closed; not when the node stops, which bounds that time for all.
-    async fn part<S>(&self, mut stream: S, last_words: &[u8])
+    /// Says something for the last time, and gives the client the time to read it.
+    async fn part<S>(&self, stream: S, last_words: &[u8])
     where
         S: AsyncRead + AsyncWrite + Unpin + Send,
     {
-        let farewell = self.shared.admission.farewell();
         let stops = self.shared.closing.stage() > Stage::Open;
-        let telling = async {
-            stream.write_all(last_words).await?;
-            stream.shutdown().await?;
-            let mut unread = [0_u8; 4096];
-            if farewell.is_none() && !stops {
-                // Takes what has come: closing a connection with unread bytes destroys the answer on its way.
-                let mut reading = pin!(stream.read(&mut unread));
-                poll_fn(|context| {
-                    let _ = reading.as_mut().poll(context);
-                    Poll::Ready(())
-                })
-                .await;
-                return std::io::Result::Ok(());
-            }
-            while stream.read(&mut unread).await? > 0 {}
-            std::io::Result::Ok(())
-        };
-        // The refusal is a courtesy; the connection closes either way.
-        select(pin!(telling), self.front.clock().sleep(FAREWELL_TIME_MAX)).await;
+        part(stream, last_words, (&self.shared.admission, stops), self.front.clock()).await;
     }
 }

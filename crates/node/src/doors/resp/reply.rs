@@ -70,6 +70,8 @@ impl Reply {
             ErrorCode::DiskFull => "DISKFULL",
             ErrorCode::ShuttingDown => "SHUTTINGDOWN",
             ErrorCode::TooManySiblings => "SIBLINGS",
+            ErrorCode::Forbidden => "NOPERM",
+            ErrorCode::Unauthenticated => "NOAUTH",
             code if code.outcome() == Outcome::Indeterminate => "INDETERMINATE",
             _ => "ERR",
         };

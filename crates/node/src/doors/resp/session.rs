@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 
+use runtime::Proof;
 use wire::resp::Protocol;
 
 use super::clients::{Client, Said};
 use super::commands::Kind;
 use super::transaction::Transaction;
+use crate::access::Caller;
 use crate::front::AtHand;
-use crate::view::View;
+use crate::view::{CurrentView, View};
 
 /// Which answers a client wants to hear.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +43,8 @@ pub(super) struct Session {
     pub(super) protocol: Protocol,
     /// Whether a password was given, if one is needed.
     pub(super) authenticated: bool,
+    /// Who it is, where the cluster is closed.
+    pub(super) caller: Caller,
     /// Which answers the client wants.
     pub(super) speaking: Speaking,
     /// Whether it is between MULTI and EXEC.
@@ -63,11 +67,18 @@ impl Session {
             library: Default::default(),
             protocol: Protocol::Resp2,
             authenticated: options.password.is_none(),
+            // A client proves who it is by a secret, also one that has a node's certificate.
+            caller: Caller::new(Proof::None),
             speaking: Speaking::On,
             transaction: Transaction::None,
             store: options.store.clone(),
             current: None,
         }
+    }
+
+    /// Whether it has said who it is, as far as it must.
+    pub(super) fn is_known(&self, view: &CurrentView) -> bool {
+        self.authenticated && self.caller.user(view).is_ok()
     }
 
     /// Shows others what the client has said of itself.

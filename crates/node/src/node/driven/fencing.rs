@@ -177,7 +177,7 @@ fn what_a_coordinator_parks_while_a_guard_stands_is_cleaned() {
     let node = home.start();
     confirm(&home, &node);
     let transport =
-        WorkerTransport::new(node.replica.clone(), node.antientropy.peers().clone(), Arc::new(|_| {}), Arc::default());
+        WorkerTransport::new(node.replica.clone(), node.antientropy.peers().clone(), Arc::new(|_| {}));
     let store = store(&node);
     let scope = Scope {
         cluster: node.replica.view().get().cluster().clone(),

@@ -562,7 +562,7 @@ fn who_has_read_by_a_document_that_is_not_adopted_yet_reads_nothing_older() {
     let node = keeper.node.clone();
     let peers = Peers::new(keeper.home.ports(), node.as_peer(), None);
     let offer: Adopt = Arc::new(move |cluster| node.offer(cluster));
-    let transport = WorkerTransport::new(keeper.node.replica.clone(), peers, offer, Arc::default());
+    let transport = WorkerTransport::new(keeper.node.replica.clone(), peers, offer);
     let driven_by = transport.adopt(&serde_json::to_vec(&newer).unwrap(), &keeper.document);
     assert_eq!(driven_by.generation, generation);
     keeper.pass(SOON);

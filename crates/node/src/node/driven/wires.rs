@@ -129,8 +129,12 @@ impl Network for Wires {
     fn connect(&self, address: &str) -> BoxFuture<'static, Result<Link, NetworkError>> {
         let (answers, receiver) = mpsc::unbounded_channel();
         let wire = Wire { wires: self.clone(), address: address.to_owned(), answers };
-        let link =
-            Link { sender: Arc::new(wire), receiver: Box::new(Answers(receiver)), peer: address.to_owned() };
+        let link = Link {
+            sender: Arc::new(wire),
+            receiver: Box::new(Answers(receiver)),
+            peer: address.to_owned(),
+            proof: runtime::Proof::None,
+        };
         Box::pin(std::future::ready(Ok(link)))
     }
 

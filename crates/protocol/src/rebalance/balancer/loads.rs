@@ -232,29 +232,23 @@ impl Measured<'_> {
         self.last.work().since(self.before.work())
     }
 
-    /// Which parts of its gets and of its stamped writes it drove itself, as it was asked and not because of its place.
-    fn own_parts(&self) -> (f64, f64) {
-        let work = self.work();
-        let part = |last: u64, before: u64, of: u64| {
-            if of == 0 { 0.0 } else { (last.saturating_sub(before) as f64 / of as f64).min(1.0) }
-        };
-        (
-            part(self.last.own_gets, self.before.own_gets, work.gets),
-            part(self.last.own_stamped, self.before.own_stamped, work.stamped),
-        )
+    /// Which part of the writes that it stamped it was asked for, and did not stamp because of its place.
+    fn own_stamped(&self) -> f64 {
+        let own = self.last.own_stamped.saturating_sub(self.before.own_stamped) as f64;
+        (own / self.work().stamped.max(1) as f64).min(1.0)
     }
 
-    /// What part of its weighted work that is.
+    /// What part of its weighted work it does whatever its place.
     fn own_share(&self, weights: &Weights) -> f64 {
         let all = weights.of(self.work());
-        if all > 0.0 { 1.0 - weights.of_placed(self.work(), self.own_parts()) / all } else { 0.0 }
+        if all > 0.0 { 1.0 - weights.of_placed(self.work(), self.own_stamped()) / all } else { 0.0 }
     }
 
     /// What it did for each partition because of its place, as weights weigh it, in processors; and the bytes that it holds.
     fn by_partition(&self, weights: &Weights) -> BTreeMap<PartitionId, (f64, u64)> {
         let before: BTreeMap<PartitionId, WorkDone> =
             self.before.partitions.iter().map(|load| (load.partition, load.work)).collect();
-        let own = self.own_parts();
+        let own = self.own_stamped();
         let done = |load: &PartitionLoad| {
             // One that was not told before is known from the next report on.
             let work =

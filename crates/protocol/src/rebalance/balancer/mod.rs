@@ -242,13 +242,15 @@ fn exceeding(loads: &Loads<'_>, settings: &Settings) -> Vec<(NodeId, Excess)> {
     let share = |percent: u32| f64::from(percent) / 100.0;
     let over_mean = share(settings.over_mean).max(loads.least_excess);
     let limit = (loads.mean() * over_mean).max(share(settings.least));
+    // A node that is full holds up others, so it need not exceed the mean by much; noise of a moment counts all the same.
+    let full_excess = 1.0 + (loads.least_excess - 1.0) / 5.0;
     let excess = |node: &NodeLoad| {
         let utilisation = node.utilisation();
         let sure = utilisation - node.deviation * node.deviations * SURE;
         if node.disk_share().is_some_and(|disk| disk > share(settings.disk_gives)) {
             Some(Excess::Disk)
         } else if sure > share(settings.most)
-            && utilisation > loads.mean() * share(settings.aim).max(loads.least_excess)
+            && utilisation > loads.mean() * share(settings.aim).max(full_excess)
         {
             Some(Excess::Most)
         } else {

@@ -28,10 +28,11 @@ impl Weights {
         work.gets as f64 * self.get + work.puts as f64 * self.put + work.stamped as f64 * self.stamped
     }
 
-    /// The same without those parts of gets and stamped writes that a node drives itself: they do not go with its place.
-    pub fn of_placed(&self, work: WorkDone, (own_gets, own_stamped): (f64, f64)) -> f64 {
-        let own = work.gets as f64 * self.get * own_gets + work.stamped as f64 * self.stamped * own_stamped;
-        self.of(work) - own
+    /// The same without gets that a node drives itself, and without this part of what it stamped: they do not go with its
+    /// place.
+    pub fn of_placed(&self, work: WorkDone, own_stamped: f64) -> f64 {
+        let own = work.own_gets.min(work.gets) as f64 * self.get;
+        self.of(work) - own - work.stamped as f64 * self.stamped * own_stamped
     }
 
     /// What coordinating weighs.

@@ -11,11 +11,14 @@
 //!   the next system call.
 //! - Queues are bounded, for each link and for all links of one network together.
 
+pub(super) use preamble::drain;
+
 mod preamble;
 mod receiver;
 mod sender;
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -26,6 +29,7 @@ use tokio::time::Instant;
 use tracing::debug;
 
 use super::acceptor::{self, Share, unreachable};
+use super::stream::{self, Handshakes, Safety, Stream};
 use super::{Link, Listener, Network, NetworkError};
 use crate::BoxFuture;
 
@@ -54,6 +58,19 @@ const PEER_SILENT_TIME_MAX: Duration = Duration::from_secs(30);
 #[derive(Clone, Default)]
 pub struct TcpNetwork {
     limits: sender::Limits,
+    dialing: Dialing,
+}
+
+/// How connections are opened.
+#[derive(Clone, Default)]
+pub enum Dialing {
+    /// Without TLS; an address that wants it cannot be reached.
+    #[default]
+    Plain,
+    /// With TLS where the address says so.
+    AsAddressed(Arc<dyn Handshakes>),
+    /// With TLS always, so that nothing that is read can lead to a connection without.
+    Tls(Arc<dyn Handshakes>),
 }
 
 impl TcpNetwork {
@@ -65,7 +82,13 @@ impl TcpNetwork {
     /// A network with other limits on the bytes that may wait: on one link, and (beyond
     /// [`LINK_QUEUED_BYTES_FREE`] on each) on all links together.
     pub fn with_limits(link_queued_bytes_max: usize, queued_bytes_max: usize) -> TcpNetwork {
-        TcpNetwork { limits: sender::Limits::new(link_queued_bytes_max, queued_bytes_max) }
+        let limits = sender::Limits::new(link_queued_bytes_max, queued_bytes_max);
+        TcpNetwork { limits, ..TcpNetwork::default() }
+    }
+
+    /// A network that opens connections so.
+    pub fn dialing(dialing: Dialing) -> TcpNetwork {
+        TcpNetwork { dialing, ..TcpNetwork::default() }
     }
 
     /// Listens and spreads the links evenly, in turn, over `shares` listeners: one for each worker.
@@ -83,20 +106,54 @@ impl TcpNetwork {
         address: &str,
         shares: usize,
     ) -> Result<Vec<Box<dyn Listener>>, NetworkError> {
-        let shares = acceptor::listen(address, shares)?;
-        Ok(shares.into_iter().map(|share| self.listener(share)).collect())
+        self.listen_safely(address, shares, &Safety::Plain)
     }
 
-    fn listener(&self, share: Share) -> Box<dyn Listener> {
-        Box::new(TcpListener { share, limits: self.limits.clone(), greetings: FuturesUnordered::new() })
+    /// As [`Self::listen_shared`], with TLS as `safety` says.
+    ///
+    /// # Errors
+    /// As [`Self::listen_shared`].
+    ///
+    /// # Panics
+    /// As [`Self::listen_shared`].
+    pub fn listen_safely(
+        &self,
+        address: &str,
+        shares: usize,
+        safety: &Safety,
+    ) -> Result<Vec<Box<dyn Listener>>, NetworkError> {
+        let shares = acceptor::listen(address, shares)?;
+        Ok(shares.into_iter().map(|share| self.listener(share, safety)).collect())
+    }
+
+    fn listener(&self, share: Share, safety: &Safety) -> Box<dyn Listener> {
+        let (limits, safety) = (self.limits.clone(), safety.clone());
+        Box::new(TcpListener { share, limits, safety, greetings: FuturesUnordered::new() })
     }
 }
 
 impl Network for TcpNetwork {
     fn connect(&self, address: &str) -> BoxFuture<'static, Result<Link, NetworkError>> {
         let address = address.to_owned();
-        let limits = self.limits.clone();
-        Box::pin(async move { Ok(link(connect(&address).await?, address, limits)) })
+        let (limits, dialing) = (self.limits.clone(), self.dialing.clone());
+        Box::pin(async move {
+            let (host_port, is_tls) = match address.strip_prefix(model::node::TLS_SCHEME) {
+                Some(rest) => (rest, true),
+                None => (address.as_str(), false),
+            };
+            let tls = match dialing {
+                Dialing::AsAddressed(tls) if is_tls => Some(tls),
+                Dialing::Tls(tls) => Some(tls),
+                _ if is_tls => {
+                    let reason =
+                        "it is called with TLS, and no certificate of its authority is given".to_owned();
+                    return Err(NetworkError::Tls { address: host_port.to_owned(), reason });
+                }
+                _ => None,
+            };
+            let stream = connect(host_port, tls.as_deref()).await?;
+            Ok(link(stream, host_port.to_owned(), limits))
+        })
     }
 
     fn listen(&self, address: &str) -> BoxFuture<'static, Result<Box<dyn Listener>, NetworkError>> {
@@ -108,23 +165,33 @@ impl Network for TcpNetwork {
                 tokio::task::spawn_blocking(move || acceptor::listen(&address, 1)).await
             };
             match listening {
-                Ok(shares) => Ok(network.listener(shares?.remove(0))),
+                Ok(shares) => Ok(network.listener(shares?.remove(0), &Safety::Plain)),
                 Err(error) => Err(NetworkError::Unreachable { address, reason: error.to_string() }),
             }
         })
     }
 }
 
-async fn connect(address: &str) -> Result<TcpStream, NetworkError> {
+async fn connect(address: &str, tls: Option<&dyn Handshakes>) -> Result<Stream, NetworkError> {
     let give_up = Instant::now() + CONNECT_TIME_MAX;
     let unreachable_for = |reason: String| NetworkError::Unreachable { address: address.to_owned(), reason };
     let connected = tokio::time::timeout_at(give_up, TcpStream::connect(address)).await;
     let connected =
         connected.map_err(|_| unreachable_for(format!("connecting timed out after {CONNECT_TIME_MAX:?}")))?;
-    let mut stream = connected.map_err(|error| unreachable(address, &error))?;
-    configure(&stream).map_err(|error| unreachable(address, &error))?;
-    match tokio::time::timeout_at(give_up, preamble::greet(&mut stream)).await {
-        Ok(Ok(())) => Ok(stream),
+    let tcp = connected.map_err(|error| unreachable(address, &error))?;
+    configure(&tcp).map_err(|error| unreachable(address, &error))?;
+    let greeting = async {
+        let mut stream = match tls {
+            Some(tls) => tls.connect(tcp, address).await?,
+            None => Stream::Plain(tcp),
+        };
+        preamble::greet(&mut stream).await.map(|()| stream)
+    };
+    match tokio::time::timeout_at(give_up, greeting).await {
+        Ok(Ok(stream)) => Ok(stream),
+        Ok(Err(NetworkError::Tls { reason, .. })) => {
+            Err(NetworkError::Tls { address: address.to_owned(), reason })
+        }
         Ok(Err(NetworkError::Closed)) => {
             Err(unreachable_for("the peer closed the connection before its greeting".to_owned()))
         }
@@ -145,18 +212,20 @@ fn configure(stream: &TcpStream) -> std::io::Result<()> {
 }
 
 /// Makes a link of a stream whose preambles are exchanged; its writer runs on the calling thread's executor.
-fn link(stream: TcpStream, peer: String, limits: sender::Limits) -> Link {
+fn link(stream: Stream, peer: String, limits: sender::Limits) -> Link {
+    let proof = stream.proof();
     let (read_half, write_half) = stream.into_split();
     let (sender, closed) = sender::start(write_half, limits);
-    Link { sender, receiver: Box::new(receiver::TcpReceiver::new(read_half, closed)), peer }
+    Link { sender, receiver: Box::new(receiver::TcpReceiver::new(read_half, closed)), peer, proof }
 }
 
-type Greeting = BoxFuture<'static, (Result<TcpStream, NetworkError>, SocketAddr)>;
+type Greeting = BoxFuture<'static, (Result<Stream, NetworkError>, SocketAddr)>;
 
 /// One worker's share of the links to one address. A peer that greets slowly does not hold up the others.
 struct TcpListener {
     share: Share,
     limits: sender::Limits,
+    safety: Safety,
     greetings: FuturesUnordered<Greeting>,
 }
 
@@ -169,7 +238,7 @@ impl Listener for TcpListener {
                     Some(greeted) = self.greetings.next() => greeted,
                     accepted = self.share.accept(), if self.greetings.len() < GREETINGS_MAX => {
                         let (stream, peer) = accepted?;
-                        self.greetings.push(Box::pin(greeted(stream, peer)));
+                        self.greetings.push(Box::pin(greeted(stream, peer, self.safety.clone())));
                         continue;
                     }
                 };
@@ -187,10 +256,18 @@ impl Listener for TcpListener {
     }
 }
 
-async fn greeted(mut stream: TcpStream, peer: SocketAddr) -> (Result<TcpStream, NetworkError>, SocketAddr) {
-    if configure(&stream).is_err() {
+async fn greeted(
+    tcp: TcpStream,
+    peer: SocketAddr,
+    safety: Safety,
+) -> (Result<Stream, NetworkError>, SocketAddr) {
+    if configure(&tcp).is_err() {
         return (Err(NetworkError::Closed), peer);
     }
+    let mut stream = match stream::accept(tcp, &safety, false).await {
+        Ok(stream) => stream,
+        Err(error) => return (Err(error), peer),
+    };
     match preamble::answer(&mut stream).await {
         Ok(()) => (Ok(stream), peer),
         Err(error) => (Err(error), peer),

@@ -9,10 +9,10 @@
 use std::io;
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use crate::network::NetworkError;
+use crate::network::stream::{Stream, WANTS_TLS};
 
 /// Protocol family and preamble version.
 pub(super) const PREAMBLE: [u8; 9] = *b"TONTINE\x01\n";
@@ -29,19 +29,32 @@ const DRAIN_TIME_MAX: Duration = Duration::from_millis(200);
 const DRAIN_BYTES_MAX: usize = 64 * 1024;
 
 const ANSWER_LINE: &[u8] = b"-ERR this is tontine's native port; Redis clients connect to its RESP port\r\n";
-const ANSWER_HTTP: &[u8] = b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nContent-Length: 57\r\n\
-    Connection: close\r\n\r\nthis is tontine's native port, which does not speak HTTP\n";
+const ANSWER_HTTP: &[u8] = b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nContent-Length: 69\r\n\
+    Connection: close\r\n\r\nthis is tontine's native port; HTTP clients connect to its HTTP port\n";
 
 /// Greets as the side that connected.
 ///
 /// # Errors
 /// [`NetworkError::Foreign`], or [`NetworkError::Closed`] when the peer closed or broke the connection. The caller
 /// limits the time.
-pub(super) async fn greet(stream: &mut TcpStream) -> Result<(), NetworkError> {
-    stream.write_all(&PREAMBLE).await.map_err(|_| NetworkError::Closed)?;
-    read(stream).await.map_err(|failure| match failure {
+pub(super) async fn greet(stream: &mut Stream) -> Result<(), NetworkError> {
+    let greeted = async {
+        stream.write_all(&PREAMBLE).await.map_err(Failure::Broken)?;
+        stream.flush().await.map_err(Failure::Broken)?;
+        read(stream).await
+    };
+    greeted.await.map_err(|failure| match failure {
+        Failure::Foreign(first) if first.len() > 1 && WANTS_TLS.starts_with(&first) => NetworkError::Tls {
+            address: String::new(),
+            reason: "it takes no connection without TLS; name the certificate of its node authority"
+                .to_owned(),
+        },
         Failure::Foreign(first) => NetworkError::Foreign { looks_like: looks_like(&first) },
-        Failure::Broken => NetworkError::Closed,
+        // The peer says only now what it thinks of our certificate.
+        Failure::Broken(error) if error.kind() == io::ErrorKind::InvalidData => {
+            NetworkError::Tls { address: String::new(), reason: error.to_string() }
+        }
+        Failure::Broken(_) => NetworkError::Closed,
     })
 }
 
@@ -50,12 +63,15 @@ pub(super) async fn greet(stream: &mut TcpStream) -> Result<(), NetworkError> {
 /// # Errors
 /// [`NetworkError::Foreign`], or [`NetworkError::Closed`] when the peer closed, broke the connection or did not
 /// send its preamble in time.
-pub(super) async fn answer(stream: &mut TcpStream) -> Result<(), NetworkError> {
+pub(super) async fn answer(stream: &mut Stream) -> Result<(), NetworkError> {
     let read =
         tokio::time::timeout(PREAMBLE_TIME_MAX, read(stream)).await.map_err(|_| NetworkError::Closed)?;
     match read {
-        Ok(()) => stream.write_all(&PREAMBLE).await.map_err(|_| NetworkError::Closed),
-        Err(Failure::Broken) => Err(NetworkError::Closed),
+        Ok(()) => {
+            stream.write_all(&PREAMBLE).await.map_err(|_| NetworkError::Closed)?;
+            stream.flush().await.map_err(|_| NetworkError::Closed)
+        }
+        Err(Failure::Broken(_)) => Err(NetworkError::Closed),
         Err(Failure::Foreign(first)) => {
             refuse(stream, &first).await;
             Err(NetworkError::Foreign { looks_like: looks_like(&first) })
@@ -63,22 +79,26 @@ pub(super) async fn answer(stream: &mut TcpStream) -> Result<(), NetworkError> {
     }
 }
 
+/// A fatal alert, *handshake failure*, to a peer that speaks TLS where none is spoken: text would be reported as a
+/// malformed record.
+const ALERT_TLS: &[u8] = &[0x15, 3, 1, 0, 2, 2, 40];
+
 enum Failure {
     /// The first bytes, of which the last ones read differ from the preamble.
     Foreign(Vec<u8>),
     /// The connection ended or failed.
-    Broken,
+    Broken(io::Error),
 }
 
 /// Reads the preamble and not one byte more; gives up at the first byte that differs.
-async fn read(stream: &mut TcpStream) -> Result<(), Failure> {
+async fn read(stream: &mut Stream) -> Result<(), Failure> {
     let mut bytes = [0_u8; PREAMBLE.len()];
     let mut filled = 0;
     while filled < bytes.len() {
         match stream.read(&mut bytes[filled..]).await {
-            Ok(0) => return Err(Failure::Broken),
+            Ok(0) => return Err(Failure::Broken(io::ErrorKind::UnexpectedEof.into())),
             Ok(count) => filled += count,
-            Err(_) => return Err(Failure::Broken),
+            Err(error) => return Err(Failure::Broken(error)),
         }
         if bytes[..filled] != PREAMBLE[..filled] {
             return Err(Failure::Foreign(bytes[..filled].to_vec()));
@@ -107,15 +127,20 @@ fn looks_like(first: &[u8]) -> &'static str {
 }
 
 /// Tells a foreign peer where it is. Best effort: it may be gone already.
-async fn refuse(stream: &mut TcpStream, first: &[u8]) {
+async fn refuse(stream: &mut Stream, first: &[u8]) {
     let answer = match looks_like(first) {
         "HTTP" => ANSWER_HTTP,
-        // Text would only be reported as a malformed record.
-        "TLS" => return,
+        "TLS" => ALERT_TLS,
         _ => ANSWER_LINE,
     };
-    let telling = async {
-        stream.write_all(answer).await?;
+    if stream.write_all(answer).await.is_ok() {
+        drain(stream).await;
+    }
+}
+
+/// Gives a peer that is parted with the time to read what was said last.
+pub(in crate::network) async fn drain<S: AsyncRead + AsyncWrite + Unpin>(stream: &mut S) {
+    let draining = async {
         stream.shutdown().await?;
         let mut scratch = [0_u8; 4096];
         let mut drained = 0;
@@ -127,7 +152,7 @@ async fn refuse(stream: &mut TcpStream, first: &[u8]) {
         }
         io::Result::Ok(())
     };
-    let _ = tokio::time::timeout(DRAIN_TIME_MAX, telling).await;
+    let _ = tokio::time::timeout(DRAIN_TIME_MAX, draining).await;
 }
 
 #[cfg(test)]

@@ -8,9 +8,9 @@ use std::task::{Context, Poll, ready};
 use bytes::{Buf, Bytes, BytesMut};
 use model::limits::FRAME_BYTES_MAX;
 use tokio::io::AsyncReadExt;
-use tokio::net::tcp::OwnedReadHalf;
 
 use super::sender::PREFIX;
+use crate::network::stream::ReadHalf;
 use crate::network::{LinkReceiver, NetworkError, Room};
 
 /// What one read asks for at first: enough for a burst of small requests, small enough for thousands of idle links.
@@ -23,7 +23,7 @@ const HEAD_BYTES: usize = 64;
 const READ_BYTES_MAX: usize = 256 * 1024;
 
 pub(super) struct TcpReceiver {
-    socket: OwnedReadHalf,
+    socket: ReadHalf,
     /// Bytes read and not yet handed out; begins at a frame.
     buffer: BytesMut,
     /// What the next read asks for.
@@ -43,7 +43,7 @@ pub(super) struct TcpReceiver {
 }
 
 impl TcpReceiver {
-    pub(super) fn new(socket: OwnedReadHalf, closed: Arc<AtomicBool>) -> TcpReceiver {
+    pub(super) fn new(socket: ReadHalf, closed: Arc<AtomicBool>) -> TcpReceiver {
         TcpReceiver {
             socket,
             buffer: BytesMut::new(),

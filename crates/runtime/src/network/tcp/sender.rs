@@ -6,7 +6,6 @@
 
 use std::future::poll_fn;
 use std::io;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
@@ -14,11 +13,9 @@ use std::task::{Context, Poll, Waker};
 use bytes::{BufMut, BytesMut};
 use model::limits::FRAME_BYTES_MAX;
 use parking_lot::Mutex;
-use socket2::SockRef;
-use tokio::io::AsyncWrite;
-use tokio::net::tcp::OwnedWriteHalf;
 
 use super::{LINK_QUEUED_BYTES_FREE, LINK_QUEUED_BYTES_MAX, QUEUED_BYTES_MAX};
+use crate::network::stream::WriteHalf;
 use crate::network::{LinkSender, NetworkError};
 
 /// Length of a frame's length prefix.
@@ -112,7 +109,7 @@ impl Outbox {
 }
 
 /// Starts the writer on the calling thread's executor; also returns the flag that says that the link was closed.
-pub(super) fn start(socket: OwnedWriteHalf, limits: Limits) -> (Arc<dyn LinkSender>, Arc<AtomicBool>) {
+pub(super) fn start(socket: WriteHalf, limits: Limits) -> (Arc<dyn LinkSender>, Arc<AtomicBool>) {
     let closed = Arc::new(AtomicBool::new(false));
     let outbox = Arc::new(Outbox { state: Mutex::default(), closed: Arc::clone(&closed), limits });
     let writer =
@@ -186,7 +183,7 @@ impl Drop for TcpSender {
 
 /// Empties the outbox into the socket until nobody sends any more, the link is closed or the socket fails.
 struct Writer {
-    socket: OwnedWriteHalf,
+    socket: WriteHalf,
     outbox: Arc<Outbox>,
     /// What is being written; `written` of its bytes are out.
     batch: BytesMut,
@@ -198,13 +195,14 @@ struct Writer {
 impl Writer {
     async fn run(mut self) {
         if poll_fn(|context| self.poll_write(context)).await.is_ok() {
-            // Nobody sends any more and all is flushed: dropping the half tells the peer, and our receiver may
-            // still take what the peer has to say.
+            // Nobody sends any more and all is flushed: the peer is told, and our receiver may still take what it has to
+            // say. It may be gone already.
+            let _ = poll_fn(|context| self.socket.poll_finish(context)).await;
             self.flushed = true;
         } else {
             self.outbox.close();
-            // Also ends our receiver. Fails only when the peer was faster.
-            let _ = SockRef::from(self.socket.as_ref()).shutdown(std::net::Shutdown::Both);
+            // Also ends our receiver.
+            self.socket.break_off();
         }
     }
 
@@ -213,10 +211,19 @@ impl Writer {
             if self.outbox.is_closed() {
                 return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
             }
-            if self.written == self.batch.len() && !std::task::ready!(self.poll_take(context)) {
-                return Poll::Ready(Ok(()));
+            if self.written == self.batch.len() {
+                match self.socket.poll_flush(context) {
+                    Poll::Ready(flushed) => flushed?,
+                    Poll::Pending => {
+                        self.note_progress(context);
+                        return Poll::Pending;
+                    }
+                }
+                if !std::task::ready!(self.poll_take(context)) {
+                    return Poll::Ready(Ok(()));
+                }
             }
-            match Pin::new(&mut self.socket).poll_write(context, &self.batch[self.written..]) {
+            match self.socket.poll_write(context, &self.batch[self.written..]) {
                 Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
                 Poll::Ready(Ok(count)) => self.written += count,
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),

@@ -13,6 +13,7 @@ mod walk;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use model::access::Right;
 use model::limits::MULTI_KEYS_MAX;
 use model::{Key, Token};
 use protocol::pipeline::{Access, Touches};
@@ -214,6 +215,18 @@ impl Kind {
     /// Whether it may be sent before AUTH.
     pub(super) fn allowed_unauthenticated(self) -> bool {
         self.flags().contains("no_auth")
+    }
+
+    /// The rights that it needs, about each of its keys, or about all keys of the store where it names none.
+    pub(super) fn rights(self, command: &Command) -> &'static [Right] {
+        let reads_too = || command.args().skip(3).any(|word| word.eq_ignore_ascii_case(b"GET"));
+        match self {
+            Kind::Scan | Kind::Keys | Kind::Dbsize | Kind::Randomkey => &[Right::Scan],
+            Kind::Getset | Kind::Getex | Kind::Getdel => &[Right::Read, Right::Write],
+            Kind::Set if reads_too() => &[Right::Read, Right::Write],
+            _ if self.flags().split(' ').any(|flag| flag == "write") => &[Right::Write],
+            _ => &[Right::Read],
+        }
     }
 
     /// What it has to do with: commands that have the same keys to do with wait for each other. One without keys may be

@@ -7,9 +7,11 @@ use wire::resp::{Command, Protocol};
 
 use super::super::Door;
 use super::super::reply::Reply;
+use super::super::rights::refused_watching;
 use super::super::session::{Session, Speaking};
 use super::super::transaction::Transaction;
 use super::{Kind, configuration, unknown};
+use crate::doors::secret::same;
 use crate::stores::Census;
 
 /// The version of Redis whose commands these are: clients choose features by it.
@@ -36,6 +38,7 @@ pub(in super::super) async fn run(
             let authenticated = door.shared.options.password.is_none();
             session.protocol = Protocol::Resp2;
             session.authenticated = authenticated;
+            session.caller.reset();
             session.name.clear();
             session.speaking = Speaking::On;
             session.transaction = Transaction::None;
@@ -85,6 +88,16 @@ fn auth(door: &Door, session: &mut Session, arguments: &[Bytes]) -> Result<Reply
         [user, password] => (Some(user), password),
         _ => return Err(Reply::syntax()),
     };
+    let view = door.front.replica().view();
+    if view.get().cluster().is_closed() {
+        let user = user.map(|user| String::from_utf8_lossy(user).into_owned()).unwrap_or_default();
+        let known = session.caller.authenticate(view, &user, password).map_err(|_| wrong_password())?;
+        session.authenticated = true;
+        if let Some(store) = &known.user.redis_store {
+            choose_store(session, store.as_str());
+        }
+        return Ok(Reply::OK);
+    }
     let Some(expected) = &door.shared.options.password else {
         return match user {
             // Redis lets the default user in with any password when none is needed.
@@ -106,12 +119,6 @@ fn auth(door: &Door, session: &mut Session, arguments: &[Bytes]) -> Result<Reply
 
 fn wrong_password() -> Reply {
     Reply::Error("WRONGPASS invalid username-password pair or user is disabled.".to_owned())
-}
-
-/// Compares without telling by its duration where the difference is.
-fn same(given: &[u8], expected: &[u8]) -> bool {
-    let difference = given.iter().zip(expected).fold(0, |all, (a, b)| all | (a ^ b));
-    given.len() == expected.len() && difference == 0
 }
 
 fn hello(door: &Door, session: &mut Session, arguments: &[Bytes]) -> Result<Reply, Reply> {
@@ -141,7 +148,7 @@ fn hello(door: &Door, session: &mut Session, arguments: &[Bytes]) -> Result<Repl
             }
         }
     }
-    if !session.authenticated {
+    if !session.is_known(door.front.replica().view()) {
         return Err(Reply::Error(
             "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH \
              <user> <pass> option can be used to authenticate the client and select the RESP protocol version at the \
@@ -200,7 +207,10 @@ fn client(door: &Door, session: &mut Session, arguments: &[Bytes]) -> Result<Rep
             session.client.used(Some(Kind::Client), now);
             Ok(Reply::Text(session.client.line(now)))
         }
-        (b"LIST", filter) => client_list(door, session, filter),
+        (b"LIST", filter) => {
+            refused_watching(session, door.front.replica().view())?;
+            client_list(door, session, filter)
+        }
         (b"REPLY", [mode]) => reply_mode(session, mode),
         (b"NO-EVICT" | b"NO-TOUCH", [mode]) => match mode.to_ascii_uppercase().as_slice() {
             b"ON" | b"OFF" => Ok(Reply::OK),

@@ -1,4 +1,4 @@
-//! How the door closes when its node stops.
+//! How the doors of thin clients close when their node stops. What a request is to HTTP, a command is to Redis.
 //!
 //! ```text
 //!   SIGTERM ──▶ after answers ──────▶ between commands ──────▶ (native requests are refused, too) ──▶ end

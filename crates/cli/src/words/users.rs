@@ -1,0 +1,27 @@
+//! Why users are not changed.
+
+use model::access::UserError;
+
+/// Why users were not changed, and what to do.
+pub(super) fn refused(error: &UserError) -> String {
+    let advice = match error {
+        UserError::Exists { user } => format!(
+            "give it other rights with `tontine user grant {user}`, or another secret with `tontine user rotate {user}`"
+        ),
+        UserError::Unknown { .. } => "`tontine user list` shows the users that there are".to_owned(),
+        UserError::TooMany => {
+            "let programs share a user, or remove one with `tontine user remove NAME`".to_owned()
+        }
+        UserError::TooManyGrants { user } => format!(
+            "take some with `tontine user grant {user} --take RIGHT`; a prefix such as `read:STORE/PREFIX` covers many keys"
+        ),
+        UserError::SecretTaken => "repeat the command, which makes another one".to_owned(),
+        UserError::FirstNotAdmin { user } => {
+            format!("run `tontine user create {user} admin` first, and create the others with its secret")
+        }
+        UserError::LastAdmin { .. } => {
+            "give another user the right first, with `tontine user grant NAME admin`".to_owned()
+        }
+    };
+    format!("{error}; {advice}")
+}

@@ -1,0 +1,243 @@
+//! Keys by HTTP, on real processes.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use serde_json::Value as Json;
+
+use crate::cluster::Cluster;
+use crate::observe::await_views;
+use crate::resp::{Redis, Reply};
+
+/// An answer.
+#[derive(Debug)]
+struct Web {
+    status: u16,
+    head: String,
+    body: Vec<u8>,
+}
+
+impl Web {
+    /// Sends one request on a connection of its own.
+    fn ask(address: &str, request: &str, lines: &str, body: &[u8]) -> Web {
+        let host = if lines.contains("host: ") { String::new() } else { format!("host: {address}\r\n") };
+        let head = format!(
+            "{request} HTTP/1.1\r\n{host}{lines}content-length: {}\r\nconnection: close\r\n\r\n",
+            body.len()
+        );
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        stream.write_all(&[head.as_bytes(), body].concat()).unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).unwrap();
+        let end = answer.windows(4).position(|four| four == b"\r\n\r\n").expect("an answer has a head");
+        let head = String::from_utf8(answer[..end].to_vec()).unwrap();
+        let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+        Web { status, head, body: answer[end + 4..].to_vec() }
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+
+    fn json(&self) -> Json {
+        serde_json::from_slice(&self.body).unwrap()
+    }
+
+    fn line(&self, name: &str) -> Option<&str> {
+        self.head.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
+    }
+
+    #[track_caller]
+    fn is(&self, status: u16, text: &str) {
+        assert_eq!((self.status, self.text().as_str()), (status, text), "{}", self.head);
+    }
+
+    #[track_caller]
+    fn refuses(&self, status: u16, kind: &str) {
+        assert_eq!(self.status, status, "{}\n{}", self.head, self.text());
+        assert_eq!(self.json()["error"]["kind"], kind);
+    }
+}
+
+/// The path of a key.
+fn path(store: &str, key: &str) -> String {
+    format!("/v1/stores/{store}/keys/{key}")
+}
+
+#[test]
+fn a_key_goes_in_at_one_node_and_comes_out_at_every_door_of_the_others() {
+    let cluster = Cluster::start();
+    let [one, two, three] = [1, 2, 3].map(|node| cluster.http(node));
+    let greeting = path("default", "greeting");
+    let put = Web::ask(&one, &format!("PUT {greeting}"), "", b"hello");
+    put.is(204, "");
+    let got = Web::ask(&two, &format!("GET {greeting}"), "", b"");
+    got.is(200, "hello");
+    assert_eq!(got.line("etag"), put.line("etag"));
+    assert_eq!(got.line("tontine-sloppy"), None);
+    let mut redis = Redis::connect(&cluster.resp(3));
+    assert_eq!(redis.call(&[b"GET", b"greeting"]), Reply::Bulk(Some(b"hello".to_vec())));
+    assert_eq!(cluster.run(&["get", "greeting"]).exits(0).text(), "hello\n");
+    Web::ask(&three, &format!("DELETE {greeting}?w=3"), "", b"").is(204, "");
+    Web::ask(&two, &format!("GET {greeting}"), "", b"").refuses(404, "not-found");
+
+    let value: Vec<u8> = (0..3_000_000_u32).map(|at| (at % 251) as u8).collect();
+    let large = path("default", "%00%ff%2F");
+    Web::ask(&two, &format!("PUT {large}"), "", &value).is(204, "");
+    assert!(Web::ask(&three, &format!("GET {large}"), "", b"").body == value);
+
+    let curl = std::process::Command::new("curl")
+        .args(["-sS", "--fail", "-X", "PUT", "-d", "by curl", &format!("http://{one}{greeting}")])
+        .status();
+    // Where there is none, the other requests are all that is asked.
+    if let Ok(status) = curl {
+        assert!(status.success(), "{status}");
+        Web::ask(&three, &format!("GET {greeting}"), "", b"").is(200, "by curl");
+    }
+}
+
+#[test]
+fn concurrent_puts_at_two_nodes_are_siblings_and_a_put_with_their_etag_merges_them() {
+    let cluster = Cluster::start();
+    let cart = path("siblings", "cart");
+    let first = Web::ask(&cluster.http(1), &format!("PUT {cart}?w=3"), "", b"milk");
+    let seen = format!("if-match: {}\r\n", first.line("etag").unwrap());
+    for (node, value) in [(1, "eggs"), (2, "bread")] {
+        Web::ask(&cluster.http(node), &format!("PUT {cart}?w=3"), &seen, value.as_bytes()).is(204, "");
+    }
+    let both = Web::ask(&cluster.http(3), &format!("GET {cart}?r=3"), "", b"");
+    assert_eq!(both.status, 300, "{}", both.head);
+    let document = both.json();
+    let mut values: Vec<&str> =
+        document["values"].as_array().unwrap().iter().filter_map(Json::as_str).collect();
+    values.sort_unstable();
+    assert_eq!(values, ["YnJlYWQ=", "ZWdncw=="]);
+    let seen = format!("if-match: {}\r\n", both.line("etag").unwrap());
+    Web::ask(&cluster.http(3), &format!("PUT {cart}?w=3"), &seen, b"eggs, bread").is(204, "");
+    Web::ask(&cluster.http(1), &format!("GET {cart}"), "", b"").is(200, "eggs, bread");
+}
+
+#[test]
+fn not_found_is_never_said_where_too_few_replicas_answer() {
+    let cluster = Cluster::start();
+    let left = cluster.http(1);
+    let (here, absent) = (path("default", "here"), path("default", "absent"));
+    Web::ask(&left, &format!("PUT {here}?w=3"), "", b"v").is(204, "");
+    Web::ask(&left, &format!("GET {absent}?r=3"), "", b"").refuses(404, "not-found");
+    for node in [2, 3] {
+        cluster.end_node(node, Signal::KILL);
+    }
+    for node in [2, 3] {
+        await_views(&cluster, node, &["down"], 1);
+    }
+    let began = Instant::now();
+    for request in [format!("GET {absent}?timeout=2s"), format!("HEAD {absent}?timeout=2s")] {
+        let answer = Web::ask(&left, &request, "", b"");
+        assert_eq!(answer.status, 503, "{}", answer.head);
+    }
+    Web::ask(&left, &format!("GET {here}?timeout=2s"), "", b"").refuses(503, "insufficient-replicas");
+    for lines in ["", "if-none-match: *\r\n", "if-match: *\r\n"] {
+        let answer = Web::ask(&left, &format!("PUT {absent}?timeout=2s"), lines, b"v");
+        assert_eq!(answer.status, 503, "{}\n{}", answer.head, answer.text());
+    }
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+    Web::ask(&left, &format!("GET {absent}?r=1"), "", b"").refuses(404, "not-found");
+    Web::ask(&left, &format!("GET {here}?r=1"), "", b"").is(200, "v");
+    Web::ask(&left, "GET /health", "", b"").is(200, "alive\n");
+}
+
+#[test]
+fn a_write_that_may_have_happened_is_504_and_never_called_failed() {
+    let cluster = Cluster::start();
+    let key = path("default", "doubtful");
+    // They stand still, so nobody knows yet that they do not answer.
+    for node in [2, 3] {
+        cluster.signal_node(node, Signal::STOP);
+    }
+    let put = Web::ask(&cluster.http(1), &format!("PUT {key}?timeout=300ms"), "", b"v");
+    for node in [2, 3] {
+        cluster.signal_node(node, Signal::CONT);
+    }
+    assert_eq!(put.status, 504, "{}\n{}", put.head, put.text());
+    assert_eq!(put.json()["error"]["outcome"], "unknown");
+}
+
+#[test]
+fn a_web_page_and_a_client_without_the_password_get_nothing_from_a_real_node() {
+    let cluster =
+        Cluster::with_environment(1, &["--http-name=kv.example"], &[("TONTINE_PASSWORD", "open-sesame-7")]);
+    let (address, key) = (cluster.http(1), path("default", "secret"));
+    let bearer = "authorization: Bearer open-sesame-7\r\n";
+    Web::ask(&address, &format!("PUT {key}"), bearer, b"v").is(204, "");
+    for lines in [
+        "host: evil.example\r\n",
+        "origin: http://evil.example\r\n",
+        "origin: null\r\n",
+        "sec-fetch-site: same-site\r\n",
+    ] {
+        for request in [format!("GET {key}"), format!("PUT {key}"), "GET /metrics".to_owned()] {
+            let answer = Web::ask(&address, &request, &format!("{lines}{bearer}"), b"");
+            answer.refuses(403, "foreign-origin");
+            assert!(!answer.head.contains("access-control-"), "{}", answer.head);
+        }
+    }
+    for request in [format!("GET {key}"), format!("DELETE {key}"), "GET /metrics".to_owned()] {
+        Web::ask(&address, &request, "authorization: Bearer open-sesame-8\r\n", b"")
+            .refuses(401, "unauthenticated");
+        Web::ask(&address, &request, "", b"").refuses(401, "unauthenticated");
+    }
+    Web::ask(&address, "GET /ready", "", b"").is(200, "ready\n");
+    Web::ask(&address, &format!("GET {key}"), &format!("host: kv.example\r\n{bearer}"), b"").is(200, "v");
+    let numbers = Web::ask(&address, "GET /metrics", bearer, b"").text();
+    assert!(
+        numbers.contains("tontine_http_requests_total{store=\"default\",outcome=\"refused\"}"),
+        "{numbers}"
+    );
+    assert!(numbers.contains("tontine_node_errors_total{code=\"foreign-origin\"} 12\n"), "{numbers}");
+}
+
+#[test]
+fn clients_of_nodes_that_stop_one_after_the_other_hear_of_no_failure() {
+    let mut cluster = Cluster::start();
+    let key = path("default", "steady");
+    Web::ask(&cluster.http(1), &format!("PUT {key}?w=3"), "", b"v").is(204, "");
+    for node in [1_u16, 2, 3] {
+        let other = cluster.http(node % 3 + 1);
+        let mut kept = TcpStream::connect(cluster.http(node)).unwrap();
+        kept.write_all(format!("GET {key} HTTP/1.1\r\nhost: localhost\r\n\r\n").as_bytes()).unwrap();
+        let mut first = [0; 12];
+        kept.read_exact(&mut first).unwrap();
+        assert_eq!(&first, b"HTTP/1.1 200");
+        cluster.end_node(usize::from(node), Signal::TERM);
+        // It was between two requests: its end is an end, and nothing is cut off.
+        let mut rest = Vec::new();
+        kept.read_to_end(&mut rest).unwrap();
+        assert!(rest.ends_with(b"\r\n\r\nv"), "{}", rest.escape_ascii());
+        Web::ask(&other, &format!("GET {key}"), "", b"").is(200, "v");
+        cluster.start_node_again(usize::from(node));
+    }
+}
+
+#[test]
+fn a_read_only_store_is_read_and_takes_no_writes() {
+    let cluster = Cluster::start();
+    let (table, artifact) = (cluster.write("counts.tsv", "the\t23\nof\t13\n"), cluster.file("words-1"));
+    cluster.run(&["store", "create", "words", "--read-only"]).exits(0);
+    let early = Web::ask(&cluster.http(1), &format!("GET {}", path("words", "the")), "", b"");
+    assert_ne!(early.status, 200, "nothing is served yet");
+    cluster
+        .run(&["artifact", "build", &table, "--key=1", "--value=2", "-s", "words", "--to", &artifact])
+        .exits(0);
+    cluster.run(&["artifact", "push", &artifact]).exits(0);
+    for node in [1, 2, 3] {
+        let address = cluster.http(node);
+        Web::ask(&address, &format!("GET {}", path("words", "the")), "", b"").is(200, "23");
+        Web::ask(&address, &format!("GET {}", path("words", "none")), "", b"").refuses(404, "not-found");
+        let put = Web::ask(&address, &format!("PUT {}", path("words", "the")), "", b"24");
+        put.refuses(405, "read-only");
+        assert_eq!(put.line("allow"), Some("GET, HEAD"));
+    }
+}

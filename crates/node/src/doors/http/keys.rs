@@ -1,0 +1,242 @@
+//! GET, PUT and DELETE of one key.
+
+use bytes::Bytes;
+use model::limits::VALUE_BYTES_MAX;
+use model::{Context, Key, KeyError, Resolver, Value};
+use runtime::http::base64::prelude::{BASE64_STANDARD, Engine as _};
+use runtime::http::{Arriving, StatusCode, header, path};
+use serde::Deserialize;
+use serde_json::json;
+use wire::error::ErrorCode;
+use wire::messages::{Failure, Got, Written};
+
+use super::Call;
+use super::answer::Answer;
+use super::parameters::Parameters;
+use super::preconditions::{self, Preconditions, context, letters, tag};
+use super::refused::{body as unread, full, malformed};
+use crate::doors::numbers::Operation;
+use crate::front::{AtHand, Entry};
+use crate::stores::WriteOrder;
+
+/// The content type of a write whose context stands in its body.
+const VERSIONS: &str = "application/vnd.tontine.versions+json";
+/// Bytes of such a body beside its value: the names, and a context of some thousand actors.
+const VERSIONS_BYTES_MORE: usize = 256 * 1024;
+
+/// Which key of which store.
+struct Target {
+    store: String,
+    key: Bytes,
+    facts: StoreFacts,
+}
+
+/// What the door must know of a store.
+#[derive(Clone, Copy)]
+struct StoreFacts {
+    replicas: u8,
+    shows_siblings: bool,
+    value_bytes_max: usize,
+}
+
+/// The JSON form of a write.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Versioned {
+    context: Option<String>,
+    value: Option<String>,
+}
+
+/// What a body and its head say of a write.
+struct Asked {
+    value: Option<Bytes>,
+    preconditions: Preconditions,
+    /// Bytes that count while it is carried out.
+    bytes: usize,
+}
+
+impl Target {
+    fn of(call: &Call<'_>) -> Result<Target, Answer> {
+        let [store, key] = call.found.names[..] else {
+            unreachable!("a path of keys names a store and a key");
+        };
+        let bytes = |text| path::decode(text).map_err(|error| malformed(error.to_string()));
+        let (store, key) = (String::from_utf8_lossy(&bytes(store)?).into_owned(), bytes(key)?);
+        call.judge(&store, Some(&key))?;
+        let facts = match call.door.front.at_hand(&store) {
+            Some((_, AtHand::Versions(local))) => {
+                let definition = local.definition();
+                StoreFacts {
+                    replicas: definition.consistency.replicas,
+                    shows_siblings: definition.resolver == Resolver::Siblings,
+                    value_bytes_max: definition.value_bytes_max,
+                }
+            }
+            Some((_, AtHand::Artifacts(read_only))) => StoreFacts {
+                replicas: read_only.listed().replicas,
+                shows_siblings: false,
+                value_bytes_max: VALUE_BYTES_MAX,
+            },
+            None => {
+                let failure = Failure::new(ErrorCode::UnknownStore, format!("there is no store {store:?}"));
+                return Err(Answer::failure(&failure));
+            }
+        };
+        let target = Target { store, key, facts };
+        match Key::check(&target.key) {
+            Ok(()) => Ok(target),
+            Err(error) => {
+                let code = match error {
+                    KeyError::Empty => ErrorCode::KeyEmpty,
+                    KeyError::TooLong { .. } => ErrorCode::KeyTooLong,
+                };
+                Err(Answer::failure(&Failure::new(code, error.to_string())).about(&target.store))
+            }
+        }
+    }
+}
+
+/// Reads a key.
+pub(super) async fn get(call: &Call<'_>) -> Result<Answer, Answer> {
+    let target = Target::of(call)?;
+    let answer = read(call, &target).await.unwrap_or_else(|refused| refused);
+    Ok(answer.about(&target.store))
+}
+
+async fn read(call: &Call<'_>, target: &Target) -> Result<Answer, Answer> {
+    let parameters = Parameters::of(call, target.facts.replicas)?;
+    let asked = call.head_bytes + target.key.len();
+    let permit = call.admitted.admit(asked).map_err(|refused| full(&refused))?;
+    let (front, began) = (&call.door.front, call.door.front.clock().now());
+    let got = front.get(&target.store, target.key.clone(), &parameters.options()).await;
+    call.door.numbers.took(Operation::Get, began);
+    let answer = shown(call, target, &got.map_err(|failure| Answer::failure(&failure))?)?;
+    // From here on the answer is what the node holds of it.
+    drop(permit);
+    call.counted(answer)
+}
+
+/// What a get answers.
+fn shown(call: &Call<'_>, target: &Target, got: &Got) -> Result<Answer, Answer> {
+    let (now, set) = (call.door.front.now(), &got.set);
+    let values: Vec<&Bytes> = match target.facts.shows_siblings {
+        true => set.live(now).filter_map(|version| version.live(now)).collect(),
+        false => set.winner().and_then(|winner| winner.live(now)).into_iter().collect(),
+    };
+    if values.is_empty() && got.sloppy {
+        let detail = "too few replicas can answer, and what was found is no value any more";
+        return Err(Answer::failure(&Failure::new(ErrorCode::InsufficientReplicas, detail)));
+    }
+    let context = set.context();
+    let answer = match (&values[..], tag(&context)) {
+        ([], Ok(tag)) => Answer::absent(None).tagged(tag),
+        ([], Err(())) => Answer::absent(Some(letters(&context))),
+        ([value], Ok(tag)) => Answer::value((*value).clone()).tagged(tag),
+        (_, tag) => {
+            let values: Vec<String> = values.iter().map(|value| BASE64_STANDARD.encode(value)).collect();
+            let document = json!({ "context": letters(&context), "values": values });
+            Answer::document(StatusCode::MULTIPLE_CHOICES, &document).tagged(tag.unwrap_or_default())
+        }
+    };
+    Ok(answer.sloppy(got.sloppy))
+}
+
+/// Writes a key.
+pub(super) async fn put(call: &Call<'_>, body: Arriving) -> Result<Answer, Answer> {
+    let target = Target::of(call)?;
+    let answer = match asked(call, &target, body, true).await {
+        Ok(asked) => write(call, &target, asked, Operation::Put).await,
+        Err(refused) => Err(refused),
+    };
+    Ok(answer.unwrap_or_else(|refused| refused).about(&target.store))
+}
+
+/// Deletes a key.
+pub(super) async fn delete(call: &Call<'_>, body: Arriving) -> Result<Answer, Answer> {
+    let target = Target::of(call)?;
+    let answer = match asked(call, &target, body, false).await {
+        Ok(asked) => write(call, &target, asked, Operation::Delete).await,
+        Err(refused) => Err(refused),
+    };
+    Ok(answer.unwrap_or_else(|refused| refused).about(&target.store))
+}
+
+/// What a write asks for. Its head is judged before its body is read.
+async fn asked(call: &Call<'_>, target: &Target, body: Arriving, is_put: bool) -> Result<Asked, Answer> {
+    let headers = &call.head.headers;
+    Parameters::of(call, target.facts.replicas)?;
+    let preconditions = preconditions::of(headers).map_err(malformed)?;
+    if headers.contains_key(header::CONTENT_ENCODING) {
+        return Err(malformed("values are stored as they come; send this one without Content-Encoding"));
+    }
+    let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    let is_versioned = kind.split(';').next().is_some_and(|kind| kind.trim().eq_ignore_ascii_case(VERSIONS));
+    let value_bytes_max = target.facts.value_bytes_max;
+    let bytes_max = match (is_versioned, is_put) {
+        (true, true) => value_bytes_max.div_ceil(3) * 4 + VERSIONS_BYTES_MORE,
+        (true, false) => VERSIONS_BYTES_MORE,
+        (false, true) => value_bytes_max,
+        (false, false) => 0,
+    };
+    let body = body.read(bytes_max).await.map_err(|why| unread(why, bytes_max))?;
+    let bytes = call.head_bytes + target.key.len() + body.len();
+    if is_versioned {
+        let (context, value) = versioned(&body, is_put)?;
+        if preconditions != Preconditions::default() {
+            return Err(malformed(
+                "the context stands in the body, so give neither If-Match nor If-None-Match",
+            ));
+        }
+        let preconditions = Preconditions { context, ..preconditions };
+        return Ok(Asked { value, preconditions, bytes });
+    }
+    Ok(Asked { value: is_put.then_some(body), preconditions, bytes })
+}
+
+/// The context and the value of a body in the JSON form.
+fn versioned(body: &[u8], is_put: bool) -> Result<(Option<Context>, Option<Bytes>), Answer> {
+    let form: Versioned = serde_json::from_slice(body)
+        .map_err(|error| malformed(format!("the body is not a document with context and value: {error}")))?;
+    let seen = form.context.as_deref().map(context).transpose().map_err(malformed)?;
+    let value = form.value.map(|value| BASE64_STANDARD.decode(value).ok().map(Bytes::from));
+    match (value, is_put) {
+        (Some(Some(value)), true) => Ok((seen, Some(value))),
+        (Some(None), _) => Err(malformed("the value is not in base 64, filled with =")),
+        (None, true) => Err(malformed("the body has no value")),
+        (None, false) => Ok((seen, None)),
+        (Some(Some(_)), false) => Err(malformed("a deletion has no value")),
+    }
+}
+
+async fn write(
+    call: &Call<'_>,
+    target: &Target,
+    asked: Asked,
+    operation: Operation,
+) -> Result<Answer, Answer> {
+    let front = &call.door.front;
+    let permit = call.admitted.admit(asked.bytes).map_err(|refused| full(&refused))?;
+    // Its body may have been long on its way.
+    call.judge(&target.store, Some(&target.key))?;
+    let parameters = Parameters::of(call, target.facts.replicas)?;
+    let expires = parameters.expires(front.now())?;
+    let Preconditions { context, condition } = asked.preconditions;
+    let value = asked.value.map_or(Value::Tombstone, Value::Present);
+    let order = WriteOrder { context, condition, expires, value };
+    let (options, began) = (parameters.options(), front.clock().now());
+    let entry = (Entry::Client, front.generation());
+    let written = front.write_if(&target.store, target.key.clone(), order, &options, entry).await;
+    call.door.numbers.took(operation, began);
+    let Written { context, sloppy, .. } = written.map_err(|failure| Answer::failure(&failure))?;
+    // It has been carried out. A reader that does not take the answer must not keep the room of the value.
+    drop(permit);
+    let answer = match tag(&context) {
+        Ok(tag) => Answer::done().tagged(tag),
+        Err(()) => {
+            let answer = Answer::document(StatusCode::OK, &json!({ "context": letters(&context) }));
+            // Done is done, also where there is no room to say what was seen.
+            call.counted(answer).unwrap_or_else(|_| Answer::done())
+        }
+    };
+    Ok(answer.sloppy(sloppy))
+}

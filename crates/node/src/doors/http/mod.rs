@@ -1,0 +1,310 @@
+//! The HTTP door: keys by GET, PUT and DELETE, and what watches a node: metrics, health, readiness.
+//!
+//! ```text
+//!   stream ─▶ runtime::http ─▶ Caller: stranger? ─▶ routes: which? ─▶ secret? ─▶ keys ─▶ Front
+//!                                  └──────────┴─────────────┴─────────────────────┴─▶ Answer
+//! ```
+//!
+//! A connection carries one request at a time. What no answer may say without consensus is not said: see
+//! `docs/reference/http.md`.
+//!
+//! **Architecture Invariant:** 404 is said of a key alone, where R replicas said so. A status from 400 to 499, and 503,
+//! say that nothing was written; what may have been is 504. No answer lets a page of another origin read it.
+
+mod account;
+mod answer;
+mod keys;
+mod numbers;
+mod parameters;
+mod preconditions;
+mod refused;
+mod routes;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use futures_util::task::AtomicWaker;
+use parking_lot::Mutex;
+use protocol::admission::{Admission, Connection, Peer, REST_BYTES_MIN};
+use runtime::http::base64::prelude::{BASE64_STANDARD, Engine as _};
+use runtime::http::{
+    self as web, Arrived, Arriving, HeaderMap, Method, Parts, Response, StatusCode, header, strangers,
+};
+use runtime::{BoxFuture, Proof};
+use tokio::io::{AsyncRead, AsyncWrite};
+use wire::error::ErrorCode;
+use wire::messages::Failure;
+
+use self::account::{AnswerRoom, InputAccount};
+use self::answer::Answer;
+use self::numbers::Requests;
+use self::refused::full;
+use self::routes::{Found, Task};
+use crate::access;
+use crate::doors::closing::{Closing, Stage};
+use crate::doors::numbers::DoorNumbers;
+use crate::doors::parting::part;
+use crate::doors::secret::same;
+use crate::front::Front;
+use crate::metrics::Metrics;
+use crate::view::CurrentView;
+
+/// Settings of the door.
+#[derive(Clone, Debug, Default)]
+pub struct HttpOptions {
+    /// The password that requests must give, but for health and readiness. Default: none.
+    pub password: Option<String>,
+    /// Host names, without ports, under which clients reach the node beside its addresses and `localhost`. Default: none.
+    pub names: Vec<String>,
+}
+
+/// What all workers' doors of one node share.
+pub struct Shared {
+    options: HttpOptions,
+    admission: Arc<Admission>,
+    next_id: AtomicU64,
+    /// Wakes each connection when the door closes.
+    clients: Mutex<BTreeMap<u64, Arc<AtomicWaker>>>,
+    closing: Closing,
+}
+
+impl Shared {
+    /// Nobody is connected yet. `admission` says how much the node may take in, over all its doors.
+    pub fn new(options: HttpOptions, admission: Arc<Admission>) -> Arc<Self> {
+        let (clients, closing) = (Mutex::default(), Closing::default());
+        Arc::new(Shared { options, admission, next_id: AtomicU64::new(1), clients, closing })
+    }
+
+    /// Connections now.
+    pub fn connections(&self) -> usize {
+        self.clients.lock().len()
+    }
+
+    /// Closes each connection behind its next answer from now on: the node will stop.
+    pub(crate) fn close_after_answers(&self) {
+        self.closing.reach(Stage::AfterAnswers);
+    }
+
+    /// Closes each connection that is between two requests, now or later.
+    pub(crate) fn close_between_requests(&self) {
+        self.closing.reach(Stage::BetweenCommands);
+        self.clients.lock().values().for_each(|waker| waker.wake());
+    }
+}
+
+/// Whether the node can answer for its partitions, or why not.
+pub type Ready = Arc<dyn Fn() -> Result<(), Failure> + Send + Sync>;
+
+/// The door of one worker.
+#[derive(Clone)]
+pub struct Door {
+    front: Arc<Front>,
+    shared: Arc<Shared>,
+    numbers: Arc<DoorNumbers>,
+    requests: Arc<Requests>,
+    metrics: Arc<Metrics>,
+    ready: Ready,
+}
+
+impl Door {
+    /// Requests enter at `front`.
+    pub(crate) fn new(
+        front: Arc<Front>,
+        shared: Arc<Shared>,
+        numbers: Arc<DoorNumbers>,
+        (metrics, ready): (Arc<Metrics>, Ready),
+    ) -> Self {
+        let requests = Arc::new(Requests::new(metrics.clone()));
+        Door { front, shared, numbers, requests, metrics, ready }
+    }
+
+    /// Completes when the door takes no new connections any more, because its node will stop.
+    pub async fn closing(&self) {
+        self.shared.closing.begun().await;
+    }
+
+    /// Serves one connection until either side closes it.
+    pub async fn serve<S>(&self, stream: S)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send,
+    {
+        let admitted = self.shared.admission.connect().and_then(|mut connection| {
+            connection.identify(Peer::Client)?;
+            Ok(connection)
+        });
+        let admitted = match admitted {
+            Ok(admitted) => admitted,
+            Err(full) => {
+                self.numbers.refused(ErrorCode::TooManyConnections);
+                let failure = Failure::new(ErrorCode::TooManyConnections, full.to_string());
+                return self.part(stream, &Answer::failure(&failure).into_bytes()).await;
+            }
+        };
+        let (id, waker) =
+            (self.shared.next_id.fetch_add(1, Ordering::Relaxed), Arc::<AtomicWaker>::default());
+        self.shared.clients.lock().insert(id, waker.clone());
+        let unread = {
+            let room = AnswerRoom::new(&admitted);
+            let account = InputAccount::new(&admitted, room.clone(), self.shared.clone(), waker);
+            let caller = Caller { door: self, admitted, room };
+            let limits = web::Limits {
+                head_bytes_max: web::HEAD_BYTES_MAX,
+                idle_time_max: web::IDLE_TIME_MAX,
+                rest_bytes_min: REST_BYTES_MIN,
+                rest_time_max: self.shared.admission.limits().rest_time_max,
+            };
+            web::serve(stream, self.front.clock().clone(), limits, Box::new(account), &caller).await
+        };
+        self.shared.clients.lock().remove(&id);
+        if let Some(stream) = unread {
+            self.part(stream, b"").await;
+        }
+    }
+
+    async fn part<S>(&self, stream: S, last_words: &[u8])
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send,
+    {
+        let stops = self.shared.closing.stage() > Stage::Open;
+        part(stream, last_words, (&self.shared.admission, stops), self.front.clock()).await;
+    }
+
+    /// The documents by which callers are judged.
+    fn view(&self) -> &CurrentView {
+        self.front.replica().view()
+    }
+
+    /// Who asks, by what it gives. In a closed cluster that is a user, and its rights are asked for later. An open one may
+    /// want the password.
+    fn authenticated(&self, headers: &HeaderMap) -> Result<access::Caller, Answer> {
+        let who = access::Caller::new(Proof::None);
+        let given = headers.get(header::AUTHORIZATION).and_then(|value| credentials(value.to_str().ok()?));
+        if self.view().get().cluster().is_closed() {
+            if let Some((user, secret)) = given {
+                let known = who.authenticate(self.view(), &user, &secret);
+                known.map_err(|failure| Answer::failure(&failure))?;
+            }
+            return Ok(who);
+        }
+        let Some(expected) = &self.shared.options.password else { return Ok(who) };
+        match given.is_some_and(|(_, secret)| same(&secret, expected.as_bytes())) {
+            true => Ok(who),
+            false => {
+                let detail = "give the cluster's password as a bearer token, or by basic authentication with any user name";
+                Err(Answer::failure(&Failure::new(ErrorCode::Unauthenticated, detail)))
+            }
+        }
+    }
+}
+
+/// What `Authorization` gives as user and secret: a bearer token names no user.
+fn credentials(value: &str) -> Option<(String, Vec<u8>)> {
+    let (scheme, rest) = value.split_once(' ')?;
+    if scheme.eq_ignore_ascii_case("bearer") {
+        return Some((String::new(), rest.trim().as_bytes().to_vec()));
+    }
+    let is_basic = scheme.eq_ignore_ascii_case("basic");
+    let pair = is_basic.then(|| BASE64_STANDARD.decode(rest.trim()).ok())??;
+    let colon = pair.iter().position(|&byte| byte == b':')?;
+    Some((String::from_utf8_lossy(&pair[..colon]).into_owned(), pair[colon + 1..].to_vec()))
+}
+
+/// Who asks on one connection.
+struct Caller<'a> {
+    door: &'a Door,
+    admitted: Arc<Connection>,
+    room: Arc<AnswerRoom>,
+}
+
+/// A request on its way to its answer.
+struct Call<'a> {
+    door: &'a Door,
+    admitted: &'a Arc<Connection>,
+    room: &'a Arc<AnswerRoom>,
+    head: &'a Parts,
+    head_bytes: usize,
+    found: Found<'a>,
+    who: access::Caller,
+}
+
+impl web::Handler for Caller<'_> {
+    fn answer(&self, arrived: Arrived) -> BoxFuture<'_, Response> {
+        Box::pin(async move {
+            let answer = match arrived {
+                Arrived::Refused(why) => refused::before_its_end(why),
+                Arrived::Request(head, body) => {
+                    self.carry_out(&head, body).await.unwrap_or_else(|refused| refused)
+                }
+            };
+            if let Some(code) = answer.code() {
+                self.door.numbers.refused(code);
+            }
+            let known = |store: &str| self.door.front.at_hand(store).is_some();
+            self.door.requests.count(answer.store().filter(|store| known(store)), answer.status());
+            answer.into_response(self.door.shared.closing.stage() > Stage::Open)
+        })
+    }
+}
+
+impl Caller<'_> {
+    async fn carry_out(&self, head: &Parts, body: Arriving) -> Result<Answer, Answer> {
+        let door = self.door;
+        strangers::check(head, &door.shared.options.names)
+            .map_err(|stranger| refused::stranger(&stranger))?;
+        let found = routes::find(&head.method, head.uri.path())?;
+        let who = match found.route.right.asks() {
+            None => access::Caller::new(Proof::None),
+            Some(_) => door.authenticated(&head.headers)?,
+        };
+        let (task, route) = (found.route.task, found.route);
+        let (admitted, room, head_bytes) = (&self.admitted, &self.room, body.head_bytes());
+        let call = Call { door, admitted, room, head, head_bytes, found, who };
+        let answer = match task {
+            Task::Health => Ok(Answer::text("alive\n")),
+            Task::Ready => match (door.ready)() {
+                Ok(()) => Ok(Answer::text("ready\n")),
+                // Whatever the reason: ask again later.
+                Err(failure) => Err(Answer::failure_as(StatusCode::SERVICE_UNAVAILABLE, &failure)),
+            },
+            Task::Metrics => call.metrics(),
+            Task::Get => keys::get(&call).await,
+            Task::Put => keys::put(&call, body).await,
+            Task::Delete => keys::delete(&call, body).await,
+        };
+        let answer = answer.unwrap_or_else(|refused| refused);
+        debug_assert!(
+            route.may_answer(answer.status()),
+            "{} is not in the table of {route:?}",
+            answer.status()
+        );
+        Ok(answer)
+    }
+}
+
+impl Call<'_> {
+    /// Refuses who may not do this, in a closed cluster.
+    fn judge(&self, store: &str, key: Option<&[u8]>) -> Result<(), Answer> {
+        let Some(right) = self.found.route.right.asks() else { return Ok(()) };
+        let judged = self.who.judge(self.door.view(), right, store, key);
+        judged.map_err(|failure| Answer::failure(&failure))
+    }
+
+    /// The node's numbers, as Prometheus reads them.
+    fn metrics(&self) -> Result<Answer, Answer> {
+        self.judge("", None)?;
+        self.counted(Answer::prometheus(self.door.metrics.text()))
+    }
+
+    /// Counts an answer until its reader has it.
+    fn counted(&self, answer: Answer) -> Result<Answer, Answer> {
+        let bytes = if self.is_head() { 0 } else { answer.bytes_len() };
+        let room = self.room.hold(bytes, self.door.front.clock().now());
+        Ok(answer.holding(room.map_err(|refused| full(&refused))?))
+    }
+
+    /// Whether it asks for the head of an answer only.
+    fn is_head(&self) -> bool {
+        self.head.method == Method::HEAD
+    }
+}

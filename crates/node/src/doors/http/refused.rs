@@ -1,0 +1,86 @@
+//! Requests that are refused before anybody asks what they want.
+
+use protocol::admission::Overloaded;
+use runtime::http::strangers::Stranger;
+use runtime::http::{Refused, StatusCode, Unread};
+use wire::error::ErrorCode;
+use wire::messages::Failure;
+
+use super::answer::Answer;
+
+/// A request that did not come whole.
+pub(super) fn before_its_end(why: Refused) -> Answer {
+    match why {
+        Refused::HeadTooLong { bytes_max } => {
+            let detail = format!("the head of the request is over the limit of {bytes_max} bytes");
+            let failure = Failure::new(ErrorCode::Malformed, detail);
+            Answer::failure_as(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, &failure)
+        }
+        Refused::TooManyLines { lines_max } => {
+            let detail = format!("the head of the request has more than {lines_max} lines");
+            let failure = Failure::new(ErrorCode::Malformed, detail);
+            Answer::failure_as(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, &failure)
+        }
+        Refused::Malformed { why } => Answer::failure(&Failure::new(ErrorCode::Malformed, why)),
+        Refused::TooSlow { bytes_min, time_max } => {
+            let detail = format!(
+                "less than {bytes_min} bytes of the request came within {time_max:?}; it was not carried out"
+            );
+            Answer::failure_as(StatusCode::REQUEST_TIMEOUT, &Failure::new(ErrorCode::Malformed, detail))
+        }
+        Refused::NoRoom => {
+            let detail = "this node has no room for more requests that are still coming in; try again later or on another node";
+            Answer::failure(&Failure::new(ErrorCode::Overloaded, detail))
+        }
+        Refused::RoomLost => {
+            let detail = "the request came in slowly, and others needed its room; it was not carried out";
+            Answer::failure(&Failure::new(ErrorCode::Overloaded, detail))
+        }
+    }
+}
+
+/// One whose body was not read.
+pub(super) fn body(why: Unread, bytes_max: usize) -> Answer {
+    match why {
+        Unread::TooLong => {
+            let detail = format!("the body is longer than {bytes_max} bytes, the limit of the store");
+            Answer::failure(&Failure::new(ErrorCode::ValueTooLarge, detail))
+        }
+        Unread::Broken => {
+            let detail = "the body ended before its length, or its chunks make no sense; nothing was written";
+            Answer::failure(&Failure::new(ErrorCode::Malformed, detail))
+        }
+        Unread::Refused(why) => before_its_end(why),
+    }
+}
+
+/// One that a web page sent, or could have.
+pub(super) fn stranger(stranger: &Stranger) -> Answer {
+    let detail = match stranger {
+        Stranger::NoHost => {
+            let detail = "the request must name its host once, and in the same way everywhere";
+            return Answer::failure(&Failure::new(ErrorCode::Malformed, detail));
+        }
+        Stranger::Host(host) => format!(
+            "the host {host:?} is no address and no name of this node; use an address, or name the host with --http-name"
+        ),
+        Stranger::Origin(origin) => format!("a web page of {origin:?} must not use this node"),
+        Stranger::Site(site) => {
+            format!("a web page must not use this node from elsewhere (Sec-Fetch-Site: {site:?})")
+        }
+        Stranger::Form(kind) => {
+            format!("{kind} is what a form of a web page sends; name another content type")
+        }
+    };
+    Answer::failure(&Failure::new(ErrorCode::ForeignOrigin, detail))
+}
+
+/// One for which there is no room.
+pub(super) fn full(full: &Overloaded) -> Answer {
+    Answer::failure(&crate::doors::native::not_admitted(full))
+}
+
+/// One that says what makes no sense.
+pub(super) fn malformed(detail: impl Into<String>) -> Answer {
+    Answer::failure(&Failure::new(ErrorCode::Malformed, detail))
+}

@@ -1,0 +1,189 @@
+//! What can be asked: the one table of methods, paths, rights, parameters and answers.
+//!
+//! The router, the parameters that are taken and the statuses that may be answered come from it, and
+//! `docs/reference/http.md` is compared with it.
+
+use model::access;
+use runtime::http::path::matched;
+use runtime::http::{Method, StatusCode};
+use wire::error::ErrorCode;
+use wire::messages::Failure;
+
+use super::answer::Answer;
+
+/// What a request needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Right {
+    /// Nothing: whoever reaches the port may ask.
+    Nothing,
+    /// To watch the node.
+    Observe,
+    /// To read keys.
+    Read,
+    /// To write keys.
+    Write,
+}
+
+impl Right {
+    /// Which right of a user that is, if it is one.
+    pub(super) fn asks(self) -> Option<access::Right> {
+        match self {
+            Right::Nothing => None,
+            Right::Observe => Some(access::Right::Observe),
+            Right::Read => Some(access::Right::Read),
+            Right::Write => Some(access::Right::Write),
+        }
+    }
+}
+
+/// What is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Task {
+    Get,
+    Put,
+    Delete,
+    Metrics,
+    Health,
+    Ready,
+}
+
+/// One line of the table.
+#[derive(Debug)]
+pub(super) struct Route {
+    pub(super) task: Task,
+    pub(super) method: &'static str,
+    pub(super) path: &'static str,
+    pub(super) right: Right,
+    pub(super) parameters: &'static [&'static str],
+    /// Beside those of [`ANY`].
+    pub(super) answers: &'static [u16],
+    #[cfg_attr(not(test), expect(dead_code, reason = "the reference page says it"))]
+    pub(super) meaning: &'static str,
+}
+
+macro_rules! routes {
+    ($($task:ident $method:literal $path:literal $right:ident [$($parameter:literal)*] [$($answer:literal)*]
+        $meaning:literal;)*) => {
+        /// All of them.
+        pub(super) const TABLE: &[Route] = &[$(Route {
+            task: Task::$task,
+            method: $method,
+            path: $path,
+            right: Right::$right,
+            parameters: &[$($parameter,)*],
+            answers: &[$($answer,)*],
+            meaning: $meaning,
+        },)*];
+    };
+}
+
+/// What any request may be answered, whatever it asks.
+pub(super) const ANY: &[u16] = &[400, 401, 403, 405, 408, 431, 503];
+
+// HEAD may be said wherever GET may.
+routes! {
+    Get "GET" "/v1/stores/{store}/keys/{key}" Read ["r" "timeout"] [200 300 404 504]
+        "Reads a key. 200 is its value, 300 its siblings.";
+    Put "PUT" "/v1/stores/{store}/keys/{key}" Write ["w" "timeout" "ttl"] [200 204 409 412 413 504]
+        "Writes a key.";
+    Delete "DELETE" "/v1/stores/{store}/keys/{key}" Write ["w" "timeout"] [200 204 409 412 413 504]
+        "Deletes a key.";
+    Metrics "GET" "/metrics" Observe [] [200]
+        "The node's numbers, in Prometheus's text form.";
+    Health "GET" "/health" Nothing [] [200]
+        "The process is alive.";
+    Ready "GET" "/ready" Nothing [] [200]
+        "The node can answer for its partitions; 503 with the reason while it cannot.";
+}
+
+impl Route {
+    /// Whether this status stands in its line.
+    pub(super) fn may_answer(&self, status: StatusCode) -> bool {
+        self.answers.contains(&status.as_u16()) || ANY.contains(&status.as_u16())
+    }
+}
+
+/// A line, and what stands in the path for its names, not decoded.
+pub(super) struct Found<'a> {
+    pub(super) route: &'static Route,
+    pub(super) names: Vec<&'a str>,
+}
+
+/// The line of a request.
+///
+/// # Errors
+/// The answer when there is none, for any or for this method.
+pub(super) fn find<'a>(method: &Method, path: &'a str) -> Result<Found<'a>, Answer> {
+    let of_path = || TABLE.iter().filter_map(|route| Some((route, matched(route.path, path)?)));
+    let wanted = if method == Method::HEAD { Method::GET } else { method.clone() };
+    if let Some((route, names)) = of_path().find(|(route, _)| route.method == wanted.as_str()) {
+        return Ok(Found { route, names });
+    }
+    let methods: Vec<&str> = of_path().map(|(route, _)| route.method).collect();
+    if methods.is_empty() {
+        let detail = "there is no such path; a slash in a key is written %2F";
+        return Err(Answer::failure(&Failure::new(ErrorCode::UnknownRequest, detail)));
+    }
+    let detail = format!("the path takes {} and HEAD only", methods.join(", "));
+    let failure = Failure::new(ErrorCode::UnknownRequest, detail);
+    Err(Answer::failure_as(StatusCode::METHOD_NOT_ALLOWED, &failure)
+        .allowing(&format!("{}, HEAD", methods.join(", "))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reference_page_has_this_table() {
+        let mut table =
+            String::from("| method | path | right | parameters | answers | |\n|---|---|---|---|---|---|\n");
+        for route in TABLE {
+            let right = match route.right {
+                Right::Nothing => "none",
+                Right::Observe => "observe",
+                Right::Read => "read",
+                Right::Write => "write",
+            };
+            let parameters: Vec<String> = route.parameters.iter().map(|name| format!("`{name}`")).collect();
+            let parameters = if parameters.is_empty() { "-".to_owned() } else { parameters.join(", ") };
+            let answers: Vec<String> = route.answers.iter().map(u16::to_string).collect();
+            table.push_str(&format!(
+                "| {} | `{}` | {right} | {parameters} | {} | {} |\n",
+                route.method,
+                route.path,
+                answers.join(", "),
+                route.meaning
+            ));
+        }
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/http.md");
+        let document = std::fs::read_to_string(path).expect("docs/reference/http.md exists");
+        assert!(document.contains(&table), "docs/reference/http.md must hold this table:\n{table}");
+        for status in ANY {
+            assert!(
+                document.contains(&format!("\n| {status} |")),
+                "docs/reference/http.md says nothing of {status}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_request_finds_its_line_and_head_that_of_get() {
+        let found =
+            |method: &str, path| find(&method.parse().unwrap(), path).map(|found| found.route.task).ok();
+        assert_eq!(found("GET", "/v1/stores/a/keys/b"), Some(Task::Get));
+        assert_eq!(found("HEAD", "/v1/stores/a/keys/b"), Some(Task::Get));
+        assert_eq!(found("HEAD", "/ready"), Some(Task::Ready));
+        for (method, path, status) in [
+            ("GET", "/", 400),
+            ("GET", "/v1/stores/a/keys/b/c", 400),
+            ("POST", "/v1/stores/a/keys/b", 405),
+            ("OPTIONS", "/health", 405),
+            ("get", "/health", 405),
+            ("HEADS", "/health", 405),
+        ] {
+            let refused = find(&method.parse().unwrap(), path).err().unwrap();
+            assert_eq!(refused.status().as_u16(), status, "{method} {path}");
+        }
+    }
+}

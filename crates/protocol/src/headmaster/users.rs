@@ -1,0 +1,48 @@
+//! Orders about users: who may use the cluster.
+//!
+//! Must never: close a cluster of which a node is called without TLS, or would serve anyone. Secrets would cross the
+//! network readable, or mean nothing.
+
+use model::access::UserChange;
+use model::order::{Done, Given, Refusal};
+use model::{Cluster, Node, NodeId};
+
+use super::orders::{done, publish, refused};
+use super::{Observation, Step};
+
+/// Changes a user.
+pub(super) fn change(seen: &Observation, given: &Given, change: &UserChange) -> Step {
+    let next = match seen.cluster.with_users(change) {
+        Ok(next) => next,
+        Err(error) => return refused(given, Refusal::User(error)),
+    };
+    if next.users == seen.cluster.users {
+        return done(seen, given, Done::UserChanged { user: change.user().clone() });
+    }
+    if !seen.cluster.is_closed() {
+        if let Some(node) = without_tls(seen.cluster.nodes.iter()) {
+            return refused(given, Refusal::NodeWithoutTls { node });
+        }
+        if let Some(node) = serves_anyone(seen) {
+            return refused(given, Refusal::NodeServesAnyone { node });
+        }
+    }
+    publish(given, next)
+}
+
+/// Why this node can be no member of the cluster as it is, by how it is called.
+pub(super) fn unsafe_beside(cluster: &Cluster, node: &Node) -> Option<Refusal> {
+    let is_unsafe = cluster.is_closed() && !node.tls;
+    is_unsafe.then_some(Refusal::NodeWithoutTls { node: node.id })
+}
+
+/// A node that is called without TLS, and is not given up.
+fn without_tls<'a>(mut nodes: impl Iterator<Item = &'a Node>) -> Option<NodeId> {
+    nodes.find(|node| !node.tls && !node.gone).map(|node| node.id)
+}
+
+/// A registered node whose program knows no users.
+fn serves_anyone(seen: &Observation) -> Option<NodeId> {
+    let old = seen.registered.iter().find(|active| active.reads_form < model::cluster::FORM_CLOSED)?;
+    Some(old.node.id)
+}
