@@ -71,7 +71,8 @@ pub(crate) fn read_on(address: &str, keys: u64, stop: &AtomicBool, answers: &Ato
     let mut seen = Vec::new();
     loop {
         let ends = stop.load(Ordering::Relaxed);
-        let Reply::List(values) = redis.call(&command) else { panic!("MGET failed") };
+        let reply = redis.call(&command);
+        let Reply::List(values) = &reply else { panic!("MGET failed: {reply:?}") };
         let first = number_of(&values[0]);
         assert!(values.iter().all(|value| number_of(value) == first), "one answer is of two artifacts");
         assert_eq!(number_of(&redis.call(&[b"GET", b"word7"])) / 3, 0, "a number that was built");
