@@ -27,6 +27,7 @@ use crate::scenarios::handoff::HandoffScenario;
 use crate::scenarios::moves::MovesScenario;
 use crate::scenarios::persistent::PersistentScenario;
 use crate::scenarios::pipeline::PipelineScenario;
+use crate::scenarios::ports::PortsScenario;
 use crate::scenarios::resp::RespScenario;
 use crate::scenarios::source::SourceScenario;
 use crate::scenarios::swap::SwapScenario;
@@ -66,6 +67,8 @@ pub enum BenchCommand {
     Balance(ScenarioArgs<BalanceScenario>),
     /// Compare a read-only store with one in memory, both of one node: GET and MGET over RESP.
     Doors(ScenarioArgs<DoorsScenario>),
+    /// Compare HTTP with the Redis port and nginx, TLS with plain connections, and users with none, by one node.
+    Ports(ScenarioArgs<PortsScenario>),
     /// Push a table to a read-only store under load and without, and say how fast it comes and what clients notice.
     Fetch(ScenarioArgs<FetchScenario>),
     /// Swap artifacts of different sizes on one node, and start it again: how long each takes.
@@ -309,6 +312,7 @@ pub fn run(command: &BenchCommand, reach: &Reach) -> Result<BenchReport, BenchEr
         BenchCommand::Resp(arguments) => scenario(arguments.scenario.run(), &arguments.output),
         BenchCommand::Balance(arguments) => scenario(arguments.scenario.run(), &arguments.output),
         BenchCommand::Doors(arguments) => scenario(arguments.scenario.run(), &arguments.output),
+        BenchCommand::Ports(arguments) => scenario(arguments.scenario.run(), &arguments.output),
         BenchCommand::Swap(arguments) => scenario(arguments.scenario.run(), &arguments.output),
         BenchCommand::Pipeline(arguments) => scenario(arguments.scenario.run(), &arguments.output),
         BenchCommand::Persistent(arguments) => {

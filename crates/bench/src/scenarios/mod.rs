@@ -8,6 +8,7 @@
 //! | [`cluster`] | what do three replicas cost, and which process pays? |
 //! | [`handoff`] | how soon is a node equal that was away under load, and what do clients notice? |
 //! | [`doors`] | what does a request to a read-only store cost beside one to a store in memory? |
+//! | [`ports`] | what does a request cost by HTTP, with TLS, and as a user? |
 //! | [`fetch`] | how fast do nodes fetch a table that is pushed, and what do clients notice meanwhile? |
 //! | [`swap`] | how long does a swap take, and a node's start, by the size of what it serves? |
 //! | [`source`] | how fast does a node fetch from a web server, S3 or HDFS, beside raw reading and writing? |
@@ -23,12 +24,15 @@ pub mod moves;
 mod operator;
 pub mod persistent;
 pub mod pipeline;
+pub mod ports;
 pub mod redis_benchmark;
 pub mod resp;
 mod script;
 pub mod source;
 pub mod swap;
 mod table;
+pub mod tools;
+pub mod wrk;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -54,6 +58,12 @@ pub enum ScenarioError {
     /// `redis-benchmark` failed.
     #[error(transparent)]
     RedisBenchmark(#[from] RedisBenchmarkError),
+    /// `wrk` failed.
+    #[error(transparent)]
+    Wrk(#[from] wrk::WrkError),
+    /// A server beside the nodes could not be started.
+    #[error(transparent)]
+    Peer(#[from] crate::peers::PeerError),
     /// This program's own path is unknown, and none was given.
     #[error("cannot find the program to start as a node: {0}; give one with --tontine")]
     NoProgram(std::io::Error),

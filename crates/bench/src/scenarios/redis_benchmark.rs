@@ -1,12 +1,12 @@
 //! The stock load generator of Redis, unmodified, with the server's CPU read beside it.
 
 use std::io;
+use std::path::Path;
 use std::process::Command;
 
-use serde::{Deserialize, Serialize};
+use crate::processes::Watched;
 
-use crate::processes::{Snapshot, Watched};
-use crate::report::Metric;
+use super::tools::{ToolRun, measured};
 
 /// One invocation.
 #[derive(Clone, Debug)]
@@ -25,19 +25,10 @@ pub struct RedisBenchmark<'a> {
     pub records: u64,
     /// Bytes of a value.
     pub value_length: usize,
-}
-
-/// What it printed, and what the server used meanwhile.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct RedisBenchmarkRun {
-    /// Requests per second.
-    pub throughput: f64,
-    /// Median latency in microseconds.
-    pub p50_us: f64,
-    /// 99th percentile in microseconds.
-    pub p99_us: f64,
-    /// CPU of the server in microseconds for each request.
-    pub server_cpu_us_per_operation: f64,
+    /// With TLS, and this authority's certificate.
+    pub authority: Option<&'a Path>,
+    /// As a user with this secret.
+    pub user: Option<(&'a str, &'a str)>,
 }
 
 /// Why there are no figures.
@@ -59,27 +50,30 @@ impl RedisBenchmark<'_> {
     ///
     /// # Errors
     /// When the program is missing, or does not print its table.
-    pub fn run(&self, watched: &[Watched]) -> Result<RedisBenchmarkRun, RedisBenchmarkError> {
+    pub fn run(&self, watched: &[Watched]) -> Result<ToolRun, RedisBenchmarkError> {
         let (host, port) = self.address.rsplit_once(':').unwrap_or((self.address, "6379"));
-        let before = Snapshot::take(watched);
-        let output = Command::new("redis-benchmark")
+        let mut command = Command::new("redis-benchmark");
+        command
             .args(["-h", host, "-p", port, "-t", self.test, "--csv"])
             .args(["-c", &self.connections.to_string(), "-P", &self.depth.to_string()])
             .args(["-n", &self.requests.to_string(), "-r", &self.records.to_string()])
-            .args(["-d", &self.value_length.to_string()])
-            .output()
-            .map_err(RedisBenchmarkError::NotStarted)?;
-        let usage = before.until(&Snapshot::take(watched));
+            .args(["-d", &self.value_length.to_string()]);
+        if let Some(authority) = self.authority {
+            command.arg("--tls").arg("--cacert").arg(authority);
+        }
+        if let Some((user, secret)) = self.user {
+            command.args(["--user", user, "-a", secret]);
+        }
+        let (output, cpu) = measured(&mut command, watched).map_err(RedisBenchmarkError::NotStarted)?;
         let text = String::from_utf8_lossy(&output.stdout);
         let [throughput, p50_ms, p99_ms] = parse(&text).ok_or_else(|| RedisBenchmarkError::Failed {
             output: format!("{text}{}", String::from_utf8_lossy(&output.stderr)),
         })?;
-        let cpu: f64 = usage.processes.iter().map(|used| (used.user + used.system).as_secs_f64()).sum();
-        Ok(RedisBenchmarkRun {
+        Ok(ToolRun {
             throughput,
             p50_us: p50_ms * 1e3,
             p99_us: p99_ms * 1e3,
-            server_cpu_us_per_operation: cpu * 1e6 / self.requests as f64,
+            server_cpu_us_per_operation: cpu.as_secs_f64() * 1e6 / self.requests as f64,
         })
     }
 }
@@ -96,24 +90,6 @@ fn parse(csv: &str) -> Option<[f64; 3]> {
         figures.get(at)?.parse().ok()
     };
     Some([column("rps")?, column("p50_latency_ms")?, column("p99_latency_ms")?])
-}
-
-/// The figures of paired runs, as a comparison's metrics.
-pub fn metrics(pairs: &[(RedisBenchmarkRun, RedisBenchmarkRun)]) -> Vec<Metric> {
-    type Figure = fn(&RedisBenchmarkRun) -> f64;
-    let figures: [(&str, bool, Figure); 4] = [
-        ("throughput, op/s", false, |run| run.throughput),
-        ("server CPU, µs/op", true, |run| run.server_cpu_us_per_operation),
-        ("p50, µs", true, |run| run.p50_us),
-        ("p99, µs", true, |run| run.p99_us),
-    ];
-    let metric = |(name, less_is_better, figure): (&str, bool, Figure)| {
-        let paired: Vec<(f64, f64)> = pairs.iter().map(|(a, b)| (figure(a), figure(b))).collect();
-        Metric::of(name.to_owned(), less_is_better, &paired)
-    };
-    let cpu = pairs.iter().map(|(a, b)| (a.server_cpu_us_per_operation, b.server_cpu_us_per_operation));
-    let best = Metric::best("server CPU, best run, µs/op".to_owned(), &cpu.collect::<Vec<_>>());
-    figures.into_iter().filter_map(metric).chain(best).collect()
 }
 
 #[cfg(test)]

@@ -14,7 +14,8 @@ use crate::peers::{PeerOptions, RedisOptions};
 use crate::report::Comparison;
 use crate::workload::{InsertOrder, Preset, WorkloadOptions};
 
-use super::redis_benchmark::{self, RedisBenchmark};
+use super::redis_benchmark::RedisBenchmark;
+use super::tools::{self, Side};
 use super::{ScenarioError, ScenarioReport, TontineArgs};
 
 /// How a node is started unless the command line says otherwise: with one worker, because Redis serves with one thread.
@@ -122,24 +123,18 @@ impl RespScenario {
                 requests: self.requests * factor,
                 records: self.records,
                 value_length: self.value_length,
+                authority: None,
+                user: None,
             };
             if !self.quiet {
                 let title = self.title("redis-benchmark", preset, depth);
                 let _ = writeln!(std::io::stderr(), "{}: {title}", contestant.label);
             }
-            benchmark.run(&contestant.watched)
+            Ok(benchmark.run(&contestant.watched)?)
         };
-        let pairs = (0..self.pairs)
-            .map(|_| Ok((run(ours)?, run(theirs)?)))
-            .collect::<Result<Vec<_>, ScenarioError>>()?;
-        Ok(Comparison {
-            title: self.title("redis-benchmark", preset, depth),
-            a: ours.label.clone(),
-            b: theirs.label.clone(),
-            pairs: pairs.len(),
-            metrics: redis_benchmark::metrics(&pairs),
-            warnings: Vec::new(),
-        })
+        let [a, b] = [&|| run(ours), &|| run(theirs)] as [&dyn Fn() -> _; 2];
+        let (a, b) = (Side { label: &ours.label, run: a }, Side { label: &theirs.label, run: b });
+        tools::alternate(&self.title("redis-benchmark", preset, depth), &a, &b, self.pairs)
     }
 
     /// Keys as `redis-benchmark` names them, so that its GETs find what was loaded here.
