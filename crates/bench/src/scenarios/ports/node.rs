@@ -86,9 +86,17 @@ impl Node {
             Kind::Tls => "tls",
             Kind::Users => "users",
         };
+        // A node waits for its cluster only while that is being created. Both end by themselves, or with this function.
+        let create =
+            format!("cluster create --name bench --nodes 1 --consistency 1,1,1 --coordination {documents}");
+        let create = create.split(' ').map(str::to_owned).collect();
+        let _creating = start_beside("create", program, create, parent)?;
+        let deadline = Instant::now() + START_TIMEOUT;
+        while !Path::new(&documents).join("coordination.log").exists() && Instant::now() < deadline {
+            thread::sleep(POLL);
+        }
+        thread::sleep(POLL);
         let process = start_beside(name, program, words, parent)?;
-        let create = ["cluster", "create", "--name", "bench", "--nodes", "1", "--consistency", "1,1,1"];
-        operator.run_alone(&[&create[..], &["--coordination", &documents]].concat())?;
         let mut node = Node { process, folder, kind, native, resp, http, secret: None, words: Vec::new() };
         if let Some(authority) = node.authority() {
             node.words = vec!["--tls-authority".to_owned(), authority.to_string_lossy().into_owned()];
