@@ -8,7 +8,7 @@ use model::{Generation, NodeId};
 use protocol::report::{Parts, RepairReport, Status};
 use serde_json::json;
 
-use crate::failure::CliError;
+use crate::failure::{CliError, no_tls};
 use crate::output::{count, print, program, size};
 use crate::shared::Shared;
 use crate::status::{NodeStatus, ask_all, is_up};
@@ -41,7 +41,7 @@ fn parts() -> Parts {
 /// `tontine doctor`.
 pub(crate) async fn doctor(shared: Shared) -> Result<ExitCode, CliError> {
     let client = shared.client().await?;
-    let first = ask_all(&client, parts()).await;
+    let first = ask_all(&client, parts()).await?;
     let generation = client.cluster().generation;
     // A document spreads in a moment, and while a plan is carried out there are two in a second.
     let nodes = match first.iter().all(|status| goes_by(status).is_none_or(|own| own == generation)) {
@@ -49,7 +49,7 @@ pub(crate) async fn doctor(shared: Shared) -> Result<ExitCode, CliError> {
         false => {
             tokio::time::sleep(LOOK_AGAIN).await;
             let _ = client.refresh().await;
-            ask_all(&client, parts()).await
+            ask_all(&client, parts()).await?
         }
     };
     let look = office::look(&shared).await;
@@ -288,7 +288,10 @@ fn examine(status: &NodeStatus, nodes: &[NodeStatus], spare: Option<Spare>, find
                     ),
                     false => format!("{id} at {} does not answer: {error}", status.node.native),
                 },
-                next: start_again(&status.node, nodes, spare),
+                next: match no_tls(error) && !status.node.gone {
+                    true => starting::certificates(&status.node),
+                    false => start_again(&status.node, nodes, spare),
+                },
             });
             return;
         }

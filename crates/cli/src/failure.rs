@@ -230,6 +230,10 @@ impl CliError {
             ClientError::NotConnected { detail } if detail.contains("secret") => {
                 Some(crate::words::remedy(ErrorCode::Unauthenticated))
             }
+            error if no_tls(error) => Some(
+                "The nodes are there. Give the certificate of their authority with --tls-authority (or \
+                 TONTINE_TLS_AUTHORITY); where they speak no TLS, leave it out.",
+            ),
             ClientError::NotConnected { .. } if matches!(self, CliError::NoAnswer { named: true, .. }) => {
                 Some(
                     "Check the addresses in --connect (or TONTINE_CONNECT): they are the native addresses that `tontine \
@@ -255,6 +259,16 @@ impl CliError {
             ),
             error => code_of(error).map(crate::words::remedy),
         }
+    }
+}
+
+/// Whether a node was reached, and the two ends did not agree on TLS.
+pub(crate) fn no_tls(error: &ClientError) -> bool {
+    match error {
+        ClientError::NotConnected { detail } | ClientError::Unreachable { detail } => {
+            detail.contains("no TLS with ")
+        }
+        _ => false,
     }
 }
 

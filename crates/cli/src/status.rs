@@ -8,6 +8,7 @@ use model::{Cluster, Consistency, Node, NodeId, Partition, Role, Step};
 use protocol::gossip::State;
 use protocol::report::{ArtifactProgress, ArtifactState, Parts, Report, Status};
 use serde_json::{Value as Json, json};
+use wire::ErrorCode;
 
 use crate::artifact::told::scrub_line;
 use crate::clocks;
@@ -39,7 +40,10 @@ impl NodeStatus {
 }
 
 /// Asks all nodes at once for these parts of their reports.
-pub(crate) async fn ask_all(client: &Client, parts: Parts) -> Vec<NodeStatus> {
+///
+/// # Errors
+/// When one refuses for want of a right or a secret: how the nodes are, this caller cannot know.
+pub(crate) async fn ask_all(client: &Client, parts: Parts) -> Result<Vec<NodeStatus>, CliError> {
     let cluster = client.cluster();
     let asks = cluster.nodes.iter().map(|node| async move {
         let asked = clocks::now_ms();
@@ -48,7 +52,15 @@ pub(crate) async fn ask_all(client: &Client, parts: Parts) -> Vec<NodeStatus> {
         let ahead_ms = answer.as_ref().ok().map(|report| clocks::ahead_ms(report.at_ms, asked, answered));
         NodeStatus { node: node.clone(), answer, ahead_ms }
     });
-    futures_util::future::join_all(asks).await
+    let nodes = futures_util::future::join_all(asks).await;
+    let refused =
+        nodes.iter().find_map(|status| status.answer.as_ref().err().filter(|error| is_judged(error)));
+    refused.map_or_else(|| Ok(nodes.clone()), |error| Err(error.clone().into()))
+}
+
+/// Whether a node answered, and would not tell this caller.
+fn is_judged(error: &ClientError) -> bool {
+    matches!(error, ClientError::Failed { code: ErrorCode::Forbidden | ErrorCode::Unauthenticated, .. })
 }
 
 /// Whether a node answered.
@@ -60,7 +72,7 @@ pub(crate) fn is_up(nodes: &[NodeStatus], id: NodeId) -> bool {
 pub(crate) async fn status(shared: Shared) -> Result<ExitCode, CliError> {
     let client = shared.client().await?;
     let cluster = client.cluster();
-    let nodes = ask_all(&client, Parts::STATUS | Parts::ARTIFACTS).await;
+    let nodes = ask_all(&client, Parts::STATUS | Parts::ARTIFACTS).await?;
     let states = states(&client, &nodes).await;
     let steps: Vec<Step> = cluster.ring.partitions().iter().filter_map(Partition::step).collect();
     let at = |step| steps.iter().filter(|at| **at == step).count();

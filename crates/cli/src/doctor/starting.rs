@@ -95,6 +95,18 @@ pub(super) fn start_again(dead: &Node, nodes: &[NodeStatus], spare: Option<Spare
     format!("{}{}", start(dead, nodes), otherwise(dead, nodes, spare))
 }
 
+/// What to do about a node with which no TLS comes about: its process runs.
+pub(super) fn certificates(node: &Node) -> String {
+    let host = node.native.rsplit_once(':').map_or(&*node.native, |(host, _)| host);
+    format!(
+        "it runs, so do not kill it: mend its certificate, or your authority. Look at both with `openssl x509 -in FILE \
+         -noout -subject -dates -ext subjectAltName`. To make a new certificate: {} cert node AUTHORITY NAME {host} \
+         --renew, then put both files in the place of those of --tls-cert and --tls-key; a node that runs reads them \
+         again by itself",
+        program()
+    )
+}
+
 /// The way on where the disk or the machine of a node is lost for good.
 fn otherwise(dead: &Node, nodes: &[NodeStatus], spare: Option<Spare>) -> String {
     let (program, id) = (program(), dead.id.0);

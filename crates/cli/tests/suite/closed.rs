@@ -162,6 +162,21 @@ fn a_newcomer_uses_a_closed_cluster_with_two_variables() {
 }
 
 #[test]
+fn who_may_not_ask_how_nodes_are_is_told_so_and_not_that_they_are_dead() {
+    let closed = Closed::start();
+    let shop = closed.user("shop", &["read:default/a", "write:default/a"]);
+    for command in ["doctor", "status"] {
+        closed.run_with(Some(&shop), &[command]).fails_with("user shop has not the right observe");
+    }
+    closed.run_with(Some(&shop), &["get", "b"]).fails_with("forbidden: the user of this secret has no right");
+    closed.run_with(Some(&shop), &["mget", "a", "b"]).fails_with("or another one of the same request");
+    closed.run(&["user", "rotate", "shop", "--secret-to", &closed.cluster.file("second")]).exits(0);
+    let words = ["user", "rotate", "shop", "--secret-to", &closed.cluster.file("third")];
+    closed.run(&words).fails_with("user shop has two secrets already");
+    closed.run_with(Some(&shop), &["put", "a", "1"]).exits(0);
+}
+
+#[test]
 fn who_comes_without_tls_or_with_it_to_a_plain_port_reads_what_happened() {
     let closed = Closed::start();
     closed.cluster.run(&["get", "k"]).fails_with("takes no connection without TLS");

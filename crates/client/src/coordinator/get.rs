@@ -193,8 +193,17 @@ pub(super) fn outcome_to_answer(
                     format!("{holders} of {required} required replicas hold the value that was read")
                 }
             };
-            let code = common_refusal(&errors).unwrap_or(ErrorCode::InsufficientReplicas);
-            Err(Failure::new(code, format!("{what} ({})", describe(&errors))))
+            match common_refusal(&errors) {
+                // Keys are asked for together, and judged together.
+                Some(ErrorCode::Forbidden) => {
+                    let detail = "the user of this secret has no right to read the key, or another one of the same request";
+                    Err(Failure::new(ErrorCode::Forbidden, detail))
+                }
+                code => {
+                    let code = code.unwrap_or(ErrorCode::InsufficientReplicas);
+                    Err(Failure::new(code, format!("{what} ({})", describe(&errors))))
+                }
+            }
         }
     }
 }

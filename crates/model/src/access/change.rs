@@ -37,7 +37,7 @@ pub enum UserChange {
         /// The store in which its Redis connections start, if that changes.
         redis_store: Option<StoreName>,
     },
-    /// It gets a new secret. The newest of its others stays until it is retired, or none does.
+    /// It gets a new secret. The one that it has stays until it is retired, or no other does.
     Rotate {
         /// Its name.
         user: UserName,
@@ -99,6 +99,12 @@ pub enum UserError {
     /// The secret is a user's already.
     #[error("this secret is another one's already")]
     SecretTaken,
+    /// The user has two secrets, of which a program may use either.
+    #[error("user {user} has two secrets already")]
+    TwoSecrets {
+        /// The name.
+        user: UserName,
+    },
     /// The first user must be able to change users.
     #[error("the first user closes the cluster, and must have the right admin")]
     FirstNotAdmin {
@@ -140,6 +146,9 @@ impl Users {
             }
             UserChange::Rotate { secret, at_once, .. } => {
                 let user = users.0.get_mut(name).ok_or_else(unknown)?;
+                if user.secrets.len() > 1 && !at_once {
+                    return Err(UserError::TwoSecrets { user: name.clone() });
+                }
                 user.secrets.truncate(usize::from(!at_once));
                 user.secrets.insert(0, *secret);
             }

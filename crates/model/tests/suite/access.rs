@@ -79,7 +79,8 @@ fn a_secret_is_replaced_under_load_and_a_stolen_one_at_once() {
     let kept = |users: &Users| users.get("root").unwrap().secrets.clone();
     let both = users(&[begun[0].clone(), rotate(2, false)]);
     assert_eq!(kept(&both), [secret(2), secret(1)]);
-    assert_eq!(kept(&both.changed(&rotate(3, false)).unwrap()), [secret(3), secret(2)]);
+    let refused = both.changed(&rotate(3, false));
+    assert_eq!(refused, Err(UserError::TwoSecrets { user: name("root") }), "programs may use either");
     assert_eq!(kept(&both.changed(&rotate(3, true)).unwrap()), [secret(3)]);
     assert_eq!(kept(&both.changed(&UserChange::Retire { user: name("root") }).unwrap()), [secret(2)]);
     assert_eq!(both.changed(&rotate(1, false)), Err(UserError::SecretTaken));

@@ -35,6 +35,13 @@ const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(5);
 /// least, so that the native protocol recognises it.
 pub(super) const WANTS_TLS: &[u8] = b"-TLS this port takes no connection without TLS\r\n";
 
+/// The same to an HTTP client.
+const WANTS_HTTPS: &[u8] = b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nContent-Length: 73\r\n\
+    Connection: close\r\n\r\nthis port takes no connection without TLS: begin the address with https:\n";
+
+/// Longest method by which an HTTP client is known, and a blank.
+const METHOD_BYTES: usize = 8;
+
 /// Makes encrypted connections of plain ones. `network::tls` has the one way; builds without it have none.
 pub trait Handshakes: Send + Sync {
     /// As the side that connected, to this `host:port`.
@@ -145,17 +152,18 @@ async fn accept_by_first_byte(
     is_required: bool,
     http: bool,
 ) -> Result<Stream, NetworkError> {
-    let mut first = [0];
-    match tcp.peek(&mut first).await {
+    let mut first = [0; METHOD_BYTES];
+    let count = match tcp.peek(&mut first).await {
         Ok(0) | Err(_) => return Err(NetworkError::Closed),
-        Ok(_) => {}
-    }
+        Ok(count) => count,
+    };
     if first[0] != HANDSHAKE {
         if !is_required {
             return Ok(Stream::Plain(tcp));
         }
+        let speaks_http = http || super::tcp::looks_like(&first[..count]) == "HTTP";
         // It may be gone already.
-        let _ = tcp.write_all(WANTS_TLS).await;
+        let _ = tcp.write_all(if speaks_http { WANTS_HTTPS } else { WANTS_TLS }).await;
         super::tcp::drain(&mut tcp).await;
         return Err(NetworkError::Foreign { looks_like: "a protocol without TLS" });
     }

@@ -151,6 +151,20 @@ async fn who_mixes_up_plain_and_tls_reads_what_happened() {
     assert!(matches!(refused, Err(NetworkError::Foreign { .. })));
     client.read_to_string(&mut said).await.unwrap();
     assert!(said.starts_with("-TLS this port takes no connection without TLS"), "{said}");
+
+    // An HTTP client is told in HTTP, at its own port and at the others.
+    for (http, sent) in [(true, &b"BREW /coffee HTTP/1.1\r\n\r\n"[..]), (false, b"GET / HTTP/1.1\r\n\r\n")] {
+        let mut port = listen_safely(ANY, 1, &safety, http).unwrap().remove(0);
+        let mut client = tokio::net::TcpStream::connect(port.address()).await.unwrap();
+        client.write_all(sent).await.unwrap();
+        let (refused, mut said) = (port.accept().await, String::new());
+        assert!(matches!(refused, Err(NetworkError::Foreign { .. })));
+        client.read_to_string(&mut said).await.unwrap();
+        let (head, body) = said.split_once("\r\n\r\n").unwrap();
+        assert!(head.starts_with("HTTP/1.1 400 "), "{said}");
+        assert!(head.contains(&format!("Content-Length: {}\r\n", body.len())), "{said}");
+        assert!(body.contains("begin the address with https:"), "{said}");
+    }
 }
 
 #[tokio::test]

@@ -93,7 +93,7 @@ routes! {
     Health "GET" "/health" Nothing [] [200]
         "The process is alive.";
     Ready "GET" "/ready" Nothing [] [200]
-        "The node can answer for its partitions; 503 with the reason while it cannot.";
+        "The node serves; 503 with the reason while it starts, refills or stops. No other node is asked.";
 }
 
 impl Route {

@@ -11,7 +11,7 @@
 //!   the next system call.
 //! - Queues are bounded, for each link and for all links of one network together.
 
-pub(super) use preamble::drain;
+pub(super) use preamble::{drain, looks_like};
 
 mod preamble;
 mod receiver;

@@ -108,7 +108,7 @@ async fn read(stream: &mut Stream) -> Result<(), Failure> {
 }
 
 /// What protocol begins with these bytes.
-fn looks_like(first: &[u8]) -> &'static str {
+pub(in crate::network) fn looks_like(first: &[u8]) -> &'static str {
     const HTTP: [&[u8]; 8] = [b"GET ", b"POST", b"PUT ", b"HEAD", b"DELE", b"OPTI", b"PATC", b"HTTP"];
     let family_bytes = first.len().min(FAMILY);
     if first.len() > FAMILY && first[..family_bytes] == PREAMBLE[..family_bytes] {
