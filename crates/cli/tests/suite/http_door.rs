@@ -166,6 +166,40 @@ fn a_write_that_may_have_happened_is_504_and_never_called_failed() {
 }
 
 #[test]
+fn a_batch_tells_of_each_write_whether_it_may_have_happened() {
+    let cluster = Cluster::start();
+    let json = "content-type: application/json\r\n";
+    let batch = |address: &str, more: &str, body: &str| {
+        Web::ask(address, &format!("POST /v1/stores/default/batch{more}"), json, body.as_bytes())
+    };
+    let statuses = |answer: &Web| -> Vec<u64> {
+        assert_eq!(answer.status, 200, "{}\n{}", answer.head, answer.text());
+        let document = answer.json();
+        document["results"].as_array().unwrap().iter().map(|one| one["status"].as_u64().unwrap()).collect()
+    };
+    let keys: Vec<String> =
+        (0..200).map(|key| format!(r#"{{"op":"put","key":"k{key}","value":"v"}}"#)).collect();
+    let puts = format!(r#"{{"operations":[{}]}}"#, keys.join(","));
+    assert_eq!(statuses(&batch(&cluster.http(1), "?w=3", &puts)), [204; 200]);
+    assert_eq!(
+        statuses(&batch(&cluster.http(2), "", &puts.replace("put", "get").replace(r#","value":"v""#, ""))),
+        [200; 200]
+    );
+    // They stand still, so nobody knows yet that they do not answer.
+    for node in [2, 3] {
+        cluster.signal_node(node, Signal::STOP);
+    }
+    let mixed =
+        r#"{"operations":[{"op":"put","key":"doubtful","value":"v"},{"op":"put","key":"","value":"v"}]}"#;
+    let doubtful = batch(&cluster.http(1), "?timeout=300ms", mixed);
+    for node in [2, 3] {
+        cluster.signal_node(node, Signal::CONT);
+    }
+    assert_eq!(statuses(&doubtful), [504, 400], "{}", doubtful.text());
+    assert_eq!(doubtful.json()["results"][0]["error"]["outcome"], "unknown");
+}
+
+#[test]
 fn a_web_page_and_a_client_without_the_password_get_nothing_from_a_real_node() {
     let cluster =
         Cluster::with_environment(1, &["--http-name=kv.example"], &[("TONTINE_PASSWORD", "open-sesame-7")]);

@@ -1,5 +1,6 @@
 //! The HTTP door of a node: what it answers, and what it refuses.
 
+mod batches;
 mod bounds;
 mod web_pages;
 

@@ -18,8 +18,10 @@ const UNITS: [(&str, u64); 5] = [("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3
 /// The parameters of one request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Parameters {
-    /// Replicas that must answer, in place of the store's number.
-    required: Option<u8>,
+    /// Replicas that must answer a get, in place of the store's number.
+    reads_required: Option<u8>,
+    /// Replicas that must acknowledge a write, in place of the store's number.
+    writes_required: Option<u8>,
     /// How long the caller waits, in milliseconds; 0 leaves it to the node.
     timeout_ms: u32,
     /// How long the value lives, in milliseconds.
@@ -42,17 +44,14 @@ impl Parameters {
                 return Err(format!("the parameter {shown} stands there twice"));
             }
             match taken.iter().find(|taken| taken.as_bytes() == name) {
-                Some(&"r" | &"w") => parameters.required = Some(count(&value, replicas)?),
+                Some(&"r") => parameters.reads_required = Some(count(&value, replicas)?),
+                Some(&"w") => parameters.writes_required = Some(count(&value, replicas)?),
                 Some(&"timeout") => {
                     let millis = span(&value).filter(|millis| (1..=TIMEOUT_MS_MAX).contains(millis));
                     let millis = millis.ok_or("timeout takes 1ms to 60s, such as 500ms")?;
                     parameters.timeout_ms = u32::try_from(millis).unwrap_or(u32::MAX);
                 }
-                Some(&"ttl") => {
-                    let millis = span(&value).filter(|&millis| millis > 0);
-                    parameters.ttl_ms =
-                        Some(millis.ok_or("ttl takes a time above 0, such as 30s, 10m or 7d")?);
-                }
+                Some(&"ttl") => parameters.ttl_ms = Some(ttl(&value)?),
                 _ if taken.is_empty() => return Err("this path takes no parameters".to_owned()),
                 _ => {
                     return Err(format!(
@@ -66,17 +65,35 @@ impl Parameters {
         Ok(parameters)
     }
 
-    /// How the request is driven.
-    pub(super) fn options(&self) -> RequestOptions {
-        RequestOptions { required: self.required, deadline_ms: self.timeout_ms, ..RequestOptions::default() }
+    /// How gets are driven.
+    pub(super) fn to_read(&self) -> RequestOptions {
+        self.options(self.reads_required)
+    }
+
+    /// How writes are driven.
+    pub(super) fn to_write(&self) -> RequestOptions {
+        self.options(self.writes_required)
+    }
+
+    fn options(&self, required: Option<u8>) -> RequestOptions {
+        RequestOptions { required, deadline_ms: self.timeout_ms, ..RequestOptions::default() }
     }
 
     /// When the value expires.
     pub(super) fn expires(&self, now: WallMillis) -> Result<Option<WallMillis>, Answer> {
-        let Some(ttl) = self.ttl_ms else { return Ok(None) };
-        let at = now.0.checked_add(ttl).filter(|&at| i64::try_from(at).is_ok());
-        at.map(|at| Some(WallMillis(at))).ok_or_else(|| malformed("ttl is too long"))
+        self.ttl_ms.map(|ttl| expiry(ttl, now)).transpose().map_err(malformed)
     }
+}
+
+/// When a value expires that lives so many milliseconds.
+pub(super) fn expiry(ttl_ms: u64, now: WallMillis) -> Result<WallMillis, &'static str> {
+    let at = now.0.checked_add(ttl_ms).filter(|&at| i64::try_from(at).is_ok());
+    at.map(WallMillis).ok_or("ttl is too long")
+}
+
+/// How long a value lives, in milliseconds.
+pub(super) fn ttl(text: &[u8]) -> Result<u64, &'static str> {
+    span(text).filter(|&millis| millis > 0).ok_or("ttl takes a time above 0, such as 30s, 10m or 7d")
 }
 
 /// A number of replicas.
@@ -90,7 +107,7 @@ fn count(value: &Bytes, replicas: u8) -> Result<u8, String> {
 }
 
 /// A span of time in milliseconds; a number without a unit counts seconds.
-fn span(value: &Bytes) -> Option<u64> {
+fn span(value: &[u8]) -> Option<u64> {
     let text = std::str::from_utf8(value).ok()?;
     let digits = text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
@@ -111,7 +128,12 @@ mod tests {
         assert_eq!(parse(""), Ok(Parameters::default()));
         assert_eq!(
             parse("w=2&timeout=250ms&ttl=90"),
-            Ok(Parameters { required: Some(2), timeout_ms: 250, ttl_ms: Some(90_000) })
+            Ok(Parameters {
+                writes_required: Some(2),
+                timeout_ms: 250,
+                ttl_ms: Some(90_000),
+                ..Parameters::default()
+            })
         );
         assert_eq!(parse("ttl=%31d").unwrap().ttl_ms, Some(86_400_000));
         for wrong in [
