@@ -200,6 +200,41 @@ fn a_batch_tells_of_each_write_whether_it_may_have_happened() {
 }
 
 #[test]
+fn pages_of_keys_go_on_at_any_node_and_none_is_silently_short() {
+    let cluster = Cluster::start();
+    let addresses = [1, 2, 3].map(|node| cluster.http(node));
+    let keys: Vec<String> =
+        (0..700).map(|key| format!(r#"{{"op":"put","key":"k{key}","value":"v"}}"#)).collect();
+    let puts = format!(r#"{{"operations":[{}]}}"#, keys.join(","));
+    let json = "content-type: application/json\r\n";
+    let written = Web::ask(&addresses[0], "POST /v1/stores/default/batch?w=3", json, puts.as_bytes());
+    assert_eq!(written.status, 200, "{}", written.text());
+    let (mut seen, mut path) =
+        (std::collections::BTreeSet::new(), "/v1/stores/default/keys?limit=100".to_owned());
+    for turn in 0.. {
+        let page = Web::ask(&addresses[turn % 3], &format!("GET {path}"), "", b"");
+        assert_eq!(page.status, 200, "{}", page.text());
+        let lines: Vec<Json> = page.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let (last, lines) = lines.split_last().unwrap();
+        for line in lines {
+            assert!(seen.insert(line["key"].as_str().unwrap().to_owned()), "{line} is there twice");
+        }
+        match last["after"].as_str() {
+            Some(after) => path = format!("/v1/stores/default/keys?limit=100&after={after}"),
+            None => break,
+        }
+    }
+    assert_eq!(seen.len(), 700);
+    for node in [2, 3] {
+        cluster.end_node(node, Signal::KILL);
+    }
+    for node in [2, 3] {
+        await_views(&cluster, node, &["down"], 1);
+    }
+    Web::ask(&addresses[0], "GET /v1/stores/default/keys", "", b"").refuses(503, "insufficient-replicas");
+}
+
+#[test]
 fn a_web_page_and_a_client_without_the_password_get_nothing_from_a_real_node() {
     let cluster =
         Cluster::with_environment(1, &["--http-name=kv.example"], &[("TONTINE_PASSWORD", "open-sesame-7")]);

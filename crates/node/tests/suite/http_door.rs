@@ -2,6 +2,7 @@
 
 mod batches;
 mod bounds;
+mod pages;
 mod web_pages;
 
 use std::collections::BTreeMap;

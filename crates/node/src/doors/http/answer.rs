@@ -16,6 +16,7 @@ use super::account::HeldRoom;
 /// What a key's value is called: nothing that a browser would run or show.
 const BYTES: &str = "application/octet-stream";
 pub(super) const JSON: &str = "application/json";
+const LINES: &str = "application/x-ndjson";
 const TEXT: &str = "text/plain; charset=utf-8";
 const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
 
@@ -58,6 +59,11 @@ impl Answer {
     /// A document that is JSON already.
     pub(super) fn json(status: StatusCode, json: impl Into<Bytes>) -> Answer {
         Answer::new(status, Some(JSON), json)
+    }
+
+    /// Lines of JSON.
+    pub(super) fn json_lines(status: StatusCode, lines: impl Into<Bytes>) -> Answer {
+        Answer::new(status, Some(LINES), lines)
     }
 
     /// A document.

@@ -10,7 +10,7 @@ use futures_util::future::join;
 use model::Value;
 use model::access::Right;
 use model::limits::FRAME_BYTES_MAX;
-use runtime::http::{Arriving, StatusCode, path};
+use runtime::http::{Arriving, StatusCode};
 use wire::error::ErrorCode;
 use wire::messages::Failure;
 
@@ -20,7 +20,7 @@ use super::batch_form::{KeyTask, Operation, parse};
 use super::outcomes::{Outcome, Telling};
 use super::parameters::{Parameters, expiry};
 use super::preconditions::Preconditions;
-use super::refused::{LimitOf, body as unread, full, malformed};
+use super::refused::{LimitOf, body as unread, full};
 use super::store_facts::{StoreFacts, check_key};
 use crate::doors::numbers;
 use crate::front::Entry;
@@ -42,11 +42,7 @@ struct Batch {
 
 /// Carries out a batch.
 pub(super) async fn batch(call: &Call<'_>, body: Arriving) -> Result<Answer, Answer> {
-    let [store] = call.found.names[..] else {
-        unreachable!("the path of a batch names a store");
-    };
-    let store = path::decode(store).map_err(|error| malformed(error.to_string()))?;
-    let store = String::from_utf8_lossy(&store).into_owned();
+    let store = call.store()?;
     let answer = answered(call, &store, body).await;
     Ok(answer.unwrap_or_else(|refused| refused).about(&store))
 }

@@ -18,6 +18,7 @@ mod batch_form;
 mod keys;
 mod numbers;
 mod outcomes;
+mod pages;
 mod parameters;
 mod preconditions;
 mod refused;
@@ -33,7 +34,7 @@ use parking_lot::Mutex;
 use protocol::admission::{Admission, Connection, Peer, REST_BYTES_MIN};
 use runtime::http::base64::prelude::{BASE64_STANDARD, Engine as _};
 use runtime::http::{
-    self as web, Arrived, Arriving, HeaderMap, Method, Parts, Response, StatusCode, header, strangers,
+    self as web, Arrived, Arriving, HeaderMap, Method, Parts, Response, StatusCode, header, path, strangers,
 };
 use runtime::{BoxFuture, Proof};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -275,6 +276,7 @@ impl Caller<'_> {
             Task::Get => keys::get(&call).await,
             Task::Put => keys::put(&call, body).await,
             Task::Delete => keys::delete(&call, body).await,
+            Task::Page => Box::pin(pages::page(&call)).await,
             Task::Batch => Box::pin(batch::batch(&call, body)).await,
         };
         let answer = answer.unwrap_or_else(|refused| refused);
@@ -293,6 +295,13 @@ impl Call<'_> {
         let Some(right) = self.found.route.right.asks() else { return Ok(()) };
         let judged = self.who.judge(self.door.view(), right, store, key);
         judged.map_err(|failure| Answer::failure(&failure))
+    }
+
+    /// The store that the path names, decoded.
+    fn store(&self) -> Result<String, Answer> {
+        let name = path::decode(self.found.names.first().copied().unwrap_or_default());
+        let name = name.map_err(|error| malformed(error.to_string()))?;
+        Ok(String::from_utf8_lossy(&name).into_owned())
     }
 
     /// Refuses who is nobody, in a closed cluster.

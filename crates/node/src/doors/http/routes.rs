@@ -22,6 +22,8 @@ pub(super) enum Right {
     Read,
     /// To write keys.
     Write,
+    /// To walk over a store.
+    Scan,
     /// To read those keys that are read, and to write those that are written: asked for key by key.
     EachKey,
 }
@@ -34,6 +36,7 @@ impl Right {
             Right::Observe => Some(access::Right::Observe),
             Right::Read => Some(access::Right::Read),
             Right::Write => Some(access::Right::Write),
+            Right::Scan => Some(access::Right::Scan),
         }
     }
 
@@ -45,6 +48,7 @@ impl Right {
             Right::Observe => "observe",
             Right::Read => "read",
             Right::Write => "write",
+            Right::Scan => "scan",
             Right::EachKey => "read, write",
         }
     }
@@ -56,6 +60,7 @@ pub(super) enum Task {
     Get,
     Put,
     Delete,
+    Page,
     Batch,
     Metrics,
     Health,
@@ -103,6 +108,8 @@ routes! {
         "Writes a key.";
     Delete "DELETE" "/v1/stores/{store}/keys/{key}" Write ["w" "timeout"] [200 204 409 412 413 504]
         "Deletes a key.";
+    Page "GET" "/v1/stores/{store}/keys" Scan ["after" "prefix" "limit" "values"] [200]
+        "Lists the keys of a store, a page at a time, as lines of JSON.";
     Batch "POST" "/v1/stores/{store}/batch" EachKey ["r" "w" "timeout"] [200 413 504]
         "Reads, writes and deletes many keys, each with its own outcome.";
     Metrics "GET" "/metrics" Observe [] [200]
