@@ -1,6 +1,8 @@
 //! The HTTP door of a node: what it answers, and what it refuses.
 
+mod batches;
 mod bounds;
+mod pages;
 mod web_pages;
 
 use std::collections::BTreeMap;
