@@ -29,6 +29,8 @@ pub(super) struct Answer {
     allow: Option<Box<str>>,
     sloppy: bool,
     code: Option<ErrorCode>,
+    /// Which right is lacking, if that is why.
+    lacking: Option<Box<str>>,
     store: Option<Box<str>>,
     /// Given back when the other end has the body.
     held: Option<HeldRoom>,
@@ -45,6 +47,7 @@ impl Answer {
             allow: None,
             sloppy: false,
             code: None,
+            lacking: None,
             store: None,
             held: None,
         }
@@ -104,7 +107,8 @@ impl Answer {
             "outcome": outcome,
             "retryable": failure.code.is_retryable(),
         }});
-        Answer { code: Some(failure.code), ..Answer::document(status, &document) }
+        let lacking = (failure.code == ErrorCode::Forbidden).then(|| failure.detail.as_str().into());
+        Answer { code: Some(failure.code), lacking, ..Answer::document(status, &document) }
     }
 
     /// With the context of what is answered.
@@ -144,6 +148,11 @@ impl Answer {
     /// The code, of an error.
     pub(super) fn code(&self) -> Option<ErrorCode> {
         self.code
+    }
+
+    /// Why it was refused, as far as that is about who asks.
+    pub(super) fn refusal(&self) -> Option<Failure> {
+        Some(Failure::new(self.code?, self.lacking.as_deref().unwrap_or_default()))
     }
 
     /// The name of the store that it is about, if it is about one.
