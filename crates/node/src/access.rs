@@ -22,6 +22,7 @@ use runtime::secret::{digest_of, is_same};
 use wire::error::ErrorCode;
 use wire::messages::Failure;
 
+use crate::audit::Who;
 use crate::view::CurrentView;
 
 /// Who is at the other end of one connection.
@@ -95,6 +96,16 @@ impl Caller {
     /// Whether it holds a node's certificate.
     pub fn is_node(&self) -> bool {
         self.is_node
+    }
+
+    /// Who it is, for people who look later.
+    pub fn who(&self, view: &CurrentView) -> Who {
+        match self.standing(view) {
+            _ if self.is_node => Who::Node,
+            Standing::Free => Who::Anyone,
+            Standing::User(known) => Who::User(known.name),
+            Standing::Nobody | Standing::Removed => Who::Nobody,
+        }
     }
 
     /// Takes it for the user whose secret this is. With a name, it must be that user's. A secret that is nobody's leaves

@@ -86,7 +86,7 @@ impl Web {
     fn connect(door: &Door, buffer: usize) -> DuplexStream {
         let (stream, theirs) = tokio::io::duplex(buffer);
         let door = door.clone();
-        tokio::spawn(async move { door.serve(theirs).await });
+        tokio::spawn(async move { door.serve(theirs, "192.0.2.7:40001".to_owned()).await });
         stream
     }
 

@@ -29,7 +29,8 @@ pub(super) struct Answer {
     etag: Option<Box<str>>,
     allow: Option<Box<str>>,
     sloppy: bool,
-    code: Option<ErrorCode>,
+    /// Why it is refused. The detail stands there only where a right is lacking.
+    refusal: Option<Box<Failure>>,
     store: Option<Box<str>>,
     /// Given back when the other end has the body.
     held: Option<HeldRoom>,
@@ -45,7 +46,7 @@ impl Answer {
             etag: None,
             allow: None,
             sloppy: false,
-            code: None,
+            refusal: None,
             store: None,
             held: None,
         }
@@ -103,7 +104,9 @@ impl Answer {
     /// The error, with a status that says more than that of its code.
     pub(super) fn failure_as(status: StatusCode, failure: &Failure) -> Answer {
         let document = json!({ "error": error(status, failure) });
-        Answer { code: Some(failure.code), ..Answer::document(status, &document) }
+        let lacking = if failure.code == ErrorCode::Forbidden { failure.detail.as_str() } else { "" };
+        let refusal = Some(Box::new(Failure::new(failure.code, lacking)));
+        Answer { refusal, ..Answer::document(status, &document) }
     }
 
     /// With the context of what is answered.
@@ -142,7 +145,12 @@ impl Answer {
 
     /// The code, of an error.
     pub(super) fn code(&self) -> Option<ErrorCode> {
-        self.code
+        self.refusal.as_ref().map(|failure| failure.code)
+    }
+
+    /// Why it was refused, as far as that is about who asks.
+    pub(super) fn refusal(&self) -> Option<&Failure> {
+        self.refusal.as_deref()
     }
 
     /// The name of the store that it is about, if it is about one.

@@ -47,6 +47,7 @@ use self::numbers::Requests;
 use self::refused::{full, malformed};
 use self::routes::{Found, Right, Task};
 use crate::access;
+use crate::audit::Asker;
 use crate::doors::closing::{Closing, Stage};
 use crate::doors::numbers::DoorNumbers;
 use crate::doors::parting::part;
@@ -129,8 +130,8 @@ impl Door {
         self.shared.closing.begun().await;
     }
 
-    /// Serves one connection until either side closes it.
-    pub async fn serve<S>(&self, stream: S)
+    /// Serves one connection, from the address `peer`, until either side closes it.
+    pub async fn serve<S>(&self, stream: S, peer: String)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send,
     {
@@ -152,7 +153,7 @@ impl Door {
         let unread = {
             let room = AnswerRoom::new(&admitted);
             let account = InputAccount::new(&admitted, room.clone(), self.shared.clone(), waker);
-            let caller = Caller { door: self, admitted, room };
+            let caller = Caller { door: self, peer, admitted, room };
             let limits = web::Limits {
                 head_bytes_max: web::HEAD_BYTES_MAX,
                 idle_time_max: web::IDLE_TIME_MAX,
@@ -218,6 +219,8 @@ fn credentials(value: &str) -> Option<(String, Vec<u8>)> {
 /// Who asks on one connection.
 struct Caller<'a> {
     door: &'a Door,
+    /// Its address.
+    peer: String,
     admitted: Arc<Connection>,
     room: Arc<AnswerRoom>,
 }
@@ -253,14 +256,26 @@ impl web::Handler for Caller<'_> {
 }
 
 impl Caller<'_> {
+    /// Writes down who was refused. `request` is no text of the caller's.
+    fn noted(&self, who: &access::Caller, request: &'static str, refused: Answer) -> Answer {
+        if let Some(failure) = refused.refusal() {
+            let asker = Asker { caller: who, from: &self.peer };
+            self.door.numbers.audit().refused(asker, self.door.view(), request, failure);
+        }
+        refused
+    }
+
     async fn carry_out(&self, head: &Parts, body: Arriving) -> Result<Answer, Answer> {
         let door = self.door;
         strangers::check(head, &door.shared.options.names)
-            .map_err(|stranger| refused::stranger(&stranger))?;
+            .map_err(|stranger| refused::stranger(&stranger))
+            .map_err(|refused| self.noted(&access::Caller::new(Proof::None), "request", refused))?;
         let found = routes::find(&head.method, head.uri.path())?;
         let who = match found.route.right {
             Right::Nothing => access::Caller::new(Proof::None),
-            _ => door.authenticated(&head.headers)?,
+            _ => door
+                .authenticated(&head.headers)
+                .map_err(|refused| self.noted(&access::Caller::new(Proof::None), "authenticate", refused))?,
         };
         let (task, route) = (found.route.task, found.route);
         let (admitted, room, head_bytes) = (&self.admitted, &self.room, body.head_bytes());
@@ -279,7 +294,7 @@ impl Caller<'_> {
             Task::Page => Box::pin(pages::page(&call)).await,
             Task::Batch => Box::pin(batch::batch(&call, body)).await,
         };
-        let answer = answer.unwrap_or_else(|refused| refused);
+        let answer = answer.unwrap_or_else(|refused| self.noted(&call.who, route.name, refused));
         debug_assert!(
             route.may_answer(answer.status()),
             "{} is not in the table of {route:?}",

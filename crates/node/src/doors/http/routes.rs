@@ -72,6 +72,8 @@ pub(super) enum Task {
 pub(super) struct Route {
     pub(super) task: Task,
     pub(super) method: &'static str,
+    /// Method and path.
+    pub(super) name: &'static str,
     pub(super) path: &'static str,
     pub(super) right: Right,
     pub(super) parameters: &'static [&'static str],
@@ -88,6 +90,7 @@ macro_rules! routes {
         pub(super) const TABLE: &[Route] = &[$(Route {
             task: Task::$task,
             method: $method,
+            name: concat!($method, " ", $path),
             path: $path,
             right: Right::$right,
             parameters: &[$($parameter,)*],
