@@ -8,7 +8,7 @@ use coordination::CoordinationService;
 use coordination::address::{Address, Place};
 use model::{Cluster, NodeId};
 use node::disk_watch::DiskWatch;
-use node::doors::http::HttpOptions;
+use node::doors::http::{HttpOptions, Scheme};
 use node::doors::resp::{CpuTime, RespOptions};
 use node::engines::{Engines, LogEngines, MemoryEngines};
 use node::events::Event;
@@ -398,7 +398,13 @@ impl ThinDoor {
     async fn serve(&self, stream: Stream, peer: String, local: String) {
         match self {
             ThinDoor::Redis(door) => door.serve(stream, peer, local).await,
-            ThinDoor::Http(door) => door.serve(stream).await,
+            ThinDoor::Http(door) => {
+                let scheme = match &stream {
+                    Stream::Plain(_) => Scheme::Http,
+                    Stream::Tls(_) => Scheme::Https,
+                };
+                door.serve(stream, scheme).await;
+            }
         }
     }
 }

@@ -14,7 +14,7 @@ use crate::view::CurrentView;
 ///
 /// # Errors
 /// `unauthenticated` or `forbidden`: nothing was done.
-pub(super) fn judge(caller: &Caller, view: &CurrentView, request: &Request) -> Result<(), Failure> {
+pub(in crate::doors) fn judge(caller: &Caller, view: &CurrentView, request: &Request) -> Result<(), Failure> {
     if is_for_nodes(request) {
         return caller.judge_node(view, request.name());
     }
@@ -105,7 +105,7 @@ fn judge_user(known: &Known, request: &Request) -> Result<(), Failure> {
 }
 
 /// The order as it is put down: in a closed cluster by whom this node knows, whatever the caller says.
-pub(super) fn signed(caller: &Caller, view: &CurrentView, request: Request) -> Request {
+pub(in crate::doors) fn signed(caller: &Caller, view: &CurrentView, request: Request) -> Request {
     let Request::OrderGive(mut give) = request else { return request };
     if let Ok(Some(known)) = caller.user(view) {
         give.by = format!("user {}", known.name);
