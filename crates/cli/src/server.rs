@@ -9,7 +9,7 @@ use coordination::address::{Address, Place};
 use model::{Cluster, NodeId};
 use node::audit::Outlet;
 use node::disk_watch::DiskWatch;
-use node::doors::http::HttpOptions;
+use node::doors::http::{HttpOptions, Scheme};
 use node::doors::resp::{CpuTime, RespOptions};
 use node::engines::{Engines, LogEngines, MemoryEngines};
 use node::events::Event;
@@ -409,7 +409,13 @@ impl ThinDoor {
     async fn serve(&self, stream: Stream, peer: String, local: String) {
         match self {
             ThinDoor::Redis(door) => door.serve(stream, peer, local).await,
-            ThinDoor::Http(door) => door.serve(stream, peer).await,
+            ThinDoor::Http(door) => {
+                let scheme = match &stream {
+                    Stream::Plain(_) => Scheme::Http,
+                    Stream::Tls(_) => Scheme::Https,
+                };
+                door.serve(stream, peer, scheme).await;
+            }
         }
     }
 }

@@ -376,7 +376,8 @@ impl Node {
             antientropy: self.antientropy.clone(),
         };
         let told = (self.metrics.clone(), self.ready());
-        let http = http::Door::new(anywhere.clone(), self.http.clone(), http, told);
+        let desk = http::Desk::of(&service);
+        let http = http::Door::new(anywhere.clone(), self.http.clone(), http, told, desk);
         Worker { service, door: resp::Door::new(anywhere, self.resp.clone(), redis), http }
     }
 

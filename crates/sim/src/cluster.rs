@@ -571,7 +571,7 @@ async fn serve_http(address: String, doors: Vec<http::Door>, ports: Ports) {
         let door = turns.next().expect("a node has a worker").clone();
         let peer = link.peer.clone();
         let stream = LinkStream::new(link, ports.entropy.clone());
-        ports.tasks.spawn(Box::pin(async move { door.serve(stream, peer).await }));
+        ports.tasks.spawn(Box::pin(async move { door.serve(stream, peer, http::Scheme::Http).await }));
     }
 }
 

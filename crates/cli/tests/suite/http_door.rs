@@ -191,7 +191,7 @@ fn a_batch_tells_of_each_write_whether_it_may_have_happened() {
     }
     let mixed =
         r#"{"operations":[{"op":"put","key":"doubtful","value":"v"},{"op":"put","key":"","value":"v"}]}"#;
-    let doubtful = batch(&cluster.http(1), "?timeout=300ms", mixed);
+    let doubtful = batch(&cluster.http(1), "?w=3&timeout=300ms", mixed);
     for node in [2, 3] {
         cluster.signal_node(node, Signal::CONT);
     }
@@ -232,6 +232,85 @@ fn pages_of_keys_go_on_at_any_node_and_none_is_silently_short() {
         await_views(&cluster, node, &["down"], 1);
     }
     Web::ask(&addresses[0], "GET /v1/stores/default/keys", "", b"").refuses(503, "insufficient-replicas");
+}
+
+/// A document that any node answers with.
+#[track_caller]
+fn document(address: &str, path: &str) -> Json {
+    let answer = Web::ask(address, &format!("GET {path}"), "", b"");
+    assert_eq!(answer.status, 200, "{path}: {}", answer.text());
+    assert_eq!(answer.line("content-type"), Some("application/json"));
+    answer.json()
+}
+
+#[test]
+fn orders_and_documents_go_through_any_node() {
+    let cluster = Cluster::start();
+    let [one, two] = [1, 2].map(|node| cluster.http(node));
+    let json = "content-type: application/json\r\n";
+    let weigh = br#"{"verb":"weigh","node":2,"weight":200}"#;
+    let given = Web::ask(&one, "POST /v1/orders?wait=30s", json, weigh);
+    assert_eq!(given.status, 200, "{}", given.text());
+    let told = given.json();
+    assert_eq!(told["answer"]["done"]["code"], "node-weighs", "{told}");
+    let number = told["number"].as_u64().unwrap();
+    assert_eq!(document(&two, &format!("/v1/orders/{number}"))["answer"], told["answer"]);
+    let known = document(&one, "/v1/cluster");
+    let weighed = known["nodes"].as_array().unwrap().iter().find(|node| node["id"] == 2).unwrap();
+    assert_eq!(weighed["weight"], 200, "{weighed}");
+    assert_eq!(document(&two, "/v1/office")["headmaster"]["silent_ms"], Json::Null);
+
+    let refused = Web::ask(&two, "POST /v1/orders?wait=30s", json, br#"{"verb":"apply","plan":77}"#);
+    refused.refuses(409, "plan-unknown");
+    assert_eq!(refused.json()["error"]["facts"]["plan"], 77);
+    let number = refused.json()["number"].as_u64().unwrap();
+    assert_eq!(document(&one, &format!("/v1/orders/{number}"))["answer"]["outcome"], "refused");
+    Web::ask(&two, "POST /v1/orders", json, br#"{"verb":"dance"}"#).refuses(400, "malformed");
+
+    let wish = br#"{"verb":"create","wish":{"for":"rebalance"},"consent":{}}"#;
+    let created = Web::ask(&two, "POST /v1/orders?wait=30s", json, wish);
+    assert_ne!(created.status, 500, "{}", created.text());
+    let plans = document(&one, "/v1/plans");
+    assert!(plans["plans"].is_array(), "{plans}");
+
+    let control = br#"{"order":"start"}"#;
+    assert_eq!(Web::ask(&one, "POST /v1/repair", json, control).status, 200);
+    for path in
+        ["/v1/status", "/v1/nodes", "/v1/moves", "/v1/load", "/v1/load/keys", "/v1/repair", "/v1/artifacts"]
+    {
+        assert_eq!(document(&one, path)["node"], 1, "{path}");
+    }
+    let seen = document(&one, "/v1/nodes");
+    assert_eq!(seen["nodes"].as_array().unwrap().len(), 3, "{seen}");
+}
+
+#[test]
+fn events_are_told_as_they_happen_and_their_reader_keeps_no_node_from_stopping() {
+    let mut cluster = Cluster::start();
+    let mut reader = TcpStream::connect(cluster.http(1)).unwrap();
+    reader.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    reader
+        .write_all(b"GET /v1/events HTTP/1.1\r\nhost: localhost\r\naccept: text/event-stream\r\n\r\n")
+        .unwrap();
+    let mut told = Vec::new();
+    let mut until = |what: &str, reader: &mut TcpStream| {
+        let mut buffer = [0; 4096];
+        while !String::from_utf8_lossy(&told).contains(what) {
+            let count = reader.read(&mut buffer).unwrap();
+            assert!(count > 0, "{what} is not in {}", String::from_utf8_lossy(&told));
+            told.extend_from_slice(&buffer[..count]);
+        }
+    };
+    until("\"kind\":\"node-started\"", &mut reader);
+    cluster.end_node(3, Signal::KILL);
+    until("\"kind\":\"peer-down\"", &mut reader);
+    let began = Instant::now();
+    cluster.end_node(1, Signal::TERM);
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    let mut rest = Vec::new();
+    reader.read_to_end(&mut rest).unwrap();
+    assert!(rest.ends_with(b"0\r\n\r\n"), "the stream has an end: {}", rest.escape_ascii());
+    cluster.start_node_again(1);
 }
 
 #[test]

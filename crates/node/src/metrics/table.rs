@@ -132,6 +132,8 @@ metrics! {
         "Hints refused at the limit of bytes. The writes themselves were acknowledged by other replicas.";
     gauge "tontine_http_connections" [] "connections"
         "Open connections of HTTP clients.";
+    gauge "tontine_http_event_readers" [] "connections"
+        "Connections of HTTP clients that read events as they happen.";
     counter "tontine_http_requests_total" ["store" "outcome"] "requests"
         "HTTP requests by store (- for none) and outcome: done, absent, refused, unavailable or unknown.";
     counter "tontine_node_corrupt_reads_total" [] "reads"

@@ -107,6 +107,7 @@ impl Node {
         };
         watch("tontine_resp_connections", |node| node.resp.connections() as u64);
         watch("tontine_http_connections", |node| node.http.connections() as u64);
+        watch("tontine_http_event_readers", |node| node.http.event_readers() as u64);
         watch("tontine_disk_available_bytes", |node| node.disk.available_bytes());
         // Where nobody knows how much room there is, as in memory, what the system says is free is the best guess.
         watch("tontine_disk_room_bytes", |node| node.room().0.unwrap_or_else(|| node.disk.available_bytes()));

@@ -2,6 +2,8 @@
 
 mod batches;
 mod bounds;
+mod documents;
+mod event_streams;
 mod pages;
 mod web_pages;
 
@@ -11,7 +13,10 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use model::{Actor, Context, Dot, NodeId, Vector};
-use node::{Node, NodeConfig, Worker, doors::http::Door};
+use node::{
+    Node, NodeConfig, Worker,
+    doors::http::{Door, Scheme},
+};
 use runtime::http::base64::prelude::{BASE64_URL_SAFE_NO_PAD, Engine as _};
 use serde_json::Value as Json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
@@ -86,7 +91,8 @@ impl Web {
     fn connect(door: &Door, buffer: usize) -> DuplexStream {
         let (stream, theirs) = tokio::io::duplex(buffer);
         let door = door.clone();
-        tokio::spawn(async move { door.serve(theirs, "192.0.2.7:40001".to_owned()).await });
+        let peer = "192.0.2.7:40001".to_owned();
+        tokio::spawn(async move { door.serve(theirs, peer, Scheme::Http).await });
         stream
     }
 

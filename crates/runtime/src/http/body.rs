@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 
 use bytes::{Buf, Bytes, BytesMut};
+use futures_util::Stream;
 use hyper::body::{Body as _, Frame, Incoming, SizeHint};
 
 use super::{Line, Refused};
@@ -76,10 +77,28 @@ impl Arriving {
     }
 }
 
-/// The body of an answer: bytes, and what is given back when the other end has taken them.
+/// The body of an answer: bytes, or pieces that are still being made; and what is given back when the other end has
+/// taken them.
 #[derive(Default)]
 pub struct Payload {
-    bytes: Option<Kept>,
+    content: Content,
+}
+
+/// What a body holds.
+enum Content {
+    /// All of it.
+    Whole(Option<Kept>),
+    /// Piece by piece. Its length is not known, so it ends by its last chunk.
+    Pieces(Pieces),
+}
+
+/// The pieces of a body, each when it is there.
+pub type Pieces = Pin<Box<dyn Stream<Item = Kept> + Send>>;
+
+impl Default for Content {
+    fn default() -> Content {
+        Content::Whole(None)
+    }
 }
 
 /// Bytes on their way out.
@@ -89,10 +108,22 @@ pub struct Kept {
     _held: Option<Box<dyn Any + Send>>,
 }
 
+impl Kept {
+    /// These bytes, which hold `held` until they have left.
+    pub fn new(bytes: Bytes, held: Option<Box<dyn Any + Send>>) -> Kept {
+        Kept { bytes, _held: held }
+    }
+}
+
 impl Payload {
     /// These bytes, which hold `held` until they have left.
     pub fn new(bytes: Bytes, held: Option<Box<dyn Any + Send>>) -> Payload {
-        Payload { bytes: Some(Kept { bytes, _held: held }) }
+        Payload { content: Content::Whole(Some(Kept::new(bytes, held))) }
+    }
+
+    /// These pieces. They are asked for when the other end has taken those before, but for some kilobytes.
+    pub fn pieces(pieces: Pieces) -> Payload {
+        Payload { content: Content::Pieces(pieces) }
     }
 }
 
@@ -116,16 +147,28 @@ impl hyper::body::Body for Payload {
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
+        context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Kept>, Infallible>>> {
-        Poll::Ready(self.bytes.take().map(|kept| Ok(Frame::data(kept))))
+        let kept = match &mut self.content {
+            Content::Whole(kept) => Poll::Ready(kept.take()),
+            Content::Pieces(pieces) => pieces.as_mut().poll_next(context),
+        };
+        kept.map(|kept| kept.map(|kept| Ok(Frame::data(kept))))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.bytes.as_ref().is_none_or(|kept| kept.bytes.is_empty())
+        match &self.content {
+            Content::Whole(kept) => kept.as_ref().is_none_or(|kept| kept.bytes.is_empty()),
+            Content::Pieces(_) => false,
+        }
     }
 
     fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(self.bytes.as_ref().map_or(0, |kept| kept.bytes.len() as u64))
+        match &self.content {
+            Content::Whole(kept) => {
+                SizeHint::with_exact(kept.as_ref().map_or(0, |kept| kept.bytes.len() as u64))
+            }
+            Content::Pieces(_) => SizeHint::default(),
+        }
     }
 }

@@ -31,7 +31,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use self::gate::Gate;
 use crate::{BoxFuture, Clock, Moment};
 
-pub use self::body::{Arriving, Payload, Unread};
+pub use self::body::{Arriving, Kept, Payload, Pieces, Unread};
 pub use base64;
 pub use hyper::http::request::Parts;
 pub use hyper::{HeaderMap, Method, StatusCode, Uri, header};

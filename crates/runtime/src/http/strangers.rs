@@ -21,6 +21,15 @@ use hyper::header::{CONTENT_TYPE, HOST, ORIGIN};
 use hyper::http::request::Parts;
 use hyper::{Method, Version};
 
+/// How the other end reached this server: a page's origin says it, too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scheme {
+    /// Without TLS.
+    Http,
+    /// With TLS.
+    Https,
+}
+
 /// Why a request is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stranger {
@@ -40,11 +49,12 @@ pub enum Stranger {
 const FORMS: [&str; 3] = ["application/x-www-form-urlencoded", "multipart/form-data", "text/plain"];
 
 /// Refuses what a page of another origin makes a browser send. `names` are the host names of this server, without ports;
-/// its addresses and `localhost` need none.
+/// its addresses and `localhost` need none. `scheme` is that of the connection: a page that came without TLS is another
+/// origin than one that came with it.
 ///
 /// # Errors
 /// What tells that it does.
-pub fn check(head: &Parts, names: &[String]) -> Result<(), Stranger> {
+pub fn check(head: &Parts, names: &[String], scheme: Scheme) -> Result<(), Stranger> {
     let Parts { method, uri, headers, version, .. } = head;
     let text =
         |name: &str| headers.get(name).map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
@@ -60,7 +70,12 @@ pub fn check(head: &Parts, names: &[String]) -> Result<(), Stranger> {
     if let Some(host) = host.filter(|host| !is_ours(host, names)) {
         return Err(Stranger::Host(host.to_owned()));
     }
-    let is_own = |origin: &str| origin.eq_ignore_ascii_case(&format!("http://{}", host.unwrap_or_default()));
+    let scheme = match scheme {
+        Scheme::Http => "http",
+        Scheme::Https => "https",
+    };
+    let is_own =
+        |origin: &str| origin.eq_ignore_ascii_case(&format!("{scheme}://{}", host.unwrap_or_default()));
     if headers.get_all(ORIGIN).iter().count() > 1 || origin.as_deref().is_some_and(|origin| !is_own(origin)) {
         return Err(Stranger::Origin(origin.unwrap_or_default()));
     }
@@ -114,7 +129,20 @@ mod tests {
         for (name, value) in lines {
             request = request.header(*name, *value);
         }
-        check(&request.body(()).unwrap().into_parts().0, &["n1.example".to_owned()])
+        check(&request.body(()).unwrap().into_parts().0, &["n1.example".to_owned()], Scheme::Http)
+    }
+
+    #[test]
+    fn the_origin_of_a_page_of_ours_has_the_scheme_of_its_connection() {
+        let from = |origin: &str, scheme| {
+            let request = hyper::Request::builder().header("host", "localhost:7601").header("origin", origin);
+            check(&request.body(()).unwrap().into_parts().0, &[], scheme)
+        };
+        let (plain, encrypted) = ("http://localhost:7601", "https://localhost:7601");
+        assert_eq!((from(plain, Scheme::Http), from(encrypted, Scheme::Https)), (Ok(()), Ok(())));
+        assert_eq!(from(encrypted, Scheme::Http), Err(Stranger::Origin(encrypted.to_owned())));
+        assert_eq!(from(plain, Scheme::Https), Err(Stranger::Origin(plain.to_owned())));
+        assert!(from("https://evil.example", Scheme::Https).is_err() && from("null", Scheme::Https).is_err());
     }
 
     #[test]

@@ -34,39 +34,56 @@ impl InputAccount {
     }
 }
 
-/// The room of a connection's answer until its reader has it.
+/// The room of what a connection is being answered until its reader has it.
 ///
 /// It counts as a request does that is coming in: readers that are slow lose it where others find none, and all of them
 /// together leave room for requests that have come whole.
 pub(super) struct AnswerRoom {
-    going: Mutex<Coming>,
+    going: Mutex<Going>,
     place: InputRoom,
 }
 
-/// The room of an answer; it is given back when this is dropped.
-pub(super) struct HeldRoom(Arc<AnswerRoom>);
+/// What is on its way.
+struct Going {
+    coming: Coming,
+    bytes: usize,
+}
+
+/// The room of an answer, or of a piece of one; it is given back when this is dropped.
+pub(super) struct HeldRoom {
+    room: Arc<AnswerRoom>,
+    bytes: usize,
+}
 
 impl AnswerRoom {
     /// Nothing is answered yet.
     pub(super) fn new(connection: &Arc<Connection>) -> Arc<AnswerRoom> {
-        let going = connection.coming();
-        Arc::new(AnswerRoom { place: going.place(), going: Mutex::new(going) })
+        let coming = connection.coming();
+        let place = coming.place();
+        Arc::new(AnswerRoom { place, going: Mutex::new(Going { coming, bytes: 0 }) })
     }
 
-    /// Room for an answer of so many bytes.
+    /// Room for so many bytes more.
     ///
     /// # Errors
-    /// When there is none.
+    /// When there is none. Then there is none for those on their way either, so they must be the last.
     pub(super) fn hold(self: &Arc<Self>, bytes: usize, now: Moment) -> Result<HeldRoom, Overloaded> {
-        self.going.lock().hold(bytes, now)?;
-        Ok(HeldRoom(Arc::clone(self)))
+        let mut going = self.going.lock();
+        let all = going.bytes + bytes;
+        going.coming.hold(all, now)?;
+        going.bytes = all;
+        drop(going);
+        Ok(HeldRoom { room: Arc::clone(self), bytes })
     }
 }
 
 impl Drop for HeldRoom {
     fn drop(&mut self) {
-        // Holding nothing is never refused.
-        let _ = self.0.going.lock().hold(0, Moment::default());
+        let mut going = self.room.going.lock();
+        going.bytes -= self.bytes;
+        let left = going.bytes;
+        // What is left was held before. If its room was lost meanwhile, the gate finds that out.
+        let _ = going.coming.hold(left, Moment::default());
     }
 }
 

@@ -6,7 +6,7 @@ use std::any::Any;
 
 use bytes::Bytes;
 use runtime::http::header::{self, HeaderName, HeaderValue};
-use runtime::http::{Payload, Response, StatusCode};
+use runtime::http::{Payload, Pieces, Response, StatusCode};
 use serde_json::json;
 use wire::error::{ErrorCode, Outcome};
 use wire::messages::Failure;
@@ -16,6 +16,7 @@ use super::account::HeldRoom;
 /// What a key's value is called: nothing that a browser would run or show.
 const BYTES: &str = "application/octet-stream";
 pub(super) const JSON: &str = "application/json";
+pub(super) const EVENTS: &str = "text/event-stream";
 const LINES: &str = "application/x-ndjson";
 const TEXT: &str = "text/plain; charset=utf-8";
 const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -25,7 +26,7 @@ pub(super) struct Answer {
     status: StatusCode,
     /// Its content type, with a body.
     kind: Option<&'static str>,
-    body: Bytes,
+    body: Body,
     etag: Option<Box<str>>,
     allow: Option<Box<str>>,
     sloppy: bool,
@@ -36,9 +37,15 @@ pub(super) struct Answer {
     held: Option<HeldRoom>,
 }
 
+/// What is behind its head.
+enum Body {
+    Whole(Bytes),
+    Pieces(Pieces),
+}
+
 impl Answer {
     fn new(status: StatusCode, kind: Option<&'static str>, body: impl Into<Bytes>) -> Answer {
-        let body = body.into();
+        let body = Body::Whole(body.into());
         Answer {
             status,
             kind,
@@ -65,6 +72,11 @@ impl Answer {
     /// Lines of JSON.
     pub(super) fn json_lines(status: StatusCode, lines: impl Into<Bytes>) -> Answer {
         Answer::new(status, Some(LINES), lines)
+    }
+
+    /// Events, each when it happens. The connection ends behind the last.
+    pub(super) fn events(pieces: Pieces) -> Answer {
+        Answer { body: Body::Pieces(pieces), ..Answer::new(StatusCode::OK, Some(EVENTS), Bytes::new()) }
     }
 
     /// A document.
@@ -136,7 +148,15 @@ impl Answer {
 
     /// Bytes of its body.
     pub(super) fn bytes_len(&self) -> usize {
-        self.body.len()
+        self.bytes().len()
+    }
+
+    /// Its body, as far as it is there.
+    fn bytes(&self) -> &[u8] {
+        match &self.body {
+            Body::Whole(bytes) => bytes,
+            Body::Pieces(_) => &[],
+        }
     }
 
     pub(super) fn status(&self) -> StatusCode {
@@ -160,9 +180,13 @@ impl Answer {
 
     /// Its head and its body. `closes`: the connection ends behind it.
     pub(super) fn into_response(self, closes: bool) -> Response {
-        let lines = self.lines(closes);
+        let lines = self.lines(closes || matches!(self.body, Body::Pieces(_)));
         let held = self.held.map(|room| Box::new(room) as Box<dyn Any + Send>);
-        let mut response = Response::new(Payload::new(self.body, held));
+        let payload = match self.body {
+            Body::Whole(bytes) => Payload::new(bytes, held),
+            Body::Pieces(pieces) => Payload::pieces(pieces),
+        };
+        let mut response = Response::new(payload);
         *response.status_mut() = self.status;
         for (name, value) in lines {
             // Each is text of our own: no line ends, no letters beyond ASCII.
@@ -176,12 +200,12 @@ impl Answer {
     /// The same as bytes, for a connection that is not served.
     pub(super) fn into_bytes(self) -> Vec<u8> {
         let mut bytes =
-            format!("HTTP/1.1 {}\r\ncontent-length: {}\r\n", self.status, self.body.len()).into_bytes();
+            format!("HTTP/1.1 {}\r\ncontent-length: {}\r\n", self.status, self.bytes_len()).into_bytes();
         for (name, value) in self.lines(true) {
             bytes.extend_from_slice(format!("{name}: {value}\r\n").as_bytes());
         }
         bytes.extend_from_slice(b"\r\n");
-        bytes.extend_from_slice(&self.body);
+        bytes.extend_from_slice(self.bytes());
         bytes
     }
 
@@ -263,8 +287,8 @@ mod tests {
         for &code in ErrorCode::ALL {
             let failure = Failure::new(code, "");
             for status in [status(code), StatusCode::SERVICE_UNAVAILABLE] {
-                let body = Answer::failure_as(status, &failure).body;
-                let error: serde_json::Value = serde_json::from_slice(&body).unwrap();
+                let answer = Answer::failure_as(status, &failure);
+                let error: serde_json::Value = serde_json::from_slice(answer.bytes()).unwrap();
                 let expected = if status.as_u16() == 504 { "unknown" } else { "failed" };
                 assert_eq!(error["error"]["outcome"], expected, "{code} as {status}");
             }
@@ -273,7 +297,7 @@ mod tests {
 
     #[test]
     fn an_absent_key_tells_a_context_that_is_too_long_for_an_etag() {
-        let body = |context: Option<&str>| Answer::absent(context.map(str::to_owned)).body;
+        let body = |context: Option<&str>| Answer::absent(context.map(str::to_owned)).bytes().to_vec();
         let told: serde_json::Value = serde_json::from_slice(&body(Some("AQG"))).unwrap();
         assert_eq!((&told["context"], &told["error"]["kind"]), (&"AQG".into(), &"not-found".into()));
         assert!(!String::from_utf8_lossy(&body(None)).contains("context"));

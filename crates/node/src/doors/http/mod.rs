@@ -15,6 +15,8 @@ mod account;
 mod answer;
 mod batch;
 mod batch_form;
+mod desk;
+mod event_stream;
 mod keys;
 mod numbers;
 mod outcomes;
@@ -43,6 +45,7 @@ use wire::messages::Failure;
 
 use self::account::{AnswerRoom, InputAccount};
 use self::answer::{Answer, JSON};
+use self::event_stream::Readers;
 use self::numbers::Requests;
 use self::refused::{full, malformed};
 use self::routes::{Found, Right, Task};
@@ -55,6 +58,9 @@ use crate::doors::secret::same;
 use crate::front::Front;
 use crate::metrics::Metrics;
 use crate::view::CurrentView;
+
+pub(crate) use self::desk::Desk;
+pub use runtime::http::strangers::Scheme;
 
 /// Settings of the door.
 #[derive(Clone, Debug, Default)]
@@ -73,18 +79,25 @@ pub struct Shared {
     /// Wakes each connection when the door closes.
     clients: Mutex<BTreeMap<u64, Arc<AtomicWaker>>>,
     closing: Closing,
+    /// Who reads events as they happen.
+    readers: Readers,
 }
 
 impl Shared {
     /// Nobody is connected yet. `admission` says how much the node may take in, over all its doors.
     pub fn new(options: HttpOptions, admission: Arc<Admission>) -> Arc<Self> {
-        let (clients, closing) = (Mutex::default(), Closing::default());
-        Arc::new(Shared { options, admission, next_id: AtomicU64::new(1), clients, closing })
+        let (clients, closing, readers) = (Mutex::default(), Closing::default(), Readers::default());
+        Arc::new(Shared { options, admission, next_id: AtomicU64::new(1), clients, closing, readers })
     }
 
     /// Connections now.
     pub fn connections(&self) -> usize {
         self.clients.lock().len()
+    }
+
+    /// Connections that read events as they happen.
+    pub(crate) fn event_readers(&self) -> usize {
+        self.readers.count()
     }
 
     /// Closes each connection behind its next answer from now on: the node will stop.
@@ -111,6 +124,7 @@ pub struct Door {
     requests: Arc<Requests>,
     metrics: Arc<Metrics>,
     ready: Ready,
+    desk: Arc<Desk>,
 }
 
 impl Door {
@@ -120,9 +134,10 @@ impl Door {
         shared: Arc<Shared>,
         numbers: Arc<DoorNumbers>,
         (metrics, ready): (Arc<Metrics>, Ready),
+        desk: Arc<Desk>,
     ) -> Self {
         let requests = Arc::new(Requests::new(metrics.clone()));
-        Door { front, shared, numbers, requests, metrics, ready }
+        Door { front, shared, numbers, requests, metrics, ready, desk }
     }
 
     /// Completes when the door takes no new connections any more, because its node will stop.
@@ -130,8 +145,8 @@ impl Door {
         self.shared.closing.begun().await;
     }
 
-    /// Serves one connection, from the address `peer`, until either side closes it.
-    pub async fn serve<S>(&self, stream: S, peer: String)
+    /// Serves one connection, from the address `peer`, until either side closes it; `scheme` says whether it is encrypted.
+    pub async fn serve<S>(&self, stream: S, peer: String, scheme: Scheme)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send,
     {
@@ -153,7 +168,7 @@ impl Door {
         let unread = {
             let room = AnswerRoom::new(&admitted);
             let account = InputAccount::new(&admitted, room.clone(), self.shared.clone(), waker);
-            let caller = Caller { door: self, peer, admitted, room };
+            let caller = Caller { door: self, peer, scheme, admitted, room };
             let limits = web::Limits {
                 head_bytes_max: web::HEAD_BYTES_MAX,
                 idle_time_max: web::IDLE_TIME_MAX,
@@ -221,6 +236,7 @@ struct Caller<'a> {
     door: &'a Door,
     /// Its address.
     peer: String,
+    scheme: Scheme,
     admitted: Arc<Connection>,
     room: Arc<AnswerRoom>,
 }
@@ -267,7 +283,7 @@ impl Caller<'_> {
 
     async fn carry_out(&self, head: &Parts, body: Arriving) -> Result<Answer, Answer> {
         let door = self.door;
-        strangers::check(head, &door.shared.options.names)
+        strangers::check(head, &door.shared.options.names, self.scheme)
             .map_err(|stranger| refused::stranger(&stranger))
             .map_err(|refused| self.noted(&access::Caller::new(Proof::None), "request", refused))?;
         let found = routes::find(&head.method, head.uri.path())?;
@@ -293,6 +309,8 @@ impl Caller<'_> {
             Task::Delete => keys::delete(&call, body).await,
             Task::Page => Box::pin(pages::page(&call)).await,
             Task::Batch => Box::pin(batch::batch(&call, body)).await,
+            Task::Events if event_stream::is_wanted(&head.headers) => event_stream::answer(call),
+            task => Box::pin(desk::answer(&call, task, body)).await,
         };
         let answer = answer.unwrap_or_else(|refused| self.noted(&call.who, route.name, refused));
         debug_assert!(

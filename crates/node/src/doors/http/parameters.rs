@@ -41,7 +41,7 @@ pub(super) struct Parameters {
     /// Whether values are listed with their keys.
     pub(super) values: bool,
     /// How long to wait for something new, in milliseconds.
-    pub(super) wait_ms: u32,
+    pub(super) wait_ms: Option<u32>,
     /// Of which start of the node `after` is.
     pub(super) run: Option<u64>,
     /// Which state is known.
@@ -58,6 +58,11 @@ impl Parameters {
     pub(super) fn of(call: &Call<'_>, replicas: u8) -> Result<Parameters, Answer> {
         let text = call.head.uri.query().unwrap_or_default();
         Parameters::parse(text, call.found.route.parameters, replicas).map_err(malformed)
+    }
+
+    /// Those of a request about no store.
+    pub(super) fn of_none(call: &Call<'_>) -> Result<Parameters, Answer> {
+        Parameters::of(call, 0)
     }
 
     fn parse(text: &str, taken: &[&'static str], replicas: u8) -> Result<Parameters, String> {
@@ -94,7 +99,7 @@ impl Parameters {
             "wait" => {
                 let millis = span(value).filter(|&millis| millis <= WAIT_MS_MAX);
                 let millis = millis.ok_or("wait takes 0 to 30s, such as 500ms")?;
-                self.wait_ms = u32::try_from(millis).unwrap_or(u32::MAX);
+                self.wait_ms = Some(u32::try_from(millis).unwrap_or(u32::MAX));
             }
             "ttl" => self.ttl_ms = Some(ttl(value)?),
             "after" => self.after = Some(number(value).ok_or("after takes what the page before it said")?),
@@ -230,7 +235,7 @@ mod tests {
             prefix: Bytes::from_static(b"a\xff"),
             limit: Some(10_000),
             values: true,
-            wait_ms: 30_000,
+            wait_ms: Some(30_000),
             run: Some(8),
             since: 9,
             store: Some("s".to_owned()),

@@ -16,8 +16,12 @@ use super::answer::Answer;
 pub(super) enum Right {
     /// Nothing: whoever reaches the port may ask.
     Nothing,
+    /// To be a user.
+    AnyUser,
     /// To watch the node.
     Observe,
+    /// To give orders, but for those about users, which ask for more.
+    Operate,
     /// To read keys.
     Read,
     /// To write keys.
@@ -32,8 +36,9 @@ impl Right {
     /// Which right of a user that is, where it is the same for all that the request asks.
     pub(super) fn asks(self) -> Option<access::Right> {
         match self {
-            Right::Nothing | Right::EachKey => None,
+            Right::Nothing | Right::AnyUser | Right::EachKey => None,
             Right::Observe => Some(access::Right::Observe),
+            Right::Operate => Some(access::Right::Operate),
             Right::Read => Some(access::Right::Read),
             Right::Write => Some(access::Right::Write),
             Right::Scan => Some(access::Right::Scan),
@@ -45,7 +50,9 @@ impl Right {
     pub(super) fn name(self) -> &'static str {
         match self {
             Right::Nothing => "none",
+            Right::AnyUser => "any user",
             Right::Observe => "observe",
+            Right::Operate => "operate",
             Right::Read => "read",
             Right::Write => "write",
             Right::Scan => "scan",
@@ -62,6 +69,21 @@ pub(super) enum Task {
     Delete,
     Page,
     Batch,
+    Cluster,
+    Status,
+    Nodes,
+    Moves,
+    Load,
+    HotKeys,
+    Repair,
+    RepairOrder,
+    Artifacts,
+    Events,
+    OrderGive,
+    OrderAnswer,
+    Plans,
+    Plan,
+    Office,
     Metrics,
     Health,
     Ready,
@@ -115,6 +137,36 @@ routes! {
         "Lists the keys of a store, a page at a time, as lines of JSON.";
     Batch "POST" "/v1/stores/{store}/batch" EachKey ["r" "w" "timeout"] [200 413 504]
         "Reads, writes and deletes many keys, each with its own outcome.";
+    Cluster "GET" "/v1/cluster" AnyUser [] [200]
+        "The cluster document: its nodes, its ring and its stores.";
+    Status "GET" "/v1/status" Observe [] [200]
+        "The node's report of its process, its disk and its stores.";
+    Nodes "GET" "/v1/nodes" Observe [] [200]
+        "Its report of what it believes about all nodes.";
+    Moves "GET" "/v1/moves" Observe [] [200]
+        "Its report of partitions that move.";
+    Load "GET" "/v1/load" Observe [] [200]
+        "Its report of the work that it has done.";
+    HotKeys "GET" "/v1/load/keys" Observe [] [200]
+        "Its report of the keys with most work lately.";
+    Repair "GET" "/v1/repair" Observe ["store" "partition"] [200 504]
+        "Its report of how it compares and verifies its records.";
+    RepairOrder "POST" "/v1/repair" Operate [] [200 413 504]
+        "Starts or stops comparing there, or verifies all records; answers its report.";
+    Artifacts "GET" "/v1/artifacts" Observe [] [200]
+        "Its report of the artifacts of read-only stores.";
+    Events "GET" "/v1/events" Observe ["run" "after" "limit" "wait"] [200]
+        "What happened to the node: a page, or each event as it happens.";
+    OrderGive "POST" "/v1/orders" Operate ["wait"] [200 202 409 413 504]
+        "Gives an order to the headmaster. 202 is one that has no answer yet; orders about users need admin.";
+    OrderAnswer "GET" "/v1/orders/{number}" Observe ["wait"] [200 504]
+        "What came of an order.";
+    Plans "GET" "/v1/plans" Observe [] [200 504]
+        "All plans in short, and the one that is under way or the newest.";
+    Plan "GET" "/v1/plans/{number}" Observe ["since" "wait"] [200 504]
+        "A plan, with its state; current is the one that is under way or the newest.";
+    Office "GET" "/v1/office" Observe [] [200 504]
+        "Who is headmaster, and what waits for it.";
     Metrics "GET" "/metrics" Observe [] [200]
         "The node's numbers, in Prometheus's text form.";
     Health "GET" "/health" Nothing [] [200]

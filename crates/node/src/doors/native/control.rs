@@ -72,7 +72,7 @@ impl ControlRoom {
     ///
     /// # Errors
     /// That the room is full, or that the node stops.
-    pub(super) fn admit(&self, bytes: usize) -> Result<Permit, Overloaded> {
+    pub(in crate::doors) fn admit(&self, bytes: usize) -> Result<Permit, Overloaded> {
         self.connection.admit(bytes).map_err(|full| match full {
             Overloaded::ConnectionRequests { max } => Overloaded::NodeRequests { max },
             Overloaded::ConnectionBytes { max } => Overloaded::NodeBytes { max },
@@ -104,7 +104,7 @@ impl Drop for ControlPlace {
 }
 
 /// What is admitted here, and what is answered on a connection that has a place here.
-pub(super) fn is_control(request: &Request) -> bool {
+pub(in crate::doors) fn is_control(request: &Request) -> bool {
     matches!(
         request,
         Request::ReportGet(_)

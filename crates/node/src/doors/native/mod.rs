@@ -6,12 +6,12 @@
 //!
 //! **Architecture Invariant:** every request that was decoded is answered exactly once, also when it is refused.
 
-mod control;
+pub(in crate::doors) mod control;
 mod coordinate;
 mod kinds;
 mod news;
 mod rest;
-mod rights;
+pub(in crate::doors) mod rights;
 mod telling;
 mod window;
 

@@ -32,7 +32,7 @@ enum Needs<'a> {
 ///
 /// # Errors
 /// `unauthenticated` or `forbidden`: nothing was done.
-pub(super) fn judge(caller: &Caller, view: &CurrentView, request: &Request) -> Result<(), Failure> {
+pub(in crate::doors) fn judge(caller: &Caller, view: &CurrentView, request: &Request) -> Result<(), Failure> {
     let known = match caller.user(view) {
         // A node, or anyone in an open cluster.
         Ok(None) => return Ok(()),
@@ -106,7 +106,7 @@ fn needs(request: &Request) -> Needs<'_> {
 }
 
 /// The order as it is put down: in a closed cluster by whom this node knows, whatever the caller says.
-pub(super) fn signed(caller: &Caller, view: &CurrentView, request: Request) -> Request {
+pub(in crate::doors) fn signed(caller: &Caller, view: &CurrentView, request: Request) -> Request {
     let Request::OrderGive(mut give) = request else { return request };
     if let Ok(Some(known)) = caller.user(view) {
         give.by = format!("user {}", known.name);

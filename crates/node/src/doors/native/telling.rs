@@ -41,7 +41,7 @@ impl Telling {
     }
 
     /// The page that is asked for; waits for its first event as long as the caller wants to.
-    pub(super) async fn events(&self, get: EventsGet, clock: Arc<dyn Clock>) -> Response {
+    pub(in crate::doors) async fn events(&self, get: EventsGet, clock: Arc<dyn Clock>) -> Response {
         if get.wait_ms > 0 {
             let patience = Duration::from_millis(u64::from(get.wait_ms)).min(EVENTS_WAIT_MAX);
             let event = Box::pin(self.events.wait(get.run, get.after));
