@@ -142,6 +142,11 @@ impl<C, A> Pipeline<C, A> {
         few && self.alone.is_none()
     }
 
+    /// The number of the first command that is not answered, or of the next that will come.
+    pub fn first(&self) -> u64 {
+        self.first
+    }
+
     /// Whether every command is answered.
     pub fn is_empty(&self) -> bool {
         self.commands.is_empty()

@@ -11,6 +11,7 @@ mod autopilot;
 mod balance;
 mod closed;
 mod cluster;
+mod credentials;
 mod detection;
 mod disks;
 mod export;

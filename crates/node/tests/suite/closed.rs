@@ -143,3 +143,89 @@ async fn refusals_of_rights_are_counted_by_their_codes_although_redis_words_name
         assert!(numbers.contains(&line), "{line}: {numbers}");
     }
 }
+
+#[tokio::test]
+async fn a_connection_says_whose_it_is() {
+    let closed = Closed::start().await;
+    let mut redis = closed.redis();
+    redis.ask("ACL WHOAMI", NO_AUTH).await;
+    redis.ask(&format!("AUTH {}", closed.shop.text()), "+OK\r\n").await;
+    redis.ask("ACL WHOAMI", "$4\r\nshop\r\n").await;
+    redis.ask("acl whoami more", "-ERR wrong number of arguments for 'acl|whoami' command\r\n").await;
+    redis
+        .ask(
+            "ACL SETUSER x on",
+            "-ERR unknown subcommand 'SETUSER': of ACL there is WHOAMI alone. Users and their rights are changed with \
+             `tontine user`.\r\n",
+        )
+        .await;
+    let mut open = Connection::open().await;
+    open.ask("ACL WHOAMI", "$7\r\ndefault\r\n").await;
+}
+
+#[tokio::test]
+async fn connections_are_closed_by_whom_they_belong_to_and_only_by_operators() {
+    let closed = Closed::start().await;
+    let mut shops =
+        [closed.redis_of("shop", &closed.shop).await, closed.redis_of("shop", &closed.shop).await];
+    let mut stranger = closed.redis();
+    stranger.ask("PING", "+PONG\r\n").await;
+    let forbidden = "-NOPERM User shop has no permissions to run the 'client|kill' command (user shop has not the right \
+                     operate)\r\n";
+    shops[0].ask("CLIENT KILL USER root", forbidden).await;
+    let mut root = closed.redis_of("root", &closed.root).await;
+    root.ask("CLIENT KILL USER nobody", "-ERR No such user 'nobody'\r\n").await;
+    root.ask("CLIENT KILL USER", "-ERR No such client\r\n").await;
+    root.ask("CLIENT KILL USER shop ID", "-ERR syntax error\r\n").await;
+    root.ask("CLIENT KILL ID 0 USER shop", "-ERR client-id should be greater than 0\r\n").await;
+    root.ask("CLIENT KILL TYPE replica SKIPME no", ":0\r\n").await;
+    root.ask("CLIENT KILL USER root SKIPME yes", ":0\r\n").await;
+    root.ask("CLIENT KILL USER shop", ":2\r\n").await;
+    for shop in &mut shops {
+        assert!(shop.is_closed().await);
+    }
+    stranger.ask("PING", "+PONG\r\n").await;
+    root.ask("CLIENT KILL USER shop", ":0\r\n").await;
+    root.ask("CLIENT KILL USER root SKIPME no", ":1\r\n").await;
+    assert!(root.is_closed().await, "it has heard the answer first");
+}
+
+#[tokio::test]
+async fn in_an_open_cluster_anyone_closes_connections_by_address_and_by_number() {
+    let (node, worker) = crate::support::lonely_node(|_| {}).await;
+    let connect = || Connection::to(node.clone(), &worker);
+    let (mut first, mut second, mut third) = (connect(), connect(), connect());
+    for connection in [&mut first, &mut second, &mut third] {
+        connection.ask("PING", "+PONG\r\n").await;
+    }
+    first.ask("CLIENT KILL 192.0.2.1:5", "-ERR No such client\r\n").await;
+    first.ask("CLIENT KILL ADDR 192.0.2.1:5", ":0\r\n").await;
+    first.ask("CLIENT KILL ID 2 LADDR here", ":1\r\n").await;
+    assert!(second.is_closed().await);
+    third.ask("PING", "+PONG\r\n").await;
+    // All connections of this test have the same address.
+    first.ask("CLIENT KILL ADDR peer", ":1\r\n").await;
+    assert!(third.is_closed().await);
+    first.ask("CLIENT KILL peer", "+OK\r\n").await;
+    assert!(first.is_closed().await);
+}
+
+/// A client that is closed because it reads nothing has answers that wait for it.
+#[tokio::test]
+async fn a_client_that_does_not_read_is_closed_all_the_same() {
+    let (node, worker) = crate::support::lonely_node(|_| {}).await;
+    let mut deaf = Connection::to(node.clone(), &worker);
+    let value = "v".repeat(60_000);
+    deaf.ask(&format!("SET k {value}"), "+OK\r\n").await;
+    deaf.send("GET k\r\n".repeat(100).as_bytes()).await;
+    let mut other = Connection::to(node.clone(), &worker);
+    other.ask("CLIENT KILL ID 1 SKIPME yes", ":1\r\n").await;
+    for _ in 0..1000 {
+        other.send(b"CLIENT LIST ID 1\r\n").await;
+        if other.value().await.is_empty() {
+            return;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    panic!("the connection is still there");
+}

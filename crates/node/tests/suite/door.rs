@@ -281,7 +281,7 @@ async fn client_info_and_list_have_redis_fields_and_no_others() {
     first.ask("PING", "+PONG\r\n").await;
     second.send(b"CLIENT SETNAME two\r\nSTRLEN k\r\n").await;
     second.expect("+OK\r\n:0\r\n").await;
-    let rest = "age=0 idle=0 flags=N db=0 sub=0 psub=0 ssub=0 multi=-1";
+    let rest = "age=0 idle=0 flags=N db=0 sub=0 psub=0 ssub=0 multi=-1 omem=0";
     let line = |id: u64, name: &str, command: &str| {
         format!(
             "id={id} addr=peer laddr=here name={name} {rest} cmd={command} user=default redir=-1 resp=2 lib-name= \

@@ -5,6 +5,7 @@ use client::ClientOptions;
 use wire::messages::RequestOptions;
 
 use crate::cluster::{PATIENCE, RunningCluster, store};
+use crate::support::{Connection, lonely_node};
 
 const VALUE_BYTES: usize = 15 * 1024 * 1024;
 
@@ -50,4 +51,41 @@ async fn redis_clients_hear_which_limit_a_multi_get_is_over_and_can_count_such_k
     redis.ask("EXISTS big0 big1 big2 big3 big4 big5", ":5\r\n").await;
     redis.send(b"MGET big3 none\r\n").await;
     redis.expect(&format!("*2\r\n${VALUE_BYTES}\r\n{}\r\n$-1\r\n", "3".repeat(VALUE_BYTES))).await;
+}
+
+/// A pipeline of gets of large values held gigabytes for a client that does not read.
+#[tokio::test]
+async fn a_pipeline_of_large_answers_is_held_within_its_bound_and_answered_whole_and_in_order() {
+    const VALUE_BYTES: usize = 8 << 20;
+    const HELD_BYTES_MAX: usize = (64 << 20) + VALUE_BYTES + 1000;
+    let (node, worker) = lonely_node(|_| {}).await;
+    let mut deaf = Connection::to(node.clone(), &worker);
+    let mut set = bytes::BytesMut::new();
+    wire::resp::Command::encode(&[b"SET", b"large", &vec![b'a'; VALUE_BYTES]], &mut set);
+    deaf.send(&set).await;
+    deaf.expect("+OK\r\n").await;
+    // Some travel together, and some do not. A write behind them waits until they are answered, also where they are read
+    // again, and those behind it see it.
+    let gets = "GET large\r\n".repeat(20) + &"GETRANGE large 0 -1\r\n".repeat(20);
+    deaf.send(format!("{gets}SET large b\r\n{gets}").as_bytes()).await;
+    let mut other = Connection::to(node.clone(), &worker);
+    let mut most = 0;
+    for _ in 0..100 {
+        other.send(b"CLIENT LIST ID 1\r\n").await;
+        let line = other.value().await;
+        let held = line.split(' ').find_map(|field| field.strip_prefix("omem=")).expect("a field");
+        most = most.max(held.parse::<usize>().unwrap());
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    assert!((4 * VALUE_BYTES..=HELD_BYTES_MAX).contains(&most), "{most} bytes are held");
+    let answers = async {
+        for _ in 0..40 {
+            deaf.expect(&format!("${VALUE_BYTES}\r\n")).await;
+            let value = deaf.bytes(VALUE_BYTES + 2).await;
+            assert!(value[..VALUE_BYTES].iter().all(|&byte| byte == b'a'));
+        }
+        deaf.expect("+OK\r\n").await;
+        deaf.expect(&"$1\r\nb\r\n".repeat(40)).await;
+    };
+    tokio::time::timeout(PATIENCE, answers).await.expect("all are answered");
 }

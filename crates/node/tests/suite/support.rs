@@ -185,6 +185,26 @@ impl Connection {
         }
     }
 
+    /// Reads so many bytes.
+    pub(crate) async fn bytes(&mut self, count: usize) -> Vec<u8> {
+        let mut got = vec![0; count];
+        self.stream.read_exact(&mut got).await.unwrap();
+        got
+    }
+
+    /// Reads one value.
+    pub(crate) async fn value(&mut self) -> String {
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n") {
+            head.extend(self.bytes(1).await);
+        }
+        let head = String::from_utf8(head).unwrap();
+        let count: usize = head.trim().strip_prefix('$').expect("a value").parse().unwrap();
+        let mut value = self.bytes(count + 2).await;
+        value.truncate(count);
+        String::from_utf8(value).unwrap()
+    }
+
     /// Reads so many lines.
     pub(crate) async fn lines(&mut self, count: usize) -> Vec<String> {
         let mut got = Vec::new();

@@ -2,7 +2,8 @@
 //!
 //! Must never: name a field that Redis does not have. Clients that parse strictly refuse the whole line.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use futures_util::task::AtomicWaker;
 use model::Moment;
@@ -10,6 +11,7 @@ use parking_lot::Mutex;
 use wire::resp::Protocol;
 
 use super::commands::Kind;
+use super::room::Room;
 
 /// One connection, as others see it.
 pub(super) struct Client {
@@ -21,7 +23,11 @@ pub(super) struct Client {
     /// [`Kind::ALL`], 0 before any.
     last: AtomicU64,
     said: Mutex<Said>,
-    /// Wakes the connection when the door closes.
+    /// How much of its answers is held.
+    pub(super) room: Arc<Room>,
+    /// Whether another connection has had it closed.
+    killed: AtomicBool,
+    /// Wakes the connection when the door closes, or it is to end.
     pub(super) waker: AtomicWaker,
 }
 
@@ -34,6 +40,8 @@ pub(super) struct Said {
     pub(super) library: (String, String),
     /// The protocol that it speaks.
     pub(super) protocol: Protocol,
+    /// Its user, as far as it has said; `default` in an open cluster.
+    pub(super) user: String,
 }
 
 /// Bits of `last` that are milliseconds: two thousand years.
@@ -41,8 +49,37 @@ const MILLIS_BITS: u32 = 46;
 
 impl Client {
     pub(super) fn new(id: u64, peer: String, local: String, since: Moment) -> Client {
-        let (last, waker) = (AtomicU64::new(0), AtomicWaker::new());
-        Client { id, peer, local, since, last, said: Mutex::default(), waker }
+        let (last, waker, killed) = (AtomicU64::new(0), AtomicWaker::new(), AtomicBool::new(false));
+        Client { id, peer, local, since, last, said: Mutex::default(), room: Arc::default(), killed, waker }
+    }
+
+    pub(super) fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// The other end's address.
+    pub(super) fn peer(&self) -> &str {
+        &self.peer
+    }
+
+    /// This end's address.
+    pub(super) fn local(&self) -> &str {
+        &self.local
+    }
+
+    pub(super) fn user(&self) -> String {
+        self.said.lock().user.clone()
+    }
+
+    /// Has the connection end, whatever it is doing.
+    pub(super) fn kill(&self) {
+        self.killed.store(true, Ordering::Relaxed);
+        self.waker.wake();
+    }
+
+    /// Whether it is to end.
+    pub(super) fn is_killed(&self) -> bool {
+        self.killed.load(Ordering::Relaxed)
     }
 
     /// Takes in what the client says of itself.
@@ -59,7 +96,7 @@ impl Client {
 
     /// Its line.
     pub(super) fn line(&self, now: Moment) -> String {
-        let Said { name, library: (library, version), protocol } = self.said.lock().clone();
+        let Said { name, library: (library, version), protocol, user } = self.said.lock().clone();
         let last = self.last.load(Ordering::Relaxed);
         let (which, millis) = (last >> MILLIS_BITS, last & ((1 << MILLIS_BITS) - 1));
         let command = which.checked_sub(1).and_then(|which| Kind::ALL.get(which as usize));
@@ -67,11 +104,12 @@ impl Client {
         let idle = (age.as_millis() as u64).saturating_sub(millis) / 1000;
         format!(
             "id={} addr={} laddr={} name={name} age={} idle={idle} flags=N db=0 sub=0 psub=0 ssub=0 multi=-1 \
-             cmd={} user=default redir=-1 resp={} lib-name={library} lib-ver={version}\n",
+             omem={} cmd={} user={user} redir=-1 resp={} lib-name={library} lib-ver={version}\n",
             self.id,
             self.peer,
             self.local,
             age.as_secs(),
+            self.room.held(),
             command.map_or("NULL", |kind| kind.name()),
             if protocol == Protocol::Resp3 { 3 } else { 2 },
         )
@@ -93,11 +131,12 @@ mod tests {
                 && client.line(at(1_000)).contains(" cmd=NULL ")
         );
         client.used(Some(Kind::Mget), at(5_500));
-        client.describe(Said { name: "n".to_owned(), protocol: Protocol::Resp3, ..Said::default() });
+        let (name, user) = ("n".to_owned(), "shop".to_owned());
+        client.describe(Said { name, protocol: Protocol::Resp3, user, ..Said::default() });
         assert_eq!(
             client.line(at(9_999)),
             "id=7 addr=1.2.3.4:5 laddr=here name=n age=8 idle=4 flags=N db=0 sub=0 psub=0 ssub=0 multi=-1 \
-             cmd=mget user=default redir=-1 resp=3 lib-name= lib-ver=\n"
+             omem=0 cmd=mget user=shop redir=-1 resp=3 lib-name= lib-ver=\n"
         );
     }
 }

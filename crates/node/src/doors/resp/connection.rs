@@ -53,6 +53,7 @@ where
 {
     let is_known = session.is_known(door.front.replica().view());
     let limits = if is_known { Limits::DEFAULT } else { Limits::UNAUTHENTICATED };
+    let answers = Answers::new(session.client.room.clone());
     let mut input = BytesMut::new();
     let mut coming = admitted.coming();
     let mut connection = Connection {
@@ -62,14 +63,13 @@ where
         parser: CommandParser::new(limits),
         out: BytesMut::new(),
         sent: 0,
-        held: 0,
         flushing: false,
         unread: Unread::new(door.front.clock().clone(), door.shared.unread.clone()),
         borrowed: false,
         ask: READ_BYTES,
         pipeline: Pipeline::default(),
         running: FuturesUnordered::new(),
-        answers: Answers::default(),
+        answers,
         taken: 0,
         paused: false,
         burst: Burst::new(door.numbers.clone()),
@@ -158,8 +158,6 @@ struct Connection<'a> {
     out: BytesMut,
     /// Bytes of it that the other end has.
     sent: usize,
-    /// Bytes of answers that wait for their turn.
-    held: usize,
     /// Whether some that were sent are not with the operating system yet.
     flushing: bool,
     /// How many may.
@@ -209,7 +207,7 @@ impl Connection<'_> {
 
     /// Whether as many answers wait to be sent as may.
     fn is_unread(&self) -> bool {
-        self.held + self.unsent() >= self.unread.bytes_max()
+        self.answers.room().held() + self.unsent() >= self.unread.bytes_max()
     }
 
     /// Ends the connection between two commands when the door closes. Nothing more has come.
@@ -239,6 +237,9 @@ impl Connection<'_> {
         S: AsyncRead + AsyncWrite + Unpin,
     {
         self.session.client.waker.register(context.waker());
+        if self.session.client.is_killed() {
+            self.end = Some(End::Broken);
+        }
         while let Poll::Ready(Some(())) = self.running.poll_next_unpin(context) {}
         let mut progress = false;
         let mut now = None;
@@ -249,7 +250,6 @@ impl Connection<'_> {
                 let now = *now.get_or_insert_with(|| self.door.front.clock().now());
                 self.burst.numbers().took_until(operation, began, now);
             }
-            self.held += reply.bytes_len();
             self.pipeline.done(number, reply);
             progress = true;
         }
@@ -457,7 +457,7 @@ impl Connection<'_> {
                 Task::Session(kind, command) => self.run_about_session(number, kind, &command).await,
                 Task::Keys(kind, command, permit) => {
                     if let Some(refusal) = rights::refused_keys(self.door, &self.session, kind, &command) {
-                        self.held += refusal.bytes_len();
+                        self.answers.room().hold(refusal.bytes_len());
                         self.pipeline.done(number, refusal);
                         continue;
                     }
@@ -484,13 +484,13 @@ impl Connection<'_> {
             None => commands::session::run(self.door, &mut self.session, kind, command).await,
         };
         self.register();
-        if kind == Kind::Quit {
+        if kind == Kind::Quit || self.session.closes {
             self.end = self.end.or(Some(End::Closes));
         }
         if self.session.is_known(self.door.front.replica().view()) {
             self.parser.set_limits(Limits::DEFAULT);
         }
-        self.held += reply.bytes_len();
+        self.answers.room().hold(reply.bytes_len());
         self.pipeline.done(number, reply);
         self.encode(usize::MAX);
     }
@@ -503,16 +503,17 @@ impl Connection<'_> {
         if self.pipeline.is_empty() {
             self.answer_in_turn(Reply::err(RespError::Foreign { looks_like: HTTP }));
         } else {
-            (self.pipeline, self.held) = (Pipeline::default(), 0);
+            // What is held for them is dropped with the connection.
+            self.pipeline = Pipeline::default();
+            self.answers.take();
             self.running.clear();
             self.timed.clear();
-            self.answers.take();
         }
         self.end = Some(End::Closes);
     }
 
     fn answer_in_turn(&mut self, reply: Reply) {
-        self.held += reply.bytes_len();
+        self.answers.room().hold(reply.bytes_len());
         self.pipeline.enter_answered(reply);
     }
 
@@ -527,7 +528,7 @@ impl Connection<'_> {
         while self.unsent() < bytes_max
             && let Some(reply) = self.pipeline.next_answer()
         {
-            self.held -= reply.bytes_len();
+            self.answers.room().answered(reply.bytes_len(), self.pipeline.first());
             if self.out.capacity() == 0 {
                 self.out = self.door.buffers.take();
             }
@@ -550,6 +551,6 @@ impl Connection<'_> {
     }
 
     fn register(&self) {
-        self.session.show();
+        self.session.show(self.door.front.replica().view());
     }
 }

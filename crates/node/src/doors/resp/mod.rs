@@ -18,6 +18,7 @@ mod connection;
 mod glob;
 mod reply;
 mod rights;
+mod room;
 mod session;
 mod together;
 mod transaction;

@@ -7,8 +7,10 @@ use wire::resp::Protocol;
 
 use super::clients::{Client, Said};
 use super::commands::Kind;
+use super::commands::connections::DEFAULT_USER;
 use super::transaction::Transaction;
 use crate::access::Caller;
+use crate::audit::Who;
 use crate::front::AtHand;
 use crate::view::{CurrentView, View};
 
@@ -45,6 +47,8 @@ pub(super) struct Session {
     pub(super) authenticated: bool,
     /// Who it is, where the cluster is closed.
     pub(super) caller: Caller,
+    /// Whether the connection ends behind its next answer.
+    pub(super) closes: bool,
     /// Which answers the client wants.
     pub(super) speaking: Speaking,
     /// Whether it is between MULTI and EXEC.
@@ -69,6 +73,7 @@ impl Session {
             authenticated: options.password.is_none(),
             // A client proves who it is by a secret, also one that has a node's certificate.
             caller: Caller::new(Proof::None),
+            closes: false,
             speaking: Speaking::On,
             transaction: Transaction::None,
             store: options.store.clone(),
@@ -82,8 +87,13 @@ impl Session {
     }
 
     /// Shows others what the client has said of itself.
-    pub(super) fn show(&self) {
+    pub(super) fn show(&self, view: &CurrentView) {
+        let user = match self.caller.who(view) {
+            Who::User(name) => name.to_string(),
+            Who::Nobody => self.client.user(),
+            _ => DEFAULT_USER.to_owned(),
+        };
         let (name, library, protocol) = (self.name.clone(), self.library.clone(), self.protocol);
-        self.client.describe(Said { name, library, protocol });
+        self.client.describe(Said { name, library, protocol, user });
     }
 }

@@ -20,6 +20,7 @@ use wire::resp::Command;
 use super::commands::keys::delete_each;
 use super::commands::{self, Kind, strings};
 use super::reply::Reply;
+use super::room::Room;
 use crate::front::{Entry, Front};
 use crate::stores::WriteOrder;
 
@@ -32,19 +33,45 @@ pub(super) struct Turn {
 }
 
 /// Answers of commands that are done, each with the command's number.
-#[derive(Clone, Default)]
-pub(super) struct Answers(Arc<Mutex<Vec<(u64, Reply)>>>);
+#[derive(Clone)]
+pub(super) struct Answers {
+    done: Arc<Mutex<Vec<(u64, Reply)>>>,
+    room: Arc<Room>,
+}
 
 impl Answers {
+    /// None so far.
+    pub(super) fn new(room: Arc<Room>) -> Answers {
+        Answers { done: Arc::default(), room }
+    }
+
+    /// The room for them until their turn.
+    pub(super) fn room(&self) -> &Room {
+        &self.room
+    }
+
     /// A command is done.
-    fn give(&self, Turn { number, permit }: Turn, reply: Reply) {
-        self.0.lock().push((number, reply));
+    fn give(&self, turn: Turn, reply: Reply) {
+        self.room.hold(reply.bytes_len());
+        self.put(turn, reply);
+    }
+
+    /// A command that only reads is done, if there is room for its answer. Otherwise its turn comes back.
+    fn offer(&self, turn: Turn, reply: Reply) -> Result<(), Turn> {
+        match self.room.take(turn.number, reply.bytes_len()) {
+            true => Ok(self.put(turn, reply)),
+            false => Err(turn),
+        }
+    }
+
+    fn put(&self, Turn { number, permit }: Turn, reply: Reply) {
+        self.done.lock().push((number, reply));
         drop(permit);
     }
 
     /// What has been given since.
     pub(super) fn take(&self) -> Vec<(u64, Reply)> {
-        std::mem::take(&mut self.0.lock())
+        std::mem::take(&mut self.done.lock())
     }
 }
 
@@ -58,9 +85,22 @@ pub(super) struct Means {
 
 impl Means {
     /// Carries out one command for itself.
-    async fn run(&self, turn: Turn, kind: Kind, command: Command) {
-        let reply = commands::run(&self.front, &self.store, kind, &command).await;
-        self.answers.give(turn, reply);
+    async fn run(&self, mut turn: Turn, kind: Kind, command: Command) {
+        // While there is no room at all, nothing begins.
+        let (room, mut reserved) = (self.answers.room(), 1);
+        loop {
+            room.reserve(turn.number, reserved).await;
+            let reply = commands::run(&self.front, &self.store, kind, &command).await;
+            room.release(reserved);
+            if !kind.only_reads() {
+                return self.answers.give(turn, reply);
+            }
+            reserved = reply.bytes_len();
+            match self.answers.offer(turn, reply) {
+                Ok(()) => return,
+                Err(again) => turn = again,
+            }
+        }
     }
 
     fn refuse_all<T>(&self, all: impl IntoIterator<Item = (Turn, T)>, failure: &Failure) {
@@ -150,28 +190,43 @@ fn is_unread(answer: &Result<Got, Failure>) -> bool {
 
 async fn get(place: Means, mut gets: Vec<(Turn, Command)>) {
     let Means { front, store, answers } = &place;
-    while !gets.is_empty() {
-        let keys: Vec<Bytes> = gets.iter().map(|(_, command)| key_of(command)).collect();
-        let asked = gets.len();
-        let mut turns: Vec<Option<(Turn, Command)>> = gets.drain(..).map(Some).collect();
+    let room = answers.room();
+    // Bytes of an answer that found no room.
+    let mut lacking = 0;
+    while let Some((first, _)) = gets.first() {
+        // While there is no room at all, nothing begins.
+        let mut reserved = lacking.max(1);
+        room.reserve(first.number, reserved).await;
+        // What would find no room is not read again.
+        let asked = if lacking == 0 { gets.len() } else { (1 + room.left() / lacking).min(gets.len()) };
+        let mut turns: Vec<Option<(Turn, Command)>> = gets.drain(..asked).map(Some).collect();
+        let keys: Vec<Bytes> = turns.iter().flatten().map(|(_, command)| key_of(command)).collect();
+        lacking = 0;
         let deliver = &mut |position: usize, answer: Result<Got, Failure>| {
             if is_unread(&answer) {
                 return;
             }
-            let (turn, _) = turns[position].take().expect("each key is delivered once");
-            answers.give(turn, strings::value_shown(&answer, front.now()));
+            room.release(std::mem::take(&mut reserved));
+            let (turn, command) = turns[position].take().expect("each key is delivered once");
+            let reply = strings::value_shown(&answer, front.now());
+            let bytes = reply.bytes_len();
+            if let Err(turn) = answers.offer(turn, reply) {
+                (turns[position], lacking) = (Some((turn, command)), bytes);
+            }
         };
         let whole = front.multi_get_each(store, keys, &RequestOptions::default(), deliver).await;
-        let left = turns.into_iter().flatten();
+        room.release(reserved);
+        let left: Vec<(Turn, Command)> = turns.into_iter().flatten().collect();
         if let Err(failure) = whole {
-            return place.refuse_all(left, &failure);
+            return place.refuse_all(left.into_iter().chain(gets), &failure);
         }
-        gets = left.collect();
-        if gets.len() == asked {
-            // What no answer can hold is said by the reads of single keys.
-            for (turn, command) in gets.drain(..) {
-                place.run(turn, Kind::Get, command).await;
-            }
+        if left.len() < asked || lacking > 0 {
+            gets.splice(..0, left);
+            continue;
+        }
+        // What no answer can hold is said by the reads of single keys.
+        for (turn, command) in left {
+            place.run(turn, Kind::Get, command).await;
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The commands: what each is called, how many arguments it takes, which of them are keys, and who carries it out.
 
 mod configuration;
+pub(super) mod connections;
 mod expiry;
 pub(super) mod keys;
 mod object;
@@ -79,6 +80,7 @@ commands! {
     Auth "auth" -2 (0 0 0) "noscript loading stale fast no_auth" true,
     Select "select" 2 (0 0 0) "loading stale fast" true,
     Client "client" -2 (0 0 0) "admin noscript" true,
+    Acl "acl" -2 (0 0 0) "noscript loading stale" true,
     CommandInfo "command" -1 (0 0 0) "loading stale" true,
     Info "info" -1 (0 0 0) "loading stale" true,
     Quit "quit" -1 (0 0 0) "fast no_auth" true,
@@ -146,7 +148,8 @@ impl Kind {
             Kind::Hello => "Settles the protocol version, and says who the server is.",
             Kind::Auth => "Authenticates the connection.",
             Kind::Select => "Selects the database; there is one.",
-            Kind::Client => "Asks and tells about this connection.",
+            Kind::Client => "Asks and tells about connections.",
+            Kind::Acl => "Tells the user of this connection.",
             Kind::CommandInfo => "Describes the commands.",
             Kind::Info => "Describes the node.",
             Kind::Quit => "Closes the connection.",
@@ -236,8 +239,12 @@ impl Kind {
         if self.is_about_session() || keys.peek().is_none() {
             return Touches::Everything;
         }
-        let reads = self.flags().split(' ').any(|flag| flag == "readonly");
-        Touches::Keys(keys.collect(), if reads { Access::Read } else { Access::Write })
+        Touches::Keys(keys.collect(), if self.only_reads() { Access::Read } else { Access::Write })
+    }
+
+    /// Whether it may be carried out again as long as it is not answered.
+    pub(super) fn only_reads(self) -> bool {
+        self.flags().split(' ').any(|flag| flag == "readonly")
     }
 
     /// Whether it neither changes anything nor tells of anything that may change.

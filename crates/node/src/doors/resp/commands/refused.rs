@@ -136,9 +136,9 @@ const GROUPS: &[Group] = &[
         instead: "Use INFO, the node's metrics, or the doctor of Tontine's command line.",
     },
     Group {
-        names: "acl module",
-        why: "Tontine has one user, `default`, and no modules.",
-        instead: "Set the password with `--password` when the node starts.",
+        names: "module",
+        why: "Tontine has no modules.",
+        instead: "Use the commands that COMMAND LIST names.",
     },
     Group {
         names: "shutdown",

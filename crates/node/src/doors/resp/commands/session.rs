@@ -7,11 +7,12 @@ use model::access::Right;
 use wire::resp::{Command, Protocol};
 
 use super::super::Door;
+use super::super::clients::Said;
 use super::super::reply::Reply;
 use super::super::rights::{refused_without, wrong_password};
 use super::super::session::{Session, Speaking};
 use super::super::transaction::Transaction;
-use super::{Kind, configuration, unknown};
+use super::{Kind, configuration, connections, unknown};
 use crate::doors::secret::same;
 use crate::stores::Census;
 
@@ -32,6 +33,7 @@ pub(in super::super) async fn run(
         Kind::Auth => auth(door, session, &arguments),
         Kind::Select => select(&arguments[0]),
         Kind::Client => client(door, session, &arguments),
+        Kind::Acl => connections::acl(door, session, &arguments),
         Kind::CommandInfo => Ok(command_info(&arguments)),
         Kind::Info => Ok(info(door, session, &arguments).await),
         Kind::Quit => Ok(Reply::OK),
@@ -43,6 +45,7 @@ pub(in super::super) async fn run(
             session.name.clear();
             session.speaking = Speaking::On;
             session.transaction = Transaction::None;
+            session.client.describe(Said::default());
             choose_store(session, &door.shared.options.store);
             Ok(Reply::Simple("RESET"))
         }
@@ -209,6 +212,7 @@ fn client(door: &Door, session: &mut Session, arguments: &[Bytes]) -> Result<Rep
             refused_without(door, session, Right::Observe, "client|list")?;
             client_list(door, session, filter)
         }
+        (b"KILL", filters) => connections::kill(door, session, filters),
         (b"REPLY", [mode]) => reply_mode(session, mode),
         (b"NO-EVICT" | b"NO-TOUCH", [mode]) => match mode.to_ascii_uppercase().as_slice() {
             b"ON" | b"OFF" => Ok(Reply::OK),
