@@ -306,9 +306,10 @@ const CLOSED_CURL: &str = "printf 'Authorization: Bearer %s' \"$(cat \"$TONTINE_
                            \"$TONTINE_TLS_AUTHORITY\" -H @- https";
 
 /// How Redis's command line reaches a closed cluster.
-fn closed_redis_cli(host: &str, port: &str) -> String {
+fn closed_redis_cli(host: &str, port: &str, has_user: bool) -> String {
+    let secret = if has_user { "REDISCLI_AUTH=\"$(cat \"$TONTINE_SECRET_FILE\")\" " } else { "" };
     format!(
-        "REDISCLI_AUTH=\"$(cat \"$TONTINE_SECRET_FILE\")\" redis-cli --tls --cacert \"$TONTINE_TLS_AUTHORITY\" -h {host} -p \
+        "{secret}redis-cli --tls --cacert \"$TONTINE_TLS_AUTHORITY\" -h {host} -p \
          {port} set greeting hello"
     )
 }
@@ -323,17 +324,45 @@ fn try_this(arguments: &DevArguments, node: &Node, closed: Option<&closed::Close
     let has_password = arguments.settings.password.is_some();
     let redis_cli = format!("redis-cli -h {host} -p {port} set greeting hello");
     let redis_cli = match closed {
-        Some(_) => closed_redis_cli(host, port),
+        Some(closed) => closed_redis_cli(host, port, closed.secret().is_some()),
         None => crate::holder::with_redis_password(&redis_cli, has_password),
     };
     answer!("  {redis_cli}");
     if let Some(http) = &node.http {
         let curl = match (closed, has_password) {
-            (Some(_), _) => CLOSED_CURL,
+            (Some(closed), _) if closed.secret().is_some() => CLOSED_CURL,
+            (Some(_), _) => "curl --cacert \"$TONTINE_TLS_AUTHORITY\" https",
             (None, true) => "curl -u \":$TONTINE_PASSWORD\" http",
             (None, false) => "curl http",
         };
         answer!("  {curl}://{http}/v1/stores/default/keys/greeting");
+    }
+}
+
+/// How to add a node.
+fn how_to_add(arguments: &DevArguments, cluster: &Cluster, closed: Option<&closed::Closed>) {
+    let program = crate::output::program();
+    let last = cluster.nodes.last().map_or(0, |node| node.id.0);
+    let words = |verb: &str| {
+        let service = format!("dir:{}", arguments.data_dir.join("coordination").display());
+        format!("{program} {verb} --coordination {}", crate::holder::shell(&[service]))
+    };
+    let data_dir = arguments.data_dir.join(format!("node-{}", last + 1)).display().to_string();
+    answer!(
+        "\nto add a node, start it in another terminal, make it a member, and give it its share of the data:"
+    );
+    let (certify, tls) =
+        closed.map(|closed| closed.words_to_show(&format!("node-{}", last + 1))).unwrap_or_default();
+    if !certify.is_empty() {
+        answer!("  {program} {certify}");
+    }
+    answer!("  {} --data-dir {}{tls}", words("serve"), crate::holder::shell(&[data_dir]));
+    for command in [
+        &format!("node add {}", last + 1),
+        "plan create spread",
+        "plan apply NUMBER        # the number that `plan create` prints",
+    ] {
+        answer!("  {program} {command}");
     }
 }
 
@@ -380,32 +409,22 @@ fn greet(
         answer!("  export TONTINE_CONNECT={}", native.join(","));
     }
     if let Some(closed) = closed {
-        answer!("  # this cluster is closed: name its authority, and your secret");
-        answer!("  export TONTINE_TLS_AUTHORITY={}", closed.authority().display());
         match closed.secret() {
-            Some(secret) => answer!("  export TONTINE_SECRET_FILE={}", secret.display()),
-            None => answer!("  # it has no user yet, so it serves anyone: tontine user create root admin"),
+            Some(secret) => {
+                answer!("  # this cluster is closed: name its authority, and your secret");
+                answer!("  export TONTINE_SECRET_FILE={}", secret.display());
+            }
+            None => {
+                answer!(
+                    "  # this cluster speaks TLS, and has no user yet, so it serves anyone; to close it:"
+                );
+                answer!("  # tontine user create root admin --secret-to root.secret");
+            }
         }
+        answer!("  export TONTINE_TLS_AUTHORITY={}", closed.authority().display());
     }
-    let program = crate::output::program();
     try_this(arguments, first, closed);
-    let last = cluster.nodes.last().map_or(0, |node| node.id.0);
-    let words = |verb: &str| {
-        let service = format!("dir:{}", arguments.data_dir.join("coordination").display());
-        format!("{program} {verb} --coordination {}", crate::holder::shell(&[service]))
-    };
-    let data_dir = arguments.data_dir.join(format!("node-{}", last + 1)).display().to_string();
-    answer!(
-        "\nto add a node, start it in another terminal, make it a member, and give it its share of the data:"
-    );
-    answer!("  {} --data-dir {}", words("serve"), crate::holder::shell(&[data_dir]));
-    for command in [
-        &format!("node add {}", last + 1),
-        "plan create spread",
-        "plan apply NUMBER        # the number that `plan create` prints",
-    ] {
-        answer!("  {program} {command}");
-    }
+    how_to_add(arguments, cluster, closed);
     let again = if arguments.settings.engine == EngineKind::Memory { "empty" } else { "with its data" };
     answer!("\nCtrl-C stops the cluster cleanly; the same command starts it again {again}.\n");
 }

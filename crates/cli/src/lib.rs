@@ -12,6 +12,7 @@
 mod output;
 
 mod artifact;
+mod audit;
 mod balance_command;
 mod cert_command;
 mod clocks;

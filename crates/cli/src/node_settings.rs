@@ -42,6 +42,9 @@ pub struct NodeSettings {
     /// How much a node takes in.
     #[command(flatten)]
     pub limits: LimitSettings,
+    /// Write no audit log: who gave which order, and who was refused.
+    #[arg(long)]
+    pub no_audit_log: bool,
     /// What a node writes to its log.
     #[command(flatten)]
     pub log: LogSettings,
@@ -103,6 +106,7 @@ impl NodeSettings {
         ];
         arguments.extend(self.limits.as_arguments());
         arguments.extend(self.log.as_arguments());
+        arguments.extend(self.no_audit_log.then(|| "--no-audit-log".to_owned()));
         if self.hedge_after != Duration::from_millis(50) {
             arguments.push(format!("--hedge-after={}", durations::shown(self.hedge_after)));
         }

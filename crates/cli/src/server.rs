@@ -7,6 +7,7 @@ use std::time::Duration;
 use coordination::CoordinationService;
 use coordination::address::{Address, Place};
 use model::{Cluster, NodeId};
+use node::audit::Outlet;
 use node::disk_watch::DiskWatch;
 use node::doors::http::HttpOptions;
 use node::doors::resp::{CpuTime, RespOptions};
@@ -25,6 +26,7 @@ use runtime::workers::{Stop, Workers};
 use runtime::{Disk, Listener, NetworkError, Ports};
 use storage::{Durability, LogOptions};
 
+use crate::audit::AuditLog;
 use crate::failure::CliError;
 use crate::limits::LimitSettings;
 use crate::serve::Addresses;
@@ -71,6 +73,8 @@ pub(crate) struct NodeSpec {
     pub(crate) tls_mode: Option<TlsMode>,
     /// The certificate by which it proves what it is.
     pub(crate) tls: Option<Arc<Tls>>,
+    /// Where it writes who ordered what and who was refused.
+    pub(crate) audit_file: Option<PathBuf>,
     /// Whether `tontine dev` has started it.
     pub(crate) is_of_dev: bool,
 }
@@ -79,6 +83,7 @@ pub(crate) struct NodeSpec {
 pub(crate) struct RunningNode {
     node: Arc<Node>,
     workers: Workers<()>,
+    audit: Option<Arc<AuditLog>>,
     /// Compares clocks as long as the node runs.
     clocks: tokio::task::JoinHandle<()>,
 }
@@ -112,7 +117,8 @@ impl RunningNode {
         let port =
             addresses.resp.as_deref().and_then(|resp| resp.rsplit_once(':')?.1.parse().ok()).unwrap_or(0);
         // The directory before the addresses: that a node runs already says more than that its port is taken.
-        let node = open(spec, &ports, port, session).await?;
+        let audit = spec.audit_file.as_deref().map(AuditLog::open).transpose()?;
+        let node = open(spec, &ports, port, (session, audit.clone())).await?;
         let listeners = match listen(&network, addresses, spec.workers, &safety) {
             Ok(listeners) => Arc::new(Mutex::new(listeners)),
             Err(error) => {
@@ -143,7 +149,7 @@ impl RunningNode {
         })
         .map_err(CliError::io("cannot start the worker threads"))?;
         let clocks = tokio::spawn(crate::clocks::watch(node.clone(), network));
-        Ok(RunningNode { node, workers, clocks })
+        Ok(RunningNode { node, workers, audit, clocks })
     }
 
     /// Ends serving, makes everything durable and leaves.
@@ -155,7 +161,11 @@ impl RunningNode {
         self.node.settle().await;
         self.workers.stop();
         self.workers.join().await.map_err(|error| CliError::Other(error.to_string()))?;
-        match self.node.stop().await {
+        let stopped = self.node.stop().await;
+        if let Some(audit) = &self.audit {
+            audit.close();
+        }
+        match stopped {
             Ok(()) => {
                 tracing::info!(%node, "node stopped");
                 Ok(())
@@ -256,7 +266,7 @@ async fn open(
     spec: &NodeSpec,
     ports: &Ports,
     port: u16,
-    session: Arc<dyn CoordinationService>,
+    (session, audit): (Arc<dyn CoordinationService>, Option<Arc<AuditLog>>),
 ) -> Result<Arc<Node>, CliError> {
     let refused = |error: &dyn std::fmt::Display| CliError::Other(format!("node {}: {error}", spec.id.0));
     crate::holder::refuse_file(&spec.data_dir)?;
@@ -291,6 +301,7 @@ async fn open(
     config.antientropy.period = spec.repair_period;
     let sources = crate::artifact::sources().map_err(CliError::Other)?;
     config.sources = Some(Arc::new(Allowed::new(sources, spec.allow_sources.clone())));
+    config.audit = audit.map(|audit| audit as Arc<dyn Outlet>);
     config.places = Some(Arc::new(spec.coordination.clone()));
     config.installation = Installation {
         process_id: std::process::id(),
@@ -398,7 +409,7 @@ impl ThinDoor {
     async fn serve(&self, stream: Stream, peer: String, local: String) {
         match self {
             ThinDoor::Redis(door) => door.serve(stream, peer, local).await,
-            ThinDoor::Http(door) => door.serve(stream).await,
+            ThinDoor::Http(door) => door.serve(stream, peer).await,
         }
     }
 }

@@ -68,6 +68,7 @@ Examples:
   tontine user create root admin                         the first user: it closes the cluster
   tontine user create shop read:carts write:carts        a program that reads and writes one store
   tontine user create monitor observe                    status, events and metrics, and no key
+  tontine user create anyone read:public                 whoever gives no secret may read one store
 
 Rights: read:STORE, write:STORE, read:STORE/PREFIX, write:STORE/PREFIX, scan:STORE (`*` is every store), observe, \
 operate, admin.")]
@@ -139,6 +140,12 @@ pub(crate) async fn run(shared: Shared, command: UserCommand) -> Result<ExitCode
         }
         UserCommand::Create(CreateUserArguments { user, grants, redis_store, secret }) => {
             let (user, grants) = (user.name, grants.into_iter().collect());
+            if user.is_anyone() {
+                // It is kept of nobody, and nobody sees it.
+                let nothing = Secret::generate().map_err(CliError::io("cannot make a secret"))?.digest();
+                let change = UserChange::Create { user, secret: nothing, grants, redis_store };
+                return changed(&shared, change).await;
+            }
             with_secret(&shared, &secret, |secret| UserChange::Create { user, secret, grants, redis_store })
                 .await
         }

@@ -131,9 +131,8 @@ impl Client {
         peers.learn(&cluster);
         let nodes = Arc::new(Nodes { peers: peers.clone(), cluster: RwLock::new(Arc::new(cluster)) });
         let ClientOptions { deadline, hedge_after, spread, repairs_max, .. } = options;
-        let repairs_through_nodes = options.secret.is_some();
         let settings =
-            CoordinatorOptions { deadline, hedge_after, spread, repairs_max, repairs_through_nodes };
+            CoordinatorOptions { deadline, hedge_after, spread, repairs_max, is_application: true };
         let coordinator = Coordinator::new(nodes.clone(), ports.clone(), settings);
         Client { inner: Arc::new(Inner { ports, peers, coordinator, options, nodes }) }
     }

@@ -1,7 +1,7 @@
 //! Reads that a node drives for a client.
 //!
 //! In a store with monotonic reads a get writes back what it found before it answers. In a closed cluster no client may
-//! write to a replica, so a client with a secret has a node drive such a get. One hop more is the price.
+//! write to a replica, so it has a node drive such a get. One hop more is the price.
 //!
 //! Must never: answer *not found* where no node did.
 
@@ -21,7 +21,7 @@ const AT_ONCE: usize = 64;
 impl Inner {
     /// Whether reads of this scope go through nodes.
     pub(crate) fn reads_through_nodes(&self, scope: &Scope) -> bool {
-        self.options.secret.is_some() && !scope.is_read_only() && scope.definition.reads == Reads::Monotonic
+        scope.cluster.is_closed() && !scope.is_read_only() && scope.definition.reads == Reads::Monotonic
     }
 
     /// Has a node read a key: a replica of it, or else one that stands in.

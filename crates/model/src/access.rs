@@ -4,7 +4,9 @@
 //! random bits, so its plain SHA-256 tells nothing about it: the document may be read by others. Each user has up to two
 //! secrets, so that one can be replaced while programs still use the other.
 //!
-//! A cluster with users is *closed*, and stays so: its last administrator cannot be removed.
+//! A cluster with users is *closed*, and stays so: its last administrator cannot be removed. What whoever gives no secret may
+//! do then, are the rights of the user [`ANYONE`]: none, where there is no such user. So a running cluster is closed without
+//! a failed request: with that user as its first administrator, which is removed when every program has a secret.
 //!
 //! **Architecture Invariant:** no secret is ever here, only its digest.
 
@@ -26,6 +28,9 @@ pub use grant::{Grant, GrantError, KeyRight, Right};
 
 /// The name by which Redis clients mean the user whose secret they give. No user has it.
 pub const USER_BY_SECRET: &str = "default";
+
+/// The user that whoever gives no secret is taken for. It has no secret.
+pub const ANYONE: &str = "anyone";
 
 /// A user's name: 1 to 64 bytes of `a-z 0-9 _ - .`, starting with a letter, and not [`USER_BY_SECRET`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -61,6 +66,11 @@ impl UserName {
     /// The name.
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+
+    /// Whether it is that of whoever gives no secret.
+    pub fn is_anyone(&self) -> bool {
+        self.0 == ANYONE
     }
 }
 
@@ -124,7 +134,7 @@ impl fmt::Debug for SecretDigest {
 /// One user.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct User {
-    /// What is kept of its secrets, newest first: one, or two while one is replaced.
+    /// What is kept of its secrets, newest first: one, or two while one is replaced. None of [`ANYONE`].
     pub secrets: Vec<SecretDigest>,
     /// What it may do.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]

@@ -22,6 +22,7 @@ use runtime::secret::{digest_of, is_same};
 use wire::error::ErrorCode;
 use wire::messages::Failure;
 
+use crate::audit::Who;
 use crate::view::CurrentView;
 
 /// Who is at the other end of one connection.
@@ -95,6 +96,16 @@ impl Caller {
     /// Whether it holds a node's certificate.
     pub fn is_node(&self) -> bool {
         self.is_node
+    }
+
+    /// Who it is, for people who look later.
+    pub fn who(&self, view: &CurrentView) -> Who {
+        match self.standing(view) {
+            _ if self.is_node => Who::Node,
+            Standing::Free => Who::Anyone,
+            Standing::User(known) => Who::User(known.name),
+            Standing::Nobody | Standing::Removed => Who::Nobody,
+        }
     }
 
     /// Takes it for the user whose secret this is. With a name, it must be that user's. A secret that is nobody's leaves
@@ -190,12 +201,18 @@ impl Caller {
             state.generation = cluster.generation;
             state.standing = match &state.secret {
                 _ if !cluster.is_closed() => Standing::Free,
-                None => Standing::Nobody,
+                None => anyone(&cluster).map_or(Standing::Nobody, Standing::User),
                 Some(digest) => found(&cluster, digest).map_or(Standing::Removed, Standing::User),
             };
         }
         state.standing.clone()
     }
+}
+
+/// What whoever gives no secret may do, if anything.
+fn anyone(cluster: &Cluster) -> Option<Known> {
+    let (name, user) = cluster.users.iter().find(|(name, _)| name.is_anyone())?;
+    Some(Known { name: name.clone(), user: Arc::new(user.clone()) })
 }
 
 /// The user whose secret this is.
@@ -248,6 +265,22 @@ mod tests {
         assert_eq!(code(write(&nobody)), ErrorCode::Unauthenticated);
         assert_eq!(code(nobody.judge_node(&view, "gossip")), ErrorCode::Forbidden);
         assert!(write(&node).is_ok() && node.judge_node(&view, "gossip").is_ok());
+    }
+
+    #[test]
+    fn whoever_gives_no_secret_does_what_anyone_may_and_whose_secret_is_bad_nothing() {
+        let (root, unused) = (Secret::generate().unwrap(), Secret::generate().unwrap());
+        let closed = with(&cluster(), "root", &root, &["admin"]);
+        let public = with(&closed, "anyone", &unused, &["read:public"]);
+        let view = CurrentView::new(View::new(Arc::new(public.clone()), Vec::new()));
+        let nobody = Caller::new(Proof::None);
+        assert!(nobody.judge(&view, Right::Read, "public", Some(b"k")).is_ok());
+        assert_eq!(code(nobody.judge(&view, Right::Write, "public", Some(b"k"))), ErrorCode::Forbidden);
+        assert_eq!(code(nobody.judge_node(&view, "gossip")), ErrorCode::Forbidden);
+        assert!(nobody.authenticate(&view, "anyone", unused.text().as_bytes()).is_err(), "it has no secret");
+        let user = UserName::new("anyone").unwrap();
+        take(&view, public.with_users(&UserChange::Remove { user }).unwrap());
+        assert_eq!(code(nobody.judge(&view, Right::Read, "public", Some(b"k"))), ErrorCode::Unauthenticated);
     }
 
     #[test]

@@ -14,6 +14,7 @@ mod transport;
 pub mod access;
 pub mod antientropy;
 pub mod artifacts;
+pub mod audit;
 pub mod collection;
 pub mod disk_watch;
 pub mod doors;

@@ -21,6 +21,7 @@ mod moving;
 mod numbers;
 mod offers;
 mod ordering;
+mod parting;
 mod pushing;
 mod readiness;
 mod refusal;
@@ -36,7 +37,6 @@ use client::peers::Peers;
 use coordination::CoordinationService;
 use coordination::address::Places;
 use coordination::documents::ActiveNode;
-use futures_util::future::{Either, select};
 use model::{Cluster, Generation, NodeId};
 use parking_lot::Mutex;
 use protocol::admission::{Admission, AdmissionLimits};
@@ -47,6 +47,7 @@ use wire::messages::Peer;
 
 use crate::antientropy::{self, AntiEntropy, AntiEntropyOptions};
 use crate::artifacts::Artifacts;
+use crate::audit::{self, Audit};
 use crate::collection::{Collection, CollectionOptions};
 use crate::doors::http;
 use crate::doors::native::{ControlRoom, Service, Telling};
@@ -76,9 +77,6 @@ pub use self::refusal::StartError;
 
 /// Longest pause before requests try a node again that they could not reach; gossip ends it when the node is back.
 const BACKOFF_MAX: Duration = Duration::from_secs(1);
-
-/// How long a node that stops waits until the coordination service has ended its session.
-const LEAVE_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// Settings of a node.
 #[derive(Clone, Debug)]
@@ -122,6 +120,8 @@ pub struct NodeConfig {
     pub artifact_bytes_max: u64,
     /// How it goes along when the documents move to another service. Default: it does not.
     pub places: Option<Arc<dyn Places>>,
+    /// Where it writes who ordered what and who was refused. Default: nowhere.
+    pub audit: Option<Arc<dyn audit::Outlet>>,
 }
 
 /// Where others reach a node.
@@ -160,6 +160,7 @@ impl NodeConfig {
             fetch_ceiling: protocol::push::FETCH_CEILING_DEFAULT,
             artifact_bytes_max: u64::MAX,
             places: None,
+            audit: None,
         }
     }
 
@@ -210,6 +211,7 @@ pub struct Node {
     metrics: Arc<Metrics>,
     /// Over all doors of all workers.
     refusals: Arc<Refusals>,
+    audit: Arc<Audit>,
     gossip: Arc<Gossip>,
     /// How late its workers are.
     pulse: Arc<Pulse>,
@@ -252,15 +254,14 @@ impl Node {
         let (joined, registered) = joining::join(&config, &ports, &disk, &*engines, &*coordination).await?;
         let come_back = joined.events();
         let joining::Joined { identity, stamper, replica, refill, .. } = joined;
-        let view = replica.view().clone();
-        let events = Events::new(config.id, ports.entropy.next_u64(), ports.clock.clone());
+        let (view, clock) = (replica.view().clone(), ports.clock.clone());
+        let events = Events::new(config.id, ports.entropy.next_u64(), clock.clone());
         let generation = view.generation().0;
         events.record(Event::NodeStarted { incarnation: stamper.incarnation(), generation });
         come_back.into_iter().for_each(|event| events.record(event));
         let (metrics, incarnation) = (Metrics::new(), stamper.incarnation());
-        let refusals = Refusals::new(config.id, &metrics);
-        let (clock, seen) = (ports.clock.clone(), view.clone());
-        let gossip = Gossip::new(config.id, incarnation, clock, seen, events.clone(), &metrics);
+        let audit = Audit::new(config.id, clock.clone(), config.audit.clone());
+        let gossip = Gossip::new(config.id, incarnation, clock, view.clone(), events.clone(), &metrics);
         let ((offered, offers), admission) = (Offers::new(), Admission::new(config.limits));
         let (me, cluster) = (Peer::Node { id: config.id, incarnation }, Some(config.cluster.clone()));
         let peers = Peers::witnessed(ports.clone(), me, cluster, gossip.clone(), BACKOFF_MAX);
@@ -286,6 +287,7 @@ impl Node {
             http: http::Shared::new(config.http.clone(), admission.clone()),
             admission,
             control: ControlRoom::new(),
+            refusals: Refusals::new(config.id, &metrics),
             replica,
             identity: tokio::sync::Mutex::new(Some(identity)),
             peers: Mutex::new(vec![Arc::downgrade(antientropy.peers())]),
@@ -306,7 +308,7 @@ impl Node {
             offered,
             events,
             metrics,
-            refusals,
+            audit,
             gossip,
             pulse,
             gossips: AtomicBool::new(false),
@@ -354,8 +356,9 @@ impl Node {
         let (anywhere, front) = (Arc::new(front.asked_anywhere()), Arc::new(front));
         self.counted.lock().push((requests.clone(), coordinated));
         let (weak, definer, orders) = (Arc::downgrade(self), Arc::downgrade(self), Arc::downgrade(self));
-        let numbers =
-            |door| DoorNumbers::new(door, &self.metrics, self.refusals.clone(), ports.clock.clone());
+        let numbers = |door| {
+            DoorNumbers::new(door, &self.metrics, (self.refusals.clone(), &self.audit), ports.clock.clone())
+        };
         let (native, redis, http) = (numbers("native"), numbers("redis"), numbers("http"));
         let (gossip, events, metrics) = (self.gossip.clone(), self.events.clone(), self.metrics.clone());
         let service = Service {
@@ -549,51 +552,5 @@ impl Node {
             }
             None => false,
         });
-    }
-
-    /// Ends the session with the coordination service. One that does not answer is not waited for: the registration goes
-    /// when the session expires, and the next start of this directory waits for that.
-    async fn leave_service(&self) {
-        let session = self.coordination.lock().clone();
-        let (closing, patience) = (session.close(), self.ports.clock.sleep(LEAVE_TIME_MAX));
-        match select(closing, patience).await {
-            Either::Left((Ok(()), _)) => {}
-            Either::Left((Err(error), _)) => tracing::warn!(%error, "coordination session not closed"),
-            Either::Right(_) => tracing::warn!("coordination session not closed in time"),
-        }
-    }
-
-    /// Leaves the cluster's list of active nodes, makes everything durable, and remembers a clean stop. Serving must
-    /// have ended.
-    ///
-    /// # Errors
-    /// When something could not be made durable; the next start then treats this one as a crash.
-    pub async fn stop(&self) -> Result<(), StartError> {
-        self.stopping.store(true, Ordering::Relaxed);
-        self.refusals.tell(self.ports.clock.now(), true);
-        self.antientropy.close();
-        if let Some(handoffs) = self.handoffs.get() {
-            handoffs.stop();
-        }
-        self.leave_service().await;
-        for peers in self.peers.lock().iter().filter_map(Weak::upgrade) {
-            peers.close();
-        }
-        let view = self.replica.view().get();
-        let hints = ("hints", self.replica.hints().engine().clone());
-        let stores =
-            view.stores().iter().map(|store| (store.definition().name.as_str(), store.engine().clone()));
-        for (name, engine) in stores.chain([hints]) {
-            engine.close().await.map_err(|error| StartError::Storage { store: name.to_owned(), error })?;
-        }
-        if let Err(error) = antientropy::remember(self.disk.clone(), view.stores()).await {
-            // They can be counted.
-            tracing::warn!(%error, "hash trees not remembered");
-        }
-        let identity = self.identity.lock().await.take();
-        if let Some(identity) = identity {
-            identity.close(self.stamper.births_used()).await?;
-        }
-        Ok(())
     }
 }

@@ -569,8 +569,9 @@ async fn serve_http(address: String, doors: Vec<http::Door>, ports: Ports) {
     let mut turns = doors.iter().cycle();
     while let Ok(link) = listener.accept().await {
         let door = turns.next().expect("a node has a worker").clone();
+        let peer = link.peer.clone();
         let stream = LinkStream::new(link, ports.entropy.clone());
-        ports.tasks.spawn(Box::pin(async move { door.serve(stream).await }));
+        ports.tasks.spawn(Box::pin(async move { door.serve(stream, peer).await }));
     }
 }
 

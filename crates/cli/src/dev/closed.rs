@@ -60,6 +60,21 @@ impl Closed {
         ])
     }
 
+    /// For one more node that somebody starts by hand: the command that makes its certificate, and words of `serve`.
+    pub(super) fn words_to_show(&self, name: &str) -> (String, String) {
+        let file = |name: String| crate::holder::shell(&[self.folder.join(name).display().to_string()]);
+        let folder = crate::holder::shell(&[self.folder.display().to_string()]);
+        (
+            format!("cert node {folder} {name} {}", ADDRESSES.join(" ")),
+            format!(
+                " --tls require --tls-cert {} --tls-key {} --tls-authority {}",
+                file(format!("{name}.pem")),
+                file(format!("{name}.key")),
+                file("authority.pem".to_owned())
+            ),
+        )
+    }
+
     /// The certificate of the authority.
     pub(super) fn authority(&self) -> PathBuf {
         cert_command::authority(&self.folder)

@@ -82,6 +82,9 @@ pub struct ServeArguments {
     /// Log to this file instead of standard error. The file is rotated at 16 MiB, and four older ones are kept.
     #[arg(long, value_name = "FILE")]
     pub log_file: Option<PathBuf>,
+    /// Write the audit log to this file instead of audit.jsonl in the data directory, or beside the file of --log-file.
+    #[arg(long, value_name = "FILE", conflicts_with = "no_audit_log")]
+    pub audit_log: Option<PathBuf>,
     /// Stop when the standard input ends, as for a child whose parent is gone.
     #[arg(long, hide = true)]
     pub stop_with_stdin: bool,
@@ -94,6 +97,14 @@ pub struct ServeArguments {
     /// How the node runs.
     #[command(flatten)]
     pub settings: NodeSettings,
+}
+
+impl ServeArguments {
+    /// Where the audit log goes, if anywhere.
+    fn audit_file(&self) -> Option<PathBuf> {
+        let elsewhere = || crate::audit::file_of(self.log_file.as_deref(), &self.data_dir);
+        (!self.settings.no_audit_log).then(|| self.audit_log.clone().unwrap_or_else(elsewhere))
+    }
 }
 
 /// Runs the node until it is told to stop.
@@ -175,6 +186,7 @@ async fn begin(
         insecure: arguments.addresses.insecure,
         tls_mode: arguments.tls,
         tls,
+        audit_file: arguments.audit_file(),
         is_of_dev: arguments.stop_with_stdin,
     };
     let running = RunningNode::start(&spec, &named.cluster, service.session.clone()).await?;

@@ -4,6 +4,7 @@
 //!
 //! **Architecture Invariant:** a command is named here and nowhere below `cli`.
 
+mod asked;
 mod balance;
 mod codes;
 mod orders;
@@ -12,6 +13,7 @@ mod refusals;
 mod stores;
 mod users;
 
+pub(crate) use asked::asked;
 pub(crate) use balance::{
     away, decision, in_short as decision_in_short, lost as balance_lost, nodes as balance_nodes, policy,
     says, settings, verdict, vetoed,

@@ -16,6 +16,7 @@ pub(super) fn refused(error: &UserError) -> String {
             "take some with `tontine user grant {user} --take RIGHT`; a prefix such as `read:STORE/PREFIX` covers many keys"
         ),
         UserError::SecretTaken => "repeat the command, which makes another one".to_owned(),
+        UserError::NoSecrets => "create another user, which has a secret".to_owned(),
         UserError::TwoSecrets { user } => format!(
             "bring the newest to every program and run `tontine user rotate {user} --finish`, or end both with `--at-once`"
         ),

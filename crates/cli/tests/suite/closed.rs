@@ -2,6 +2,7 @@
 //!
 //! The first four tests are attacks that worked on a running cluster before it could be closed.
 
+mod audit;
 mod hostile;
 mod http;
 mod keeping;

@@ -166,6 +166,75 @@ fn a_write_that_may_have_happened_is_504_and_never_called_failed() {
 }
 
 #[test]
+fn a_batch_tells_of_each_write_whether_it_may_have_happened() {
+    let cluster = Cluster::start();
+    let json = "content-type: application/json\r\n";
+    let batch = |address: &str, more: &str, body: &str| {
+        Web::ask(address, &format!("POST /v1/stores/default/batch{more}"), json, body.as_bytes())
+    };
+    let statuses = |answer: &Web| -> Vec<u64> {
+        assert_eq!(answer.status, 200, "{}\n{}", answer.head, answer.text());
+        let document = answer.json();
+        document["results"].as_array().unwrap().iter().map(|one| one["status"].as_u64().unwrap()).collect()
+    };
+    let keys: Vec<String> =
+        (0..200).map(|key| format!(r#"{{"op":"put","key":"k{key}","value":"v"}}"#)).collect();
+    let puts = format!(r#"{{"operations":[{}]}}"#, keys.join(","));
+    assert_eq!(statuses(&batch(&cluster.http(1), "?w=3", &puts)), [204; 200]);
+    assert_eq!(
+        statuses(&batch(&cluster.http(2), "", &puts.replace("put", "get").replace(r#","value":"v""#, ""))),
+        [200; 200]
+    );
+    // They stand still, so nobody knows yet that they do not answer.
+    for node in [2, 3] {
+        cluster.signal_node(node, Signal::STOP);
+    }
+    let mixed =
+        r#"{"operations":[{"op":"put","key":"doubtful","value":"v"},{"op":"put","key":"","value":"v"}]}"#;
+    let doubtful = batch(&cluster.http(1), "?timeout=300ms", mixed);
+    for node in [2, 3] {
+        cluster.signal_node(node, Signal::CONT);
+    }
+    assert_eq!(statuses(&doubtful), [504, 400], "{}", doubtful.text());
+    assert_eq!(doubtful.json()["results"][0]["error"]["outcome"], "unknown");
+}
+
+#[test]
+fn pages_of_keys_go_on_at_any_node_and_none_is_silently_short() {
+    let cluster = Cluster::start();
+    let addresses = [1, 2, 3].map(|node| cluster.http(node));
+    let keys: Vec<String> =
+        (0..700).map(|key| format!(r#"{{"op":"put","key":"k{key}","value":"v"}}"#)).collect();
+    let puts = format!(r#"{{"operations":[{}]}}"#, keys.join(","));
+    let json = "content-type: application/json\r\n";
+    let written = Web::ask(&addresses[0], "POST /v1/stores/default/batch?w=3", json, puts.as_bytes());
+    assert_eq!(written.status, 200, "{}", written.text());
+    let (mut seen, mut path) =
+        (std::collections::BTreeSet::new(), "/v1/stores/default/keys?limit=100".to_owned());
+    for turn in 0.. {
+        let page = Web::ask(&addresses[turn % 3], &format!("GET {path}"), "", b"");
+        assert_eq!(page.status, 200, "{}", page.text());
+        let lines: Vec<Json> = page.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let (last, lines) = lines.split_last().unwrap();
+        for line in lines {
+            assert!(seen.insert(line["key"].as_str().unwrap().to_owned()), "{line} is there twice");
+        }
+        match last["after"].as_str() {
+            Some(after) => path = format!("/v1/stores/default/keys?limit=100&after={after}"),
+            None => break,
+        }
+    }
+    assert_eq!(seen.len(), 700);
+    for node in [2, 3] {
+        cluster.end_node(node, Signal::KILL);
+    }
+    for node in [2, 3] {
+        await_views(&cluster, node, &["down"], 1);
+    }
+    Web::ask(&addresses[0], "GET /v1/stores/default/keys", "", b"").refuses(503, "insufficient-replicas");
+}
+
+#[test]
 fn a_web_page_and_a_client_without_the_password_get_nothing_from_a_real_node() {
     let cluster =
         Cluster::with_environment(1, &["--http-name=kv.example"], &[("TONTINE_PASSWORD", "open-sesame-7")]);

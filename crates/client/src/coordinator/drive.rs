@@ -109,7 +109,9 @@ impl<T: Unpin> Desk<T> {
             return;
         };
         let request = match request {
-            Request::ReplicaMerge(merge) if self.coordinator.options.repairs_through_nodes => {
+            Request::ReplicaMerge(merge)
+                if self.coordinator.options.is_application && self.scope.cluster.is_closed() =>
+            {
                 read_by_node(merge)
             }
             request => request,

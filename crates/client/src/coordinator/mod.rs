@@ -135,9 +135,9 @@ pub struct CoordinatorOptions {
     /// Read repairs that may be under way at the same time; with 0, replicas are never repaired by reads. Default:
     /// [`REPAIRS_MAX`].
     pub repairs_max: usize,
-    /// Whether reads repair replicas by having a node read the same keys: for clients of a closed cluster, which may
-    /// write to no replica themselves. Default: no.
-    pub repairs_through_nodes: bool,
+    /// Whether it is an application's. In a closed cluster such a one may write to no replica itself, so its reads repair
+    /// replicas by having a node read the same keys. Default: no.
+    pub is_application: bool,
 }
 
 impl Default for CoordinatorOptions {
@@ -147,7 +147,7 @@ impl Default for CoordinatorOptions {
             hedge_after: HEDGE_AFTER_DEFAULT,
             spread: false,
             repairs_max: REPAIRS_MAX,
-            repairs_through_nodes: false,
+            is_application: false,
         }
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use super::{Grant, SecretDigest, User, UserName, Users};
+use super::{ANYONE, Grant, SecretDigest, User, UserName, Users};
 use crate::Unknown;
 use crate::cluster::{Cluster, Generation};
 use crate::limits::{USER_GRANTS_MAX, USERS_MAX};
@@ -19,7 +19,7 @@ pub enum UserChange {
     Create {
         /// Its name.
         user: UserName,
-        /// What is kept of its secret.
+        /// What is kept of its secret; of [`ANYONE`](super::ANYONE), which has none, nothing is.
         secret: SecretDigest,
         /// What it may do.
         grants: BTreeSet<Grant>,
@@ -105,6 +105,9 @@ pub enum UserError {
         /// The name.
         user: UserName,
     },
+    /// Whoever gives no secret has none.
+    #[error("user {ANYONE} is whoever gives no secret")]
+    NoSecrets,
     /// The first user must be able to change users.
     #[error("the first user closes the cluster, and must have the right admin")]
     FirstNotAdmin {
@@ -146,6 +149,9 @@ impl Users {
             }
             UserChange::Rotate { secret, at_once, .. } => {
                 let user = users.0.get_mut(name).ok_or_else(unknown)?;
+                if name.is_anyone() {
+                    return Err(UserError::NoSecrets);
+                }
                 if user.secrets.len() > 1 && !at_once {
                     return Err(UserError::TwoSecrets { user: name.clone() });
                 }
@@ -180,7 +186,8 @@ impl Users {
         if self.len() >= USERS_MAX {
             return Err(UserError::TooMany);
         }
-        let user = User { secrets: vec![secret], grants, redis_store, unknown: Unknown::new() };
+        let secrets = if name.is_anyone() { Vec::new() } else { vec![secret] };
+        let user = User { secrets, grants, redis_store, unknown: Unknown::new() };
         self.0.insert(name.clone(), user);
         Ok(())
     }

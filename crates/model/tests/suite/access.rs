@@ -166,3 +166,14 @@ fn a_document_with_users_has_a_form_of_its_own_and_one_without_is_as_before() {
         assert!(serde_json::from_str::<Cluster>(&nonsense).is_err());
     }
 }
+
+#[test]
+fn anyone_has_rights_and_no_secret() {
+    let begun = users(&[create("anyone", 1, "admin"), create("root", 2, "admin")]);
+    assert!(begun.get("anyone").unwrap().secrets.is_empty());
+    assert!(begun.holder(|digest| *digest == secret(1)).is_none());
+    let rotate = UserChange::Rotate { user: name("anyone"), secret: secret(3), at_once: true };
+    assert_eq!(begun.changed(&rotate), Err(UserError::NoSecrets));
+    let closed = begun.changed(&UserChange::Remove { user: name("anyone") }).unwrap();
+    assert!(closed.get("anyone").is_none() && closed.get("root").unwrap().is_admin());
+}

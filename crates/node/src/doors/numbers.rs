@@ -19,6 +19,7 @@ use wire::error::ErrorCode;
 use wire::messages::Request;
 
 use super::refusals::Refusals;
+use crate::audit::{Audit, DoorAudit};
 use crate::metrics::{Histogram, Metrics};
 
 /// Requests that are timed together at most, on a link that always has another one.
@@ -75,10 +76,11 @@ impl Operation {
     }
 }
 
-/// The latencies of one door of one worker, and the node's refusals.
+/// The latencies of one door of one worker, the node's refusals, and its audit.
 pub(crate) struct DoorNumbers {
     durations: [Histogram; OPERATIONS],
     refusals: Arc<Refusals>,
+    audit: DoorAudit,
     clock: Arc<dyn Clock>,
 }
 
@@ -87,14 +89,15 @@ impl DoorNumbers {
     pub(crate) fn new(
         door: &'static str,
         metrics: &Metrics,
-        refusals: Arc<Refusals>,
+        (refusals, audit): (Arc<Refusals>, &Arc<Audit>),
         clock: Arc<dyn Clock>,
     ) -> Arc<DoorNumbers> {
         let part = |position: usize| {
             let labels = [("door", door), ("operation", Operation::ALL[position].name())];
             metrics.durations("tontine_node_request_duration_seconds", &labels)
         };
-        Arc::new(DoorNumbers { durations: std::array::from_fn(part), refusals, clock })
+        let audit = audit.at(door);
+        Arc::new(DoorNumbers { durations: std::array::from_fn(part), refusals, audit, clock })
     }
 
     /// A request that arrived at `began` is answered.
@@ -105,6 +108,11 @@ impl DoorNumbers {
     /// A request that arrived at `began` was answered by `now`.
     pub(crate) fn took_until(&self, operation: Operation, began: Moment, now: Moment) {
         self.durations[operation as usize].observe(now.since(began));
+    }
+
+    /// Where orders are written down, and who was refused.
+    pub(crate) fn audit(&self) -> &DoorAudit {
+        &self.audit
     }
 
     /// A request is answered with an error.
@@ -177,7 +185,8 @@ mod tests {
         let metrics = Metrics::new();
         let refusals = Refusals::new(NodeId(1), &metrics);
         let clock = Arc::new(runtime::clock::os::OsClock::new());
-        let numbers = DoorNumbers::new("redis", &metrics, refusals, clock);
+        let audit = Audit::new(NodeId(1), clock.clone(), None);
+        let numbers = DoorNumbers::new("redis", &metrics, (refusals, &audit), clock);
         (metrics, Burst::new(numbers))
     }
 

@@ -55,6 +55,11 @@ impl Position {
         self.0
     }
 
+    /// In front of the group of this token.
+    pub(crate) fn of(token: Token) -> Position {
+        Position(token.0 >> GROUP_BITS)
+    }
+
     /// A position chosen by 64 random bits.
     pub fn at_random(bits: u64) -> Position {
         Position(bits >> GROUP_BITS)
@@ -74,6 +79,8 @@ pub struct Met {
     pub key: Bytes,
     /// Whether a plain get would show a value.
     pub is_live: bool,
+    /// Whether one that shows siblings would.
+    pub(crate) has_sibling: bool,
 }
 
 /// The next keys of a store, and where to go on.
@@ -178,7 +185,7 @@ impl Front {
             // Everything in front of this token was met.
             let end = cut.or_else(|| partitions.get(at).map(|partition| Token(partition.start)));
             let Some(end) = end else { return Ok(Stretch { keys, next: None }) };
-            let next = Position(end.0 >> GROUP_BITS);
+            let next = Position::of(end);
             let enough = keys.len() >= keys_min || at - first >= limit.partitions_max;
             if enough && next > from {
                 keys.retain(|met| met.token < next.token());
@@ -232,7 +239,8 @@ impl Front {
             let now = self.now();
             keys.extend(walk.take().into_iter().map(|(token, key, set)| {
                 let is_live = set.winner().is_some_and(|winner| winner.live(now).is_some());
-                Met { token, key, is_live }
+                let has_sibling = set.live(now).any(|version| version.live(now).is_some());
+                Met { token, key, is_live, has_sibling }
             }));
         }
         Ok(Read { keys, is_whole: walk.is_over() })

@@ -1,6 +1,8 @@
 //! The HTTP door of a node: what it answers, and what it refuses.
 
+mod batches;
 mod bounds;
+mod pages;
 mod web_pages;
 
 use std::collections::BTreeMap;
@@ -84,7 +86,7 @@ impl Web {
     fn connect(door: &Door, buffer: usize) -> DuplexStream {
         let (stream, theirs) = tokio::io::duplex(buffer);
         let door = door.clone();
-        tokio::spawn(async move { door.serve(theirs).await });
+        tokio::spawn(async move { door.serve(theirs, "192.0.2.7:40001".to_owned()).await });
         stream
     }
 

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that panics has failed, as it should")]
 
 mod client_library;
+mod closed;
 mod closing;
 mod cluster;
 mod cold;

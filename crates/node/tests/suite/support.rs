@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use coordination::memory::MemoryService;
+use model::access::{SecretDigest, UserChange, UserName, Users};
 use model::{
     Cluster, Consistency, Node as Member, NodeId, Resolver, Ring, Store, StoreName, Token, Value, Zone,
 };
@@ -13,6 +14,7 @@ use node::{Node, NodeConfig, Worker};
 use runtime::Ports;
 use runtime::clock::os::OsClock;
 use runtime::disk::simulated::SimulatedDisk;
+use runtime::secret::Secret;
 use storage::MemoryEngine;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use wire::messages::Condition;
@@ -58,21 +60,58 @@ pub(crate) fn values(set: &model::VersionSet) -> Vec<String> {
 
 /// Publishes the first document of a cluster of these nodes.
 pub(crate) async fn publish(service: &MemoryService, nodes: Vec<Member>) {
+    publish_with(service, nodes, Users::default()).await;
+}
+
+async fn publish_with(service: &MemoryService, nodes: Vec<Member>, users: Users) {
     let members: Vec<_> = nodes.iter().map(|node| (node.id, node.zone.clone())).collect();
     let store =
         |name: &str, resolver| Store { resolver, ..Store::new(StoreName::new(name).unwrap(), ONE).unwrap() };
     let stores = vec![store("default", Resolver::LastWriteWins), store("siblings", Resolver::Siblings)];
-    let cluster = Cluster::new("test", nodes, Ring::equal_slices(8, &members), stores);
+    let mut cluster = Cluster::new("test", nodes, Ring::equal_slices(8, &members), stores);
+    cluster.users = users;
     // A test that starts a second node finds the document there.
     let _ = coordination::documents::publish_cluster(&service.open(), &cluster).await;
 }
 
 /// A node alone in its cluster, with everything in memory.
 pub(crate) async fn lonely_node(configure: impl FnOnce(&mut NodeConfig)) -> (Arc<Node>, Worker) {
+    lonely_node_of(Users::default(), configure).await
+}
+
+/// Users with these rights; the first is an administrator's.
+pub(crate) fn users(all: &[(&str, &Secret, &[&str])]) -> Users {
+    all.iter().fold(Users::default(), |users, (name, secret, grants)| {
+        with_user(&users, name, secret.digest(), grants)
+    })
+}
+
+fn with_user(users: &Users, name: &str, secret: SecretDigest, rights: &[&str]) -> Users {
+    let grants = rights.iter().map(|right| right.parse().unwrap()).collect();
+    let user = UserName::new(name).unwrap();
+    users.changed(&UserChange::Create { user, secret, grants, redis_store: None }).unwrap()
+}
+
+/// A node alone in a cluster of users with these names and rights. The secret of each is its name.
+pub(crate) async fn lonely_node_with_users(
+    all: &[(&str, &[&str])],
+    configure: impl FnOnce(&mut NodeConfig),
+) -> (Arc<Node>, Worker) {
+    let users = all.iter().fold(Users::default(), |users, (name, rights)| {
+        with_user(&users, name, runtime::secret::digest_of(name.as_bytes()), rights)
+    });
+    lonely_node_of(users, configure).await
+}
+
+/// The same in a cluster with users.
+pub(crate) async fn lonely_node_of(
+    users: Users,
+    configure: impl FnOnce(&mut NodeConfig),
+) -> (Arc<Node>, Worker) {
     let zone = Zone("a".to_owned());
     let member = Member::new(NodeId(1), zone, "127.0.0.1:1", None);
     let service = MemoryService::new();
-    publish(&service, vec![member]).await;
+    publish_with(&service, vec![member], users).await;
     let mut config = NodeConfig::new(NodeId(1), "test");
     configure(&mut config);
     let ports = Ports::os().unwrap();

@@ -230,21 +230,34 @@ async fn load(client: Client, stop: Arc<AtomicBool>) -> usize {
     done
 }
 
-/// Restarts each node in turn with these words, under load of a client with this network.
-fn turn_over(cluster: &mut Cluster, network: TcpNetwork, mode: &str, folder: &str, is_first: bool) {
+/// Does something under load of a client with this network and secret, none of whose requests may fail.
+fn under_load(
+    cluster: &mut Cluster,
+    network: TcpNetwork,
+    secret: Option<Secret>,
+    act: impl FnOnce(&mut Cluster),
+) {
     let addresses: Vec<String> = (1..=3).map(|node| cluster.native(node)).collect();
     let stop = Arc::new(AtomicBool::new(false));
-    let under_load = std::thread::spawn({
+    let loading = std::thread::spawn({
         let stop = stop.clone();
         move || {
             block_on(async {
                 let mut ports = Ports::os().unwrap();
                 ports.network = Arc::new(network);
-                let options = ClientOptions { deadline: PATIENCE, retries: 1000, ..ClientOptions::default() };
+                let options =
+                    ClientOptions { secret, deadline: PATIENCE, retries: 1000, ..ClientOptions::default() };
                 load(Client::connect(&addresses, ports, options).await.unwrap(), stop).await
             })
         }
     });
+    act(cluster);
+    stop.store(true, Ordering::Relaxed);
+    assert!(loading.join().unwrap() > 50, "there was no load");
+}
+
+/// Restarts each node in turn with these words.
+fn turn_over(cluster: &mut Cluster, mode: &str, folder: &str, is_first: bool) {
     for node in 1..=3 {
         match is_first {
             true => cluster.end_node(node, Signal::TERM),
@@ -265,8 +278,6 @@ fn turn_over(cluster: &mut Cluster, network: TcpNetwork, mode: &str, folder: &st
         };
         until("doctor finds nothing", healthy, |answer| answer.code == 0);
     }
-    stop.store(true, Ordering::Relaxed);
-    assert!(under_load.join().unwrap() > 50, "there was no load");
 }
 
 #[test]
@@ -275,11 +286,11 @@ fn a_running_cluster_is_turned_over_node_by_node_without_a_failed_request() {
     let folder = cluster.file("tls");
     tontine(&["cert", "init", &folder]).exits(0);
     tontine(&["cert", "node", &folder, "node", "127.0.0.1", "localhost"]).exits(0);
-    turn_over(&mut cluster, TcpNetwork::new(), "accept", &folder, true);
+    under_load(&mut cluster, TcpNetwork::new(), None, |cluster| turn_over(cluster, "accept", &folder, true));
     let authority = format!("{folder}/authority.pem");
     let tls = Tls::read(TlsFiles { authority: authority.clone().into(), own: None }).unwrap();
-    let network = TcpNetwork::dialing(Dialing::Tls(tls as Arc<dyn Handshakes>));
-    turn_over(&mut cluster, network, "require", &folder, false);
+    let network = || TcpNetwork::dialing(Dialing::Tls(tls.clone() as Arc<dyn Handshakes>));
+    under_load(&mut cluster, network(), None, |cluster| turn_over(cluster, "require", &folder, false));
     cluster.run(&["get", "k"]).fails_with("takes no connection without TLS");
     let document = || {
         cluster.run(&[
@@ -294,6 +305,33 @@ fn a_running_cluster_is_turned_over_node_by_node_without_a_failed_request() {
     // The document stands in a text, so its quotes are escaped.
     let says_so = |shown: &Answer| shown.text().matches(r#"\"tls\":true"#).count() == 3;
     until("every entry says so", document, says_so);
+    close(&mut cluster, network, &authority);
+}
+
+/// Creates users and lets only those in, under load.
+fn close(cluster: &mut Cluster, network: impl Fn() -> TcpNetwork, authority: &str) {
+    let [root, shop] = ["root.secret", "shop.secret"].map(|name| cluster.file(name));
+    let run = |cluster: &Cluster, secret: Option<&str>, words: &[&str]| {
+        let mut command = cluster.command(&[words, &["--tls-authority", authority]].concat());
+        secret.into_iter().for_each(|secret| {
+            command.env("TONTINE_SECRET_FILE", secret);
+        });
+        Answer::of(command.output().unwrap())
+    };
+    under_load(cluster, network(), None, |cluster| {
+        run(cluster, None, &["user", "create", "anyone", "admin"]).exits(0);
+        run(cluster, None, &["user", "create", "root", "admin", "--secret-to", &root]).exits(0);
+        let words = ["user", "create", "shop", "read:*", "write:*", "--secret-to", &shop];
+        run(cluster, Some(&root), &words).exits(0);
+        run(cluster, None, &["user", "rotate", "anyone"]).fails_with("is whoever gives no secret");
+        run(cluster, Some(&shop), &["doctor"]).fails_with("user shop has not the right observe");
+    });
+    let secret = Secret::parse(&std::fs::read_to_string(&shop).unwrap()).unwrap();
+    under_load(cluster, network(), Some(secret), |cluster| {
+        run(cluster, Some(&root), &["user", "remove", "anyone"]).exits(0);
+    });
+    run(cluster, None, &["get", "k"]).fails_with("has given no secret");
+    run(cluster, Some(&shop), &["put", "k", "v"]).exits(0);
 }
 
 fn directory(cluster: &Cluster) -> String {

@@ -15,7 +15,8 @@ use super::account::HeldRoom;
 
 /// What a key's value is called: nothing that a browser would run or show.
 const BYTES: &str = "application/octet-stream";
-const JSON: &str = "application/json";
+pub(super) const JSON: &str = "application/json";
+const LINES: &str = "application/x-ndjson";
 const TEXT: &str = "text/plain; charset=utf-8";
 const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
 
@@ -28,7 +29,8 @@ pub(super) struct Answer {
     etag: Option<Box<str>>,
     allow: Option<Box<str>>,
     sloppy: bool,
-    code: Option<ErrorCode>,
+    /// Why it is refused. The detail stands there only where a right is lacking.
+    refusal: Option<Box<Failure>>,
     store: Option<Box<str>>,
     /// Given back when the other end has the body.
     held: Option<HeldRoom>,
@@ -44,7 +46,7 @@ impl Answer {
             etag: None,
             allow: None,
             sloppy: false,
-            code: None,
+            refusal: None,
             store: None,
             held: None,
         }
@@ -53,6 +55,16 @@ impl Answer {
     /// A value.
     pub(super) fn value(value: Bytes) -> Answer {
         Answer::new(StatusCode::OK, Some(BYTES), value)
+    }
+
+    /// A document that is JSON already.
+    pub(super) fn json(status: StatusCode, json: impl Into<Bytes>) -> Answer {
+        Answer::new(status, Some(JSON), json)
+    }
+
+    /// Lines of JSON.
+    pub(super) fn json_lines(status: StatusCode, lines: impl Into<Bytes>) -> Answer {
+        Answer::new(status, Some(LINES), lines)
     }
 
     /// A document.
@@ -77,12 +89,7 @@ impl Answer {
 
     /// R replicas said that the key is not there. `context` is that of its deletion, if it is too long for an ETag.
     pub(super) fn absent(context: Option<String>) -> Answer {
-        let mut document = json!({ "error": {
-            "kind": "not-found",
-            "message": "the key is not there",
-            "outcome": "failed",
-            "retryable": false,
-        }});
+        let mut document = json!({ "error": not_found() });
         if let Some(context) = context {
             document["context"] = context.into();
         }
@@ -96,15 +103,10 @@ impl Answer {
 
     /// The error, with a status that says more than that of its code.
     pub(super) fn failure_as(status: StatusCode, failure: &Failure) -> Answer {
-        // Of the request, and not of what its code says elsewhere: a node that is not ready has done nothing.
-        let outcome = if status == StatusCode::GATEWAY_TIMEOUT { "unknown" } else { "failed" };
-        let document = json!({ "error": {
-            "kind": failure.code.name(),
-            "message": failure.to_string(),
-            "outcome": outcome,
-            "retryable": failure.code.is_retryable(),
-        }});
-        Answer { code: Some(failure.code), ..Answer::document(status, &document) }
+        let document = json!({ "error": error(status, failure) });
+        let lacking = if failure.code == ErrorCode::Forbidden { failure.detail.as_str() } else { "" };
+        let refusal = Some(Box::new(Failure::new(failure.code, lacking)));
+        Answer { refusal, ..Answer::document(status, &document) }
     }
 
     /// With the context of what is answered.
@@ -143,7 +145,12 @@ impl Answer {
 
     /// The code, of an error.
     pub(super) fn code(&self) -> Option<ErrorCode> {
-        self.code
+        self.refusal.as_ref().map(|failure| failure.code)
+    }
+
+    /// Why it was refused, as far as that is about who asks.
+    pub(super) fn refusal(&self) -> Option<&Failure> {
+        self.refusal.as_deref()
     }
 
     /// The name of the store that it is about, if it is about one.
@@ -196,8 +203,30 @@ impl Answer {
     }
 }
 
+/// The error of a request that is answered with this status, as data.
+pub(super) fn error(status: StatusCode, failure: &Failure) -> serde_json::Value {
+    // Of the request, and not of what its code says elsewhere: a node that is not ready has done nothing.
+    let outcome = if status == StatusCode::GATEWAY_TIMEOUT { "unknown" } else { "failed" };
+    json!({
+        "kind": failure.code.name(),
+        "message": failure.to_string(),
+        "outcome": outcome,
+        "retryable": failure.code.is_retryable(),
+    })
+}
+
+/// The same of a key that is not there, as R replicas said.
+pub(super) fn not_found() -> serde_json::Value {
+    json!({
+        "kind": "not-found",
+        "message": "the key is not there",
+        "outcome": "failed",
+        "retryable": false,
+    })
+}
+
 /// What a code is in HTTP.
-fn status(code: ErrorCode) -> StatusCode {
+pub(super) fn status(code: ErrorCode) -> StatusCode {
     match code {
         _ if code.outcome() == Outcome::Indeterminate => StatusCode::GATEWAY_TIMEOUT,
         _ if code.is_retryable() => StatusCode::SERVICE_UNAVAILABLE,

@@ -1,22 +1,21 @@
 //! GET, PUT and DELETE of one key.
 
 use bytes::Bytes;
-use model::limits::VALUE_BYTES_MAX;
-use model::{Context, Key, KeyError, Resolver, Value};
+use model::{Context, Value};
 use runtime::http::base64::prelude::{BASE64_STANDARD, Engine as _};
 use runtime::http::{Arriving, StatusCode, header, path};
 use serde::Deserialize;
 use serde_json::json;
-use wire::error::ErrorCode;
-use wire::messages::{Failure, Got, Written};
+use wire::messages::{Got, Written};
 
 use super::Call;
 use super::answer::Answer;
 use super::parameters::Parameters;
 use super::preconditions::{self, Preconditions, context, letters, tag};
-use super::refused::{body as unread, full, malformed};
+use super::refused::{LimitOf, body as unread, full, malformed};
+use super::store_facts::{StoreFacts, check_key};
 use crate::doors::numbers::Operation;
-use crate::front::{AtHand, Entry};
+use crate::front::Entry;
 use crate::stores::WriteOrder;
 
 /// The content type of a write whose context stands in its body.
@@ -29,14 +28,6 @@ struct Target {
     store: String,
     key: Bytes,
     facts: StoreFacts,
-}
-
-/// What the door must know of a store.
-#[derive(Clone, Copy)]
-struct StoreFacts {
-    replicas: u8,
-    shows_siblings: bool,
-    value_bytes_max: usize,
 }
 
 /// The JSON form of a write.
@@ -63,35 +54,11 @@ impl Target {
         let bytes = |text| path::decode(text).map_err(|error| malformed(error.to_string()));
         let (store, key) = (String::from_utf8_lossy(&bytes(store)?).into_owned(), bytes(key)?);
         call.judge(&store, Some(&key))?;
-        let facts = match call.door.front.at_hand(&store) {
-            Some((_, AtHand::Versions(local))) => {
-                let definition = local.definition();
-                StoreFacts {
-                    replicas: definition.consistency.replicas,
-                    shows_siblings: definition.resolver == Resolver::Siblings,
-                    value_bytes_max: definition.value_bytes_max,
-                }
-            }
-            Some((_, AtHand::Artifacts(read_only))) => StoreFacts {
-                replicas: read_only.listed().replicas,
-                shows_siblings: false,
-                value_bytes_max: VALUE_BYTES_MAX,
-            },
-            None => {
-                let failure = Failure::new(ErrorCode::UnknownStore, format!("there is no store {store:?}"));
-                return Err(Answer::failure(&failure));
-            }
-        };
+        let facts = StoreFacts::of(call.door, &store)?;
         let target = Target { store, key, facts };
-        match Key::check(&target.key) {
+        match check_key(&target.key) {
             Ok(()) => Ok(target),
-            Err(error) => {
-                let code = match error {
-                    KeyError::Empty => ErrorCode::KeyEmpty,
-                    KeyError::TooLong { .. } => ErrorCode::KeyTooLong,
-                };
-                Err(Answer::failure(&Failure::new(code, error.to_string())).about(&target.store))
-            }
+            Err(failure) => Err(Answer::failure(&failure).about(&target.store)),
         }
     }
 }
@@ -108,7 +75,7 @@ async fn read(call: &Call<'_>, target: &Target) -> Result<Answer, Answer> {
     let asked = call.head_bytes + target.key.len();
     let permit = call.admitted.admit(asked).map_err(|refused| full(&refused))?;
     let (front, began) = (&call.door.front, call.door.front.clock().now());
-    let got = front.get(&target.store, target.key.clone(), &parameters.options()).await;
+    let got = front.get(&target.store, target.key.clone(), &parameters.to_read()).await;
     call.door.numbers.took(Operation::Get, began);
     let answer = shown(call, target, &got.map_err(|failure| Answer::failure(&failure))?)?;
     // From here on the answer is what the node holds of it.
@@ -118,20 +85,13 @@ async fn read(call: &Call<'_>, target: &Target) -> Result<Answer, Answer> {
 
 /// What a get answers.
 fn shown(call: &Call<'_>, target: &Target, got: &Got) -> Result<Answer, Answer> {
-    let (now, set) = (call.door.front.now(), &got.set);
-    let values: Vec<&Bytes> = match target.facts.shows_siblings {
-        true => set.live(now).filter_map(|version| version.live(now)).collect(),
-        false => set.winner().and_then(|winner| winner.live(now)).into_iter().collect(),
-    };
-    if values.is_empty() && got.sloppy {
-        let detail = "too few replicas can answer, and what was found is no value any more";
-        return Err(Answer::failure(&Failure::new(ErrorCode::InsufficientReplicas, detail)));
-    }
-    let context = set.context();
+    let shown =
+        target.facts.shown(got, call.door.front.now()).map_err(|failure| Answer::failure(&failure))?;
+    let (context, values) = (shown.context, shown.values);
     let answer = match (&values[..], tag(&context)) {
         ([], Ok(tag)) => Answer::absent(None).tagged(tag),
         ([], Err(())) => Answer::absent(Some(letters(&context))),
-        ([value], Ok(tag)) => Answer::value((*value).clone()).tagged(tag),
+        ([value], Ok(tag)) => Answer::value(value.clone()).tagged(tag),
         (_, tag) => {
             let values: Vec<String> = values.iter().map(|value| BASE64_STANDARD.encode(value)).collect();
             let document = json!({ "context": letters(&context), "values": values });
@@ -178,7 +138,7 @@ async fn asked(call: &Call<'_>, target: &Target, body: Arriving, is_put: bool) -
         (false, true) => value_bytes_max,
         (false, false) => 0,
     };
-    let body = body.read(bytes_max).await.map_err(|why| unread(why, bytes_max))?;
+    let body = body.read(bytes_max).await.map_err(|why| unread(why, bytes_max, LimitOf::Store))?;
     let bytes = call.head_bytes + target.key.len() + body.len();
     if is_versioned {
         let (context, value) = versioned(&body, is_put)?;
@@ -223,7 +183,7 @@ async fn write(
     let Preconditions { context, condition } = asked.preconditions;
     let value = asked.value.map_or(Value::Tombstone, Value::Present);
     let order = WriteOrder { context, condition, expires, value };
-    let (options, began) = (parameters.options(), front.clock().now());
+    let (options, began) = (parameters.to_write(), front.clock().now());
     let entry = (Entry::Client, front.generation());
     let written = front.write_if(&target.store, target.key.clone(), order, &options, entry).await;
     call.door.numbers.took(operation, began);

@@ -13,12 +13,17 @@
 
 mod account;
 mod answer;
+mod batch;
+mod batch_form;
 mod keys;
 mod numbers;
+mod outcomes;
+mod pages;
 mod parameters;
 mod preconditions;
 mod refused;
 mod routes;
+mod store_facts;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,7 +34,7 @@ use parking_lot::Mutex;
 use protocol::admission::{Admission, Connection, Peer, REST_BYTES_MIN};
 use runtime::http::base64::prelude::{BASE64_STANDARD, Engine as _};
 use runtime::http::{
-    self as web, Arrived, Arriving, HeaderMap, Method, Parts, Response, StatusCode, header, strangers,
+    self as web, Arrived, Arriving, HeaderMap, Method, Parts, Response, StatusCode, header, path, strangers,
 };
 use runtime::{BoxFuture, Proof};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -37,11 +42,12 @@ use wire::error::ErrorCode;
 use wire::messages::Failure;
 
 use self::account::{AnswerRoom, InputAccount};
-use self::answer::Answer;
+use self::answer::{Answer, JSON};
 use self::numbers::Requests;
-use self::refused::full;
-use self::routes::{Found, Task};
+use self::refused::{full, malformed};
+use self::routes::{Found, Right, Task};
 use crate::access;
+use crate::audit::Asker;
 use crate::doors::closing::{Closing, Stage};
 use crate::doors::numbers::DoorNumbers;
 use crate::doors::parting::part;
@@ -124,8 +130,8 @@ impl Door {
         self.shared.closing.begun().await;
     }
 
-    /// Serves one connection until either side closes it.
-    pub async fn serve<S>(&self, stream: S)
+    /// Serves one connection, from the address `peer`, until either side closes it.
+    pub async fn serve<S>(&self, stream: S, peer: String)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send,
     {
@@ -147,7 +153,7 @@ impl Door {
         let unread = {
             let room = AnswerRoom::new(&admitted);
             let account = InputAccount::new(&admitted, room.clone(), self.shared.clone(), waker);
-            let caller = Caller { door: self, admitted, room };
+            let caller = Caller { door: self, peer, admitted, room };
             let limits = web::Limits {
                 head_bytes_max: web::HEAD_BYTES_MAX,
                 idle_time_max: web::IDLE_TIME_MAX,
@@ -213,6 +219,8 @@ fn credentials(value: &str) -> Option<(String, Vec<u8>)> {
 /// Who asks on one connection.
 struct Caller<'a> {
     door: &'a Door,
+    /// Its address.
+    peer: String,
     admitted: Arc<Connection>,
     room: Arc<AnswerRoom>,
 }
@@ -248,14 +256,26 @@ impl web::Handler for Caller<'_> {
 }
 
 impl Caller<'_> {
+    /// Writes down who was refused. `request` is no text of the caller's.
+    fn noted(&self, who: &access::Caller, request: &'static str, refused: Answer) -> Answer {
+        if let Some(failure) = refused.refusal() {
+            let asker = Asker { caller: who, from: &self.peer };
+            self.door.numbers.audit().refused(asker, self.door.view(), request, failure);
+        }
+        refused
+    }
+
     async fn carry_out(&self, head: &Parts, body: Arriving) -> Result<Answer, Answer> {
         let door = self.door;
         strangers::check(head, &door.shared.options.names)
-            .map_err(|stranger| refused::stranger(&stranger))?;
+            .map_err(|stranger| refused::stranger(&stranger))
+            .map_err(|refused| self.noted(&access::Caller::new(Proof::None), "request", refused))?;
         let found = routes::find(&head.method, head.uri.path())?;
-        let who = match found.route.right.asks() {
-            None => access::Caller::new(Proof::None),
-            Some(_) => door.authenticated(&head.headers)?,
+        let who = match found.route.right {
+            Right::Nothing => access::Caller::new(Proof::None),
+            _ => door
+                .authenticated(&head.headers)
+                .map_err(|refused| self.noted(&access::Caller::new(Proof::None), "authenticate", refused))?,
         };
         let (task, route) = (found.route.task, found.route);
         let (admitted, room, head_bytes) = (&self.admitted, &self.room, body.head_bytes());
@@ -271,8 +291,10 @@ impl Caller<'_> {
             Task::Get => keys::get(&call).await,
             Task::Put => keys::put(&call, body).await,
             Task::Delete => keys::delete(&call, body).await,
+            Task::Page => Box::pin(pages::page(&call)).await,
+            Task::Batch => Box::pin(batch::batch(&call, body)).await,
         };
-        let answer = answer.unwrap_or_else(|refused| refused);
+        let answer = answer.unwrap_or_else(|refused| self.noted(&call.who, route.name, refused));
         debug_assert!(
             route.may_answer(answer.status()),
             "{} is not in the table of {route:?}",
@@ -288,6 +310,32 @@ impl Call<'_> {
         let Some(right) = self.found.route.right.asks() else { return Ok(()) };
         let judged = self.who.judge(self.door.view(), right, store, key);
         judged.map_err(|failure| Answer::failure(&failure))
+    }
+
+    /// The store that the path names, decoded.
+    fn store(&self) -> Result<String, Answer> {
+        let name = path::decode(self.found.names.first().copied().unwrap_or_default());
+        let name = name.map_err(|error| malformed(error.to_string()))?;
+        Ok(String::from_utf8_lossy(&name).into_owned())
+    }
+
+    /// Refuses who is nobody, in a closed cluster.
+    fn known(&self) -> Result<(), Answer> {
+        let known = self.who.user(self.door.view());
+        known.map(|_| ()).map_err(|failure| Answer::failure(&failure))
+    }
+
+    /// Refuses a body that does not say that it is JSON: a web page may send others without asking.
+    fn json_only(&self) -> Result<(), Answer> {
+        let headers = &self.head.headers;
+        let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+        let is_json = kind.split(';').next().is_some_and(|kind| kind.trim().eq_ignore_ascii_case(JSON));
+        match is_json && !headers.contains_key(header::CONTENT_ENCODING) {
+            true => Ok(()),
+            false => Err(malformed(
+                "the body is JSON as it is; say so with -H 'Content-Type: application/json', without Content-Encoding",
+            )),
+        }
     }
 
     /// The node's numbers, as Prometheus reads them.

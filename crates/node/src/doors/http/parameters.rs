@@ -12,18 +12,44 @@ use super::refused::malformed;
 /// Longest time of a request in milliseconds: as long as a connection may be silent at most proxies.
 const TIMEOUT_MS_MAX: u64 = 60_000;
 
+/// Longest wait for something new in milliseconds, as by the native protocol.
+const WAIT_MS_MAX: u64 = 30_000;
+
+/// Most entries of a list.
+const LIMIT_MAX: u64 = 10_000;
+
 /// The units of a span of time, with their milliseconds.
 const UNITS: [(&str, u64); 5] = [("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)];
 
 /// The parameters of one request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Parameters {
-    /// Replicas that must answer, in place of the store's number.
-    required: Option<u8>,
+    /// Replicas that must answer a get, in place of the store's number.
+    reads_required: Option<u8>,
+    /// Replicas that must acknowledge a write, in place of the store's number.
+    writes_required: Option<u8>,
     /// How long the caller waits, in milliseconds; 0 leaves it to the node.
     timeout_ms: u32,
     /// How long the value lives, in milliseconds.
     ttl_ms: Option<u64>,
+    /// Behind which place a list goes on.
+    pub(super) after: Option<u64>,
+    /// With which bytes listed keys begin.
+    pub(super) prefix: Bytes,
+    /// Most entries of a list.
+    pub(super) limit: Option<u32>,
+    /// Whether values are listed with their keys.
+    pub(super) values: bool,
+    /// How long to wait for something new, in milliseconds.
+    pub(super) wait_ms: u32,
+    /// Of which start of the node `after` is.
+    pub(super) run: Option<u64>,
+    /// Which state is known.
+    pub(super) since: u64,
+    /// Only of this store.
+    pub(super) store: Option<String>,
+    /// Only of this partition.
+    pub(super) partition: Option<u32>,
 }
 
 impl Parameters {
@@ -34,7 +60,7 @@ impl Parameters {
         Parameters::parse(text, call.found.route.parameters, replicas).map_err(malformed)
     }
 
-    fn parse(text: &str, taken: &[&str], replicas: u8) -> Result<Parameters, String> {
+    fn parse(text: &str, taken: &[&'static str], replicas: u8) -> Result<Parameters, String> {
         let (mut parameters, mut seen) = (Parameters::default(), Vec::new());
         for (name, value) in query(text).map_err(|error| error.to_string())? {
             let shown = name.escape_ascii();
@@ -42,19 +68,9 @@ impl Parameters {
                 return Err(format!("the parameter {shown} stands there twice"));
             }
             match taken.iter().find(|taken| taken.as_bytes() == name) {
-                Some(&"r" | &"w") => parameters.required = Some(count(&value, replicas)?),
-                Some(&"timeout") => {
-                    let millis = span(&value).filter(|millis| (1..=TIMEOUT_MS_MAX).contains(millis));
-                    let millis = millis.ok_or("timeout takes 1ms to 60s, such as 500ms")?;
-                    parameters.timeout_ms = u32::try_from(millis).unwrap_or(u32::MAX);
-                }
-                Some(&"ttl") => {
-                    let millis = span(&value).filter(|&millis| millis > 0);
-                    parameters.ttl_ms =
-                        Some(millis.ok_or("ttl takes a time above 0, such as 30s, 10m or 7d")?);
-                }
-                _ if taken.is_empty() => return Err("this path takes no parameters".to_owned()),
-                _ => {
+                Some(known) => parameters.set(known, &value, replicas)?,
+                None if taken.is_empty() => return Err("this path takes no parameters".to_owned()),
+                None => {
                     return Err(format!(
                         "there is no parameter {shown} here; there are {}",
                         taken.join(", ")
@@ -66,31 +82,94 @@ impl Parameters {
         Ok(parameters)
     }
 
-    /// How the request is driven.
-    pub(super) fn options(&self) -> RequestOptions {
-        RequestOptions { required: self.required, deadline_ms: self.timeout_ms, ..RequestOptions::default() }
+    fn set(&mut self, name: &str, value: &Bytes, replicas: u8) -> Result<(), String> {
+        match name {
+            "r" => self.reads_required = Some(count(value, replicas)?),
+            "w" => self.writes_required = Some(count(value, replicas)?),
+            "timeout" => {
+                let millis = span(value).filter(|millis| (1..=TIMEOUT_MS_MAX).contains(millis));
+                let millis = millis.ok_or("timeout takes 1ms to 60s, such as 500ms")?;
+                self.timeout_ms = u32::try_from(millis).unwrap_or(u32::MAX);
+            }
+            "wait" => {
+                let millis = span(value).filter(|&millis| millis <= WAIT_MS_MAX);
+                let millis = millis.ok_or("wait takes 0 to 30s, such as 500ms")?;
+                self.wait_ms = u32::try_from(millis).unwrap_or(u32::MAX);
+            }
+            "ttl" => self.ttl_ms = Some(ttl(value)?),
+            "after" => self.after = Some(number(value).ok_or("after takes what the page before it said")?),
+            "run" => self.run = Some(number(value).ok_or("run takes what the page before it said")?),
+            "since" => self.since = number(value).ok_or("since takes the version of an earlier answer")?,
+            "prefix" => self.prefix = value.clone(),
+            "limit" => {
+                let limit = number(value).filter(|limit| (1..=LIMIT_MAX).contains(limit));
+                let limit = limit.ok_or_else(|| format!("limit takes 1 to {LIMIT_MAX}"))?;
+                self.limit = Some(u32::try_from(limit).unwrap_or(u32::MAX));
+            }
+            "values" => {
+                self.values = match &value[..] {
+                    b"true" => true,
+                    b"false" => false,
+                    _ => return Err("values takes true or false".to_owned()),
+                };
+            }
+            "store" => self.store = Some(String::from_utf8_lossy(value).into_owned()),
+            "partition" => {
+                let partition = number(value).and_then(|number| u32::try_from(number).ok());
+                self.partition = Some(partition.ok_or("partition takes the number of a partition")?);
+            }
+            name => unreachable!("no route takes a parameter {name}"),
+        }
+        Ok(())
+    }
+
+    /// How gets are driven.
+    pub(super) fn to_read(&self) -> RequestOptions {
+        self.options(self.reads_required)
+    }
+
+    /// How writes are driven.
+    pub(super) fn to_write(&self) -> RequestOptions {
+        self.options(self.writes_required)
+    }
+
+    fn options(&self, required: Option<u8>) -> RequestOptions {
+        RequestOptions { required, deadline_ms: self.timeout_ms, ..RequestOptions::default() }
     }
 
     /// When the value expires.
     pub(super) fn expires(&self, now: WallMillis) -> Result<Option<WallMillis>, Answer> {
-        let Some(ttl) = self.ttl_ms else { return Ok(None) };
-        let at = now.0.checked_add(ttl).filter(|&at| i64::try_from(at).is_ok());
-        at.map(|at| Some(WallMillis(at))).ok_or_else(|| malformed("ttl is too long"))
+        self.ttl_ms.map(|ttl| expiry(ttl, now)).transpose().map_err(malformed)
     }
+}
+
+/// When a value expires that lives so many milliseconds.
+pub(super) fn expiry(ttl_ms: u64, now: WallMillis) -> Result<WallMillis, &'static str> {
+    let at = now.0.checked_add(ttl_ms).filter(|&at| i64::try_from(at).is_ok());
+    at.map(WallMillis).ok_or("ttl is too long")
+}
+
+/// How long a value lives, in milliseconds.
+pub(super) fn ttl(text: &[u8]) -> Result<u64, &'static str> {
+    span(text).filter(|&millis| millis > 0).ok_or("ttl takes a time above 0, such as 30s, 10m or 7d")
 }
 
 /// A number of replicas.
 fn count(value: &Bytes, replicas: u8) -> Result<u8, String> {
-    let digits =
-        std::str::from_utf8(value).ok().filter(|text| text.bytes().all(|digit| digit.is_ascii_digit()));
-    let count = digits.and_then(|digits| digits.parse().ok());
+    let count = number(value).and_then(|count| u8::try_from(count).ok());
     count
         .filter(|count| (1..=replicas).contains(count))
         .ok_or_else(|| format!("r and w take 1 to {replicas}, the replicas of the store"))
 }
 
+/// A number in digits.
+pub(super) fn number(value: &[u8]) -> Option<u64> {
+    let text = std::str::from_utf8(value).ok()?;
+    text.parse().ok().filter(|_| text.bytes().all(|digit| digit.is_ascii_digit()))
+}
+
 /// A span of time in milliseconds; a number without a unit counts seconds.
-fn span(value: &Bytes) -> Option<u64> {
+fn span(value: &[u8]) -> Option<u64> {
     let text = std::str::from_utf8(value).ok()?;
     let digits = text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
@@ -111,7 +190,12 @@ mod tests {
         assert_eq!(parse(""), Ok(Parameters::default()));
         assert_eq!(
             parse("w=2&timeout=250ms&ttl=90"),
-            Ok(Parameters { required: Some(2), timeout_ms: 250, ttl_ms: Some(90_000) })
+            Ok(Parameters {
+                writes_required: Some(2),
+                timeout_ms: 250,
+                ttl_ms: Some(90_000),
+                ..Parameters::default()
+            })
         );
         assert_eq!(parse("ttl=%31d").unwrap().ttl_ms, Some(86_400_000));
         for wrong in [
@@ -136,6 +220,40 @@ mod tests {
             "x",
         ] {
             assert!(parse(wrong).is_err(), "{wrong}");
+        }
+        let taken = ["after", "prefix", "limit", "values", "wait", "run", "since", "store", "partition"];
+        let listed = |text: &str| Parameters::parse(text, &taken, 0);
+        let all =
+            listed("after=7&prefix=a%ff&limit=10000&values=true&wait=30s&run=8&since=9&store=s&partition=4");
+        let expected = Parameters {
+            after: Some(7),
+            prefix: Bytes::from_static(b"a\xff"),
+            limit: Some(10_000),
+            values: true,
+            wait_ms: 30_000,
+            run: Some(8),
+            since: 9,
+            store: Some("s".to_owned()),
+            partition: Some(4),
+            ..Parameters::default()
+        };
+        assert_eq!(all, Ok(expected));
+        for wrong in [
+            "after=",
+            "after=a",
+            "after=-1",
+            "after=18446744073709551616",
+            "limit=0",
+            "limit=10001",
+            "values=",
+            "values=1",
+            "wait=31s",
+            "wait=-1s",
+            "since=x",
+            "partition=4294967296",
+            "r=1",
+        ] {
+            assert!(listed(wrong).is_err(), "{wrong}");
         }
         assert!(Parameters::parse("r=1", &[], 3).is_err() && Parameters::parse("", &[], 3).is_ok());
     }

@@ -39,12 +39,23 @@ pub(super) fn before_its_end(why: Refused) -> Answer {
     }
 }
 
-/// One whose body was not read.
-pub(super) fn body(why: Unread, bytes_max: usize) -> Answer {
+/// Whose limit a body is over.
+#[derive(Clone, Copy)]
+pub(super) enum LimitOf {
+    Store,
+    Request,
+}
+
+/// One whose body was not read, and whose limit `bytes_max` is.
+pub(super) fn body(why: Unread, bytes_max: usize, of: LimitOf) -> Answer {
     match why {
         Unread::TooLong => {
-            let detail = format!("the body is longer than {bytes_max} bytes, the limit of the store");
-            Answer::failure(&Failure::new(ErrorCode::ValueTooLarge, detail))
+            let (code, of) = match of {
+                LimitOf::Store => (ErrorCode::ValueTooLarge, "the store"),
+                LimitOf::Request => (ErrorCode::FrameTooLong, "such a request"),
+            };
+            let detail = format!("the body is longer than {bytes_max} bytes, the limit of {of}");
+            Answer::failure(&Failure::new(code, detail))
         }
         Unread::Broken => {
             let detail = "the body ended before its length, or its chunks make no sense; nothing was written";
@@ -69,7 +80,10 @@ pub(super) fn stranger(stranger: &Stranger) -> Answer {
             format!("a web page must not use this node from elsewhere (Sec-Fetch-Site: {site:?})")
         }
         Stranger::Form(kind) => {
-            format!("{kind} is what a form of a web page sends; name another content type")
+            format!(
+                "{kind} is what a form of a web page sends; name another content type, such as \
+                 -H 'Content-Type: application/json' of curl"
+            )
         }
     };
     Answer::failure(&Failure::new(ErrorCode::ForeignOrigin, detail))

@@ -22,16 +22,34 @@ pub(super) enum Right {
     Read,
     /// To write keys.
     Write,
+    /// To walk over a store.
+    Scan,
+    /// To read those keys that are read, and to write those that are written: asked for key by key.
+    EachKey,
 }
 
 impl Right {
-    /// Which right of a user that is, if it is one.
+    /// Which right of a user that is, where it is the same for all that the request asks.
     pub(super) fn asks(self) -> Option<access::Right> {
         match self {
-            Right::Nothing => None,
+            Right::Nothing | Right::EachKey => None,
             Right::Observe => Some(access::Right::Observe),
             Right::Read => Some(access::Right::Read),
             Right::Write => Some(access::Right::Write),
+            Right::Scan => Some(access::Right::Scan),
+        }
+    }
+
+    /// How the reference calls it.
+    #[cfg_attr(not(test), expect(dead_code, reason = "the reference page says it"))]
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Right::Nothing => "none",
+            Right::Observe => "observe",
+            Right::Read => "read",
+            Right::Write => "write",
+            Right::Scan => "scan",
+            Right::EachKey => "read, write",
         }
     }
 }
@@ -42,6 +60,8 @@ pub(super) enum Task {
     Get,
     Put,
     Delete,
+    Page,
+    Batch,
     Metrics,
     Health,
     Ready,
@@ -52,6 +72,8 @@ pub(super) enum Task {
 pub(super) struct Route {
     pub(super) task: Task,
     pub(super) method: &'static str,
+    /// Method and path.
+    pub(super) name: &'static str,
     pub(super) path: &'static str,
     pub(super) right: Right,
     pub(super) parameters: &'static [&'static str],
@@ -68,6 +90,7 @@ macro_rules! routes {
         pub(super) const TABLE: &[Route] = &[$(Route {
             task: Task::$task,
             method: $method,
+            name: concat!($method, " ", $path),
             path: $path,
             right: Right::$right,
             parameters: &[$($parameter,)*],
@@ -88,6 +111,10 @@ routes! {
         "Writes a key.";
     Delete "DELETE" "/v1/stores/{store}/keys/{key}" Write ["w" "timeout"] [200 204 409 412 413 504]
         "Deletes a key.";
+    Page "GET" "/v1/stores/{store}/keys" Scan ["after" "prefix" "limit" "values"] [200]
+        "Lists the keys of a store, a page at a time, as lines of JSON.";
+    Batch "POST" "/v1/stores/{store}/batch" EachKey ["r" "w" "timeout"] [200 413 504]
+        "Reads, writes and deletes many keys, each with its own outcome.";
     Metrics "GET" "/metrics" Observe [] [200]
         "The node's numbers, in Prometheus's text form.";
     Health "GET" "/health" Nothing [] [200]
@@ -124,10 +151,10 @@ pub(super) fn find<'a>(method: &Method, path: &'a str) -> Result<Found<'a>, Answ
         let detail = "there is no such path; a slash in a key is written %2F";
         return Err(Answer::failure(&Failure::new(ErrorCode::UnknownRequest, detail)));
     }
-    let detail = format!("the path takes {} and HEAD only", methods.join(", "));
-    let failure = Failure::new(ErrorCode::UnknownRequest, detail);
-    Err(Answer::failure_as(StatusCode::METHOD_NOT_ALLOWED, &failure)
-        .allowing(&format!("{}, HEAD", methods.join(", "))))
+    let head = methods.contains(&"GET").then_some("HEAD");
+    let methods = methods.into_iter().chain(head).collect::<Vec<_>>().join(", ");
+    let failure = Failure::new(ErrorCode::UnknownRequest, format!("the path takes {methods} only"));
+    Err(Answer::failure_as(StatusCode::METHOD_NOT_ALLOWED, &failure).allowing(&methods))
 }
 
 #[cfg(test)]
@@ -139,12 +166,7 @@ mod tests {
         let mut table =
             String::from("| method | path | right | parameters | answers | |\n|---|---|---|---|---|---|\n");
         for route in TABLE {
-            let right = match route.right {
-                Right::Nothing => "none",
-                Right::Observe => "observe",
-                Right::Read => "read",
-                Right::Write => "write",
-            };
+            let right = route.right.name();
             let parameters: Vec<String> = route.parameters.iter().map(|name| format!("`{name}`")).collect();
             let parameters = if parameters.is_empty() { "-".to_owned() } else { parameters.join(", ") };
             let answers: Vec<String> = route.answers.iter().map(u16::to_string).collect();

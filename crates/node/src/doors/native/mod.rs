@@ -41,6 +41,7 @@ use self::kinds::{is_change, is_replicas, is_round_step};
 use self::news::News;
 use crate::access::Caller;
 use crate::antientropy::AntiEntropy;
+use crate::audit::Asker;
 use crate::collection::Collection;
 use crate::doors::numbers::{Burst, DoorNumbers, Operation};
 use crate::front::{Entry, Front};
@@ -102,6 +103,8 @@ struct Served {
     agreed: Agreed,
     connection: Arc<Connection>,
     caller: Caller,
+    /// The other end's address.
+    peer: String,
     /// Where a headmaster found no place among clients: it is answered nothing else than it needs.
     place: Option<ControlPlace>,
 }
@@ -153,7 +156,8 @@ impl Service {
         let (room, clock) = (coming.place(), self.ports.clock.clone());
         link.receiver.bound(Box::new(move |bytes| coming.hold(bytes, clock.now()).is_ok()));
         let (clock, caller) = (self.ports.clock.clone(), Caller::new(link.proof));
-        let served = Served { service: self, sender: link.sender, agreed, connection, caller, place };
+        let (sender, peer) = (link.sender, link.peer.clone());
+        let served = Served { service: self, sender, agreed, connection, caller, peer, place };
         let mut rest =
             Rest::new(served.service.ports.clock.clone(), served.service.admission.limits().rest_time_max);
         let mut window = window::Window::new();
@@ -240,6 +244,9 @@ impl Service {
             }
             Err(failure) => {
                 self.numbers.refused(failure.code);
+                let (caller, view) = (Caller::new(link.proof), self.front.replica().view());
+                let asker = Asker { caller: &caller, from: &link.peer };
+                self.numbers.audit().refused(asker, view, "hello", &failure);
                 tracing::warn!(peer = %link.peer, error = %failure, "handshake refused");
                 send(&*link.sender, id, &Response::Failure(failure));
                 None
@@ -305,6 +312,12 @@ impl Served {
         service.part(Link { peer, sender, receiver, proof: Proof::None }).await;
     }
 
+    /// Whether the caller may have this carried out; if not, that is noted.
+    fn judged(&self, request: &Request) -> Result<(), Failure> {
+        rights::judge(&self.caller, self.service.front.replica().view(), request)
+            .inspect_err(|failure| self.note_refusal(request, failure))
+    }
+
     /// Takes in one request; false when the link cannot go on.
     fn take_in(&self, frame: Bytes, burst: &mut Burst) -> bool {
         let (id, bytes) = (request_id(&frame), frame.len());
@@ -317,7 +330,7 @@ impl Served {
             }
         };
         self.service.requests.increment();
-        if let Err(failure) = rights::judge(&self.caller, self.service.front.replica().view(), &request) {
+        if let Err(failure) = self.judged(&request) {
             return self.refuse(id, failure);
         }
         let timed = Operation::of(&request).map(|operation| (operation, burst.began()));
@@ -412,19 +425,33 @@ impl Served {
     fn change(&self, request: Request) -> BoxFuture<'static, Result<Response, Failure>> {
         match request {
             Request::ArtifactRead(_) => (self.service.artifacts)(request),
-            request => (self.service.orders)(rights::signed(
-                &self.caller,
-                self.service.front.replica().view(),
-                request,
-            )),
+            request => {
+                let view = self.service.front.replica().view();
+                let (signed, audit) =
+                    (rights::signed(&self.caller, view, request), self.service.numbers.audit());
+                Box::pin(audit.order(self.asker(), view, signed, &self.service.orders))
+            }
         }
     }
 
     /// Says whose requests follow.
     fn authenticate(&self, asked: &Authenticate) -> Result<Response, Failure> {
         let view = self.service.front.replica().view();
-        self.caller.authenticate(view, &asked.user, asked.secret.0.as_bytes())?;
+        let known = self.caller.authenticate(view, &asked.user, asked.secret.0.as_bytes());
+        known.inspect_err(|failure| {
+            self.service.numbers.audit().refused(self.asker(), view, "authenticate", failure);
+        })?;
         Ok(Response::Pong(Pong {}))
+    }
+
+    fn asker(&self) -> Asker<'_> {
+        Asker { caller: &self.caller, from: &self.peer }
+    }
+
+    /// Writes down who was refused.
+    fn note_refusal(&self, request: &Request, failure: &Failure) {
+        let view = self.service.front.replica().view();
+        self.service.numbers.audit().refused(self.asker(), view, request.name(), failure);
     }
 
     /// Answers at once, also while the node can take in no more requests. A report is a walk over numbers, and reads no

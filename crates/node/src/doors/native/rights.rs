@@ -7,88 +7,60 @@ use model::access::Right;
 use model::order::Order;
 use wire::messages::{AntiEntropyOrder, Failure, Request};
 
-use crate::access::{Caller, Known};
+use crate::access::Caller;
 use crate::view::CurrentView;
+
+/// What a request needs.
+enum Needs<'a> {
+    /// Nothing: it is how a caller says who it is, or asks whether the node lives.
+    Nothing,
+    /// A node's certificate.
+    ANode,
+    /// To be a user.
+    AUser,
+    /// A right that is about no store.
+    Right(Right),
+    /// A right to a key of a store.
+    Key(Right, &'a str, &'a Bytes),
+    /// A right to each of these keys.
+    Keys(Right, &'a str, Box<dyn Iterator<Item = &'a Bytes> + 'a>),
+    /// A right to all of a store.
+    Whole(Right, &'a str),
+}
 
 /// Whether the caller may have this carried out.
 ///
 /// # Errors
 /// `unauthenticated` or `forbidden`: nothing was done.
 pub(super) fn judge(caller: &Caller, view: &CurrentView, request: &Request) -> Result<(), Failure> {
-    if is_for_nodes(request) {
-        return caller.judge_node(view, request.name());
-    }
-    if matches!(request, Request::Hello(_) | Request::Ping(_) | Request::Authenticate(_)) {
-        return Ok(());
-    }
-    match caller.user(view)? {
-        None => Ok(()),
-        Some(known) => judge_user(&known, request),
-    }
-}
-
-/// What nodes tell each other, and what would let a liar undo what others wrote.
-fn is_for_nodes(request: &Request) -> bool {
-    matches!(
-        request,
-        Request::ReplicaMerge(_)
-            | Request::Gossip(_)
-            | Request::TreeSums(_)
-            | Request::TreeNodes(_)
-            | Request::KeyDigests(_)
-            | Request::RecordsGet(_)
-            | Request::RecordsPage(_)
-            | Request::CollectCandidates(_)
-            | Request::CollectConfirm(_)
-            | Request::CollectFence(_)
-            | Request::Collect(_)
-            | Request::CollectRelease(_)
-            | Request::ArtifactRead(_)
-    )
-}
-
-fn judge_user(known: &Known, request: &Request) -> Result<(), Failure> {
-    let all = |right, store: &str, keys: &mut dyn Iterator<Item = &Bytes>| {
-        let mut judged = keys.map(|key| known.judge(right, store, Some(key)));
-        judged.find(Result::is_err).unwrap_or(Ok(()))
+    let known = match caller.user(view) {
+        // A node, or anyone in an open cluster.
+        Ok(None) => return Ok(()),
+        Ok(Some(known)) => Ok(known),
+        Err(unauthenticated) => Err(unauthenticated),
     };
+    match needs(request) {
+        Needs::Nothing => Ok(()),
+        Needs::ANode => caller.judge_node(view, request.name()),
+        Needs::AUser => known.map(drop),
+        Needs::Right(right) => known?.judge(right, "", None),
+        Needs::Key(right, store, key) => known?.judge(right, store, Some(key)),
+        Needs::Keys(right, store, mut keys) => {
+            let known = known?;
+            keys.try_for_each(|key| known.judge(right, store, Some(key)))
+        }
+        Needs::Whole(right, store) => known?.judge(right, store, None),
+    }
+}
+
+/// The table.
+fn needs(request: &Request) -> Needs<'_> {
     match request {
-        Request::Get(get) => known.judge(Right::Read, &get.store, Some(&get.key)),
-        Request::MultiGet(get) => all(Right::Read, &get.store, &mut get.keys.iter()),
-        Request::ReplicaGet(get) => all(Right::Read, &get.store, &mut get.keys.iter()),
-        Request::ArtifactGet(get) => all(Right::Read, &get.store, &mut get.keys.iter()),
-        Request::Put(put) => known.judge(Right::Write, &put.store, Some(&put.key)),
-        Request::Delete(delete) => known.judge(Right::Write, &delete.store, Some(&delete.key)),
-        Request::MultiPut(put) => {
-            all(Right::Write, &put.store, &mut put.entries.iter().map(|entry| &entry.key))
-        }
-        Request::MultiDelete(delete) => {
-            all(Right::Write, &delete.store, &mut delete.entries.iter().map(|entry| &entry.key))
-        }
-        Request::Scan(scan) => known.judge(Right::Scan, &scan.store, None),
-        Request::ArtifactScan(scan) => known.judge(Right::Scan, &scan.store, None),
-        Request::ReportGet(_)
-        | Request::EventsGet(_)
-        | Request::MetricsGet(_)
-        | Request::PlanGet(_)
-        | Request::OfficeGet(_)
-        | Request::OrderAnswer(_) => known.judge(Right::Observe, "", None),
-        Request::AntiEntropyControl(control) => match control.order {
-            AntiEntropyOrder::Look => known.judge(Right::Observe, "", None),
-            _ => known.judge(Right::Operate, "", None),
-        },
-        Request::OrderGive(give) => match serde_json::from_slice(&give.json) {
-            Ok(Order::User { .. }) => known.judge(Right::Admin, "", None),
-            // What cannot be read is refused later.
-            _ => known.judge(Right::Operate, "", None),
-        },
+        Request::Hello(_) | Request::Ping(_) | Request::Authenticate(_) => Needs::Nothing,
         // Any user needs to know where the nodes are.
-        Request::ClusterGet(_) => Ok(()),
-        // Judged above.
-        Request::Hello(_)
-        | Request::Ping(_)
-        | Request::Authenticate(_)
-        | Request::ReplicaMerge(_)
+        Request::ClusterGet(_) => Needs::AUser,
+        // What nodes tell each other, and what would let a liar undo what others wrote.
+        Request::ReplicaMerge(_)
         | Request::Gossip(_)
         | Request::TreeSums(_)
         | Request::TreeNodes(_)
@@ -100,7 +72,36 @@ fn judge_user(known: &Known, request: &Request) -> Result<(), Failure> {
         | Request::CollectFence(_)
         | Request::Collect(_)
         | Request::CollectRelease(_)
-        | Request::ArtifactRead(_) => Ok(()),
+        | Request::ArtifactRead(_) => Needs::ANode,
+        Request::Get(get) => Needs::Key(Right::Read, &get.store, &get.key),
+        Request::MultiGet(get) => Needs::Keys(Right::Read, &get.store, Box::new(get.keys.iter())),
+        Request::ReplicaGet(get) => Needs::Keys(Right::Read, &get.store, Box::new(get.keys.iter())),
+        Request::ArtifactGet(get) => Needs::Keys(Right::Read, &get.store, Box::new(get.keys.iter())),
+        Request::Put(put) => Needs::Key(Right::Write, &put.store, &put.key),
+        Request::Delete(delete) => Needs::Key(Right::Write, &delete.store, &delete.key),
+        Request::MultiPut(put) => {
+            Needs::Keys(Right::Write, &put.store, Box::new(put.entries.iter().map(|entry| &entry.key)))
+        }
+        Request::MultiDelete(delete) => {
+            Needs::Keys(Right::Write, &delete.store, Box::new(delete.entries.iter().map(|entry| &entry.key)))
+        }
+        Request::Scan(scan) => Needs::Whole(Right::Scan, &scan.store),
+        Request::ArtifactScan(scan) => Needs::Whole(Right::Scan, &scan.store),
+        Request::ReportGet(_)
+        | Request::EventsGet(_)
+        | Request::MetricsGet(_)
+        | Request::PlanGet(_)
+        | Request::OfficeGet(_)
+        | Request::OrderAnswer(_) => Needs::Right(Right::Observe),
+        Request::AntiEntropyControl(control) => match control.order {
+            AntiEntropyOrder::Look => Needs::Right(Right::Observe),
+            _ => Needs::Right(Right::Operate),
+        },
+        Request::OrderGive(give) => match serde_json::from_slice(&give.json) {
+            Ok(Order::User { .. }) => Needs::Right(Right::Admin),
+            // What cannot be read is refused later.
+            _ => Needs::Right(Right::Operate),
+        },
     }
 }
 

@@ -426,7 +426,8 @@ impl Connection<'_> {
             return self.answer_in_turn(commands::unknown(&command));
         };
         if !self.session.authenticated && !kind.allowed_unauthenticated() {
-            return self.answer_in_turn(Reply::Error("NOAUTH Authentication required.".to_owned()));
+            let refusal = rights::unauthenticated(self.door, &self.session, kind.name());
+            return self.answer_in_turn(refusal);
         }
         if command.dropped() > 0 {
             return self.answer_in_turn(kind.too_long(&command));
@@ -455,8 +456,7 @@ impl Connection<'_> {
             match task {
                 Task::Session(kind, command) => self.run_about_session(number, kind, &command).await,
                 Task::Keys(kind, command, permit) => {
-                    let view = self.door.front.replica().view();
-                    if let Some(refusal) = rights::refused_keys(&self.session, view, kind, &command) {
+                    if let Some(refusal) = rights::refused_keys(self.door, &self.session, kind, &command) {
                         self.held += refusal.bytes_len();
                         self.pipeline.done(number, refusal);
                         continue;
@@ -479,8 +479,7 @@ impl Connection<'_> {
     async fn run_about_session(&mut self, number: u64, kind: Kind, command: &Command) {
         // Answers before it are sent as the connection was then.
         self.encode(usize::MAX);
-        let view = self.door.front.replica().view();
-        let reply = match rights::refused_session(&self.session, view, kind) {
+        let reply = match rights::refused_session(self.door, &self.session, kind) {
             Some(refusal) => refusal,
             None => commands::session::run(self.door, &mut self.session, kind, command).await,
         };
@@ -488,7 +487,7 @@ impl Connection<'_> {
         if kind == Kind::Quit {
             self.end = self.end.or(Some(End::Closes));
         }
-        if self.session.is_known(view) {
+        if self.session.is_known(self.door.front.replica().view()) {
             self.parser.set_limits(Limits::DEFAULT);
         }
         self.held += reply.bytes_len();

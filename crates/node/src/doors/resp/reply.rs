@@ -46,6 +46,11 @@ impl Reply {
         Reply::Bulk(Bytes::from(text.into().into_bytes()))
     }
 
+    /// That the connection has not said who it is, in Redis's own words.
+    pub(super) fn no_auth() -> Reply {
+        Reply::Error("NOAUTH Authentication required.".to_owned())
+    }
+
     /// A generic error.
     pub(super) fn err(detail: impl std::fmt::Display) -> Reply {
         Reply::Error(format!("ERR {detail}"))
@@ -92,9 +97,15 @@ impl Reply {
         }
     }
 
-    /// Why it is an error, if it is one: [`Reply::failure`] puts the name of the code behind the first word.
+    /// Why it is an error, if it is one: [`Reply::failure`] puts the name of the code behind the first word, and of those
+    /// about who asks Redis's own first words tell.
     pub(super) fn refusal(&self) -> Option<Refusal> {
         let Reply::Error(text) = self else { return None };
+        match text.split(' ').next() {
+            Some("NOPERM") => return Some(Refusal::Of(ErrorCode::Forbidden)),
+            Some("NOAUTH" | "WRONGPASS") => return Some(Refusal::Of(ErrorCode::Unauthenticated)),
+            _ => {}
+        }
         let name = text.split([' ', ':']).nth(1).unwrap_or_default();
         let code = ErrorCode::ALL.iter().copied().find(|code| code.name() == name);
         Some(code.map_or(Refusal::Rejected, Refusal::Of))

@@ -1,4 +1,4 @@
-//! Which rights a command needs: the one place of this door that asks.
+//! Which rights a command needs: the one place of this door that asks, and that says no in Redis's words.
 //!
 //! A command is judged when it starts, not when it comes: by then the commands before it, such as AUTH and
 //! TONTINE.STORE, have been carried out.
@@ -6,24 +6,22 @@
 //! Must never: let a command through whose keys were not all judged.
 
 use model::access::Right;
+use wire::error::ErrorCode;
 use wire::messages::Failure;
 use wire::resp::Command;
 
+use super::Door;
 use super::commands::Kind;
 use super::reply::Reply;
 use super::session::Session;
+use crate::audit::{Asker, Who};
 use crate::view::CurrentView;
 
 /// Why a command about keys is refused to this connection; `None` where it may be carried out.
-pub(super) fn refused_keys(
-    session: &Session,
-    view: &CurrentView,
-    kind: Kind,
-    command: &Command,
-) -> Option<Reply> {
-    let known = match session.caller.user(view) {
+pub(super) fn refused_keys(door: &Door, session: &Session, kind: Kind, command: &Command) -> Option<Reply> {
+    let known = match session.caller.user(door.front.replica().view()) {
         Ok(known) => known?,
-        Err(failure) => return Some(Reply::failure(&failure)),
+        Err(failure) => return Some(refusal(door, session, kind.name(), &failure)),
     };
     let rights = kind.rights(command);
     let judged = rights.iter().try_for_each(|&right| {
@@ -34,20 +32,77 @@ pub(super) fn refused_keys(
             Some(_) => keys.try_for_each(|key| known.judge(right, &session.store, Some(key))),
         }
     });
-    judged.err().map(|failure: Failure| Reply::failure(&failure))
+    let of = if kind.keys(command).next().is_some() { Of::Key } else { Of::Command(kind.name()) };
+    judged.err().map(|failure: Failure| forbidden(door, session, (kind.name(), of), &failure))
 }
 
 /// Why a command about the connection or the node is refused to it.
-pub(super) fn refused_session(session: &Session, view: &CurrentView, kind: Kind) -> Option<Reply> {
+pub(super) fn refused_session(door: &Door, session: &Session, kind: Kind) -> Option<Reply> {
     if kind.allowed_unauthenticated() || kind.is_answered_at_any_time() {
         return None;
     }
-    session.caller.user(view).err().map(|failure| Reply::failure(&failure))
+    let failure = session.caller.user(door.front.replica().view()).err()?;
+    Some(refusal(door, session, kind.name(), &failure))
 }
 
-/// Why a command that tells of other connections is refused to it.
-pub(super) fn refused_watching(session: &Session, view: &CurrentView) -> Result<(), Reply> {
-    session.caller.judge(view, Right::Observe, "", None).map_err(|failure| Reply::failure(&failure))
+/// Why a command that is about other connections is refused to it. `name` is what Redis calls it.
+pub(super) fn refused_without(
+    door: &Door,
+    session: &Session,
+    right: Right,
+    name: &'static str,
+) -> Result<(), Reply> {
+    let judged = session.caller.judge(door.front.replica().view(), right, "", None);
+    judged.map_err(|failure| refusal(door, session, name, &failure))
+}
+
+/// That the connection has given no password yet, where one is wanted.
+pub(super) fn unauthenticated(door: &Door, session: &Session, name: &'static str) -> Reply {
+    let failure = Failure::new(ErrorCode::Unauthenticated, "the connection has given no password");
+    refusal(door, session, name, &failure)
+}
+
+/// That what it gave with AUTH is wrong.
+pub(super) fn wrong_password(door: &Door, session: &Session) -> Reply {
+    let failure = Failure::new(ErrorCode::Unauthenticated, "the password is wrong");
+    note(door, session, "auth", &failure);
+    Reply::Error("WRONGPASS invalid username-password pair or user is disabled.".to_owned())
+}
+
+/// What a right that is lacking forbids, in Redis's words.
+enum Of {
+    /// To use a key. Which one Redis does not repeat.
+    Key,
+    /// To run a command.
+    Command(&'static str),
+}
+
+fn refusal(door: &Door, session: &Session, name: &'static str, failure: &Failure) -> Reply {
+    match failure.code {
+        ErrorCode::Forbidden => forbidden(door, session, (name, Of::Command(name)), failure),
+        _ => {
+            note(door, session, name, failure);
+            Reply::no_auth()
+        }
+    }
+}
+
+fn forbidden(door: &Door, session: &Session, (name, of): (&'static str, Of), failure: &Failure) -> Reply {
+    note(door, session, name, failure);
+    let who = session.caller.who(door.front.replica().view());
+    let sentence = match (of, who) {
+        (Of::Command(command), Who::User(user)) => {
+            format!("User {user} has no permissions to run the '{command}' command")
+        }
+        _ => "No permissions to access a key".to_owned(),
+    };
+    Reply::Error(format!("NOPERM {sentence} ({})", failure.detail))
+}
+
+/// Writes down who was refused.
+fn note(door: &Door, session: &Session, name: &'static str, failure: &Failure) {
+    let asker = Asker { caller: &session.caller, from: &session.peer };
+    door.numbers.audit().refused(asker, door.front.replica().view(), name, failure);
 }
 
 /// Whether plain GET or SET of this key may be carried out.

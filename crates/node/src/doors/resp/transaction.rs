@@ -61,7 +61,7 @@ impl Transaction {
         let found = Word::of(command.name());
         let begins_or_ends = matches!(found, Some((_, Word::Multi | Word::Exec | Word::Discard)));
         if begins_or_ends && !authenticated {
-            return Some(Reply::Error("NOAUTH Authentication required.".to_owned()));
+            return Some(Reply::no_auth());
         }
         if begins_or_ends && command.len() + command.dropped() != 1 {
             let (name, _) = found.expect("it was found");

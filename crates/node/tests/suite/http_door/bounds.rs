@@ -11,7 +11,7 @@ use crate::support::{Connection, lonely_node};
 const HOST: &str = "host: localhost\r\n";
 
 /// Waits until the condition holds.
-async fn until(what: &str, mut holds: impl FnMut() -> bool) {
+pub(super) async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     for _ in 0..2_000 {
         if holds() {
             return;

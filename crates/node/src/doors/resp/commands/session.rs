@@ -3,11 +3,12 @@
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
+use model::access::Right;
 use wire::resp::{Command, Protocol};
 
 use super::super::Door;
 use super::super::reply::Reply;
-use super::super::rights::refused_watching;
+use super::super::rights::{refused_without, wrong_password};
 use super::super::session::{Session, Speaking};
 use super::super::transaction::Transaction;
 use super::{Kind, configuration, unknown};
@@ -91,7 +92,8 @@ fn auth(door: &Door, session: &mut Session, arguments: &[Bytes]) -> Result<Reply
     let view = door.front.replica().view();
     if view.get().cluster().is_closed() {
         let user = user.map(|user| String::from_utf8_lossy(user).into_owned()).unwrap_or_default();
-        let known = session.caller.authenticate(view, &user, password).map_err(|_| wrong_password())?;
+        let known = session.caller.authenticate(view, &user, password);
+        let known = known.map_err(|_| wrong_password(door, session))?;
         session.authenticated = true;
         if let Some(store) = &known.user.redis_store {
             choose_store(session, store.as_str());
@@ -102,7 +104,7 @@ fn auth(door: &Door, session: &mut Session, arguments: &[Bytes]) -> Result<Reply
         return match user {
             // Redis lets the default user in with any password when none is needed.
             Some(user) if user == "default" => Ok(Reply::OK),
-            Some(_) => Err(wrong_password()),
+            Some(_) => Err(wrong_password(door, session)),
             None => Err(Reply::err(
                 "AUTH <password> called without any password configured for the default user. Are you sure your \
                  configuration is correct?",
@@ -111,14 +113,10 @@ fn auth(door: &Door, session: &mut Session, arguments: &[Bytes]) -> Result<Reply
     };
     let right = user.is_none_or(|user| user == "default") && same(password, expected.as_bytes());
     if !right {
-        return Err(wrong_password());
+        return Err(wrong_password(door, session));
     }
     session.authenticated = true;
     Ok(Reply::OK)
-}
-
-fn wrong_password() -> Reply {
-    Reply::Error("WRONGPASS invalid username-password pair or user is disabled.".to_owned())
 }
 
 fn hello(door: &Door, session: &mut Session, arguments: &[Bytes]) -> Result<Reply, Reply> {
@@ -208,7 +206,7 @@ fn client(door: &Door, session: &mut Session, arguments: &[Bytes]) -> Result<Rep
             Ok(Reply::Text(session.client.line(now)))
         }
         (b"LIST", filter) => {
-            refused_watching(session, door.front.replica().view())?;
+            refused_without(door, session, Right::Observe, "client|list")?;
             client_list(door, session, filter)
         }
         (b"REPLY", [mode]) => reply_mode(session, mode),

@@ -1,0 +1,145 @@
+//! A node of a cluster with users: what it refuses, in which words, and what it writes down of that.
+
+use std::sync::Arc;
+
+use node::audit::{Entry, Outlet, Refused, What, Who};
+use node::{Node, Worker};
+use parking_lot::Mutex;
+use runtime::secret::Secret;
+use wire::error::ErrorCode;
+
+use crate::http_door::Web;
+use crate::support::{Connection, lonely_node_of, users};
+
+/// Keeps what is written.
+#[derive(Debug, Default)]
+struct Kept(Mutex<Vec<Entry>>);
+
+impl Outlet for Kept {
+    fn write(&self, entry: Entry) {
+        self.0.lock().push(entry);
+    }
+}
+
+impl Kept {
+    /// Who was refused what, by which door, why, and how often.
+    fn refusals(&self) -> Vec<(String, &'static str, &'static str, ErrorCode, u64)> {
+        let told = |entry: &Entry| match (&entry.who, &entry.what) {
+            (who, What::Refused(Refused { request, code, count, .. })) => {
+                let who = match who {
+                    Who::User(user) => user.to_string(),
+                    other => format!("{other:?}"),
+                };
+                Some((who, entry.door, *request, *code, *count))
+            }
+            _ => None,
+        };
+        self.0.lock().iter().filter_map(told).collect()
+    }
+}
+
+struct Closed {
+    node: Arc<Node>,
+    worker: Worker,
+    kept: Arc<Kept>,
+    root: Secret,
+    shop: Secret,
+}
+
+impl Closed {
+    async fn start() -> Closed {
+        let (root, shop) = (Secret::generate().unwrap(), Secret::generate().unwrap());
+        let rights: [(&str, &Secret, &[&str]); 2] =
+            [("root", &root, &["admin"]), ("shop", &shop, &["read:default/u:", "write:default/u:"])];
+        let kept = Arc::<Kept>::default();
+        let outlet = kept.clone();
+        let (node, worker) =
+            lonely_node_of(users(&rights), |config| config.audit = Some(outlet as Arc<dyn Outlet>)).await;
+        Closed { node, worker, kept, root, shop }
+    }
+
+    fn redis(&self) -> Connection {
+        Connection::to(self.node.clone(), &self.worker)
+    }
+
+    /// A Redis connection of the user with this secret.
+    async fn redis_of(&self, user: &str, secret: &Secret) -> Connection {
+        let mut redis = self.redis();
+        redis.ask(&format!("AUTH {user} {}", secret.text()), "+OK\r\n").await;
+        redis
+    }
+}
+
+const NO_AUTH: &str = "-NOAUTH Authentication required.\r\n";
+
+#[tokio::test]
+async fn a_flood_of_refused_commands_is_written_down_in_two_lines() {
+    let closed = Closed::start().await;
+    let mut redis = closed.redis();
+    for _ in 0..100 {
+        redis.ask("GET a-key-of-nobody", NO_AUTH).await;
+    }
+    assert_eq!(closed.kept.refusals().len(), 1);
+    closed.node.stop().await.unwrap();
+    let refused = |count| ("Nobody".to_owned(), "redis", "get", ErrorCode::Unauthenticated, count);
+    assert_eq!(closed.kept.refusals(), [refused(1), refused(99)]);
+}
+
+#[tokio::test]
+async fn each_door_writes_down_whom_it_refuses_and_no_key_secret_or_value() {
+    let closed = Closed::start().await;
+    let mut redis = closed.redis();
+    redis
+        .ask(
+            &format!("AUTH shop {}", closed.root.text()),
+            "-WRONGPASS invalid username-password pair or user is disabled.\r\n",
+        )
+        .await;
+    redis.ask(&format!("AUTH shop {}", closed.shop.text()), "+OK\r\n").await;
+    redis.ask("SET hidden-key hidden-value", FORBIDDEN_KEY).await;
+    redis.ask("CLIENT LIST", FORBIDDEN_LIST).await;
+    let mut web = Web::to(&closed.worker);
+    let get = "GET /v1/stores/default/keys/hidden-key";
+    web.ask(get, "", "").await;
+    web.ask(get, "authorization: Bearer tontine_wrong\r\n", "").await;
+    web.ask(get, &format!("authorization: Bearer {}\r\n", closed.shop.text()), "").await;
+    web.ask(get, "origin: https://elsewhere.example\r\n", "").await;
+    let nobody = || "Nobody".to_owned();
+    let shop = || "shop".to_owned();
+    assert_eq!(
+        closed.kept.refusals(),
+        [
+            (nobody(), "redis", "auth", ErrorCode::Unauthenticated, 1),
+            (shop(), "redis", "set", ErrorCode::Forbidden, 1),
+            (shop(), "redis", "client|list", ErrorCode::Forbidden, 1),
+            (nobody(), "http", "GET /v1/stores/{store}/keys/{key}", ErrorCode::Unauthenticated, 1),
+            (nobody(), "http", "authenticate", ErrorCode::Unauthenticated, 1),
+            (shop(), "http", "GET /v1/stores/{store}/keys/{key}", ErrorCode::Forbidden, 1),
+            (nobody(), "http", "request", ErrorCode::ForeignOrigin, 1),
+        ]
+    );
+    let written = format!("{:?}", closed.kept.0.lock());
+    for hidden in ["hidden", "tontine_", closed.root.text(), closed.shop.text(), "elsewhere"] {
+        assert!(!written.contains(hidden), "{hidden}: {written}");
+    }
+    assert!(written.contains("read:default") && written.contains("192.0.2.7"), "{written}");
+}
+
+const FORBIDDEN_KEY: &str = "-NOPERM No permissions to access a key (user shop has no right to write this key of store \
+                             \"default\": write:default)\r\n";
+const FORBIDDEN_LIST: &str = "-NOPERM User shop has no permissions to run the 'client|list' command (user shop has not the \
+                              right observe)\r\n";
+
+#[tokio::test]
+async fn refusals_of_rights_are_counted_by_their_codes_although_redis_words_name_none() {
+    let closed = Closed::start().await;
+    let mut redis = closed.redis_of("shop", &closed.shop).await;
+    redis.ask("SET hidden-key hidden-value", FORBIDDEN_KEY).await;
+    closed.redis().ask("PING", "+PONG\r\n").await;
+    closed.redis().ask("GET u:1", NO_AUTH).await;
+    let numbers = closed.node.metrics().text();
+    for code in ["forbidden", "unauthenticated"] {
+        let line = format!("tontine_node_errors_total{{code=\"{code}\"}} 1\n");
+        assert!(numbers.contains(&line), "{line}: {numbers}");
+    }
+}
