@@ -104,6 +104,9 @@ async fn each_door_writes_down_whom_it_refuses_and_no_key_secret_or_value() {
     web.ask(get, "authorization: Bearer tontine_wrong\r\n", "").await;
     web.ask(get, &format!("authorization: Bearer {}\r\n", closed.shop.text()), "").await;
     web.ask(get, "origin: https://elsewhere.example\r\n", "").await;
+    let head = format!("authorization: Bearer {}\r\ncontent-type: application/json\r\n", closed.shop.text());
+    let body = r#"{"operations":[{"op":"get","key":"hidden-1"},{"op":"get","key":"hidden-2"}]}"#;
+    web.ask("POST /v1/stores/default/batch", &head, body).await;
     let nobody = || "Nobody".to_owned();
     let shop = || "shop".to_owned();
     assert_eq!(
@@ -116,6 +119,8 @@ async fn each_door_writes_down_whom_it_refuses_and_no_key_secret_or_value() {
             (nobody(), "http", "authenticate", ErrorCode::Unauthenticated, 1),
             (shop(), "http", "GET /v1/stores/{store}/keys/{key}", ErrorCode::Forbidden, 1),
             (nobody(), "http", "request", ErrorCode::ForeignOrigin, 1),
+            // The first of two.
+            (shop(), "http", "POST /v1/stores/{store}/batch", ErrorCode::Forbidden, 1),
         ]
     );
     let written = format!("{:?}", closed.kept.0.lock());

@@ -45,6 +45,10 @@ fn orders_and_refusals_are_written_down_with_who_gave_them_and_from_where() {
     assert!(line["from"].as_str().unwrap().starts_with("127.0.0.1:") && line["door"] == "native", "{line}");
     let line = closed.await_audited(&[("order", "create-store"), ("outcome", "refused")]);
     assert!(!line["code"].is_null() && line["why"].as_str().unwrap().contains("carts"), "{line}");
+    let root = closed.tls("root.secret").display().to_string();
+    let words = ["-H", "Content-Type: application/json", "-d", r#"{"verb":"weigh","node":2,"weight":200}"#];
+    assert_eq!(closed.curl(Some(&root), "/v1/orders", &words).0, "200");
+    closed.await_audited(&[("order", "weigh"), ("door", "http"), ("who", "user root"), ("outcome", "done")]);
     let order = [("event", "refusal"), ("who", "user shop"), ("what", "order-give"), ("code", "forbidden")];
     let line = closed.await_audited(&order);
     assert!(line["why"].as_str().unwrap().contains("has not the right operate"), "{line}");

@@ -6,7 +6,7 @@ use super::Closed;
 
 impl Closed {
     /// What curl gets of node 1, with the secret in this file, or without any: the status, and the body.
-    fn curl(&self, secret: Option<&str>, path: &str, words: &[&str]) -> (String, String) {
+    pub(super) fn curl(&self, secret: Option<&str>, path: &str, words: &[&str]) -> (String, String) {
         let url = format!("https://{}{path}", self.cluster.http(1));
         let mut command = Command::new("curl");
         command

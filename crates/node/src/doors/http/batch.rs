@@ -89,6 +89,8 @@ impl Batch {
                 Ok(None) => batch.gets.push((at, key)),
                 Err(failure) => {
                     call.door.numbers.refused(failure.code);
+                    let (audit, name) = (call.door.numbers.audit(), call.found.route.name);
+                    audit.refused(call.asker(), call.door.view(), name, &failure);
                     batch.outcomes.resize_with(at, || None);
                     batch.outcomes.push(Some(Outcome::Refused(failure)));
                 }

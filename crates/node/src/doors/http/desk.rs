@@ -231,7 +231,10 @@ async fn carry_out(call: &Call<'_>, request: Request) -> Result<Response, Failur
         },
         Request::EventsGet(get) => Ok(desk.telling.events(get, call.door.front.clock().clone()).await),
         Request::AntiEntropyControl(_) => desk.antientropy.clone().answer(request).await,
-        request => (desk.orders)(request).await,
+        request => {
+            let audit = call.door.numbers.audit();
+            audit.order(call.asker(), call.door.view(), request, &desk.orders).await
+        }
     }
 }
 

@@ -244,6 +244,8 @@ struct Caller<'a> {
 /// A request on its way to its answer.
 struct Call<'a> {
     door: &'a Door,
+    /// Its address.
+    peer: &'a str,
     admitted: &'a Arc<Connection>,
     room: &'a Arc<AnswerRoom>,
     head: &'a Parts,
@@ -295,7 +297,7 @@ impl Caller<'_> {
         };
         let (task, route) = (found.route.task, found.route);
         let (admitted, room, head_bytes) = (&self.admitted, &self.room, body.head_bytes());
-        let call = Call { door, admitted, room, head, head_bytes, found, who };
+        let call = Call { door, peer: &self.peer, admitted, room, head, head_bytes, found, who };
         let answer = match task {
             Task::Health => Ok(Answer::text("alive\n")),
             Task::Ready => match (door.ready)() {
@@ -323,6 +325,11 @@ impl Caller<'_> {
 }
 
 impl Call<'_> {
+    /// Who asks, for the audit log.
+    fn asker(&self) -> Asker<'_> {
+        Asker { caller: &self.who, from: self.peer }
+    }
+
     /// Refuses who may not do this, in a closed cluster.
     fn judge(&self, store: &str, key: Option<&[u8]>) -> Result<(), Answer> {
         let Some(right) = self.found.route.right.asks() else { return Ok(()) };
