@@ -80,7 +80,9 @@ impl Liar {
         };
         let answering = async {
             while let Ok(Some(frame)) = from_node.receive().await {
-                self.answer(frame, &mut |answer| sender.send(&mut |out| out.extend_from_slice(answer)).unwrap());
+                self.answer(frame, &mut |answer| {
+                    sender.send(&mut |out| out.extend_from_slice(answer)).unwrap()
+                });
             }
         };
         tokio::select! { () = asking => {}, () = answering => {} }
