@@ -4,7 +4,7 @@
 //! A certificate of any other authority makes no node; above all not one of the authority that gives certificates to a
 //! whole company.
 
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::net::IpAddr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -192,6 +192,10 @@ fn unmade(error: rcgen::Error) -> CliError {
     CliError::Other(format!("the certificate cannot be made: {error}"))
 }
 
+fn is_authority(path: &Path) -> bool {
+    [AUTHORITY, AUTHORITY_KEY].iter().any(|name| path.ends_with(name))
+}
+
 /// Writes a file whole, or not at all. Only its owner reads a key.
 fn write(path: &Path, pem: &str, is_key: bool, replace: bool) -> Result<(), CliError> {
     let failed = || CliError::io(format!("cannot write {}", path.display()));
@@ -203,7 +207,17 @@ fn write(path: &Path, pem: &str, is_key: bool, replace: bool) -> Result<(), CliE
         file.sync_all()
     };
     if !replace {
-        return fresh(path).map_err(failed());
+        return fresh(path).map_err(|error| match error.kind() {
+            ErrorKind::AlreadyExists if is_authority(path) => CliError::Other(format!(
+                "{} exists already: a new authority would trust none of its nodes; to make one, choose another directory",
+                path.display()
+            )),
+            ErrorKind::AlreadyExists => CliError::Other(format!(
+                "{} exists already; to replace it and what belongs to it, add --renew, or choose another name",
+                path.display()
+            )),
+            _ => failed()(error),
+        });
     }
     let beside = path.with_extension("new");
     let _ = std::fs::remove_file(&beside);

@@ -14,6 +14,7 @@ use crate::shared::Shared;
 use crate::status::{NodeStatus, ask_all, is_up};
 
 mod artifacts;
+mod certificates;
 mod disks;
 mod documents;
 mod finding;
@@ -81,6 +82,7 @@ pub(crate) async fn doctor(shared: Shared) -> Result<ExitCode, CliError> {
     findings.extend(replicas::too_few(&cluster, &nodes));
     findings.extend(wrong_clocks(&nodes));
     findings.extend(open_to_everybody(&nodes));
+    findings.extend(certificates::found(&cluster, &nodes));
     findings.extend(stopped_repair(&nodes));
     findings.extend(hints::waiting(&nodes, &hints::heard(&client, &nodes).await));
     findings.extend(waiting_tombstones(&nodes));

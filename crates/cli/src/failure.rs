@@ -129,12 +129,16 @@ impl CliError {
         if self.is_unread() {
             return EXIT_UNREAD;
         }
-        let unknown = match self {
+        if self.is_unknown() { EXIT_UNKNOWN } else { EXIT_FAILED }
+    }
+
+    /// Whether what was asked for may have happened, or may still.
+    pub(crate) fn is_unknown(&self) -> bool {
+        match self {
             CliError::Unanswered(_) => true,
             CliError::Coordination(error) => matches!(error, CoordinationError::Indeterminate { .. }),
             error => error.client().is_some_and(ClientError::is_indeterminate),
-        };
-        if unknown { EXIT_UNKNOWN } else { EXIT_FAILED }
+        }
     }
 
     /// Whoever read the output has seen enough.

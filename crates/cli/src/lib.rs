@@ -59,6 +59,7 @@ mod stop_signals;
 mod store_command;
 mod tls_settings;
 mod user_command;
+mod watchdog;
 mod words;
 
 use std::process::ExitCode;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use coordination::CoordinationService;
 use coordination::address::{Address, Place};
 use model::{Cluster, NodeId};
+use node::access::Certificate;
 use node::audit::Outlet;
 use node::disk_watch::DiskWatch;
 use node::doors::http::{HttpOptions, Scheme};
@@ -31,6 +32,7 @@ use crate::failure::CliError;
 use crate::limits::LimitSettings;
 use crate::serve::Addresses;
 use crate::tls_settings::{self, TlsMode};
+use crate::watchdog::Watchdog;
 
 /// Events of a start that are looked at: how a node comes back is among the first.
 const EVENTS_AT_START: usize = 1_000;
@@ -84,6 +86,8 @@ pub(crate) struct RunningNode {
     node: Arc<Node>,
     workers: Workers<()>,
     audit: Option<Arc<AuditLog>>,
+    /// Says when a worker hangs.
+    _watchdog: Watchdog,
     /// Compares clocks as long as the node runs.
     clocks: tokio::task::JoinHandle<()>,
 }
@@ -142,20 +146,24 @@ impl RunningNode {
         if let Some(line) = crate::losses::line(spec.id, &spec.data_dir, cluster, &events) {
             say!("{line}");
         }
-        let serving = node.clone();
+        let watchdog = Watchdog::start(spec.id, spec.workers)
+            .map_err(CliError::io("cannot start the thread that watches the workers"))?;
+        let (serving, turns) = (node.clone(), watchdog.turns());
         let workers = Workers::start(spec.workers, &ports, move |worker| {
+            Watchdog::turn(&turns, worker.index, &worker.ports);
             let mine = listeners.lock()[worker.index].take().expect("each worker starts once");
             serve(serving.clone(), worker, mine)
         })
         .map_err(CliError::io("cannot start the worker threads"))?;
         let clocks = tokio::spawn(crate::clocks::watch(node.clone(), network));
-        Ok(RunningNode { node, workers, audit, clocks })
+        Ok(RunningNode { node, workers, audit, _watchdog: watchdog, clocks })
     }
 
     /// Ends serving, makes everything durable and leaves.
     pub(crate) async fn stop(self) -> Result<(), CliError> {
         let node = self.node.id();
         tracing::info!(%node, "node stops");
+        crate::watchdog::limit_stop(node);
         self.clocks.abort();
         self.node.leave().await;
         self.node.settle().await;
@@ -301,6 +309,9 @@ async fn open(
     config.antientropy.period = spec.repair_period;
     let sources = crate::artifact::sources().map_err(CliError::Other)?;
     config.sources = Some(Arc::new(Allowed::new(sources, spec.allow_sources.clone())));
+    config.certificate = spec.tls.clone().map(|tls| {
+        Arc::new(tls_settings::ShownCertificate { tls, mode: spec.tls_mode }) as Arc<dyn Certificate>
+    });
     config.audit = audit.map(|audit| audit as Arc<dyn Outlet>);
     config.places = Some(Arc::new(spec.coordination.clone()));
     config.installation = Installation {

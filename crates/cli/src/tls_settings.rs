@@ -9,7 +9,11 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
 
+use model::WallMillis;
+use node::access::Certificate;
+use protocol::report::TlsStatus;
 use runtime::network::stream::{Handshakes, Safety};
 use runtime::network::tcp::{Dialing, TcpNetwork};
 use runtime::network::tls::{Tls, TlsFiles};
@@ -68,6 +72,22 @@ impl CertificateArguments {
         let own = words.into_iter().filter_map(|(option, path)| Some((option, path.as_deref()?)));
         let all = own.chain(authority.map(|path| ("--tls-authority", path)));
         all.map(|(option, path)| format!("{option}={}", path.display())).collect()
+    }
+}
+
+/// What a node says of its certificate.
+#[derive(Debug)]
+pub(crate) struct ShownCertificate {
+    pub(crate) tls: Arc<Tls>,
+    pub(crate) mode: Option<TlsMode>,
+}
+
+impl Certificate for ShownCertificate {
+    fn status(&self) -> TlsStatus {
+        let since_1970 = |at: SystemTime| at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let millis = |at| WallMillis(u64::try_from(since_1970(at).as_millis()).unwrap_or(u64::MAX));
+        let plain_accepted = self.mode != Some(TlsMode::Require);
+        TlsStatus { certificate_expires_ms: self.tls.expires().map(millis), plain_accepted }
     }
 }
 

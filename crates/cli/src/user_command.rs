@@ -180,18 +180,19 @@ async fn with_secret(
         return Err(CliError::Usage(error.to_owned()));
     }
     let secret = Secret::generate().map_err(CliError::io("cannot make a secret"))?;
-    // Before the order: a secret that nobody has is of no use.
-    if let Some(path) = &arguments.secret_to {
-        write(path, &secret)?;
-    }
     let client = shared.client().await?;
+    // Before the order: a secret that nobody has is of no use.
+    let file = arguments.secret_to.as_deref().map(|path| SecretFile::write(path, &secret)).transpose()?;
     let change = change(secret.digest());
     let answer = ordered(&client, &change).await;
-    if let (Err(CliError::Refused { .. }), Some(path)) = (&answer, &arguments.secret_to) {
-        // It is of no user.
-        let _ = std::fs::remove_file(path);
+    let is_of_user = !matches!(&answer, Err(error) if !error.is_unknown());
+    match &file {
+        Some(file) if is_of_user => file.keep()?,
+        // It is nobody's secret.
+        Some(file) => file.remove(),
+        None => {}
     }
-    if arguments.secret_to.is_none() && !matches!(&answer, Err(error) if !is_doubtful(error)) {
+    if file.is_none() && is_of_user {
         answer!("{}", secret.text());
         say!("this is the secret of {}; it is not shown again", change.user());
     }
@@ -225,10 +226,6 @@ async fn knows(shared: &Shared, node: Node, secret: &Secret) -> bool {
 async fn goes_by(client: &Client, node: NodeId, generation: u64) -> bool {
     let report = client.report(node, Parts::STATUS).await;
     report.is_ok_and(|report| report.generation.0 >= generation)
-}
-
-fn is_doubtful(error: &CliError) -> bool {
-    matches!(error, CliError::Unanswered(_))
 }
 
 async fn changed(shared: &Shared, change: UserChange) -> Result<ExitCode, CliError> {
@@ -288,12 +285,51 @@ fn show(
     }
 }
 
-/// Writes a secret to a new file that only its owner reads.
-fn write(path: &Path, secret: &Secret) -> Result<(), CliError> {
-    let failed = || CliError::io(format!("the secret cannot be written to {}", path.display()));
-    let mut options = std::fs::OpenOptions::new();
-    let mut file = options.write(true).create_new(true).mode(0o600).open(path).map_err(failed())?;
-    writeln!(file, "{}", secret.text()).and_then(|()| file.sync_all()).map_err(failed())
+/// A secret in a file that only its owner reads. Until its order may have been carried out it has another name, so that no
+/// program takes a secret that is nobody's.
+struct SecretFile {
+    path: PathBuf,
+    beside: PathBuf,
+}
+
+impl SecretFile {
+    /// Writes it under the other name.
+    ///
+    /// # Errors
+    /// When it cannot be written, or there is a file of either name.
+    fn write(path: &Path, secret: &Secret) -> Result<SecretFile, CliError> {
+        let failed = || CliError::io(format!("the secret cannot be written to {}", path.display()));
+        if path.try_exists().map_err(failed())? {
+            return Err(failed()(std::io::ErrorKind::AlreadyExists.into()));
+        }
+        let mut name = path.as_os_str().to_owned();
+        name.push(".unanswered");
+        let beside = PathBuf::from(name);
+        let mut options = std::fs::OpenOptions::new();
+        let mut file = options.write(true).create_new(true).mode(0o600).open(&beside).map_err(|error| {
+            let left = format!(
+                "the secret cannot be written to {}, which an earlier command may have left before its order was answered; if \
+                 its secret is no user's, remove the file",
+                beside.display()
+            );
+            CliError::io(left)(error)
+        })?;
+        writeln!(file, "{}", secret.text()).and_then(|()| file.sync_all()).map_err(failed())?;
+        Ok(SecretFile { path: path.to_owned(), beside })
+    }
+
+    /// Gives it its name, unless another file has it now.
+    fn keep(&self) -> Result<(), CliError> {
+        let named = std::fs::hard_link(&self.beside, &self.path);
+        named.map_err(CliError::io(format!("the secret is good, and stays in {}", self.beside.display())))?;
+        self.remove();
+        Ok(())
+    }
+
+    fn remove(&self) {
+        // Nobody reads it there.
+        let _ = std::fs::remove_file(&self.beside);
+    }
 }
 
 fn users_json(users: &Users) -> Json {

@@ -12,11 +12,13 @@
 //! **Architecture Invariant:** no request is carried out in a closed cluster before it was judged, and no refusal names a
 //! key or a secret.
 
+use std::fmt;
 use std::sync::Arc;
 
 use model::access::{Right, SecretDigest, USER_BY_SECRET, User, UserName};
 use model::{Cluster, Generation};
 use parking_lot::Mutex;
+use protocol::report::TlsStatus;
 use runtime::Proof;
 use runtime::secret::{digest_of, is_same};
 use wire::error::ErrorCode;
@@ -24,6 +26,12 @@ use wire::messages::Failure;
 
 use crate::audit::Who;
 use crate::view::CurrentView;
+
+/// The certificate by which a node shows what it is, as it stands now: its file may be written again.
+pub trait Certificate: fmt::Debug + Send + Sync {
+    /// When it expires, and whether connections without TLS are taken, too.
+    fn status(&self) -> TlsStatus;
+}
 
 /// Who is at the other end of one connection.
 #[derive(Debug)]

@@ -45,6 +45,7 @@ use protocol::report::Installation;
 use runtime::{Disk, Moment, Ports, Sources};
 use wire::messages::Peer;
 
+use crate::access::Certificate;
 use crate::antientropy::{self, AntiEntropy, AntiEntropyOptions};
 use crate::artifacts::Artifacts;
 use crate::audit::{self, Audit};
@@ -120,6 +121,8 @@ pub struct NodeConfig {
     pub artifact_bytes_max: u64,
     /// How it goes along when the documents move to another service. Default: it does not.
     pub places: Option<Arc<dyn Places>>,
+    /// The certificate that it shows. Default: it has none.
+    pub certificate: Option<Arc<dyn Certificate>>,
     /// Where it writes who ordered what and who was refused. Default: nowhere.
     pub audit: Option<Arc<dyn audit::Outlet>>,
 }
@@ -160,6 +163,7 @@ impl NodeConfig {
             fetch_ceiling: protocol::push::FETCH_CEILING_DEFAULT,
             artifact_bytes_max: u64::MAX,
             places: None,
+            certificate: None,
             audit: None,
         }
     }

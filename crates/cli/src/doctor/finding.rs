@@ -68,6 +68,12 @@ codes! {
         "The node's clock differs by more than a minute from those of most nodes.";
     PasswordMissing "password-missing" Bad
         "The node serves Redis clients without a password, while other nodes require one.";
+    CertificateExpires "certificate-expires" Bad
+        "The node's certificate expires within 30 days.";
+    CertificateExpired "certificate-expired" Bad
+        "The node's certificate has expired.";
+    PlainAccepted "plain-accepted" Bad
+        "The node takes connections without TLS although the cluster has users.";
     StorageStopped "storage-stopped" Bad
         "A write or a sync of the node failed, and its storage has stopped.";
     DiskFull "disk-full" Bad

@@ -202,6 +202,8 @@ metrics! {
         "Memory that the store's index and caches take.";
     gauge "tontine_store_records" ["store"] "records"
         "Records of the store on this node, replicas and tombstones included.";
+    gauge "tontine_tls_certificate_expires_seconds" [] "seconds"
+        "Unix time at which the certificate that the node shows expires; 0 where it has none.";
     counter "tontine_worker_seconds_total" [] "seconds"
         "Time that the node's workers ran on a processor; 0 where the system does not say.";
     counter "tontine_worker_waiting_seconds_total" [] "seconds"

@@ -123,6 +123,10 @@ impl Node {
         watch("tontine_collection_tombstones_pending", |node| {
             node.replica.view().get().stores().iter().map(|store| store.tombstones_known() as u64).sum()
         });
+        watch("tontine_tls_certificate_expires_seconds", |node| {
+            let status = node.config.certificate.as_ref().map(|certificate| certificate.status());
+            status.and_then(|status| status.certificate_expires_ms).map_or(0, |at| at.0 / 1000)
+        });
         watch("tontine_collection_epoch", |node| node.replica.epochs().tag().0);
         watch("tontine_collection_rounds_waiting", |node| {
             node.collection.get().map_or(0, |collection| u64::from(collection.is_waiting()))

@@ -41,6 +41,7 @@ impl Node {
             native_connections: self.links() as u64,
             resp_connections: self.resp.connections() as u64,
             password_required: self.config.resp.password.is_some(),
+            tls: self.config.certificate.as_ref().map(|certificate| certificate.status()),
             requests_running: load.requests as u64,
             request_bytes: load.bytes as u64,
             resp_commands_total: self.resp.commands(),

@@ -36,7 +36,7 @@ pub use repair::{
     Compared, Comparing, Comparison, PartitionTree, RefillReport, RepairPart, RepairReport, Scrub, ScrubRun,
     Scrubbed, StoreRefill, StoreTrees,
 };
-pub use status::{CollectionReport, HintsHeld, HintsState, Installation, Status, StoreStatus};
+pub use status::{CollectionReport, HintsHeld, HintsState, Installation, Status, StoreStatus, TlsStatus};
 
 /// What one node says of itself.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

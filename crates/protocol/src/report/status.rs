@@ -1,6 +1,6 @@
 //! A node's process, its disk and its stores.
 
-use model::{Consistency, Epoch, NodeId, Resolver, StoreName};
+use model::{Consistency, Epoch, NodeId, Resolver, StoreName, WallMillis};
 use serde::{Deserialize, Serialize};
 
 /// How a node is.
@@ -22,6 +22,9 @@ pub struct Status {
     pub resp_connections: u64,
     /// Whether it requires a password of Redis clients.
     pub password_required: bool,
+    /// How it stands with TLS; `None` where it speaks none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tls: Option<TlsStatus>,
     /// Requests that it has admitted and not yet answered.
     pub requests_running: u64,
     /// Their bytes.
@@ -50,6 +53,15 @@ pub struct Status {
     pub collection: Option<CollectionReport>,
     /// Its stores that take writes.
     pub stores: Vec<StoreStatus>,
+}
+
+/// How a node stands with TLS.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TlsStatus {
+    /// When its certificate expires, in milliseconds since 1970, where that can be read.
+    pub certificate_expires_ms: Option<WallMillis>,
+    /// Whether it takes connections without TLS, too.
+    pub plain_accepted: bool,
 }
 
 /// Where a node runs, for the people who look after it. A node that is not a process of its own has none.

@@ -11,6 +11,7 @@
 //! **Architecture Invariant:** a listener that requires TLS hands out nothing that came without.
 
 use std::io;
+use std::net::Shutdown;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -234,10 +235,13 @@ pub(super) enum WriteHalf {
 impl WriteHalf {
     /// Ends the connection, both ways. Fails only when the peer was faster.
     pub(super) fn break_off(&self) {
-        let both = std::net::Shutdown::Both;
+        self.shut_down(Shutdown::Both);
+    }
+
+    fn shut_down(&self, which: Shutdown) {
         let _ = match self {
-            WriteHalf::Plain(half) => SockRef::from(half.as_ref()).shutdown(both),
-            WriteHalf::Tls(shared) => SockRef::from(shared.lock().tcp()).shutdown(both),
+            WriteHalf::Plain(half) => SockRef::from(half.as_ref()).shutdown(which),
+            WriteHalf::Tls(shared) => SockRef::from(shared.lock().tcp()).shutdown(which),
         };
     }
 
@@ -268,8 +272,9 @@ impl WriteHalf {
 impl Drop for WriteHalf {
     /// The other half keeps the connection; nothing more is written to it.
     fn drop(&mut self) {
-        if let WriteHalf::Tls(shared) = self {
-            let _ = SockRef::from(shared.lock().tcp()).shutdown(std::net::Shutdown::Write);
+        // A plain half does so by itself.
+        if let WriteHalf::Tls(_) = self {
+            self.shut_down(Shutdown::Write);
         }
     }
 }

@@ -8,6 +8,8 @@
 //!
 //! **Architecture Invariant:** all encryption is *ring*'s, named here and nowhere taken from a process-wide default.
 
+mod validity;
+
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -89,6 +91,8 @@ type Stamp = (SystemTime, u64, u64);
 struct Loaded {
     connecting: Arc<ClientConfig>,
     accepting: Option<Accepting>,
+    /// When the certificate of this process expires.
+    expires: Option<SystemTime>,
 }
 
 #[derive(Clone)]
@@ -112,6 +116,11 @@ impl Tls {
     /// Whether this process has a certificate, so that it can accept connections.
     pub fn has_certificate(&self) -> bool {
         self.files.own.is_some()
+    }
+
+    /// When the certificate of this process expires, as the file says now; `None` without one.
+    pub fn expires(&self) -> Option<SystemTime> {
+        self.newest().expires
     }
 
     /// How to open a connection.
@@ -176,11 +185,12 @@ impl Loaded {
         let connecting = match &own {
             Some(own) => client
                 .with_client_auth_cert(own.chain.clone(), own.key.clone_key())
-                .map_err(|error| own.refused(&error))?,
+                .map_err(|error| own.unfit(&error))?,
             None => client.with_no_client_auth(),
         };
+        let expires = own.as_ref().and_then(|own| validity::expires(own.chain.first()?));
         let accepting = own.map(|own| Accepting::of(own, &provider, roots)).transpose()?;
-        Ok(Loaded { connecting: Arc::new(connecting), accepting })
+        Ok(Loaded { connecting: Arc::new(connecting), accepting, expires })
     }
 }
 
@@ -200,7 +210,7 @@ impl Accepting {
             .map_err(|error| own.refused(&error))?
             .with_client_cert_verifier(verifier)
             .with_single_cert(own.chain.clone(), own.key.clone_key())
-            .map_err(|error| own.refused(&error))?;
+            .map_err(|error| own.unfit(&error))?;
         let mut http = plain.clone();
         http.alpn_protocols = HTTP_PROTOCOLS.iter().map(|name| name.to_vec()).collect();
         Ok(Accepting { plain: Arc::new(plain), http: Arc::new(http) })
@@ -210,6 +220,7 @@ impl Accepting {
 /// The certificate of this process.
 struct Own {
     file: PathBuf,
+    key_file: PathBuf,
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
 }
@@ -217,15 +228,28 @@ struct Own {
 impl Own {
     fn read(certificate: &Path, key: &Path) -> Result<Own, TlsError> {
         let chain = certificates(certificate)?;
+        let key_file = key.to_owned();
         let key = PrivateKeyDer::from_pem_file(key).map_err(|error| TlsError {
-            file: key.to_owned(),
+            file: key_file.clone(),
             reason: format!("it holds no private key ({error})"),
         })?;
-        Ok(Own { file: certificate.to_owned(), chain, key })
+        Ok(Own { file: certificate.to_owned(), key_file, chain, key })
     }
 
     fn refused(&self, error: &dyn fmt::Display) -> TlsError {
         TlsError { file: self.file.clone(), reason: error.to_string() }
+    }
+
+    /// Why the library does not take the certificate with the key.
+    fn unfit(&self, error: &rustls::Error) -> TlsError {
+        if !matches!(error, rustls::Error::InconsistentKeys(_)) {
+            return self.refused(error);
+        }
+        let reason = format!(
+            "it is not the certificate of the key in {}; give the certificate and the key that were made together",
+            self.key_file.display()
+        );
+        TlsError { file: self.file.clone(), reason }
     }
 }
 

@@ -403,3 +403,61 @@ fn redis_clients_give_their_secrets_and_do_what_they_may() {
     assert!(said.contains("$5\r\nredis\r\n") && said.ends_with("$-1\r\n+OK\r\n"), "{said}");
     assert!(!said.contains(&secret), "{said}");
 }
+
+#[test]
+fn a_refused_order_leaves_no_secret_and_a_file_that_is_there_is_kept() {
+    let closed = Closed::start();
+    let shop = closed.user("shop", &["read:default"]);
+    let file = closed.cluster.file("more.secret");
+    let create = ["user", "create", "more", "observe", "--secret-to", &file];
+    closed.run_with(Some(&shop), &create).fails_with("admin");
+    closed.run_with(None, &create).fails_with("has given no secret");
+    closed.run(&["user", "rotate", "nobody", "--secret-to", &file]).fails_with("nobody");
+    let left = |name: &str| closed.cluster.file(name);
+    for name in ["more.secret", "more.secret.unanswered"] {
+        assert!(!Path::new(&left(name)).exists(), "{name}");
+    }
+    closed.run(&create).exits(0);
+    let secret = std::fs::read_to_string(&file).unwrap();
+    assert!(!Path::new(&left("more.secret.unanswered")).exists());
+    let again = ["user", "create", "other", "observe", "--secret-to", &file];
+    closed.run(&again).fails_with("cannot be written");
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), secret);
+    closed.run_with(Some(&file), &["status"]).exits(0);
+}
+
+#[test]
+fn certificates_that_are_there_or_do_not_fit_are_told_in_words() {
+    let folder = tempfile::TempDir::new().unwrap();
+    let (path, word) = (folder.path(), folder.path().display().to_string());
+    tontine(&["cert", "init", &word]).exits(0);
+    tontine(&["cert", "init", &word]).fails_with("choose another directory");
+    for name in ["a", "b"] {
+        tontine(&["cert", "node", &word, name, "127.0.0.1"]).exits(0);
+    }
+    tontine(&["cert", "node", &word, "a", "127.0.0.1"]).fails_with("add --renew");
+    tontine(&["cert", "node", &word, "a", "127.0.0.1", "--renew"]).exits(0);
+    let option = |name: &str, file: &str| format!("--{name}={}", path.join(file).display());
+    let words = [
+        "headmaster".to_owned(),
+        format!("--coordination=dir:{word}"),
+        option("tls-cert", "a.pem"),
+        option("tls-key", "b.key"),
+        option("tls-authority", "authority.pem"),
+    ];
+    let refused = tontine(&words.each_ref().map(String::as_str));
+    assert!(refused.stderr.contains("b.key"), "{}", refused.stderr);
+    refused.fails_with("is not the certificate of the key in");
+}
+
+#[test]
+fn a_node_tells_when_its_certificate_expires() {
+    let closed = Closed::start();
+    let numbers = closed.run(&["metrics", "--from", "1"]).exits(0).text();
+    let line = numbers.lines().find(|line| line.starts_with("tontine_tls_certificate_expires_seconds "));
+    let seconds: f64 = line.unwrap().split(' ').nth(1).unwrap().parse().unwrap();
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs_f64();
+    let years = (seconds - now) / 31_556_952.0;
+    assert!((1.9..3.1).contains(&years), "{years} years");
+    closed.run(&["doctor"]).exits(0);
+}
