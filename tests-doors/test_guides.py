@@ -19,6 +19,7 @@ from test_clients import tool
 PAGE = Path(__file__).parent.parent / "docs" / "guides" / "http.md"
 SECONDS_MAX = 120.0
 DONE = "created: True, then False\nsiblings: eggs + milk\nmerged: eggs,milk\ndeleted: True\n"
+LISTED = "listed: 3 of 3\n"
 MARK = "=== the next command ==="
 
 
@@ -99,7 +100,13 @@ def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 @pytest.fixture(scope="module")
 def secret(closed_cluster: Cluster) -> Path:
     rights = [f"{right}:{store}" for store in ("default", "siblings") for right in ("read", "write")]
+    rights.append("scan:default")
     return closed_cluster.user("guides", *rights)
+
+
+def printed_by(written: list[str]) -> str:
+    """What the page says that its program prints."""
+    return DONE + LISTED if written[0] == sys.executable else DONE
 
 
 def run(command: list[str], key: str, nodes: list[str], environment: dict[str, str]) -> subprocess.CompletedProcess:
@@ -158,7 +165,7 @@ def test_a_program_works_on_an_open_cluster_although_the_first_node_is_not_there
 ) -> None:
     nodes = [f"http://{dead_address()}", *open_cluster.urls()]
     done = run(written, f"open:{tmp_path.name}", nodes, as_guest(open_cluster))
-    assert (done.returncode, done.stdout) == (0, DONE), done.stderr
+    assert (done.returncode, done.stdout) == (0, printed_by(written)), done.stderr
 
 
 def test_a_program_works_on_a_closed_cluster_by_its_authority_and_a_secret(
@@ -167,7 +174,7 @@ def test_a_program_works_on_a_closed_cluster_by_its_authority_and_a_secret(
     nodes = [f"https://{dead_address()}", *closed_cluster.urls()]
     # Any path of bytes is a key: what would end a path or begin a query, too.
     done = run(written, f"closed/{tmp_path.name} ?#%+ä", nodes, as_guest(closed_cluster, secret))
-    assert (done.returncode, done.stdout) == (0, DONE), done.stderr
+    assert (done.returncode, done.stdout) == (0, printed_by(written)), done.stderr
 
 
 def test_a_program_goes_on_at_another_node_after_503(
@@ -176,7 +183,7 @@ def test_a_program_goes_on_at_another_node_after_503(
     with refusing(status(503, "Service Unavailable")) as node:
         nodes = [f"http://{node}", *open_cluster.urls()]
         done = run(written, f"refused:{tmp_path.name}", nodes, as_guest(open_cluster))
-    assert (done.returncode, done.stdout) == (0, DONE), done.stderr
+    assert (done.returncode, done.stdout) == (0, printed_by(written)), done.stderr
 
 
 @pytest.mark.parametrize("broken", [False, True], ids=["504", "broken-off"])

@@ -222,7 +222,9 @@ def test_the_package_index_goes_by_http_into_a_cluster_to_which_much_happens(
     assert passed["dropped"] == 0
     # Each record went over the network to a node, to its replicas, and back to a reader.
     assert passed["bytes"] > 2 * sum(len(stanza) for _, stanza in records)
-    check_bytes(captured, plain, [old, new, own_cluster.root_secret.read_text().strip()])
+    secrets = [old, new, own_cluster.root_secret.read_text().strip()]
+    check_bytes(captured, plain, secrets)
+    check_logs(own_cluster, secrets)
 
 
 def report(records: list, written: list[dict], read: list[dict], passed: dict) -> None:
@@ -257,6 +259,16 @@ def check_bytes(captured: Capture, plain: list[int], secrets: list[str]) -> None
     for word, flows in places.items():
         assert {source for source, _ in flows} == set(plain), f"{word} in the clear: {flows}, beside what {plain} sent"
         assert {target for _, target in flows} == set(captured.ports), word
+
+
+def check_logs(cluster: Cluster, secrets: list[str]) -> None:
+    """No log has a key, a value or a secret. The prefix of the keys is in the rights of the user, which an order names."""
+    logs = list((cluster.authority.parent.parent / "log").iterdir())
+    assert len(logs) >= 3
+    for log in logs:
+        text = log.read_bytes()
+        assert not [word for word in [b"debian-package/0/", *WORDS[1:]] if word in text], log
+        assert not [word for secret in secrets for word in encoded(secret) if word in text], log
 
 
 def test_words_that_packets_cut_are_found_and_others_are_not(tmp_path: Path) -> None:
