@@ -90,12 +90,19 @@ pub(crate) fn run(shared: &Shared, command: CertCommand) -> Result<ExitCode, Cli
             let (certificate, key) = certify(&directory, &name, &addresses, renew)?;
             let document = json!({ "certificate": certificate, "key": key, "addresses": addresses });
             print(shared.format(), &document, || {
-                format!(
-                    "start the node with --tls require --tls-cert {} --tls-key {} --tls-authority {}",
-                    certificate.display(),
-                    key.display(),
-                    directory.join(AUTHORITY).display()
-                )
+                let (certificate, key) = (certificate.display(), key.display());
+                let authority = directory.join(AUTHORITY);
+                match renew {
+                    true => format!(
+                        "bring {certificate} and {key} to the node, in the place of the old ones; if it runs, it reads them \
+                         again by itself"
+                    ),
+                    false => format!(
+                        "start the node with --tls accept --tls-cert {certificate} --tls-key {key} --tls-authority {}, and \
+                         with --tls require once all nodes have certificates",
+                        authority.display()
+                    ),
+                }
             });
         }
     }

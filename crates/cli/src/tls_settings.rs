@@ -75,6 +75,22 @@ impl CertificateArguments {
     }
 }
 
+/// Refuses a certificate that the other nodes would not take where they call this node.
+///
+/// # Errors
+/// With what is wrong, and what helps.
+pub(crate) fn must_hold(tls: Option<&Arc<Tls>>, address: &str) -> Result<(), CliError> {
+    let Some(tls) = tls else { return Ok(()) };
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+    tls.must_hold_for(address).map_err(|error| {
+        CliError::Other(format!(
+            "{error}; give the authority that made it with --tls-authority, or make a new one: {} cert node AUTHORITY NAME \
+             {host} --renew",
+            crate::output::program()
+        ))
+    })
+}
+
 /// What a node says of its certificate.
 #[derive(Debug)]
 pub(crate) struct ShownCertificate {

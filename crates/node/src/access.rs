@@ -59,7 +59,7 @@ enum Standing {
     /// Its secret is no user's any more.
     Removed,
     /// It is this user.
-    User(Known),
+    User(Arc<Known>),
 }
 
 /// A user, as a cluster document says.
@@ -68,7 +68,7 @@ pub struct Known {
     /// Its name.
     pub name: UserName,
     /// Its rights.
-    pub user: Arc<User>,
+    pub user: User,
 }
 
 impl Known {
@@ -121,7 +121,7 @@ impl Caller {
     ///
     /// # Errors
     /// `unauthenticated`, which does not tell whether there is such a user.
-    pub fn authenticate(&self, view: &CurrentView, user: &str, secret: &[u8]) -> Result<Known, Failure> {
+    pub fn authenticate(&self, view: &CurrentView, user: &str, secret: &[u8]) -> Result<Arc<Known>, Failure> {
         let cluster = view.get().cluster().clone();
         let refused = |detail: &str| Err(Failure::new(ErrorCode::Unauthenticated, detail));
         if !cluster.is_closed() {
@@ -149,7 +149,7 @@ impl Caller {
     ///
     /// # Errors
     /// `unauthenticated` when it is no user of a closed cluster.
-    pub fn user(&self, view: &CurrentView) -> Result<Option<Known>, Failure> {
+    pub fn user(&self, view: &CurrentView) -> Result<Option<Arc<Known>>, Failure> {
         match self.standing(view) {
             Standing::Free => Ok(None),
             Standing::User(known) => Ok(Some(known)),
@@ -218,15 +218,15 @@ impl Caller {
 }
 
 /// What whoever gives no secret may do, if anything.
-fn anyone(cluster: &Cluster) -> Option<Known> {
+fn anyone(cluster: &Cluster) -> Option<Arc<Known>> {
     let (name, user) = cluster.users.iter().find(|(name, _)| name.is_anyone())?;
-    Some(Known { name: name.clone(), user: Arc::new(user.clone()) })
+    Some(Arc::new(Known { name: name.clone(), user: user.clone() }))
 }
 
 /// The user whose secret this is.
-fn found(cluster: &Cluster, digest: &SecretDigest) -> Option<Known> {
+fn found(cluster: &Cluster, digest: &SecretDigest) -> Option<Arc<Known>> {
     let (name, user) = cluster.users.holder(|known| is_same(known, digest))?;
-    Some(Known { name: name.clone(), user: Arc::new(user.clone()) })
+    Some(Arc::new(Known { name: name.clone(), user: user.clone() }))
 }
 
 #[cfg(test)]

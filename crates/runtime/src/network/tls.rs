@@ -3,6 +3,8 @@
 //! One file names the *node authority*. Whoever holds a certificate of it is a node; a certificate of any other authority
 //! is refused. So the authority of a company, which gives certificates to everyone, must not be the node authority.
 //!
+//! What others would refuse of this process's own certificate, a node refuses itself: when it starts, and when files change.
+//!
 //! Files are looked at when a connection is opened, once a second at most. What cannot be read, as while a file is being
 //! written, is told once in the log, and the last good certificates stay in use. Connections that stand keep theirs.
 //!
@@ -23,7 +25,7 @@ use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::WebPkiClientVerifier;
-use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use rustls::{ClientConfig, ClientConnection, Connection, RootCertStore, ServerConfig, ServerConnection};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
@@ -82,6 +84,8 @@ struct State {
     /// What the files looked like when they were read last, also when they could not be used.
     stamps: Vec<Option<Stamp>>,
     looked: Instant,
+    /// By which others call this process, once that is known.
+    address: Option<String>,
 }
 
 /// By which a file that was written again is known.
@@ -110,12 +114,25 @@ impl Tls {
     pub fn read(files: TlsFiles) -> Result<Arc<Tls>, TlsError> {
         let stamps = files.stamps();
         let loaded = Loaded::read(&files)?;
-        Ok(Arc::new(Tls { files, state: Mutex::new(State { loaded, stamps, looked: Instant::now() }) }))
+        let state = State { loaded, stamps, looked: Instant::now(), address: None };
+        Ok(Arc::new(Tls { files, state: Mutex::new(state) }))
     }
 
     /// Whether this process has a certificate, so that it can accept connections.
     pub fn has_certificate(&self) -> bool {
         self.files.own.is_some()
+    }
+
+    /// Whether other nodes will take the certificate of this process: it is of the authority, valid now, and made out for
+    /// `address`. From then on, files that fail in this are not taken over.
+    ///
+    /// # Errors
+    /// With what is wrong.
+    pub fn must_hold_for(&self, address: &str) -> Result<(), TlsError> {
+        let mut state = self.state.lock();
+        Loaded::read(&self.files)?.holds_for(&self.files, address)?;
+        state.address = Some(address.to_owned());
+        Ok(())
     }
 
     /// When the certificate of this process expires, as the file says now; `None` without one.
@@ -142,7 +159,14 @@ impl Tls {
             let stamps = self.files.stamps();
             if stamps != state.stamps {
                 state.stamps = stamps;
-                match Loaded::read(&self.files) {
+                let read = Loaded::read(&self.files).and_then(|loaded| {
+                    state
+                        .address
+                        .as_ref()
+                        .map_or(Ok(()), |address| loaded.holds_for(&self.files, address))?;
+                    Ok(loaded)
+                });
+                match read {
                     Ok(loaded) => {
                         state.loaded = loaded;
                         tracing::info!("certificates read again");
@@ -192,6 +216,42 @@ impl Loaded {
         let accepting = own.map(|own| Accepting::of(own, &provider, roots)).transpose()?;
         Ok(Loaded { connecting: Arc::new(connecting), accepting, expires })
     }
+}
+
+impl Loaded {
+    /// Whether a node that trusts the same authority would take this certificate at `address`, and from a node: shakes hands
+    /// with itself.
+    fn holds_for(&self, files: &TlsFiles, address: &str) -> Result<(), TlsError> {
+        let (Some(accepting), Some((certificate, _))) = (&self.accepting, &files.own) else { return Ok(()) };
+        let refused = |reason: String| {
+            let reason = format!("others would refuse it at {address}: {reason}");
+            TlsError { file: certificate.clone(), reason }
+        };
+        let broken = |error: rustls::Error| refused(error.to_string());
+        let name = name_of(address).map_err(refused)?;
+        let near = ClientConnection::new(self.connecting.clone(), name).map_err(broken)?;
+        let far = ServerConnection::new(accepting.plain.clone()).map_err(broken)?;
+        let (mut near, mut far) = (Connection::from(near), Connection::from(far));
+        // Each passes the other all that it has to say, until one refuses.
+        while near.is_handshaking() || far.is_handshaking() {
+            pass(&mut near, &mut far).and_then(|()| pass(&mut far, &mut near)).map_err(refused)?;
+        }
+        Ok(())
+    }
+}
+
+/// Gives the other end what this one has to say.
+fn pass(from: &mut Connection, to: &mut Connection) -> Result<(), String> {
+    let mut said = Vec::new();
+    while from.wants_write() {
+        from.write_tls(&mut said).map_err(|error| error.to_string())?;
+    }
+    let mut rest = &said[..];
+    while !rest.is_empty() {
+        to.read_tls(&mut rest).map_err(|error| error.to_string())?;
+        to.process_new_packets().map_err(|error| error.to_string())?;
+    }
+    Ok(())
 }
 
 impl Accepting {
@@ -358,6 +418,18 @@ impl AsyncWrite for OverTls {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.0).poll_write(context, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        pieces: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write_vectored(context, pieces)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -217,6 +217,34 @@ async fn certificates_are_read_again_when_they_change_and_the_last_good_ones_sta
     talk(&mut standing, &mut far).await;
 }
 
+#[tokio::test]
+async fn a_certificate_that_others_would_refuse_is_refused_at_the_start_and_not_taken_over_later() {
+    let (authority, stranger) = (Authority::ready(), Authority::ready());
+    authority.certify("late", 2002);
+    let mixed = |own: &Authority, name: &str| {
+        let files = TlsFiles { authority: authority.path("authority"), ..own.files(Some(name)) };
+        Tls::read(files).unwrap()
+    };
+    for (tls, address, expected) in [
+        (mixed(&authority, "late"), "127.0.0.1:7401", "expired"),
+        (mixed(&stranger, "n1"), "127.0.0.1:7401", "invalid peer certificate"),
+        (mixed(&authority, "n1"), "10.9.9.9:7401", "not valid for name"),
+    ] {
+        let said = tls.must_hold_for(address).unwrap_err().to_string();
+        assert!(said.contains(expected) && said.contains(address), "{said}");
+    }
+    let tls = mixed(&authority, "n1");
+    let (mut listener, address) = listen(&Safety::Require(tls.clone()));
+    tls.must_hold_for(&address).unwrap();
+    for name in ["late", "late.key"] {
+        let bytes = std::fs::read(authority.path(name)).unwrap();
+        put(&authority.path(&name.replace("late", "n1")), &bytes);
+    }
+    tokio::time::sleep(Duration::from_millis(1100)).await;
+    let (near, far) = open(&mut *listener, Dialing::Tls(authority.tls(None)), &address).await;
+    talk(&mut near.unwrap(), &mut far.unwrap()).await;
+}
+
 /// As a program replaces a file whole.
 fn put(path: &Path, bytes: &[u8]) {
     let beside = path.with_extension("new");

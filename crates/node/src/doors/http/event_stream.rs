@@ -95,7 +95,7 @@ struct EventPlace {
 /// A stream of events on its way.
 struct EventStream {
     door: Door,
-    who: Caller,
+    who: Arc<Caller>,
     room: Arc<AnswerRoom>,
     place: EventPlace,
     _reader: ReaderPlace,

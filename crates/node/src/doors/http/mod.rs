@@ -36,7 +36,8 @@ use parking_lot::Mutex;
 use protocol::admission::{Admission, Connection, Peer, REST_BYTES_MIN};
 use runtime::http::base64::prelude::{BASE64_STANDARD, Engine as _};
 use runtime::http::{
-    self as web, Arrived, Arriving, HeaderMap, Method, Parts, Response, StatusCode, header, path, strangers,
+    self as web, Arrived, Arriving, HeaderMap, HeaderValue, Method, Parts, Response, StatusCode, header,
+    path, strangers,
 };
 use runtime::{BoxFuture, Proof};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -168,7 +169,7 @@ impl Door {
         let unread = {
             let room = AnswerRoom::new(&admitted);
             let account = InputAccount::new(&admitted, room.clone(), self.shared.clone(), waker);
-            let caller = Caller { door: self, peer, scheme, admitted, room };
+            let caller = Caller { door: self, peer, scheme, admitted, room, last: Mutex::default() };
             let limits = web::Limits {
                 head_bytes_max: web::HEAD_BYTES_MAX,
                 idle_time_max: web::IDLE_TIME_MAX,
@@ -195,28 +196,11 @@ impl Door {
     fn view(&self) -> &CurrentView {
         self.front.replica().view()
     }
+}
 
-    /// Who asks, by what it gives. In a closed cluster that is a user, and its rights are asked for later. An open one may
-    /// want the password.
-    fn authenticated(&self, headers: &HeaderMap) -> Result<access::Caller, Answer> {
-        let who = access::Caller::new(Proof::None);
-        let given = headers.get(header::AUTHORIZATION).and_then(|value| credentials(value.to_str().ok()?));
-        if self.view().get().cluster().is_closed() {
-            if let Some((user, secret)) = given {
-                let known = who.authenticate(self.view(), &user, &secret);
-                known.map_err(|failure| Answer::failure(&failure))?;
-            }
-            return Ok(who);
-        }
-        let Some(expected) = &self.shared.options.password else { return Ok(who) };
-        match given.is_some_and(|(_, secret)| same(&secret, expected.as_bytes())) {
-            true => Ok(who),
-            false => {
-                let detail = "give the cluster's password as a bearer token, or by basic authentication with any user name";
-                Err(Answer::failure(&Failure::new(ErrorCode::Unauthenticated, detail)))
-            }
-        }
-    }
+/// Who has not said who it is.
+fn nobody() -> Arc<access::Caller> {
+    Arc::new(access::Caller::new(Proof::None))
 }
 
 /// What `Authorization` gives as user and secret: a bearer token names no user.
@@ -239,6 +223,13 @@ struct Caller<'a> {
     scheme: Scheme,
     admitted: Arc<Connection>,
     room: Arc<AnswerRoom>,
+    last: Mutex<Option<Last>>,
+}
+
+/// The last `Authorization` that was good, and whose it is: most clients give the same one with each request.
+struct Last {
+    given: HeaderValue,
+    who: Arc<access::Caller>,
 }
 
 /// A request on its way to its answer.
@@ -251,7 +242,7 @@ struct Call<'a> {
     head: &'a Parts,
     head_bytes: usize,
     found: Found<'a>,
-    who: access::Caller,
+    who: Arc<access::Caller>,
 }
 
 impl web::Handler for Caller<'_> {
@@ -283,17 +274,45 @@ impl Caller<'_> {
         refused
     }
 
+    /// Who asks, by what it gives. In a closed cluster that is a user, and its rights are asked for later. An open one may
+    /// want the password.
+    fn authenticated(&self, headers: &HeaderMap) -> Result<Arc<access::Caller>, Answer> {
+        let (view, value) = (self.door.view(), headers.get(header::AUTHORIZATION));
+        let given = || value.and_then(|value| credentials(value.to_str().ok()?));
+        if view.get().cluster().is_closed() {
+            let Some(value) = value else { return Ok(nobody()) };
+            if let Some(last) = &*self.last.lock()
+                && same(last.given.as_bytes(), value.as_bytes())
+            {
+                // It knows by itself when the user is removed, or the secret replaced.
+                return Ok(last.who.clone());
+            }
+            let (who, Some((user, secret))) = (nobody(), given()) else { return Ok(nobody()) };
+            who.authenticate(view, &user, &secret).map_err(|failure| Answer::failure(&failure))?;
+            *self.last.lock() = Some(Last { given: value.clone(), who: who.clone() });
+            return Ok(who);
+        }
+        let Some(expected) = &self.door.shared.options.password else { return Ok(nobody()) };
+        match given().is_some_and(|(_, secret)| same(&secret, expected.as_bytes())) {
+            true => Ok(nobody()),
+            false => {
+                let detail = "give the cluster's password as a bearer token, or by basic authentication with any user name";
+                Err(Answer::failure(&Failure::new(ErrorCode::Unauthenticated, detail)))
+            }
+        }
+    }
+
     async fn carry_out(&self, head: &Parts, body: Arriving) -> Result<Answer, Answer> {
         let door = self.door;
         strangers::check(head, &door.shared.options.names, self.scheme)
             .map_err(|stranger| refused::stranger(&stranger))
-            .map_err(|refused| self.noted(&access::Caller::new(Proof::None), "request", refused))?;
+            .map_err(|refused| self.noted(&nobody(), "request", refused))?;
         let found = routes::find(&head.method, head.uri.path())?;
         let who = match found.route.right {
-            Right::Nothing => access::Caller::new(Proof::None),
-            _ => door
+            Right::Nothing => nobody(),
+            _ => self
                 .authenticated(&head.headers)
-                .map_err(|refused| self.noted(&access::Caller::new(Proof::None), "authenticate", refused))?,
+                .map_err(|refused| self.noted(&nobody(), "authenticate", refused))?,
         };
         let (task, route) = (found.route.task, found.route);
         let (admitted, room, head_bytes) = (&self.admitted, &self.room, body.head_bytes());
