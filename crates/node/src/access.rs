@@ -111,7 +111,7 @@ impl Caller {
         match self.standing(view) {
             _ if self.is_node => Who::Node,
             Standing::Free => Who::Anyone,
-            Standing::User(known) => Who::User(known.name),
+            Standing::User(known) => Who::User(known.name.clone()),
             Standing::Nobody | Standing::Removed => Who::Nobody,
         }
     }

@@ -85,7 +85,7 @@ impl Liar {
                 });
             }
         };
-        tokio::select! { () = asking => {}, () = answering => {} }
+        tokio::select! { biased; () = asking => {}, () = answering => {} }
     }
 
     fn answer(&self, frame: Bytes, send: &mut dyn FnMut(&[u8])) {

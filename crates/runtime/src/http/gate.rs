@@ -260,26 +260,29 @@ impl<S: AsyncRead + AsyncWrite + Unpin> hyper::rt::Read for Gate<S> {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Gate<S> {
-    /// Counts what was written; an answer that is not read in time, or whose room others got, ends the connection.
+    /// Counts what was written.
     fn poll_written(
         &mut self,
         written: Poll<io::Result<usize>>,
         context: &mut Context<'_>,
     ) -> Poll<io::Result<usize>> {
-        match written {
-            Poll::Ready(Ok(count)) => {
-                self.sent += count;
-                Poll::Ready(Ok(count))
-            }
-            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
-            Poll::Pending => {
-                let lost = self.line.poll_unread(self.sent, self.clock.now(), context);
-                if lost.is_pending() {
-                    ready!(self.going.poll(self.which, self.sent, context));
-                }
-                Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
-            }
+        if let Poll::Ready(Ok(count)) = written {
+            self.sent += count;
         }
+        self.poll_going(written, context)
+    }
+
+    /// An answer that is not read in time, or whose room others got, ends the connection; also where it waits below, as with
+    /// TLS, and everything was written.
+    fn poll_going<T>(&mut self, done: Poll<io::Result<T>>, context: &mut Context<'_>) -> Poll<io::Result<T>> {
+        if done.is_ready() {
+            return done;
+        }
+        let lost = self.line.poll_unread(self.sent, self.clock.now(), context);
+        if lost.is_pending() {
+            ready!(self.going.poll(self.which, self.sent, context));
+        }
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 }
 
@@ -306,10 +309,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> hyper::rt::Write for Gate<S> {
     }
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().stream).poll_flush(context)
+        let gate = self.get_mut();
+        let flushed = Pin::new(&mut gate.stream).poll_flush(context);
+        gate.poll_going(flushed, context)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().stream).poll_shutdown(context)
+        let gate = self.get_mut();
+        let ended = Pin::new(&mut gate.stream).poll_shutdown(context);
+        gate.poll_going(ended, context)
     }
 }

@@ -33,7 +33,6 @@ use crate::{BoxFuture, Clock, Moment};
 
 pub use self::body::{Arriving, Kept, Payload, Pieces, Unread};
 pub use base64;
-pub use hyper::header::HeaderValue;
 pub use hyper::http::request::Parts;
 pub use hyper::{HeaderMap, Method, StatusCode, Uri, header};
 

@@ -34,6 +34,9 @@ use super::NetworkError;
 use super::stream::{Encrypted, Handshakes, Stream};
 use crate::BoxFuture;
 
+/// Time until files that could not be used are read again, although they are the same: they may be good only later.
+const RETRY_INTERVAL: Duration = Duration::from_secs(60);
+
 /// How often files are looked at, at most.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -84,15 +87,19 @@ struct State {
     /// What the files looked like when they were read last, also when they could not be used.
     stamps: Vec<Option<Stamp>>,
     looked: Instant,
+    /// When they were read last, and whether something of them could not be used.
+    read: Instant,
+    failed: bool,
     /// By which others call this process, once that is known.
     address: Option<String>,
 }
 
 /// By which a file that was written again is known.
-type Stamp = (SystemTime, u64, u64);
+type Stamp = (SystemTime, (i64, i64), u64, u64);
 
 #[derive(Clone)]
 struct Loaded {
+    own: Option<Own>,
     connecting: Arc<ClientConfig>,
     accepting: Option<Accepting>,
     /// When the certificate of this process expires.
@@ -114,7 +121,8 @@ impl Tls {
     pub fn read(files: TlsFiles) -> Result<Arc<Tls>, TlsError> {
         let stamps = files.stamps();
         let loaded = Loaded::read(&files)?;
-        let state = State { loaded, stamps, looked: Instant::now(), address: None };
+        let now = Instant::now();
+        let state = State { loaded, stamps, looked: now, read: now, failed: false, address: None };
         Ok(Arc::new(Tls { files, state: Mutex::new(state) }))
     }
 
@@ -153,24 +161,19 @@ impl Tls {
 
     /// What the files hold, as far as it can be used.
     fn newest(&self) -> Loaded {
-        let mut state = self.state.lock();
-        if state.looked.elapsed() >= LOOK_INTERVAL {
-            state.looked = Instant::now();
+        let mut held = self.state.lock();
+        let state = &mut *held;
+        let since = state.looked.elapsed();
+        if since >= LOOK_INTERVAL {
             let stamps = self.files.stamps();
-            if stamps != state.stamps {
-                state.stamps = stamps;
-                let read = Loaded::read(&self.files).and_then(|loaded| {
-                    state
-                        .address
-                        .as_ref()
-                        .map_or(Ok(()), |address| loaded.holds_for(&self.files, address))?;
-                    Ok(loaded)
-                });
-                match read {
-                    Ok(loaded) => {
-                        state.loaded = loaded;
-                        tracing::info!("certificates read again");
-                    }
+            let is_due = state.failed && state.read.elapsed() >= RETRY_INTERVAL;
+            state.looked = Instant::now();
+            if is_due || stamps != state.stamps {
+                (state.stamps, state.read) = (stamps, Instant::now());
+                let outcome = state.loaded.again(&self.files, state.address.as_deref());
+                state.failed = outcome.is_err();
+                match outcome {
+                    Ok(()) => tracing::info!("certificates read again"),
                     Err(error) => {
                         tracing::warn!(file = %error.file.display(), reason = error.reason,
                             "certificates not read again, the last good ones stay in use");
@@ -192,14 +195,34 @@ impl TlsFiles {
 fn stamp(path: &Path) -> Option<Stamp> {
     use std::os::unix::fs::MetadataExt;
     let metadata = std::fs::metadata(path).ok()?;
-    Some((metadata.modified().ok()?, metadata.len(), metadata.ino()))
+    // A change of its rights counts, too.
+    let changed = (metadata.ctime(), metadata.ctime_nsec());
+    Some((metadata.modified().ok()?, changed, metadata.len(), metadata.ino()))
 }
 
 impl Loaded {
     fn read(files: &TlsFiles) -> Result<Loaded, TlsError> {
-        let provider = Arc::new(ring::default_provider());
-        let roots = Arc::new(roots(&files.authority)?);
-        let own = files.own.as_ref().map(|(certificate, key)| Own::read(certificate, key)).transpose()?;
+        Loaded::of(files, roots(&files.authority)?, Own::of(files)?)
+    }
+
+    /// Takes over what the files hold now. An authority that was withdrawn is trusted no longer, also if the certificate
+    /// beside it cannot be used.
+    fn again(&mut self, files: &TlsFiles, address: Option<&str>) -> Result<(), TlsError> {
+        let roots = roots(&files.authority)?;
+        let read = Own::of(files).and_then(|own| Loaded::of(files, roots.clone(), own)).and_then(|loaded| {
+            address.map_or(Ok(()), |address| loaded.holds_for(files, address))?;
+            Ok(loaded)
+        });
+        let (loaded, outcome) = match read {
+            Ok(loaded) => (loaded, Ok(())),
+            Err(error) => (Loaded::of(files, roots, self.own.clone())?, Err(error)),
+        };
+        *self = loaded;
+        outcome
+    }
+
+    fn of(files: &TlsFiles, roots: RootCertStore, own: Option<Own>) -> Result<Loaded, TlsError> {
+        let (provider, roots) = (Arc::new(ring::default_provider()), Arc::new(roots));
         let authority =
             |error: &dyn fmt::Display| TlsError { file: files.authority.clone(), reason: error.to_string() };
         let client = ClientConfig::builder_with_provider(provider.clone())
@@ -213,8 +236,8 @@ impl Loaded {
             None => client.with_no_client_auth(),
         };
         let expires = own.as_ref().and_then(|own| validity::expires(own.chain.first()?));
-        let accepting = own.map(|own| Accepting::of(own, &provider, roots)).transpose()?;
-        Ok(Loaded { connecting: Arc::new(connecting), accepting, expires })
+        let accepting = own.as_ref().map(|own| Accepting::of(own, &provider, roots)).transpose()?;
+        Ok(Loaded { own, connecting: Arc::new(connecting), accepting, expires })
     }
 }
 
@@ -256,7 +279,7 @@ fn pass(from: &mut Connection, to: &mut Connection) -> Result<(), String> {
 
 impl Accepting {
     fn of(
-        own: Own,
+        own: &Own,
         provider: &Arc<CryptoProvider>,
         roots: Arc<RootCertStore>,
     ) -> Result<Accepting, TlsError> {
@@ -278,14 +301,20 @@ impl Accepting {
 }
 
 /// The certificate of this process.
+#[derive(Clone)]
 struct Own {
     file: PathBuf,
     key_file: PathBuf,
     chain: Vec<CertificateDer<'static>>,
-    key: PrivateKeyDer<'static>,
+    key: Arc<PrivateKeyDer<'static>>,
 }
 
 impl Own {
+    /// That of these files, if there is one.
+    fn of(files: &TlsFiles) -> Result<Option<Own>, TlsError> {
+        files.own.as_ref().map(|(certificate, key)| Own::read(certificate, key)).transpose()
+    }
+
     fn read(certificate: &Path, key: &Path) -> Result<Own, TlsError> {
         let chain = certificates(certificate)?;
         let key_file = key.to_owned();
@@ -293,7 +322,7 @@ impl Own {
             file: key_file.clone(),
             reason: format!("it holds no private key ({error})"),
         })?;
-        Ok(Own { file: certificate.to_owned(), key_file, chain, key })
+        Ok(Own { file: certificate.to_owned(), key_file, chain, key: Arc::new(key) })
     }
 
     fn refused(&self, error: &dyn fmt::Display) -> TlsError {

@@ -243,6 +243,11 @@ async fn a_certificate_that_others_would_refuse_is_refused_at_the_start_and_not_
     tokio::time::sleep(Duration::from_millis(1100)).await;
     let (near, far) = open(&mut *listener, Dialing::Tls(authority.tls(None)), &address).await;
     talk(&mut near.unwrap(), &mut far.unwrap()).await;
+    // An authority that is withdrawn is trusted no longer, although the certificate beside it was not renewed.
+    let thief = Dialing::Tls(authority.tls(Some("n1")));
+    put(&authority.path("authority"), &std::fs::read(stranger.path("authority")).unwrap());
+    tokio::time::sleep(Duration::from_millis(1100)).await;
+    assert!(open(&mut *listener, thief, &address).await.1.is_none());
 }
 
 /// As a program replaces a file whole.

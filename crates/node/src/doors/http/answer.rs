@@ -28,7 +28,8 @@ pub(super) struct Answer {
     kind: Option<&'static str>,
     body: Body,
     etag: Option<Box<str>>,
-    allow: Option<Box<str>>,
+    /// The methods that its path takes. Few answers say so, and all of them shall be small.
+    allow: Option<Box<Box<str>>>,
     sloppy: bool,
     /// Why it is refused. The detail stands there only where a right is lacking.
     refusal: Option<Box<Failure>>,
@@ -128,7 +129,7 @@ impl Answer {
 
     /// With the methods that its path takes.
     pub(super) fn allowing(self, methods: &str) -> Answer {
-        Answer { allow: Some(methods.into()), ..self }
+        Answer { allow: Some(Box::new(methods.into())), ..self }
     }
 
     /// Whether a fallback stood in for a replica.
@@ -218,7 +219,7 @@ impl Answer {
         line(header::CONTENT_TYPE, self.kind);
         line(header::ETAG, self.etag.as_deref());
         let reads_only = (self.status == StatusCode::METHOD_NOT_ALLOWED).then_some("GET, HEAD");
-        line(header::ALLOW, self.allow.as_deref().or(reads_only));
+        line(header::ALLOW, self.allow.as_ref().map(|allow| &***allow).or(reads_only));
         line(HeaderName::from_static("tontine-sloppy"), self.sloppy.then_some("true"));
         let challenge = "Basic realm=\"tontine\", Bearer";
         line(header::WWW_AUTHENTICATE, (self.status == StatusCode::UNAUTHORIZED).then_some(challenge));

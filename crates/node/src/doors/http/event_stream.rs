@@ -109,8 +109,8 @@ pub(super) fn is_wanted(headers: &HeaderMap) -> bool {
 }
 
 /// Answers with events as they happen.
-pub(super) fn answer(call: Call<'_>) -> Result<Answer, Answer> {
-    let parameters = Parameters::of_none(&call)?;
+pub(super) fn answer(call: &Call<'_>) -> Result<Answer, Answer> {
+    let parameters = Parameters::of_none(call)?;
     if parameters.limit.is_some() || parameters.wait_ms.is_some() {
         return Err(malformed("events that are sent as they happen have neither limit nor wait"));
     }
@@ -125,7 +125,7 @@ pub(super) fn answer(call: Call<'_>) -> Result<Answer, Answer> {
         return Ok(Answer::events(Box::pin(stream::empty())));
     }
     let (door, room) = (call.door.clone(), call.room.clone());
-    let events = EventStream { door, who: call.who, room, place, _reader: reader };
+    let events = EventStream { door, who: call.who.clone(), room, place, _reader: reader };
     let pieces = stream::unfold(events, |mut events| async move {
         let piece = events.next().await?;
         Some((piece, events))

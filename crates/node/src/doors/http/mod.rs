@@ -36,8 +36,7 @@ use parking_lot::Mutex;
 use protocol::admission::{Admission, Connection, Peer, REST_BYTES_MIN};
 use runtime::http::base64::prelude::{BASE64_STANDARD, Engine as _};
 use runtime::http::{
-    self as web, Arrived, Arriving, HeaderMap, HeaderValue, Method, Parts, Response, StatusCode, header,
-    path, strangers,
+    self as web, Arrived, Arriving, HeaderMap, Method, Parts, Response, StatusCode, header, path, strangers,
 };
 use runtime::{BoxFuture, Proof};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -228,7 +227,7 @@ struct Caller<'a> {
 
 /// The last `Authorization` that was good, and whose it is: most clients give the same one with each request.
 struct Last {
-    given: HeaderValue,
+    given: Box<[u8]>,
     who: Arc<access::Caller>,
 }
 
@@ -282,14 +281,17 @@ impl Caller<'_> {
         if view.get().cluster().is_closed() {
             let Some(value) = value else { return Ok(nobody()) };
             if let Some(last) = &*self.last.lock()
-                && same(last.given.as_bytes(), value.as_bytes())
+                && same(&last.given, value.as_bytes())
             {
                 // It knows by itself when the user is removed, or the secret replaced.
                 return Ok(last.who.clone());
             }
-            let (who, Some((user, secret))) = (nobody(), given()) else { return Ok(nobody()) };
+            let (who, Some((user, secret))) = (nobody(), given()) else {
+                let detail = "the line Authorization is neither `Bearer SECRET` nor basic authentication";
+                return Err(Answer::failure(&Failure::new(ErrorCode::Unauthenticated, detail)));
+            };
             who.authenticate(view, &user, &secret).map_err(|failure| Answer::failure(&failure))?;
-            *self.last.lock() = Some(Last { given: value.clone(), who: who.clone() });
+            *self.last.lock() = Some(Last { given: value.as_bytes().into(), who: who.clone() });
             return Ok(who);
         }
         let Some(expected) = &self.door.shared.options.password else { return Ok(nobody()) };
@@ -330,7 +332,7 @@ impl Caller<'_> {
             Task::Delete => keys::delete(&call, body).await,
             Task::Page => Box::pin(pages::page(&call)).await,
             Task::Batch => Box::pin(batch::batch(&call, body)).await,
-            Task::Events if event_stream::is_wanted(&head.headers) => event_stream::answer(call),
+            Task::Events if event_stream::is_wanted(&head.headers) => event_stream::answer(&call),
             task => Box::pin(desk::answer(&call, task, body)).await,
         };
         let answer = answer.unwrap_or_else(|refused| self.noted(&call.who, route.name, refused));

@@ -59,7 +59,10 @@ impl Answers {
     /// A command that only reads is done, if there is room for its answer. Otherwise its turn comes back.
     fn offer(&self, turn: Turn, reply: Reply) -> Result<(), Turn> {
         match self.room.take(turn.number, reply.bytes_len()) {
-            true => Ok(self.put(turn, reply)),
+            true => {
+                self.put(turn, reply);
+                Ok(())
+            }
             false => Err(turn),
         }
     }
@@ -198,7 +201,7 @@ async fn get(place: Means, mut gets: Vec<(Turn, Command)>) {
         let mut reserved = lacking.max(1);
         room.reserve(first.number, reserved).await;
         // What would find no room is not read again.
-        let asked = if lacking == 0 { gets.len() } else { (1 + room.left() / lacking).min(gets.len()) };
+        let asked = room.left().checked_div(lacking).map_or(gets.len(), |more| (1 + more).min(gets.len()));
         let mut turns: Vec<Option<(Turn, Command)>> = gets.drain(..asked).map(Some).collect();
         let keys: Vec<Bytes> = turns.iter().flatten().map(|(_, command)| key_of(command)).collect();
         lacking = 0;

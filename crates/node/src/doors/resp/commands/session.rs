@@ -98,9 +98,9 @@ fn auth(door: &Door, session: &mut Session, arguments: &[Bytes]) -> Result<Reply
         let known = session.caller.authenticate(view, &user, password);
         let known = known.map_err(|_| wrong_password(door, session))?;
         session.authenticated = true;
-        if let Some(store) = &known.user.redis_store {
-            choose_store(session, store.as_str());
-        }
+        // Not that of the user before.
+        let own = known.user.redis_store.as_ref().map(|store| store.as_str());
+        choose_store(session, own.unwrap_or(&door.shared.options.store));
         return Ok(Reply::OK);
     }
     let Some(expected) = &door.shared.options.password else {
