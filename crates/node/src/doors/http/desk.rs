@@ -180,7 +180,7 @@ fn number(call: &Call<'_>) -> Result<u64, Answer> {
     if call.found.route.task == Task::Plan && &name[..] == b"current" {
         return Ok(0);
     }
-    let number = parameters::number(&name).filter(|&number| number > 0);
+    let number = parameters::place(&name).filter(|&number| number > 0);
     number.ok_or_else(|| malformed("the last part of the path is a number from 1"))
 }
 

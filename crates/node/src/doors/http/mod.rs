@@ -19,6 +19,7 @@ mod desk;
 mod event_stream;
 mod keys;
 mod numbers;
+mod openapi;
 mod outcomes;
 mod pages;
 mod parameters;
@@ -326,6 +327,7 @@ impl Caller<'_> {
                 // Whatever the reason: ask again later.
                 Err(failure) => Err(Answer::failure_as(StatusCode::SERVICE_UNAVAILABLE, &failure)),
             },
+            Task::OpenApi => call.counted(Answer::json(StatusCode::OK, openapi::DOCUMENT.clone())),
             Task::Metrics => call.metrics(),
             Task::Get => keys::get(&call).await,
             Task::Put => keys::put(&call, body).await,

@@ -15,11 +15,59 @@ const TIMEOUT_MS_MAX: u64 = 60_000;
 /// Longest wait for something new in milliseconds, as by the native protocol.
 const WAIT_MS_MAX: u64 = 30_000;
 
+/// Greatest number of a place, an order or a plan: what every client can carry, JavaScript's numbers included.
+pub(super) const NUMBER_MAX: u64 = (1 << 53) - 1;
+
 /// Most entries of a list.
 const LIMIT_MAX: u64 = 10_000;
 
 /// The units of a span of time, with their milliseconds.
 const UNITS: [(&str, u64); 5] = [("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)];
+
+/// A parameter, for those who read what can be asked.
+pub(super) struct Parameter {
+    pub(super) name: &'static str,
+    /// Which values it takes: a JSON schema.
+    pub(super) schema: &'static str,
+    pub(super) meaning: &'static str,
+}
+
+macro_rules! parameters {
+    ($($name:literal $schema:literal $meaning:literal;)*) => {
+        /// All of them.
+        pub(super) const PARAMETERS: &[Parameter] =
+            &[$(Parameter { name: $name, schema: $schema, meaning: $meaning },)*];
+    };
+}
+
+parameters! {
+    "r" r#"{"type":"integer","minimum":1,"maximum":255}"#
+        "How many replicas must have answered a get, in place of the store's R.";
+    "w" r#"{"type":"integer","minimum":1,"maximum":255}"#
+        "How many must have acknowledged a write, in place of the store's W.";
+    "timeout" r#"{"type":"string","pattern":"^([1-9][0-9]{0,3}ms|[1-5]?[1-9]s|[1-6]0s|[1-5]?[1-9]|[1-6]0)$"}"#
+        "How long the node tries: 1ms to 60s.";
+    "ttl" r#"{"type":"string","pattern":"^[1-9][0-9]{0,8}(ms|s|m|h|d)?$"}"#
+        "How long the value lives.";
+    "after" r#"{"type":"integer","minimum":0,"maximum":9007199254740991}"#
+        "Behind which place a list goes on: what the page before it said.";
+    "prefix" r#"{"type":"string","maxLength":4096}"#
+        "With which bytes listed keys begin, percent-encoded.";
+    "limit" r#"{"type":"integer","minimum":1,"maximum":10000}"#
+        "How many are listed at most.";
+    "values" r#"{"type":"boolean"}"#
+        "Whether values are listed with their keys.";
+    "wait" r#"{"type":"string","pattern":"^([0-9]{1,4}ms|[12]?[0-9]s|30s|[12]?[0-9]|30)$"}"#
+        "How long to wait for something new: 0 to 30s.";
+    "run" r#"{"type":"integer","minimum":0,"maximum":18446744073709551615}"#
+        "Of which start of the node the events behind after are.";
+    "since" r#"{"type":"integer","minimum":0,"maximum":9007199254740991}"#
+        "Which version of a plan's state is known: a wait ends with another one.";
+    "store" r#"{"type":"string","maxLength":64}"#
+        "Only of this store.";
+    "partition" r#"{"type":"integer","minimum":0,"maximum":4294967295}"#
+        "Only of this partition.";
+}
 
 /// The parameters of one request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -102,9 +150,9 @@ impl Parameters {
                 self.wait_ms = Some(u32::try_from(millis).unwrap_or(u32::MAX));
             }
             "ttl" => self.ttl_ms = Some(ttl(value)?),
-            "after" => self.after = Some(number(value).ok_or("after takes what the page before it said")?),
+            "after" => self.after = Some(place(value).ok_or("after takes what the page before it said")?),
             "run" => self.run = Some(number(value).ok_or("run takes what the page before it said")?),
-            "since" => self.since = number(value).ok_or("since takes the version of an earlier answer")?,
+            "since" => self.since = place(value).ok_or("since takes the version of an earlier answer")?,
             "prefix" => self.prefix = value.clone(),
             "limit" => {
                 let limit = number(value).filter(|limit| (1..=LIMIT_MAX).contains(limit));
@@ -168,9 +216,14 @@ fn count(value: &Bytes, replicas: u8) -> Result<u8, String> {
 }
 
 /// A number in digits.
-pub(super) fn number(value: &[u8]) -> Option<u64> {
+fn number(value: &[u8]) -> Option<u64> {
     let text = std::str::from_utf8(value).ok()?;
     text.parse().ok().filter(|_| text.bytes().all(|digit| digit.is_ascii_digit()))
+}
+
+/// A number that counts something, and says where to go on.
+pub(super) fn place(value: &[u8]) -> Option<u64> {
+    number(value).filter(|&number| number <= NUMBER_MAX)
 }
 
 /// A span of time in milliseconds; a number without a unit counts seconds.
@@ -188,6 +241,62 @@ fn span(value: &[u8]) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::doors::http::routes::TABLE;
+
+    #[test]
+    fn each_parameter_of_a_route_is_described_and_each_that_is_described_is_one_of_a_route() {
+        let taken: std::collections::BTreeSet<&str> =
+            TABLE.iter().flat_map(|route| route.parameters.iter().copied()).collect();
+        let described: std::collections::BTreeSet<&str> =
+            PARAMETERS.iter().map(|parameter| parameter.name).collect();
+        assert_eq!(taken, described);
+        for parameter in PARAMETERS {
+            assert!(
+                serde_json::from_str::<serde_json::Value>(parameter.schema).is_ok(),
+                "{}",
+                parameter.name
+            );
+        }
+    }
+
+    #[test]
+    fn a_list_has_a_place_a_length_and_a_wait() {
+        let taken = ["after", "prefix", "limit", "values", "wait", "run", "since", "store", "partition"];
+        let listed = |text: &str| Parameters::parse(text, &taken, 0);
+        let all =
+            listed("after=7&prefix=a%ff&limit=10000&values=true&wait=30s&run=8&since=9&store=s&partition=4");
+        let expected = Parameters {
+            after: Some(7),
+            prefix: Bytes::from_static(b"a\xff"),
+            limit: Some(10_000),
+            values: true,
+            wait_ms: Some(30_000),
+            run: Some(8),
+            since: 9,
+            store: Some("s".to_owned()),
+            partition: Some(4),
+            ..Parameters::default()
+        };
+        assert_eq!(all, Ok(expected));
+        for wrong in [
+            "after=",
+            "after=a",
+            "after=-1",
+            "after=9007199254740992",
+            "since=9007199254740992",
+            "limit=0",
+            "limit=10001",
+            "values=",
+            "values=1",
+            "wait=31s",
+            "wait=-1s",
+            "since=x",
+            "partition=4294967296",
+            "r=1",
+        ] {
+            assert!(listed(wrong).is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn each_parameter_is_read_once_and_only_where_it_is_taken() {
@@ -225,40 +334,6 @@ mod tests {
             "x",
         ] {
             assert!(parse(wrong).is_err(), "{wrong}");
-        }
-        let taken = ["after", "prefix", "limit", "values", "wait", "run", "since", "store", "partition"];
-        let listed = |text: &str| Parameters::parse(text, &taken, 0);
-        let all =
-            listed("after=7&prefix=a%ff&limit=10000&values=true&wait=30s&run=8&since=9&store=s&partition=4");
-        let expected = Parameters {
-            after: Some(7),
-            prefix: Bytes::from_static(b"a\xff"),
-            limit: Some(10_000),
-            values: true,
-            wait_ms: Some(30_000),
-            run: Some(8),
-            since: 9,
-            store: Some("s".to_owned()),
-            partition: Some(4),
-            ..Parameters::default()
-        };
-        assert_eq!(all, Ok(expected));
-        for wrong in [
-            "after=",
-            "after=a",
-            "after=-1",
-            "after=18446744073709551616",
-            "limit=0",
-            "limit=10001",
-            "values=",
-            "values=1",
-            "wait=31s",
-            "wait=-1s",
-            "since=x",
-            "partition=4294967296",
-            "r=1",
-        ] {
-            assert!(listed(wrong).is_err(), "{wrong}");
         }
         assert!(Parameters::parse("r=1", &[], 3).is_err() && Parameters::parse("", &[], 3).is_ok());
     }

@@ -46,7 +46,6 @@ impl Right {
     }
 
     /// How the reference calls it.
-    #[cfg_attr(not(test), expect(dead_code, reason = "the reference page says it"))]
     pub(super) fn name(self) -> &'static str {
         match self {
             Right::Nothing => "none",
@@ -84,6 +83,7 @@ pub(super) enum Task {
     Plans,
     Plan,
     Office,
+    OpenApi,
     Metrics,
     Health,
     Ready,
@@ -101,7 +101,6 @@ pub(super) struct Route {
     pub(super) parameters: &'static [&'static str],
     /// Beside those of [`ANY`].
     pub(super) answers: &'static [u16],
-    #[cfg_attr(not(test), expect(dead_code, reason = "the reference page says it"))]
     pub(super) meaning: &'static str,
 }
 
@@ -163,10 +162,12 @@ routes! {
         "What came of an order.";
     Plans "GET" "/v1/plans" Observe [] [200 504]
         "All plans in short, and the one that is under way or the newest.";
-    Plan "GET" "/v1/plans/{number}" Observe ["since" "wait"] [200 504]
+    Plan "GET" "/v1/plans/{plan}" Observe ["since" "wait"] [200 504]
         "A plan, with its state; current is the one that is under way or the newest.";
     Office "GET" "/v1/office" Observe [] [200 504]
         "Who is headmaster, and what waits for it.";
+    OpenApi "GET" "/v1/openapi.json" Nothing [] [200]
+        "This table, with the forms of all bodies, as OpenAPI 3.1.";
     Metrics "GET" "/metrics" Observe [] [200]
         "The node's numbers, in Prometheus's text form.";
     Health "GET" "/health" Nothing [] [200]

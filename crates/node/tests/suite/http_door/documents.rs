@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use serde_json::Value as Json;
+
 use super::Web;
 use crate::support::{lonely_node, lonely_node_with_users};
 
@@ -53,6 +55,43 @@ async fn each_document_is_that_of_the_native_protocol() {
     assert!(office["headmaster"].is_null() && office["generation"] == 1, "{office}");
     let plans = web.ask("GET /v1/plans", "", "").await;
     assert_eq!(plans.status, 200);
+}
+
+/// Whether a value is of a type of JSON schema.
+fn is_of(value: &Json, kind: &str) -> bool {
+    match kind {
+        "object" => value.is_object(),
+        "array" => value.is_array(),
+        "string" => value.is_string(),
+        "integer" => value.is_u64(),
+        kind => panic!("{kind} is in no schema of a document"),
+    }
+}
+
+#[tokio::test]
+async fn each_document_is_what_openapi_says() {
+    let (_node, mut web) = Web::open().await;
+    let told = web.ask("GET /v1/openapi.json", "", "").await.json();
+    assert_eq!(told["openapi"], "3.1.0");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/openapi.json");
+    let golden: Json = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    assert!(told == golden, "it is the one in the reference");
+    for path in OBSERVED.into_iter().chain(["/v1/cluster", "/v1/openapi.json"]) {
+        let pattern = path.replace("orders/1", "orders/{number}").replace("current", "{plan}");
+        let answer = &told["paths"][&pattern]["get"]["responses"]["200"]["content"]["application/json"];
+        let name = answer["schema"]["$ref"].as_str().unwrap().rsplit('/').next().unwrap();
+        let schema = &told["components"]["schemas"][name];
+        let document = web.ask(&format!("GET {path}"), "", "").await.json();
+        assert!(document.is_object(), "{path}: {document}");
+        for field in schema["required"].as_array().into_iter().flatten() {
+            assert!(document.get(field.as_str().unwrap()).is_some(), "{path} has no {field}");
+        }
+        for (field, kind) in schema["properties"].as_object().into_iter().flatten() {
+            if let (Some(value), Some(kind)) = (document.get(field), kind["type"].as_str()) {
+                assert!(is_of(value, kind), "{field} of {path} is no {kind}: {value}");
+            }
+        }
+    }
 }
 
 #[tokio::test]

@@ -32,6 +32,12 @@ async fn a_web_page_in_a_browser_neither_reads_nor_writes_a_node() {
             "DELETE /v1/stores/default/keys/secret",
             "POST /v1/stores/default/keys/secret",
             "OPTIONS /v1/stores/default/keys/secret",
+            "GET /v1/stores/default/keys",
+            "POST /v1/stores/default/batch",
+            "GET /v1/cluster",
+            "GET /v1/events",
+            "POST /v1/orders",
+            "GET /v1/openapi.json",
             "GET /metrics",
             "GET /health",
         ] {
