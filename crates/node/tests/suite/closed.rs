@@ -215,16 +215,17 @@ async fn in_an_open_cluster_anyone_closes_connections_by_address_and_by_number()
     assert!(first.is_closed().await);
 }
 
-/// A client that is closed because it reads nothing has answers that wait for it.
-#[tokio::test]
-async fn a_client_that_does_not_read_is_closed_all_the_same() {
-    let (node, worker) = crate::support::lonely_node(|_| {}).await;
-    let mut deaf = Connection::to(node.clone(), &worker);
+/// A connection with answers for which there was no place in the stream.
+async fn deaf(node: &Arc<Node>, worker: &Worker) -> Connection {
+    let mut deaf = Connection::to(node.clone(), worker);
     let value = "v".repeat(60_000);
     deaf.ask(&format!("SET k {value}"), "+OK\r\n").await;
     deaf.send("GET k\r\n".repeat(100).as_bytes()).await;
-    let mut other = Connection::to(node.clone(), &worker);
-    other.ask("CLIENT KILL ID 1 SKIPME yes", ":1\r\n").await;
+    deaf
+}
+
+/// Waits until the first connection is not listed any more.
+async fn first_is_gone(other: &mut Connection) {
     for _ in 0..1000 {
         other.send(b"CLIENT LIST ID 1\r\n").await;
         if other.value().await.is_empty() {
@@ -233,4 +234,24 @@ async fn a_client_that_does_not_read_is_closed_all_the_same() {
         tokio::time::sleep(std::time::Duration::from_millis(10)).await;
     }
     panic!("the connection is still there");
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_read_is_closed_all_the_same() {
+    let (node, worker) = crate::support::lonely_node(|_| {}).await;
+    let _deaf = deaf(&node, &worker).await;
+    let mut other = Connection::to(node.clone(), &worker);
+    other.ask("CLIENT KILL ID 1 SKIPME yes", ":1\r\n").await;
+    first_is_gone(&mut other).await;
+}
+
+/// It waited for the turns of its answers for ever.
+#[tokio::test]
+async fn a_client_that_goes_without_reading_leaves_no_connection() {
+    let (node, worker) = crate::support::lonely_node(|_| {}).await;
+    let deaf = deaf(&node, &worker).await;
+    let mut other = Connection::to(node.clone(), &worker);
+    other.ask("PING", "+PONG\r\n").await;
+    drop(deaf);
+    first_is_gone(&mut other).await;
 }

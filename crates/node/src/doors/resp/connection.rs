@@ -324,7 +324,7 @@ impl Connection<'_> {
     fn send<S: AsyncWrite + Unpin>(&mut self, stream: &mut S, context: &mut Context<'_>) {
         self.burst.settle();
         if self.end == Some(End::Broken) {
-            self.sent = self.out.len();
+            self.drop_answers();
         }
         while self.sent < self.out.len() {
             match Pin::new(&mut *stream).poll_write(context, &self.out[self.sent..]) {
@@ -336,7 +336,7 @@ impl Connection<'_> {
                 }
                 Poll::Ready(_) => {
                     self.end = Some(End::Broken);
-                    self.sent = self.out.len();
+                    self.drop_answers();
                 }
                 Poll::Pending => {
                     if self.sent > SENT_BYTES_MAX {
@@ -351,6 +351,14 @@ impl Connection<'_> {
         self.unread.all_sent();
         // What was encrypted, and not taken yet.
         self.flushing = self.end != Some(End::Broken) && Pin::new(stream).poll_flush(context).is_pending();
+    }
+
+    /// Forgets all answers that there are: nobody reads them. The connection would wait for their turns for ever.
+    fn drop_answers(&mut self) {
+        while let Some(reply) = self.pipeline.next_answer() {
+            self.answers.room().answered(reply.bytes_len(), self.pipeline.first());
+        }
+        self.sent = self.out.len();
     }
 
     /// Bytes to reserve for an argument of which only a part has come: no more than have come. Announcing costs nothing,

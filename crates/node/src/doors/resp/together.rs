@@ -194,6 +194,8 @@ fn is_unread(answer: &Result<Got, Failure>) -> bool {
 async fn get(place: Means, mut gets: Vec<(Turn, Command)>) {
     let Means { front, store, answers } = &place;
     let room = answers.room();
+    // Whose turn comes first is read first: it finds room whatever is held.
+    gets.sort_by_key(|(turn, _)| turn.number);
     // Bytes of an answer that found no room.
     let mut lacking = 0;
     while let Some((first, _)) = gets.first() {
