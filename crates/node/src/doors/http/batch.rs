@@ -15,11 +15,13 @@ use wire::error::ErrorCode;
 use wire::messages::Failure;
 
 use super::Call;
+use super::account::HeldRoom;
 use super::answer::Answer;
 use super::batch_form::{KeyTask, Operation, parse};
 use super::outcomes::{Outcome, Telling};
 use super::parameters::{Parameters, expiry};
 use super::preconditions::Preconditions;
+use super::reading;
 use super::refused::{LimitOf, body as unread, full};
 use super::store_facts::{StoreFacts, check_key};
 use crate::doors::numbers;
@@ -38,13 +40,15 @@ struct Batch {
     gets: Vec<(usize, Bytes)>,
     /// Writes, by the place of their key.
     writes: Vec<(usize, (Bytes, WriteOrder))>,
+    /// That of what was read.
+    room: Vec<HeldRoom>,
 }
 
 /// Carries out a batch.
 pub(super) async fn batch(call: &Call<'_>, body: Arriving) -> Result<Answer, Answer> {
     let store = call.store()?;
     let answer = answered(call, &store, body).await;
-    Ok(answer.unwrap_or_else(|refused| refused).about(&store))
+    answer.map(|answer| answer.about(&store)).map_err(|refused| refused.about(&store))
 }
 
 async fn answered(call: &Call<'_>, store: &str, body: Arriving) -> Result<Answer, Answer> {
@@ -74,6 +78,7 @@ impl Batch {
             outcomes: Vec::new(),
             gets: Vec::new(),
             writes: Vec::new(),
+            room: Vec::new(),
         };
         for (at, Operation { key, task }) in operations.into_iter().enumerate() {
             batch.keys.push(key.clone());
@@ -110,11 +115,11 @@ impl Batch {
         let (to_read, to_write) = (parameters.to_read(), parameters.to_write());
         let reading = Box::pin(async {
             if gets == 0 {
-                return Vec::new();
+                return (Vec::new(), Vec::new());
             }
-            let got = front.multi_get(store, keys, &to_read).await;
+            let reading::Read { answers, room } = reading::many(call, store, keys, &to_read).await;
             numbers.took(numbers::Operation::MultiGet, began);
-            got.unwrap_or_else(|failure| vec![Err(failure); gets])
+            (answers, room)
         });
         let writing = Box::pin(async {
             if writes == 0 {
@@ -124,7 +129,8 @@ impl Batch {
             numbers.took(numbers::Operation::MultiPut, began);
             written.unwrap_or_else(|failure| vec![Err(failure); writes])
         });
-        let (got, written) = join(reading, writing).await;
+        let ((got, room), written) = join(reading, writing).await;
+        self.room = room;
         let now = front.now();
         let refused = |failure: Failure| {
             numbers.refused(failure.code);
@@ -143,8 +149,11 @@ impl Batch {
     }
 
     /// The answer: all of it, or what there is room for.
-    fn told(&self, call: &Call<'_>) -> Result<Answer, Answer> {
-        let whole = call.counted(Answer::json(StatusCode::OK, self.json(Telling::Whole)));
+    fn told(&mut self, call: &Call<'_>) -> Result<Answer, Answer> {
+        let whole = self.json(Telling::Whole);
+        // From here on the answer counts in its place.
+        self.room.clear();
+        let whole = call.counted(Answer::json(StatusCode::OK, whole));
         let Err(refused) = whole else { return whole };
         let brief = call.counted(Answer::json(StatusCode::OK, self.json(Telling::Brief)));
         brief.map_err(|_| match self.may_have_written() {
@@ -168,12 +177,14 @@ impl Batch {
 
     fn json(&self, telling: Telling) -> Vec<u8> {
         let mut json = b"{\"results\":[".to_vec();
-        for (at, (key, outcome)) in self.keys.iter().zip(self.outcomes.iter().flatten()).enumerate() {
+        for (at, (key, outcome)) in self.keys.iter().zip(&self.outcomes).enumerate() {
             if at > 0 {
                 json.push(b',');
             }
+            let told = outcome.as_ref().map(|outcome| outcome.told(key, telling));
+            debug_assert!(told.is_some(), "each key has an outcome");
             // Into memory: it cannot fail.
-            let _ = serde_json::to_writer(&mut json, &outcome.told(key, telling));
+            let _ = serde_json::to_writer(&mut json, &told);
         }
         json.extend_from_slice(b"]}\n");
         json

@@ -100,10 +100,15 @@ pub(super) async fn answer(call: &Call<'_>, task: Task, body: Arriving) -> Resul
     let view = call.door.view();
     rights::judge(&call.who, view, &request).map_err(|failure| Answer::failure(&failure))?;
     let permit = admit(call, &request, call.head_bytes + bytes)?;
+    let waited = without_wait(&request);
     let told = tell(call, rights::signed(&call.who, view, request)).await;
     drop(permit);
+    if let Some(request) = waited {
+        // The user may have been removed meanwhile.
+        rights::judge(&call.who, view, &request).map_err(|failure| Answer::failure(&failure))?;
+    }
     let answer = shown(task, told.map_err(|failure| Answer::failure(&failure))?)?;
-    if task != Task::OrderGive {
+    if !matches!(task, Task::OrderGive | Task::RepairOrder) {
         return call.counted(answer);
     }
     // The order is given, also where there is no room to say what came of it.

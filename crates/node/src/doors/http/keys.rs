@@ -61,13 +61,18 @@ impl Target {
             Err(failure) => Err(Answer::failure(&failure).about(&target.store)),
         }
     }
+
+    /// An answer about this key, or a refusal.
+    fn told(&self, answer: Result<Answer, Answer>) -> Result<Answer, Answer> {
+        answer.map(|answer| answer.about(&self.store)).map_err(|refused| refused.about(&self.store))
+    }
 }
 
 /// Reads a key.
 pub(super) async fn get(call: &Call<'_>) -> Result<Answer, Answer> {
     let target = Target::of(call)?;
-    let answer = read(call, &target).await.unwrap_or_else(|refused| refused);
-    Ok(answer.about(&target.store))
+    let answer = read(call, &target).await;
+    target.told(answer)
 }
 
 async fn read(call: &Call<'_>, target: &Target) -> Result<Answer, Answer> {
@@ -108,7 +113,7 @@ pub(super) async fn put(call: &Call<'_>, body: Arriving) -> Result<Answer, Answe
         Ok(asked) => write(call, &target, asked, Operation::Put).await,
         Err(refused) => Err(refused),
     };
-    Ok(answer.unwrap_or_else(|refused| refused).about(&target.store))
+    target.told(answer)
 }
 
 /// Deletes a key.
@@ -118,7 +123,7 @@ pub(super) async fn delete(call: &Call<'_>, body: Arriving) -> Result<Answer, An
         Ok(asked) => write(call, &target, asked, Operation::Delete).await,
         Err(refused) => Err(refused),
     };
-    Ok(answer.unwrap_or_else(|refused| refused).about(&target.store))
+    target.told(answer)
 }
 
 /// What a write asks for. Its head is judged before its body is read.

@@ -24,6 +24,7 @@ mod outcomes;
 mod pages;
 mod parameters;
 mod preconditions;
+mod reading;
 mod refused;
 mod routes;
 mod store_facts;

@@ -18,9 +18,11 @@ use wire::error::ErrorCode;
 use wire::messages::Failure;
 
 use super::Call;
+use super::account::HeldRoom;
 use super::answer::Answer;
 use super::outcomes::{Outcome, Telling, put_bytes};
 use super::parameters::Parameters;
+use super::reading;
 use super::refused::{full, malformed};
 use super::store_facts::StoreFacts;
 use crate::doors::numbers::Operation;
@@ -51,6 +53,8 @@ struct Page<'a> {
     lines: Vec<u8>,
     listed: usize,
     met: usize,
+    /// That of the values.
+    room: Vec<HeldRoom>,
 }
 
 /// Answers a page.
@@ -59,7 +63,7 @@ pub(super) async fn page(call: &Call<'_>) -> Result<Answer, Answer> {
     call.judge(&store, None)?;
     let facts = StoreFacts::of(call.door, &store)?;
     let answer = answered(call, &store, facts).await;
-    Ok(answer.unwrap_or_else(|refused| refused).about(&store))
+    answer.map(|answer| answer.about(&store)).map_err(|refused| refused.about(&store))
 }
 
 async fn answered(call: &Call<'_>, store: &str, facts: StoreFacts) -> Result<Answer, Answer> {
@@ -67,7 +71,8 @@ async fn answered(call: &Call<'_>, store: &str, facts: StoreFacts) -> Result<Ans
     let from = Position::new(parameters.after.unwrap_or_default());
     let from = from.ok_or_else(|| malformed("after takes what the page before it said"))?;
     let permit = call.admitted.admit(call.head_bytes).map_err(|refused| full(&refused))?;
-    let mut page = Page { call, store, facts, parameters, from, lines: Vec::new(), listed: 0, met: 0 };
+    let mut page =
+        Page { call, store, facts, parameters, from, lines: Vec::new(), listed: 0, met: 0, room: Vec::new() };
     let began = call.door.front.clock().now();
     let next = page.fill().await;
     call.door.numbers.took(Operation::Scan, began);
@@ -76,7 +81,7 @@ async fn answered(call: &Call<'_>, store: &str, facts: StoreFacts) -> Result<Ans
         None => json!({ "end": true }),
     };
     page.add(&last);
-    drop(permit);
+    drop((permit, page.room));
     call.counted(Answer::json_lines(StatusCode::OK, page.lines))
 }
 
@@ -142,8 +147,9 @@ impl Page<'_> {
     async fn add_values(&mut self, keys: &[Met]) -> Option<Position> {
         let (front, options) = (&self.call.door.front, self.parameters.to_read());
         let names = keys.iter().map(|met| met.key.clone()).collect();
-        let got = front.multi_get(self.store, names, &options).await;
-        let mut got = got.unwrap_or_else(|failure| vec![Err(failure); keys.len()]);
+        let reading::Read { answers: mut got, room } =
+            reading::many(self.call, self.store, names, &options).await;
+        self.room.extend(room);
         let is_long =
             |got: &Result<_, Failure>| matches!(got, Err(failure) if failure.code == ErrorCode::FrameTooLong);
         let mut end = None;

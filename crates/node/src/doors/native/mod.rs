@@ -31,8 +31,8 @@ use protocol::report::{Parts, Report};
 use runtime::{BoxFuture, Link, LinkReceiver, LinkSender, NetworkError, Ports, Proof};
 use wire::error::ErrorCode;
 use wire::messages::{
-    Authenticate, ClusterDocument, Failure, Gossip, Hello, Peer, Pong, ReportGot, Request, Response, Welcome,
-    decode_request, encode_response, negotiate, request_id,
+    Authenticate, ClusterDocument, EventsGet, Failure, Gossip, Hello, Peer, Pong, ReportGot, Request,
+    Response, Welcome, decode_request, encode_response, negotiate, request_id,
 };
 
 use self::control::{ControlPlace, is_control, is_for_headmasters};
@@ -102,7 +102,7 @@ struct Served {
     sender: Arc<dyn LinkSender>,
     agreed: Agreed,
     connection: Arc<Connection>,
-    caller: Caller,
+    caller: Arc<Caller>,
     /// The other end's address.
     peer: String,
     /// Where a headmaster found no place among clients: it is answered nothing else than it needs.
@@ -155,7 +155,7 @@ impl Service {
         let mut coming = connection.coming();
         let (room, clock) = (coming.place(), self.ports.clock.clone());
         link.receiver.bound(Box::new(move |bytes| coming.hold(bytes, clock.now()).is_ok()));
-        let (clock, caller) = (self.ports.clock.clone(), Caller::new(link.proof));
+        let (clock, caller) = (self.ports.clock.clone(), Arc::new(Caller::new(link.proof)));
         let (sender, peer) = (link.sender, link.peer.clone());
         let served = Served { service: self, sender, agreed, connection, caller, peer, place };
         let mut rest =
@@ -377,8 +377,7 @@ impl Served {
             }
             Request::EventsGet(get) => {
                 let Some(permit) = self.permit(id, bytes) else { return true };
-                let (telling, clock) = (self.service.telling.clone(), self.service.ports.clock.clone());
-                self.run(id, permit, None, async move { Ok(telling.events(get, clock).await) });
+                self.run(id, permit, None, self.events(get));
             }
             step if self.agreed.entry == Entry::Passed && is_round_step(&step) => {
                 return self.take_step(id, bytes, step);
@@ -429,9 +428,37 @@ impl Served {
                 let view = self.service.front.replica().view();
                 let (signed, audit) =
                     (rights::signed(&self.caller, view, request), self.service.numbers.audit());
-                Box::pin(audit.order(self.asker(), view, signed, &self.service.orders))
+                // An order was given, whatever becomes of its giver.
+                let again = (!matches!(signed, Request::OrderGive(_))).then(|| signed.clone());
+                let told = Box::pin(audit.order(self.asker(), view, signed, &self.service.orders));
+                match again {
+                    Some(request) => self.judged_again(request, told),
+                    None => told,
+                }
             }
         }
+    }
+
+    /// What happened, at once or after a wait.
+    fn events(&self, get: EventsGet) -> BoxFuture<'static, Result<Response, Failure>> {
+        let (telling, clock) = (self.service.telling.clone(), self.service.ports.clock.clone());
+        let again = Request::EventsGet(get.clone());
+        let told = Box::pin(async move { Ok(telling.events(get, clock).await) });
+        self.judged_again(again, told)
+    }
+
+    /// An answer that was waited for, if the caller may still have it: its user may have been removed meanwhile.
+    fn judged_again(
+        &self,
+        request: Request,
+        told: BoxFuture<'static, Result<Response, Failure>>,
+    ) -> BoxFuture<'static, Result<Response, Failure>> {
+        let (caller, front) = (self.caller.clone(), self.service.front.clone());
+        Box::pin(async move {
+            let told = told.await?;
+            rights::judge(&caller, front.replica().view(), &request)?;
+            Ok(told)
+        })
     }
 
     /// Says whose requests follow.
