@@ -119,7 +119,7 @@ async fn each_door_writes_down_whom_it_refuses_and_no_key_secret_or_value() {
         ]
     );
     let written = format!("{:?}", closed.kept.0.lock());
-    for hidden in ["hidden", "tontine_", &closed.root.text(), &closed.shop.text(), "elsewhere"] {
+    for hidden in ["hidden", "tontine_", closed.root.text(), closed.shop.text(), "elsewhere"] {
         assert!(!written.contains(hidden), "{hidden}: {written}");
     }
     assert!(written.contains("read:default") && written.contains("192.0.2.7"), "{written}");

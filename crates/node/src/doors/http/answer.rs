@@ -30,11 +30,14 @@ pub(super) struct Answer {
     sloppy: bool,
     code: Option<ErrorCode>,
     /// Which right is lacking, if that is why.
-    lacking: Option<Box<str>>,
+    lacking: Option<Box<Lacking>>,
     store: Option<Box<str>>,
     /// Given back when the other end has the body.
     held: Option<HeldRoom>,
 }
+
+/// Which right is lacking. In a box of its own: answers are handed on as errors.
+struct Lacking(String);
 
 impl Answer {
     fn new(status: StatusCode, kind: Option<&'static str>, body: impl Into<Bytes>) -> Answer {
@@ -107,7 +110,8 @@ impl Answer {
             "outcome": outcome,
             "retryable": failure.code.is_retryable(),
         }});
-        let lacking = (failure.code == ErrorCode::Forbidden).then(|| failure.detail.as_str().into());
+        let lacking =
+            (failure.code == ErrorCode::Forbidden).then(|| Box::new(Lacking(failure.detail.clone())));
         Answer { code: Some(failure.code), lacking, ..Answer::document(status, &document) }
     }
 
@@ -152,7 +156,8 @@ impl Answer {
 
     /// Why it was refused, as far as that is about who asks.
     pub(super) fn refusal(&self) -> Option<Failure> {
-        Some(Failure::new(self.code?, self.lacking.as_deref().unwrap_or_default()))
+        let detail = self.lacking.as_deref().map(|Lacking(detail)| detail.as_str());
+        Some(Failure::new(self.code?, detail.unwrap_or_default()))
     }
 
     /// The name of the store that it is about, if it is about one.

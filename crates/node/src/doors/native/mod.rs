@@ -325,8 +325,7 @@ impl Served {
         };
         self.service.requests.increment();
         if let Err(failure) = rights::judge(&self.caller, self.service.front.replica().view(), &request) {
-            self.note_refusal(&request, &failure);
-            return self.refuse(id, failure);
+            return self.refuse_for(&request, id, failure);
         }
         let timed = Operation::of(&request).map(|operation| (operation, burst.began()));
         match request {
@@ -443,10 +442,11 @@ impl Served {
         Asker { caller: &self.caller, from: &self.peer }
     }
 
-    /// Writes down who was refused.
-    fn note_refusal(&self, request: &Request, failure: &Failure) {
+    /// Refuses a request for who asks, and writes that down.
+    fn refuse_for(&self, request: &Request, id: u64, failure: Failure) -> bool {
         let view = self.service.front.replica().view();
-        self.service.numbers.audit().refused(self.asker(), view, request.name(), failure);
+        self.service.numbers.audit().refused(self.asker(), view, request.name(), &failure);
+        self.refuse(id, failure)
     }
 
     /// Answers at once, also while the node can take in no more requests. A report is a walk over numbers, and reads no

@@ -58,10 +58,11 @@ impl Answers {
 
     /// A command that only reads is done, if there is room for its answer. Otherwise its turn comes back.
     fn offer(&self, turn: Turn, reply: Reply) -> Result<(), Turn> {
-        match self.room.take(turn.number, reply.bytes_len()) {
-            true => Ok(self.put(turn, reply)),
-            false => Err(turn),
+        if !self.room.take(turn.number, reply.bytes_len()) {
+            return Err(turn);
         }
+        self.put(turn, reply);
+        Ok(())
     }
 
     fn put(&self, Turn { number, permit }: Turn, reply: Reply) {
@@ -200,7 +201,8 @@ async fn get(place: Means, mut gets: Vec<(Turn, Command)>) {
         let mut reserved = lacking.max(1);
         room.reserve(first.number, reserved).await;
         // What would find no room is not read again.
-        let asked = if lacking == 0 { gets.len() } else { (1 + room.left() / lacking).min(gets.len()) };
+        let fitting = room.left().checked_div(lacking).map_or(usize::MAX, |more| more.saturating_add(1));
+        let asked = fitting.min(gets.len());
         let mut turns: Vec<Option<(Turn, Command)>> = gets.drain(..asked).map(Some).collect();
         let keys: Vec<Bytes> = turns.iter().flatten().map(|(_, command)| key_of(command)).collect();
         lacking = 0;
