@@ -27,6 +27,7 @@ use wire::messages::{Failure, Request, Response};
 
 use crate::access::Caller;
 use crate::doors::native::Answers;
+use crate::node::NodeConfig;
 use crate::view::CurrentView;
 
 /// Time until refusals that go on are told again.
@@ -179,6 +180,11 @@ impl Audit {
     /// Nothing has happened. Without an outlet nothing is written.
     pub(crate) fn new(node: NodeId, clock: Arc<dyn Clock>, outlet: Option<Arc<dyn Outlet>>) -> Arc<Audit> {
         Arc::new(Audit { node, clock, outlet, folded: Mutex::default() })
+    }
+
+    /// That of a node with these settings.
+    pub(crate) fn of(config: &NodeConfig, clock: &Arc<dyn Clock>) -> Arc<Audit> {
+        Audit::new(config.id, clock.clone(), config.audit.clone())
     }
 
     /// The same for one door.

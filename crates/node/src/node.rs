@@ -215,7 +215,6 @@ pub struct Node {
     metrics: Arc<Metrics>,
     /// Over all doors of all workers.
     refusals: Arc<Refusals>,
-    audit: Arc<Audit>,
     gossip: Arc<Gossip>,
     /// How late its workers are.
     pulse: Arc<Pulse>,
@@ -264,7 +263,7 @@ impl Node {
         events.record(Event::NodeStarted { incarnation: stamper.incarnation(), generation });
         come_back.into_iter().for_each(|event| events.record(event));
         let (metrics, incarnation) = (Metrics::new(), stamper.incarnation());
-        let audit = Audit::new(config.id, clock.clone(), config.audit.clone());
+        let refusals = Refusals::new(config.id, &metrics, Audit::of(&config, &ports.clock));
         let gossip = Gossip::new(config.id, incarnation, clock, view.clone(), events.clone(), &metrics);
         let ((offered, offers), admission) = (Offers::new(), Admission::new(config.limits));
         let (me, cluster) = (Peer::Node { id: config.id, incarnation }, Some(config.cluster.clone()));
@@ -291,7 +290,7 @@ impl Node {
             http: http::Shared::new(config.http.clone(), admission.clone()),
             admission,
             control: ControlRoom::new(),
-            refusals: Refusals::new(config.id, &metrics),
+            refusals,
             replica,
             identity: tokio::sync::Mutex::new(Some(identity)),
             peers: Mutex::new(vec![Arc::downgrade(antientropy.peers())]),
@@ -312,7 +311,6 @@ impl Node {
             offered,
             events,
             metrics,
-            audit,
             gossip,
             pulse,
             gossips: AtomicBool::new(false),
@@ -360,9 +358,8 @@ impl Node {
         let (anywhere, front) = (Arc::new(front.asked_anywhere()), Arc::new(front));
         self.counted.lock().push((requests.clone(), coordinated));
         let (weak, definer, orders) = (Arc::downgrade(self), Arc::downgrade(self), Arc::downgrade(self));
-        let numbers = |door| {
-            DoorNumbers::new(door, &self.metrics, (self.refusals.clone(), &self.audit), ports.clock.clone())
-        };
+        let numbers =
+            |door| DoorNumbers::new(door, &self.metrics, self.refusals.clone(), ports.clock.clone());
         let (native, redis, http) = (numbers("native"), numbers("redis"), numbers("http"));
         let (gossip, events, metrics) = (self.gossip.clone(), self.events.clone(), self.metrics.clone());
         let service = Service {

@@ -19,7 +19,7 @@ use wire::error::ErrorCode;
 use wire::messages::Request;
 
 use super::refusals::Refusals;
-use crate::audit::{Audit, DoorAudit};
+use crate::audit::DoorAudit;
 use crate::metrics::{Histogram, Metrics};
 
 /// Requests that are timed together at most, on a link that always has another one.
@@ -89,14 +89,14 @@ impl DoorNumbers {
     pub(crate) fn new(
         door: &'static str,
         metrics: &Metrics,
-        (refusals, audit): (Arc<Refusals>, &Arc<Audit>),
+        refusals: Arc<Refusals>,
         clock: Arc<dyn Clock>,
     ) -> Arc<DoorNumbers> {
         let part = |position: usize| {
             let labels = [("door", door), ("operation", Operation::ALL[position].name())];
             metrics.durations("tontine_node_request_duration_seconds", &labels)
         };
-        let audit = audit.at(door);
+        let audit = refusals.audit().at(door);
         Arc::new(DoorNumbers { durations: std::array::from_fn(part), refusals, audit, clock })
     }
 
@@ -179,14 +179,14 @@ impl Burst {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::audit::Audit;
     use model::NodeId;
 
     fn burst() -> (Arc<Metrics>, Burst) {
         let metrics = Metrics::new();
-        let refusals = Refusals::new(NodeId(1), &metrics);
         let clock = Arc::new(runtime::clock::os::OsClock::new());
-        let audit = Audit::new(NodeId(1), clock.clone(), None);
-        let numbers = DoorNumbers::new("redis", &metrics, (refusals, &audit), clock);
+        let refusals = Refusals::new(NodeId(1), &metrics, Audit::new(NodeId(1), clock.clone(), None));
+        let numbers = DoorNumbers::new("redis", &metrics, refusals, clock);
         (metrics, Burst::new(numbers))
     }
 

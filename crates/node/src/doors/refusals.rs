@@ -12,6 +12,7 @@ use model::{Moment, NodeId};
 use parking_lot::Mutex;
 use wire::error::ErrorCode;
 
+use crate::audit::Audit;
 use crate::metrics::{Counter, Metrics};
 
 /// Time between two lines of the log about the same reason.
@@ -25,6 +26,7 @@ pub(crate) struct Refusals {
     node: NodeId,
     reasons: Vec<Reason>,
     told: Mutex<Vec<Told>>,
+    audit: Arc<Audit>,
 }
 
 struct Reason {
@@ -60,7 +62,7 @@ enum Level {
 
 impl Refusals {
     /// Nothing has been refused.
-    pub(crate) fn new(node: NodeId, metrics: &Metrics) -> Arc<Refusals> {
+    pub(crate) fn new(node: NodeId, metrics: &Metrics, audit: Arc<Audit>) -> Arc<Refusals> {
         let codes = ErrorCode::ALL.iter().copied().map(Some).chain([None]);
         let reason = |code: Option<ErrorCode>| {
             let name = code.map_or(REJECTED, ErrorCode::name);
@@ -68,7 +70,12 @@ impl Refusals {
         };
         let reasons: Vec<Reason> = codes.map(reason).collect();
         let told = Mutex::new(vec![Told::default(); reasons.len()]);
-        Arc::new(Refusals { node, reasons, told })
+        Arc::new(Refusals { node, reasons, told, audit })
+    }
+
+    /// Where it is written down who was refused.
+    pub(crate) fn audit(&self) -> &Arc<Audit> {
+        &self.audit
     }
 
     /// A request was answered with this error.
@@ -86,9 +93,10 @@ impl Refusals {
         reason.expect("every code has a counter").counter.increment();
     }
 
-    /// Writes to the log what was refused since it was told last. `rest`: also what is not due yet, because the node
+    /// Writes to the log, and to the audit log, what was refused since it was told last. `rest`: also what is not due yet, because the node
     /// stops.
     pub(crate) fn tell(&self, now: Moment, rest: bool) {
+        self.audit.tell(rest);
         for Line { code, count, total, level } in self.lines(now, rest) {
             let node = self.node;
             match level {
@@ -134,7 +142,8 @@ mod tests {
     #[test]
     fn each_reason_is_told_at_once_and_then_at_most_once_in_ten_seconds() {
         let metrics = Metrics::new();
-        let refusals = Refusals::new(NodeId(1), &metrics);
+        let audit = Audit::new(NodeId(1), Arc::new(runtime::clock::os::OsClock::new()), None);
+        let refusals = Refusals::new(NodeId(1), &metrics, audit);
         let start = Moment::default().after(Duration::from_secs(100));
         let later = |seconds: u64| start.after(Duration::from_secs(seconds));
         let told = |now: Moment, rest: bool| {

@@ -145,7 +145,6 @@ impl Node {
         move || {
             let Some(node) = weak.upgrade() else { return Load::default() };
             node.refusals.tell(node.ports.clock.now(), false);
-            node.audit.tell(false);
             let (now, operations) = (node.ports.clock.now(), node.requests() + node.resp.commands());
             let (since, counted) = std::mem::replace(&mut *before.lock(), (now, operations));
             let millis = now.since(since).as_millis().max(1) as u64;

@@ -33,7 +33,6 @@ impl Node {
     pub async fn stop(&self) -> Result<(), StartError> {
         self.stopping.store(true, Ordering::Relaxed);
         self.refusals.tell(self.ports.clock.now(), true);
-        self.audit.tell(true);
         self.antientropy.close();
         if let Some(handoffs) = self.handoffs.get() {
             handoffs.stop();
