@@ -8,6 +8,7 @@
 
 pub(in crate::doors) mod control;
 mod coordinate;
+mod judged;
 mod kinds;
 mod news;
 mod rest;
@@ -31,8 +32,8 @@ use protocol::report::{Parts, Report};
 use runtime::{BoxFuture, Link, LinkReceiver, LinkSender, NetworkError, Ports, Proof};
 use wire::error::ErrorCode;
 use wire::messages::{
-    Authenticate, ClusterDocument, EventsGet, Failure, Gossip, Hello, Peer, Pong, ReportGot, Request,
-    Response, Welcome, decode_request, encode_response, negotiate, request_id,
+    ClusterDocument, Failure, Gossip, Hello, Peer, Pong, ReportGot, Request, Response, Welcome,
+    decode_request, encode_response, negotiate, request_id,
 };
 
 use self::control::{ControlPlace, is_control, is_for_headmasters};
@@ -312,12 +313,6 @@ impl Served {
         service.part(Link { peer, sender, receiver, proof: Proof::None }).await;
     }
 
-    /// Whether the caller may have this carried out; if not, that is noted.
-    fn judged(&self, request: &Request) -> Result<(), Failure> {
-        rights::judge(&self.caller, self.service.front.replica().view(), request)
-            .inspect_err(|failure| self.note_refusal(request, failure))
-    }
-
     /// Takes in one request; false when the link cannot go on.
     fn take_in(&self, frame: Bytes, burst: &mut Burst) -> bool {
         let (id, bytes) = (request_id(&frame), frame.len());
@@ -418,67 +413,6 @@ impl Served {
             let own = |row: &&Row| row.node == node;
             gossip.from == node && gossip.rows.iter().filter(own).all(|row| row.incarnation == incarnation)
         })
-    }
-
-    /// What an operator asks of the cluster document.
-    fn change(&self, request: Request) -> BoxFuture<'static, Result<Response, Failure>> {
-        match request {
-            Request::ArtifactRead(_) => (self.service.artifacts)(request),
-            request => {
-                let view = self.service.front.replica().view();
-                let (signed, audit) =
-                    (rights::signed(&self.caller, view, request), self.service.numbers.audit());
-                // An order was given, whatever becomes of its giver.
-                let again = (!matches!(signed, Request::OrderGive(_))).then(|| signed.clone());
-                let told = Box::pin(audit.order(self.asker(), view, signed, &self.service.orders));
-                match again {
-                    Some(request) => self.judged_again(request, told),
-                    None => told,
-                }
-            }
-        }
-    }
-
-    /// What happened, at once or after a wait.
-    fn events(&self, get: EventsGet) -> BoxFuture<'static, Result<Response, Failure>> {
-        let (telling, clock) = (self.service.telling.clone(), self.service.ports.clock.clone());
-        let again = Request::EventsGet(get.clone());
-        let told = Box::pin(async move { Ok(telling.events(get, clock).await) });
-        self.judged_again(again, told)
-    }
-
-    /// An answer that was waited for, if the caller may still have it: its user may have been removed meanwhile.
-    fn judged_again(
-        &self,
-        request: Request,
-        told: BoxFuture<'static, Result<Response, Failure>>,
-    ) -> BoxFuture<'static, Result<Response, Failure>> {
-        let (caller, front) = (self.caller.clone(), self.service.front.clone());
-        Box::pin(async move {
-            let told = told.await?;
-            rights::judge(&caller, front.replica().view(), &request)?;
-            Ok(told)
-        })
-    }
-
-    /// Says whose requests follow.
-    fn authenticate(&self, asked: &Authenticate) -> Result<Response, Failure> {
-        let view = self.service.front.replica().view();
-        let known = self.caller.authenticate(view, &asked.user, asked.secret.0.as_bytes());
-        known.inspect_err(|failure| {
-            self.service.numbers.audit().refused(self.asker(), view, "authenticate", failure);
-        })?;
-        Ok(Response::Pong(Pong {}))
-    }
-
-    fn asker(&self) -> Asker<'_> {
-        Asker { caller: &self.caller, from: &self.peer }
-    }
-
-    /// Writes down who was refused.
-    fn note_refusal(&self, request: &Request, failure: &Failure) {
-        let view = self.service.front.replica().view();
-        self.service.numbers.audit().refused(self.asker(), view, request.name(), failure);
     }
 
     /// Answers at once, also while the node can take in no more requests. A report is a walk over numbers, and reads no
