@@ -350,8 +350,7 @@ impl Served {
             | Request::TreeNodes(_)
             | Request::KeyDigests(_)
             | Request::RecordsGet(_)
-            | Request::RecordsPage(_)
-            | Request::AntiEntropyControl(_) => {
+            | Request::RecordsPage(_) => {
                 let Some(permit) = self.permit(id, bytes) else { return true };
                 self.run(id, permit, None, self.service.antientropy.clone().answer(request));
             }
@@ -421,15 +420,18 @@ impl Served {
         })
     }
 
-    /// What an operator asks of the cluster document.
+    /// What an operator asks of the cluster document, or of this node's repair.
     fn change(&self, request: Request) -> BoxFuture<'static, Result<Response, Failure>> {
         match request {
             Request::ArtifactRead(_) => (self.service.artifacts)(request),
             request => {
-                let view = self.service.front.replica().view();
-                let (signed, audit) =
-                    (rights::signed(&self.caller, view, request), self.service.numbers.audit());
-                Box::pin(audit.order(self.asker(), view, signed, &self.service.orders))
+                let (service, view) = (&self.service, self.service.front.replica().view());
+                let (signed, audit) = (rights::signed(&self.caller, view, request), service.numbers.audit());
+                if matches!(signed, Request::AntiEntropyControl(_)) {
+                    let antientropy = service.antientropy.clone();
+                    return audit.order(self.asker(), view, signed, |asked| antientropy.answer(asked));
+                }
+                audit.order(self.asker(), view, signed, &*service.orders)
             }
         }
     }
