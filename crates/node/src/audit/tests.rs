@@ -1,3 +1,5 @@
+//! The audit: floods of refusals are folded, orders are told whatever becomes of their callers.
+
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use futures_util::FutureExt;
