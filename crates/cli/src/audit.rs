@@ -16,9 +16,10 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::time::Duration;
 
 use model::order::{Answer, Order};
-use node::audit::{Entry, OrderResult, Ordered, Outlet, Refused, What, Who};
+use node::audit::{Asked, Entry, OrderResult, Ordered, Outlet, Refused, What, Who};
 use serde::Serialize;
 use wire::error::{ErrorCode, Outcome};
+use wire::messages::{AntiEntropyControl, AntiEntropyOrder};
 
 use crate::dates;
 use crate::failure::CliError;
@@ -200,14 +201,17 @@ impl<'a> Line<'a> {
     }
 
     fn of_order(self, ordered: &'a Ordered) -> Line<'a> {
-        let Ordered { order, says, number, result } = ordered;
-        let (what, kind) = match order.as_deref() {
-            Some(order) => (words::asked(order), kind(order)),
-            None => ("an order that cannot be read".to_owned(), None),
+        let Ordered { asked, says, number, result } = ordered;
+        let (what, kind) = match asked {
+            Asked::Change(order) => (words::asked(order), kind(order)),
+            Asked::Repair(control) => (repair(control), Some("repair".to_owned())),
+            Asked::Unreadable => ("an order that cannot be read".to_owned(), None),
         };
         let (what, says) = (Some(shortened(&what)), says.as_deref());
         let line = Line { event: "order", order: kind, what, says, id: *number, ..self };
         match result {
+            OrderResult::Done => Line { outcome: Some("done"), ..line },
+            OrderResult::Unknown => Line { outcome: Some("unknown"), ..line },
             OrderResult::Given => Line { outcome: Some("given"), ..line },
             OrderResult::Answered(answer) => match &**answer {
                 Answer::Done { generation, .. } => {
@@ -245,6 +249,24 @@ impl<'a> Line<'a> {
     }
 }
 
+/// An order about the repair of one node.
+fn repair(control: &AntiEntropyControl) -> String {
+    let mut what = match control.order {
+        AntiEntropyOrder::Start => "start repair",
+        AntiEntropyOrder::Stop => "stop repair",
+        AntiEntropyOrder::Scrub => "scrub",
+        AntiEntropyOrder::Look => "look at repair",
+    }
+    .to_owned();
+    if let Some(store) = &control.store {
+        what += &format!(" of store {store:?}");
+    }
+    if let Some(partition) = control.partition {
+        what += &format!(" of partition {partition}");
+    }
+    what
+}
+
 /// The kind of an order, as its document says it.
 fn kind(order: &Order) -> Option<String> {
     let document = serde_json::to_value(order).ok()?;
@@ -279,8 +301,8 @@ mod tests {
         let done = model::order::Done::UserChanged { user: UserName::new("shop").unwrap() };
         let answer = Answer::Done { done, plan: None, generation: Generation(12) };
         let result = OrderResult::Answered(Box::new(answer));
-        let order = Some(Box::new(Order::User { user }));
-        entry(What::Order(Ordered { order, says: None, number: Some(17), result }))
+        let asked = Asked::Change(Box::new(Order::User { user }));
+        entry(What::Order(Ordered { asked, says: None, number: Some(17), result }))
     }
 
     #[test]
@@ -291,6 +313,13 @@ mod tests {
             said,
             r#"{"timestamp":"2025-11-21T19:40:00.123Z","node":"n1","event":"order","who":"user root","from":"10.0.0.7:40112","door":"native","order":"user","what":"create user shop","id":17,"outcome":"done","generation":12}"#
         );
+        let store = Some("carts".to_owned());
+        let stop = AntiEntropyControl { order: AntiEntropyOrder::Stop, store, partition: None };
+        let asked = Asked::Repair(stop);
+        let ordered = Ordered { asked, says: None, number: None, result: OrderResult::Done };
+        let said = line(&entry(What::Order(ordered)));
+        let end = r#""order":"repair","what":"stop repair of store \"carts\"","outcome":"done"}"#;
+        assert!(said.ends_with(end), "{said}");
         let refused = Refused {
             request: "get",
             code: ErrorCode::Forbidden,

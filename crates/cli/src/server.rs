@@ -115,7 +115,7 @@ impl RunningNode {
         refuse_unsafe(spec, cluster)?;
         let safety = tls_settings::safety(spec.tls_mode, spec.tls.as_ref())?;
         tls_settings::must_hold(spec.tls.as_ref(), &addresses.advertised.native)?;
-        let is_loopback = crate::serve::refuse_open(spec.insecure || cluster.is_closed(), addresses)?;
+        let is_loopback = crate::serve::refuse_open(spec.insecure || !cluster.is_anyones(), addresses)?;
         let network = Arc::new(tls_settings::network_of_node(spec.tls.as_ref()));
         let mut ports = Ports::os().map_err(CliError::io("cannot start the background thread"))?;
         ports.network = network.clone();

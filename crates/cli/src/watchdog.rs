@@ -20,8 +20,9 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// Looks without a turn after which a worker is said to stand still. They are counted, not timed: a process that was
 /// suspended as a whole stands still for nobody.
 const LOOKS_MAX: u32 = 5;
-/// How long a process may take to stop: less than service managers wait by default before they kill.
-const STOP_TIME_MAX: Duration = Duration::from_secs(60);
+/// How long a process may take to stop. It writes an index snapshot of each store, which takes minutes where keys are many
+/// and the disk is slow; so only what hangs takes longer.
+const STOP_TIME_MAX: Duration = Duration::from_secs(600);
 /// The status with which a process ends that did not stop.
 const NOT_STOPPED: i32 = 2;
 
@@ -121,6 +122,16 @@ pub(crate) fn limit_stop(node: model::NodeId) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A node that is killed while it writes its snapshots starts as after a crash, and takes as long the next time.
+    #[test]
+    fn the_service_manager_waits_longer_than_the_limit_and_the_page_names_it() {
+        let unit = include_str!("../../../packaging/tontine.service");
+        let waits = unit.lines().find_map(|line| line.strip_prefix("TimeoutStopSec=")).unwrap();
+        assert!(waits.parse::<u64>().unwrap() > STOP_TIME_MAX.as_secs(), "{waits}");
+        let page = include_str!("../../../docs/operating/running.md");
+        assert!(page.contains(&format!("{} minutes", STOP_TIME_MAX.as_secs() / 60)));
+    }
 
     #[test]
     fn a_worker_that_stands_still_is_told_once_and_when_it_turns_again() {

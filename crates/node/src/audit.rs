@@ -21,12 +21,11 @@ use model::access::UserName;
 use model::order::{Answer, Order};
 use model::{Moment, NodeId, WallMillis};
 use parking_lot::Mutex;
-use runtime::Clock;
+use runtime::{BoxFuture, Clock};
 use wire::error::ErrorCode;
-use wire::messages::{Failure, Request, Response};
+use wire::messages::{AntiEntropyControl, AntiEntropyOrder, Failure, Request, Response};
 
 use crate::access::Caller;
-use crate::doors::native::Answers;
 use crate::node::NodeConfig;
 use crate::view::CurrentView;
 
@@ -91,8 +90,8 @@ pub enum What {
 /// An order, and what came of it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ordered {
-    /// What; `None` of one that could not be read.
-    pub order: Option<Box<Order>>,
+    /// What.
+    pub asked: Asked,
     /// Who gave it by its own word, where the node does not know better.
     pub says: Option<String>,
     /// Its number, once it was put down.
@@ -101,9 +100,24 @@ pub struct Ordered {
     pub result: OrderResult,
 }
 
+/// What was ordered.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Asked {
+    /// A change of the cluster, of headmasters.
+    Change(Box<Order>),
+    /// A start, a stop or a scrub of repair, of this node alone.
+    Repair(AntiEntropyControl),
+    /// What could not be read.
+    Unreadable,
+}
+
 /// What came of an order.
 #[derive(Clone, Debug, PartialEq)]
 pub enum OrderResult {
+    /// The node itself has carried it out.
+    Done,
+    /// The node stopped, or the caller left, before there was an answer: the order may have been put down.
+    Unknown,
     /// A headmaster has carried it out, or refused it.
     Answered(Box<Answer>),
     /// It was put down, and its answer did not come while the caller waited.
@@ -268,51 +282,73 @@ impl DoorAudit {
         }
     }
 
-    /// Has an order carried out by `orders`, and writes what came of it. It is `signed` already.
-    pub(crate) fn order(
+    /// Has a request carried out by `orders`, and writes what came of it if it is an order. It is `signed` already. Where
+    /// the answer is not awaited to its end, that is written.
+    pub(crate) fn order<F: Future<Output = Result<Response, Failure>> + Send + 'static>(
         &self,
-        Asker { caller, from }: Asker<'_>,
+        asker: Asker<'_>,
         view: &CurrentView,
         request: Request,
-        orders: &Answers,
-    ) -> impl Future<Output = Result<Response, Failure>> + Send + 'static {
-        let is_order = matches!(request, Request::OrderGive(_)) && self.audit.outlet.is_some();
-        let pending = is_order.then(|| Pending::of(caller.who(view), from, &request));
-        let (answer, door) = (orders(request), self.clone());
-        async move {
+        orders: impl FnOnce(Request) -> F,
+    ) -> BoxFuture<'static, Result<Response, Failure>> {
+        let pending = self.audit.outlet.as_ref().and_then(|_| Pending::of(self, asker, view, &request));
+        let answer = orders(request);
+        Box::pin(async move {
             let answer = answer.await;
             if let Some(pending) = pending {
-                let (number, result) = result_of(&answer);
-                door.write_order(pending, number, result);
+                pending.end(&answer);
             }
             answer
-        }
-    }
-
-    fn write_order(&self, pending: Pending, number: Option<u64>, result: OrderResult) {
-        let Pending { who, from, order, says } = pending;
-        let what = What::Order(Ordered { order, says, number, result });
-        self.audit.write(who, Some(from), self.door, what);
+        })
     }
 }
 
-/// An order before its answer.
+/// An order before its answer. Its line is written when it is dropped.
 struct Pending {
+    door: DoorAudit,
     who: Who,
     from: String,
-    order: Option<Box<Order>>,
-    says: Option<String>,
+    ordered: Ordered,
 }
 
 impl Pending {
-    fn of(who: Who, from: &str, request: &Request) -> Pending {
-        let (mut order, mut says) = (None, None);
-        if let Request::OrderGive(give) = request {
-            order = serde_json::from_slice(&give.json).ok();
-            let is_its_word = !matches!(who, Who::User(_)) && !give.by.is_empty();
-            says = is_its_word.then(|| give.by.chars().take(SAYS_CHARS_MAX).collect());
-        }
-        Pending { who, from: from.to_owned(), order, says }
+    /// `None` of a request that is no order.
+    fn of(
+        door: &DoorAudit,
+        Asker { caller, from }: Asker<'_>,
+        view: &CurrentView,
+        request: &Request,
+    ) -> Option<Pending> {
+        let who = caller.who(view);
+        let (asked, says) = match request {
+            Request::OrderGive(give) => {
+                let asked = serde_json::from_slice(&give.json).map_or(Asked::Unreadable, Asked::Change);
+                let is_its_word = !matches!(who, Who::User(_)) && !give.by.is_empty();
+                (asked, is_its_word.then(|| give.by.chars().take(SAYS_CHARS_MAX).collect()))
+            }
+            Request::AntiEntropyControl(control) if control.order != AntiEntropyOrder::Look => {
+                (Asked::Repair(control.clone()), None)
+            }
+            _ => return None,
+        };
+        let ordered = Ordered { asked, says, number: None, result: OrderResult::Unknown };
+        Some(Pending { door: door.clone(), who, from: from.to_owned(), ordered })
+    }
+
+    fn end(mut self, answer: &Result<Response, Failure>) {
+        (self.ordered.number, self.ordered.result) = result_of(answer);
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        let DoorAudit { audit, door } = &self.door;
+        audit.write(
+            self.who.clone(),
+            Some(std::mem::take(&mut self.from)),
+            door,
+            What::Order(self.ordered.clone()),
+        );
     }
 }
 
@@ -323,6 +359,7 @@ fn result_of(answer: &Result<Response, Failure>) -> (Option<u64>, OrderResult) {
             let result = answer.map_or(OrderResult::Given, |answer| OrderResult::Answered(Box::new(answer)));
             (Some(told.number).filter(|&number| number > 0), result)
         }
+        Ok(Response::ReportGot(_)) => (None, OrderResult::Done),
         Ok(_) => (None, OrderResult::Given),
         Err(failure) => (None, failed(failure)),
     }
@@ -351,192 +388,4 @@ fn host(address: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::atomic::{AtomicU64, Ordering};
-
-    use model::{Cluster, Node, Ring, Zone};
-    use runtime::{BoxFuture, Proof};
-
-    use super::*;
-    use crate::view::View;
-
-    /// A clock that is set.
-    #[derive(Default)]
-    struct Dial(AtomicU64);
-
-    impl Clock for Dial {
-        fn now(&self) -> Moment {
-            Moment::default().after(Duration::from_secs(self.0.load(Ordering::Relaxed)))
-        }
-
-        fn wall(&self) -> WallMillis {
-            WallMillis(1000 * self.0.load(Ordering::Relaxed))
-        }
-
-        fn sleep_until(&self, _: Moment) -> BoxFuture<'static, ()> {
-            Box::pin(std::future::pending())
-        }
-    }
-
-    #[derive(Debug, Default)]
-    struct Kept(Mutex<Vec<Entry>>);
-
-    impl Outlet for Kept {
-        fn write(&self, entry: Entry) {
-            self.0.lock().push(entry);
-        }
-    }
-
-    struct Stage {
-        clock: Arc<Dial>,
-        kept: Arc<Kept>,
-        audit: Arc<Audit>,
-        view: CurrentView,
-    }
-
-    impl Stage {
-        fn new() -> Stage {
-            let node = Node::new(NodeId(1), Zone("a".to_owned()), "h1:1", None);
-            let ring = Ring::equal_slices_listing(4, &[(node.id, node.zone.clone())], 1);
-            let cluster = Cluster::new("shop", vec![node], ring, Vec::new());
-            let view = CurrentView::new(View::new(Arc::new(cluster), Vec::new()));
-            let (clock, kept) = (Arc::<Dial>::default(), Arc::<Kept>::default());
-            let audit = Audit::new(NodeId(1), clock.clone(), Some(kept.clone()));
-            Stage { clock, kept, audit, view }
-        }
-
-        fn refuse(&self, from: &str, code: ErrorCode, detail: &str) {
-            let caller = Caller::new(Proof::None);
-            let asker = Asker { caller: &caller, from };
-            self.audit.at("redis").refused(asker, &self.view, "get", &Failure::new(code, detail));
-        }
-
-        /// Goes on to this second, and tells what is due.
-        fn at(&self, second: u64) -> &Stage {
-            self.clock.0.store(second, Ordering::Relaxed);
-            self.audit.tell(false);
-            self
-        }
-
-        /// What was written since: the address, how many, and since when.
-        fn told(&self) -> Vec<(String, u64, u64)> {
-            let entries = std::mem::take(&mut *self.kept.0.lock());
-            let told = |Entry { from, what, .. }| match what {
-                What::Refused(Refused { count, since, .. }) => {
-                    (from.unwrap_or_default(), count, since.0 / 1000)
-                }
-                What::Order(order) => panic!("{order:?}"),
-            };
-            entries.into_iter().map(told).collect()
-        }
-    }
-
-    fn told(all: &[(&str, u64, u64)]) -> Vec<(String, u64, u64)> {
-        all.iter().map(|&(from, count, since)| (from.to_owned(), count, since)).collect()
-    }
-
-    #[test]
-    fn a_flood_of_refusals_writes_few_lines_and_loses_none() {
-        let stage = Stage::new();
-        let flood = |times: usize| {
-            // Each connection has another port.
-            (0..times).for_each(|port| {
-                stage.refuse(&format!("10.0.0.7:{port}"), ErrorCode::Unauthenticated, "none");
-            });
-        };
-        flood(1000);
-        assert_eq!(stage.told(), told(&[("10.0.0.7", 1, 0)]), "the first is written at once");
-        assert_eq!(stage.at(9).told(), []);
-        assert_eq!(stage.at(10).told(), told(&[("10.0.0.7", 999, 0)]));
-        flood(5);
-        assert_eq!(stage.at(29).told(), [], "the pause doubles while it goes on");
-        assert_eq!(stage.at(30).told(), told(&[("10.0.0.7", 5, 10)]));
-        flood(1);
-        stage.audit.tell(true);
-        assert_eq!(stage.told(), told(&[("10.0.0.7", 1, 30)]), "the node stops");
-        assert_eq!(stage.at(1000).told(), [], "it is quiet, and forgotten");
-        flood(1);
-        assert_eq!(stage.told(), told(&[("10.0.0.7", 1, 1000)]), "at once again");
-        stage.refuse("[::1]:9", ErrorCode::Forbidden, "user shop has not the right operate");
-        stage.refuse("[::1]:9", ErrorCode::DiskFull, "no matter of who asks");
-        assert_eq!(stage.told(), told(&[("::1", 1, 1000)]));
-    }
-
-    #[test]
-    fn many_addresses_are_told_as_others() {
-        let stage = Stage::new();
-        for host in 0..1000 {
-            stage.refuse(&format!("10.1.{}.{}:1", host / 256, host % 256), ErrorCode::Forbidden, "why");
-        }
-        let first = stage.told();
-        assert_eq!(first.len(), FOLDED_MAX + 1);
-        assert!(first.iter().all(|(_, count, _)| *count == 1));
-        assert_eq!(stage.at(10).told(), told(&[("", 1000 - 1 - FOLDED_MAX as u64, 0)]));
-    }
-
-    #[test]
-    fn what_a_stranger_has_made_is_not_repeated() {
-        let stage = Stage::new();
-        stage.refuse("10.0.0.7:1", ErrorCode::Unauthenticated, "tontine_secret");
-        stage.refuse("10.0.0.7:1", ErrorCode::Forbidden, &"x".repeat(10_000));
-        let entries = std::mem::take(&mut *stage.kept.0.lock());
-        let details: Vec<_> = entries
-            .iter()
-            .map(|entry| match &entry.what {
-                What::Refused(refused) => refused.detail.as_ref().map(|detail| detail.len()),
-                What::Order(_) => None,
-            })
-            .collect();
-        assert_eq!(details, [None, Some(DETAIL_CHARS_MAX)]);
-    }
-
-    #[tokio::test]
-    async fn an_order_is_told_with_who_gave_it_and_what_came_of_it() {
-        let stage = Stage::new();
-        let order = Order::Admit { node: NodeId(4) };
-        let json = bytes::Bytes::from(serde_json::to_vec(&order).unwrap());
-        let give = |json: &bytes::Bytes| {
-            Request::from(wire::messages::OrderGive {
-                json: json.clone(),
-                by: "ann at h1".to_owned(),
-                wait_ms: 0,
-            })
-        };
-        let answers: [(Answers, Option<u64>, OrderResult); 2] = [
-            (
-                Arc::new(|_| {
-                    let json = bytes::Bytes::from_static(b"null");
-                    let told = wire::messages::OrderTold { number: 17, json, cluster: None };
-                    Box::pin(async { Ok(told.into()) })
-                }),
-                Some(17),
-                OrderResult::Given,
-            ),
-            (
-                Arc::new(|_| Box::pin(async { Err(Failure::new(ErrorCode::NoHeadmaster, "none")) })),
-                None,
-                OrderResult::Failed { code: ErrorCode::NoHeadmaster, detail: None },
-            ),
-        ];
-        for (orders, number, result) in answers {
-            let caller = Caller::new(Proof::Node);
-            let asker = Asker { caller: &caller, from: "10.0.0.7:5" };
-            let answer = stage.audit.at("native").order(asker, &stage.view, give(&json), &orders);
-            // Its answer is the caller's, whatever it is.
-            let _ = answer.await;
-            let entry = stage.kept.0.lock().pop().unwrap();
-            let says = Some("ann at h1".to_owned());
-            let ordered = Ordered { order: Some(Box::new(order.clone())), says, number, result };
-            let (at, from) = (WallMillis(0), Some("10.0.0.7:5".to_owned()));
-            let expected = Entry {
-                at,
-                node: NodeId(1),
-                who: Who::Node,
-                from,
-                door: "native",
-                what: What::Order(ordered),
-            };
-            assert_eq!(entry, expected);
-        }
-    }
-}
+mod tests;

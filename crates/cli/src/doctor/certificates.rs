@@ -1,8 +1,9 @@
-//! Whether the certificates of nodes expire, and whether a closed cluster is closed everywhere.
+//! Whether the certificates of nodes expire, and whether a closed cluster is closed everywhere and to everybody.
 
 use std::time::Duration;
 
 use model::Cluster;
+use model::access::ANYONE;
 
 use super::finding::{Code, Finding};
 use crate::durations::rough;
@@ -17,7 +18,7 @@ pub(super) fn found(cluster: &Cluster, nodes: &[NodeStatus]) -> Vec<Finding> {
     let now_ms = crate::clocks::now_ms().unsigned_abs();
     let expiring = nodes.iter().filter_map(|status| expires(status, now_ms));
     let plain = nodes.iter().filter(|_| cluster.is_closed()).filter_map(takes_plain);
-    expiring.chain(plain).collect()
+    expiring.chain(plain).chain(lets_anyone_write(cluster)).collect()
 }
 
 fn expires(status: &NodeStatus, now_ms: u64) -> Option<Finding> {
@@ -48,6 +49,21 @@ fn expires(status: &NodeStatus, now_ms: u64) -> Option<Finding> {
         program()
     );
     Some(Finding { code, node: Some(id), store: None, what, next })
+}
+
+/// A cluster without users is one by choice, and `serve` has said so.
+fn lets_anyone_write(cluster: &Cluster) -> Option<Finding> {
+    let may = match cluster.users.get(ANYONE)?.is_admin() {
+        true => "do everything",
+        false => "write every store",
+    };
+    cluster.is_anyones().then(|| Finding {
+        code: Code::AnyoneWrites,
+        node: None,
+        store: None,
+        what: format!("whoever gives no secret may {may}: the user {ANYONE} has that right"),
+        next: format!("once every program has a secret of its own, run: {} user remove {ANYONE}", program()),
+    })
 }
 
 fn takes_plain(status: &NodeStatus) -> Option<Finding> {
@@ -104,5 +120,36 @@ mod tests {
         assert_eq!(codes(&cluster, node(400, false)), []);
         assert_eq!(codes(&cluster, node(400, true)), [Code::PlainAccepted]);
         assert_eq!(codes(&cluster, answering(1, Status::default())), [Code::PlainAccepted]);
+    }
+
+    #[test]
+    fn a_user_anyone_that_may_write_everything_leaves_a_cluster_open() {
+        let ring = Ring::equal_slices(1, &[(NodeId(1), Zone("a".to_owned()))]);
+        let open = Cluster::new("shop", Vec::new(), ring, Vec::new());
+        assert!(open.is_anyones());
+        assert_eq!(codes(&open, node(400, false)), [], "it has no users by choice");
+        let with = |cluster: &Cluster, name: &str, rights: &[&str]| {
+            let (user, secret) = (
+                model::access::UserName::new(name).unwrap(),
+                model::access::SecretDigest([u8::try_from(name.len()).unwrap(); 32]),
+            );
+            let grants = rights.iter().map(|right| right.parse().unwrap()).collect();
+            let create = model::access::UserChange::Create { user, secret, grants, redis_store: None };
+            Cluster { users: cluster.users.changed(&create).unwrap(), ..cluster.clone() }
+        };
+        let closed = with(&open, "root", &["admin"]);
+        assert!(!closed.is_anyones());
+        for (rights, is_open) in [
+            (&["admin"][..], true),
+            (&["write:*"], true),
+            (&["read:*", "operate"], false),
+            (&["write:*/public:"], false),
+            (&["write:carts"], false),
+        ] {
+            let cluster = with(&closed, ANYONE, rights);
+            assert_eq!(cluster.is_anyones(), is_open, "{rights:?}");
+            let expected: &[Code] = if is_open { &[Code::AnyoneWrites] } else { &[] };
+            assert_eq!(codes(&cluster, node(400, false)), expected, "{rights:?}");
+        }
     }
 }

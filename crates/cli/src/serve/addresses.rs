@@ -382,8 +382,8 @@ pub(crate) fn refuse_open(insecure: bool, addresses: &Addresses) -> Result<bool,
         is_loopback &= option != "--listen";
         if !insecure {
             return Err(CliError::Usage(format!(
-                "{text} can be reached from other machines, and the cluster has no users: everybody who reaches it could \
-                 read and change all data; listen on a loopback address, close the cluster (docs/operating/closing.md), or \
+                "{text} can be reached from other machines, and the cluster has no users, or lets `anyone` do what it likes: \
+                 everybody who reaches it could read and change all data; listen on a loopback address, close the cluster (docs/operating/closing.md), or \
                  keep the network closed to others and add --insecure"
             )));
         }

@@ -161,9 +161,9 @@ async fn begin(
 ) -> Result<(RunningNode, Node), CliError> {
     let place = arguments.service.place_to_go_by()?;
     let service = opened.insert(Service::look(place, &arguments.data_dir).await?);
-    // Whoever reaches a node of a closed cluster needs a secret or a certificate.
+    // Whoever reaches a node of a closed cluster needs a secret or a certificate, or may do little.
     let mut arguments = arguments.clone();
-    arguments.addresses.insecure |= service.cluster.as_ref().is_some_and(Cluster::is_closed);
+    arguments.addresses.insecure |= service.cluster.as_ref().is_some_and(|cluster| !cluster.is_anyones());
     let arguments = &arguments;
     let named = named(arguments, service).await?;
     let settings = &arguments.settings;

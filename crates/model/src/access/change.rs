@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use super::{ANYONE, Grant, SecretDigest, User, UserName, Users};
+use super::{ANYONE, Grant, Right, SecretDigest, User, UserName, Users};
 use crate::Unknown;
 use crate::cluster::{Cluster, Generation};
 use crate::limits::{USER_GRANTS_MAX, USERS_MAX};
@@ -19,7 +19,7 @@ pub enum UserChange {
     Create {
         /// Its name.
         user: UserName,
-        /// What is kept of its secret; of [`ANYONE`](super::ANYONE), which has none, nothing is.
+        /// What is kept of its secret; of [`ANYONE`], which has none, nothing is.
         secret: SecretDigest,
         /// What it may do.
         grants: BTreeSet<Grant>,
@@ -206,5 +206,17 @@ impl Cluster {
     /// Whether nobody is served without a secret or a node's certificate.
     pub fn is_closed(&self) -> bool {
         !self.users.is_empty()
+    }
+
+    /// Whether whoever gives no secret may do everything, or write every key of every store: the cluster has no users, or
+    /// the user [`ANYONE`] has these rights.
+    pub fn is_anyones(&self) -> bool {
+        let Some(anyone) = self.users.get(ANYONE) else { return !self.is_closed() };
+        let writes = |store: &str| anyone.may(Right::Write, store, None);
+        // No store has this name, so only a right about every store covers it.
+        let writes_every = writes("*");
+        let writes_each =
+            !self.stores.is_empty() && self.stores.iter().all(|store| writes(store.name.as_str()));
+        anyone.is_admin() || writes_every || writes_each
     }
 }

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use futures_util::future::join;
 use futures_util::{StreamExt, stream};
 use model::{Generation, Moment, Resolver, Store, VersionSet, WallMillis};
-use wire::error::ErrorCode;
+use wire::error::{ErrorCode, Outcome};
 use wire::messages::{Condition, Failure, RequestOptions, Written};
 
 use super::multi::{MultiWritten, check_count};
@@ -78,7 +78,7 @@ impl Front {
     /// order.
     ///
     /// # Errors
-    /// As a whole only `UnknownStore` and `TooManyKeys`.
+    /// As a whole only `UnknownStore` and `TooManyKeys`, and only where nothing was written.
     pub async fn multi_write_if(
         &self,
         store: &str,
@@ -91,7 +91,6 @@ impl Front {
         }
         check_count(entries.len())?;
         let began = self.clock().now();
-        let mut answers: Vec<Option<Result<Written, Failure>>> = entries.iter().map(|_| None).collect();
         let (plain, judged): (Vec<_>, Vec<_>) =
             entries.into_iter().enumerate().partition(|(_, (_, order))| is_judged(order, entry));
         let (positions, plain): (Vec<usize>, Vec<_>) = plain.into_iter().unzip();
@@ -100,10 +99,7 @@ impl Front {
         });
         let judged = stream::iter(judged).buffer_unordered(JUDGED_TOGETHER).collect::<Vec<_>>();
         let (written, judged) = join(self.multi_write(store, plain, options, entry), Box::pin(judged)).await;
-        for (position, answer) in positions.into_iter().zip(written?).chain(judged) {
-            answers[position] = Some(answer);
-        }
-        Ok(answers.into_iter().map(|answer| answer.expect("each key was written or refused")).collect())
+        in_order(&positions, written, judged)
     }
 
     /// Reads, judges and writes one key, of a request that began at `began`.
@@ -145,6 +141,26 @@ impl Front {
     }
 }
 
+/// The answers of a request in the order of its keys: of those without a condition, which are at `positions`, and of those
+/// with one. A failure of the former as a whole is that of each where one of the latter may have been written.
+fn in_order(
+    positions: &[usize],
+    written: Result<MultiWritten, Failure>,
+    mut judged: Vec<(usize, Result<Written, Failure>)>,
+) -> Result<MultiWritten, Failure> {
+    let is_certain = |failure: &Failure| failure.code.outcome() != Outcome::Indeterminate;
+    let written = match written {
+        Err(failure) if judged.iter().all(|(_, answer)| answer.as_ref().is_err_and(is_certain)) => {
+            return Err(failure);
+        }
+        Err(failure) => positions.iter().map(|_| Err(failure.clone())).collect(),
+        Ok(written) => written,
+    };
+    judged.extend(positions.iter().copied().zip(written));
+    judged.sort_by_key(|(position, _)| *position);
+    Ok(judged.into_iter().map(|(_, answer)| answer).collect())
+}
+
 /// Whether nothing is left to judge: there is no condition, or the node that passed the write on has judged it.
 fn is_judged(order: &WriteOrder, entry: Entry) -> bool {
     order.condition == Condition::None || entry != Entry::Client
@@ -181,4 +197,24 @@ pub fn lost_a_race(failure: &Failure) -> bool {
 pub fn contended() -> Failure {
     let detail = format!("other clients changed the key during each of {ATTEMPTS_MAX} attempts; try again");
     Failure::new(ErrorCode::Obsolete, detail)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_written_by_its_condition_is_told_although_all_others_failed() {
+        let failed = |code| Failure::new(code, "");
+        let gone = || Err(failed(ErrorCode::UnknownStore));
+        let refused = vec![(1, Err(failed(ErrorCode::ConditionFailed)))];
+        assert_eq!(in_order(&[0, 2], gone(), refused), gone(), "nothing was written");
+        for code in [ErrorCode::ConditionFailed, ErrorCode::Indeterminate] {
+            let unknown = || Err(failed(ErrorCode::Indeterminate));
+            let judged = vec![(3, Err(failed(code))), (1, unknown())];
+            let answers = in_order(&[0, 2], gone(), judged).unwrap();
+            let of_gone = Err(failed(ErrorCode::UnknownStore));
+            assert_eq!(answers, [of_gone.clone(), unknown(), of_gone, Err(failed(code))]);
+        }
+    }
 }

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use node::audit::{Entry, Outlet, Refused, What, Who};
+use node::audit::{Asked, Entry, OrderResult, Outlet, Refused, What, Who};
 use node::{Node, Worker};
 use parking_lot::Mutex;
 use runtime::secret::Secret;
 use wire::error::ErrorCode;
+use wire::messages::{AntiEntropyControl, AntiEntropyOrder};
 
 use crate::http_door::Web;
 use crate::support::{Connection, lonely_node_of, users};
@@ -128,6 +129,40 @@ async fn each_door_writes_down_whom_it_refuses_and_no_key_secret_or_value() {
         assert!(!written.contains(hidden), "{hidden}: {written}");
     }
     assert!(written.contains("read:default") && written.contains("192.0.2.7"), "{written}");
+}
+
+#[tokio::test]
+async fn orders_about_repair_are_written_down_and_a_look_at_it_is_not() {
+    let closed = Closed::start().await;
+    let mut web = Web::to(&closed.worker);
+    let head = format!("authorization: Bearer {}\r\ncontent-type: application/json\r\n", closed.root.text());
+    for (body, status) in [
+        (r#"{"order":"stop"}"#, 200),
+        (r#"{"order":"start","store":"default"}"#, 200),
+        (r#"{"order":"scrub","store":"none"}"#, 400),
+    ] {
+        let answer = web.ask("POST /v1/repair", &head, body).await;
+        assert_eq!(answer.status, status, "{body}");
+    }
+    web.ask("GET /v1/repair", &head, "").await;
+    let told = |entry: &Entry| match &entry.what {
+        What::Order(ordered) => Some((entry.door, ordered.asked.clone(), ordered.result.clone())),
+        What::Refused(_) => None,
+    };
+    let written: Vec<_> = closed.kept.0.lock().iter().filter_map(told).collect();
+    let asked = |order, store: Option<&str>| {
+        let store = store.map(str::to_owned);
+        Asked::Repair(AntiEntropyControl { order, store, partition: None })
+    };
+    let unknown = OrderResult::Failed { code: ErrorCode::UnknownStore, detail: None };
+    assert_eq!(
+        written,
+        [
+            ("http", asked(AntiEntropyOrder::Stop, None), OrderResult::Done),
+            ("http", asked(AntiEntropyOrder::Start, Some("default")), OrderResult::Done),
+            ("http", asked(AntiEntropyOrder::Scrub, Some("none")), unknown),
+        ]
+    );
 }
 
 const FORBIDDEN_KEY: &str = "-NOPERM No permissions to access a key (user shop has no right to write this key of store \

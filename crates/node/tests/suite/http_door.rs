@@ -36,7 +36,7 @@ pub(crate) struct Web {
 /// An answer.
 #[derive(Debug)]
 pub(crate) struct Reply {
-    status: u16,
+    pub(crate) status: u16,
     headers: BTreeMap<String, String>,
     body: Vec<u8>,
 }

@@ -235,10 +235,13 @@ async fn carry_out(call: &Call<'_>, request: Request) -> Result<Response, Failur
             None => Err(Failure::new(ErrorCode::ShuttingDown, "the node has stopped")),
         },
         Request::EventsGet(get) => Ok(desk.telling.events(get, call.door.front.clock().clone()).await),
-        Request::AntiEntropyControl(_) => desk.antientropy.clone().answer(request).await,
         request => {
-            let audit = call.door.numbers.audit();
-            audit.order(call.asker(), call.door.view(), request, &desk.orders).await
+            let (audit, view) = (call.door.numbers.audit(), call.door.view());
+            if matches!(request, Request::AntiEntropyControl(_)) {
+                let antientropy = desk.antientropy.clone();
+                return audit.order(call.asker(), view, request, |asked| antientropy.answer(asked)).await;
+            }
+            audit.order(call.asker(), view, request, &*desk.orders).await
         }
     }
 }

@@ -15,22 +15,23 @@ impl Served {
             .inspect_err(|failure| self.note_refusal(request, failure))
     }
 
-    /// What an operator asks of the cluster document.
+    /// What an operator asks of the cluster document, or of this node's repair.
     pub(super) fn change(&self, request: Request) -> BoxFuture<'static, Result<Response, Failure>> {
-        match request {
-            Request::ArtifactRead(_) => (self.service.artifacts)(request),
-            request => {
-                let view = self.service.front.replica().view();
-                let (signed, audit) =
-                    (rights::signed(&self.caller, view, request), self.service.numbers.audit());
-                // An order was given, whatever becomes of its giver.
-                let again = (!matches!(signed, Request::OrderGive(_))).then(|| signed.clone());
-                let told = Box::pin(audit.order(self.asker(), view, signed, &self.service.orders));
-                match again {
-                    Some(request) => self.judged_again(request, told),
-                    None => told,
-                }
-            }
+        if matches!(request, Request::ArtifactRead(_)) {
+            return (self.service.artifacts)(request);
+        }
+        let (service, view) = (&self.service, self.service.front.replica().view());
+        let (signed, audit) = (rights::signed(&self.caller, view, request), service.numbers.audit());
+        if matches!(signed, Request::AntiEntropyControl(_)) {
+            let antientropy = service.antientropy.clone();
+            return audit.order(self.asker(), view, signed, |asked| antientropy.answer(asked));
+        }
+        // An order was given, whatever becomes of its giver.
+        let again = (!matches!(signed, Request::OrderGive(_))).then(|| signed.clone());
+        let told = audit.order(self.asker(), view, signed, &*service.orders);
+        match again {
+            Some(request) => self.judged_again(request, told),
+            None => told,
         }
     }
 

@@ -23,6 +23,7 @@ pub(super) fn is_change(request: &Request) -> bool {
             | Request::PlanGet(_)
             | Request::OfficeGet(_)
             | Request::ArtifactRead(_)
+            | Request::AntiEntropyControl(_)
     )
 }
 

@@ -345,8 +345,7 @@ impl Served {
             | Request::TreeNodes(_)
             | Request::KeyDigests(_)
             | Request::RecordsGet(_)
-            | Request::RecordsPage(_)
-            | Request::AntiEntropyControl(_) => {
+            | Request::RecordsPage(_) => {
                 let Some(permit) = self.permit(id, bytes) else { return true };
                 self.run(id, permit, None, self.service.antientropy.clone().answer(request));
             }
