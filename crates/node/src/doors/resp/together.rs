@@ -20,7 +20,7 @@ use wire::resp::Command;
 use super::commands::keys::delete_each;
 use super::commands::{self, Kind, strings};
 use super::reply::Reply;
-use super::room::{HELD_BYTES_MAX, Room};
+use super::room::Room;
 use crate::front::{Entry, Front};
 use crate::stores::WriteOrder;
 
@@ -67,26 +67,6 @@ impl Answers {
         }
     }
 
-    /// Carries out a command that only reads, again and again until there is room for its answer. It holds `reserved` bytes
-    /// while it reads: what is on the way to it has no other bound.
-    async fn read<F: Future<Output = Reply>>(
-        &self,
-        mut turn: Turn,
-        mut reserved: usize,
-        read: impl Fn() -> F,
-    ) {
-        loop {
-            self.room.reserve(turn.number, reserved).await;
-            let reply = read().await;
-            self.room.release(reserved);
-            reserved = reply.bytes_len();
-            match self.offer(turn, reply) {
-                Ok(()) => return,
-                Err(again) => turn = again,
-            }
-        }
-    }
-
     fn put(&self, Turn { number, permit }: Turn, reply: Reply) {
         self.done.lock().push((number, reply));
         drop(permit);
@@ -96,12 +76,6 @@ impl Answers {
     pub(super) fn take(&self) -> Vec<(u64, Reply)> {
         std::mem::take(&mut self.done.lock())
     }
-}
-
-/// Room that a read of so many keys holds before anything is known of its answer: 4 MiB for each key, as much as values
-/// have by default, and at most 60 MiB, the most of one answer.
-fn share(keys: usize) -> usize {
-    keys.clamp(1, 15) * (HELD_BYTES_MAX / 16)
 }
 
 /// Where commands are carried out, and where their answers go.
@@ -114,18 +88,22 @@ pub(super) struct Means {
 
 impl Means {
     /// Carries out one command for itself.
-    async fn run(&self, turn: Turn, kind: Kind, command: Command) {
-        let (front, store, of) = (&self.front, &self.store, &command);
-        if kind.only_reads() {
-            let share = share(kind.keys(of).count());
-            return self.answers.read(turn, share, || commands::run(front, store, kind, of)).await;
-        }
+    async fn run(&self, mut turn: Turn, kind: Kind, command: Command) {
         // While there is no room at all, nothing begins.
-        let room = self.answers.room();
-        room.reserve(turn.number, 1).await;
-        let reply = commands::run(front, store, kind, of).await;
-        room.release(1);
-        self.answers.give(turn, reply);
+        let (room, mut reserved) = (self.answers.room(), 1);
+        loop {
+            room.reserve(turn.number, reserved).await;
+            let reply = commands::run(&self.front, &self.store, kind, &command).await;
+            room.release(reserved);
+            if !kind.only_reads() {
+                return self.answers.give(turn, reply);
+            }
+            reserved = reply.bytes_len();
+            match self.answers.offer(turn, reply) {
+                Ok(()) => return,
+                Err(again) => turn = again,
+            }
+        }
     }
 
     fn refuse_all<T>(&self, all: impl IntoIterator<Item = (Turn, T)>, failure: &Failure) {
@@ -288,89 +266,5 @@ async fn delete(place: Means, deletes: Vec<(Turn, Command)>) {
     };
     if let Err(failure) = delete_each(front, store, &keys, deliver).await {
         place.refuse_all(turns.into_iter().flatten(), &failure);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
-
-    use futures_util::stream::FuturesUnordered;
-    use futures_util::{FutureExt, StreamExt};
-    use protocol::admission::{Admission, AdmissionLimits};
-    use tokio::sync::Notify;
-
-    use super::*;
-
-    /// Bytes that replies have which are being read, or are read and were not answered.
-    #[derive(Default)]
-    struct Alive {
-        now: AtomicUsize,
-        most: AtomicUsize,
-    }
-
-    impl Alive {
-        fn begin(&self, bytes: usize) {
-            let now = self.now.fetch_add(bytes, Ordering::Relaxed) + bytes;
-            self.most.fetch_max(now, Ordering::Relaxed);
-        }
-
-        fn end(&self, bytes: usize) {
-            self.now.fetch_sub(bytes, Ordering::Relaxed);
-        }
-    }
-
-    /// Reads this many bytes with each of 128 commands, whose answers all come from the network, for a client that reads
-    /// nothing before all have begun. Returns the most bytes that were there at one time.
-    fn most_alive(bytes: usize, keys: usize) -> usize {
-        let connection = Admission::new(AdmissionLimits::default()).connect().unwrap();
-        let (answers, alive) = (Answers::new(Arc::default()), Alive::default());
-        let (arrived, value) = (Notify::new(), Bytes::from(vec![0; bytes]));
-        let read = || async {
-            alive.begin(bytes);
-            arrived.notified().await;
-            // What finds no room is dropped at once.
-            alive.end(bytes);
-            Reply::Bulk(value.clone())
-        };
-        let turns = (0..COMMANDS_MAX).map(|number| Turn {
-            number: u64::try_from(number).unwrap(),
-            permit: connection.admit(1).unwrap(),
-        });
-        let mut under_way: FuturesUnordered<_> =
-            turns.map(|turn| answers.read(turn, share(keys), read)).collect();
-        let (mut kept, mut first) = (std::collections::BTreeMap::new(), 0);
-        while first < u64::try_from(COMMANDS_MAX).unwrap() {
-            while under_way.next().now_or_never().flatten().is_some() {}
-            let done = answers.take();
-            for (number, reply) in done {
-                alive.begin(reply.bytes_len());
-                kept.insert(number, reply.bytes_len());
-            }
-            // Nothing is answered before what is on the way has arrived.
-            arrived.notify_waiters();
-            if alive.now.load(Ordering::Relaxed) > 0 {
-                while under_way.next().now_or_never().flatten().is_some() {}
-            }
-            for (number, reply) in answers.take() {
-                alive.begin(reply.bytes_len());
-                kept.insert(number, reply.bytes_len());
-            }
-            while let Some(bytes) = kept.remove(&first) {
-                alive.end(bytes);
-                first += 1;
-                answers.room().answered(bytes, first);
-            }
-        }
-        assert_eq!(answers.room().held(), 0);
-        alive.most.load(Ordering::Relaxed)
-    }
-
-    #[test]
-    fn what_a_pipeline_is_reading_is_bounded_before_any_of_it_is_known() {
-        let value = HELD_BYTES_MAX / 16;
-        // Beside the room that is held, the one whose turn it is has its own.
-        assert!(most_alive(value - 100, 1) <= HELD_BYTES_MAX + value, "gets");
-        assert!(most_alive(15 * value - 100, 15) <= 2 * HELD_BYTES_MAX, "reads of many keys");
     }
 }
