@@ -132,7 +132,7 @@ routes! {
         "Writes a key.";
     Delete "DELETE" "/v1/stores/{store}/keys/{key}" Write ["w" "timeout"] [200 204 409 412 413 504]
         "Deletes a key.";
-    Page "GET" "/v1/stores/{store}/keys" Scan ["after" "prefix" "limit" "values"] [200]
+    Page "GET" "/v1/stores/{store}/keys" Scan ["after" "prefix" "limit" "values"] [200 409 504]
         "Lists the keys of a store, a page at a time, as lines of JSON.";
     Batch "POST" "/v1/stores/{store}/batch" EachKey ["r" "w" "timeout"] [200 413 504]
         "Reads, writes and deletes many keys, each with its own outcome.";
