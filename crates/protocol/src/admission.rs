@@ -340,7 +340,13 @@ impl Connection {
 
     /// The account of what is still coming in on the connection; nothing yet.
     pub fn coming(self: &Arc<Self>) -> Coming {
-        Coming::new(self)
+        self.coming_among(1)
+    }
+
+    /// The same where up to so many requests come in on the connection at a time: what one connection need not count, they
+    /// share.
+    pub fn coming_among(self: &Arc<Self>, requests: usize) -> Coming {
+        Coming::new(self, COMING_BYTES_FREE / requests)
     }
 
     /// What is under way on the connection.

@@ -12,6 +12,8 @@ use super::{Admission, COMING_BYTES_FREE, COMING_PART, Connection, Overloaded, P
 #[derive(Debug)]
 pub struct Coming {
     place: InputRoom,
+    /// So many bytes count as none.
+    free: usize,
     /// Whether it is counted.
     holds: bool,
 }
@@ -25,14 +27,14 @@ pub struct InputRoom {
 }
 
 impl Coming {
-    pub(super) fn new(connection: &Arc<Connection>) -> Coming {
+    pub(super) fn new(connection: &Arc<Connection>, free: usize) -> Coming {
         let id = lock(&connection.admission.unfinished).name();
         let place = InputRoom { connection: Arc::clone(connection), id, seat: Arc::default() };
-        Coming { place, holds: false }
+        Coming { place, free, holds: false }
     }
 
     /// Counts `bytes`, with what is about to be reserved for more, in place of what was counted before. Up to
-    /// [`COMING_BYTES_FREE`] they count as none. When the request has come whole, hold nothing before it is admitted.
+    /// [`COMING_BYTES_FREE`], or its share of that, they count as none. When the request has come whole, hold nothing before it is admitted.
     ///
     /// Requests that have been slow for [`AdmissionLimits::slow_time_min`] lose their places where there is no room otherwise.
     /// As with [`Connection::admit`], what comes alone is not bounded by these limits, but by the frame.
@@ -41,7 +43,7 @@ impl Coming {
     /// [`Overloaded::NodeBytes`] when there is no room for so many, and [`Overloaded::TooSlow`] when others got the
     /// place; nothing is held then, so that what has come must be let go.
     pub fn hold(&mut self, bytes: usize, now: Moment) -> Result<(), Overloaded> {
-        let bytes = if bytes > COMING_BYTES_FREE { bytes } else { 0 };
+        let bytes = if bytes > self.free { bytes } else { 0 };
         if bytes == 0 && !self.holds {
             return Ok(());
         }

@@ -258,6 +258,24 @@ fn whoever_sends_64_kib_a_second_keeps_its_place_and_whoever_sends_less_may_lose
     }
 }
 
+#[test]
+fn requests_that_come_in_side_by_side_share_what_a_connection_need_not_count() {
+    const FREE: usize = protocol::admission::COMING_BYTES_FREE;
+    let admission = Admission::new(limits());
+    let connection = connect(&admission, Peer::Client);
+    let (mut alone, mut among) = (connection.coming(), connection.coming_among(32));
+    let mut held = |bytes| {
+        let whole = alone.hold(bytes, at(0)).map(|()| admission.load().bytes);
+        assert_eq!(alone.hold(0, at(0)), Ok(()));
+        let part = among.hold(bytes, at(0)).map(|()| admission.load().bytes);
+        assert_eq!(among.hold(0, at(0)), Ok(()));
+        (whole, part)
+    };
+    assert_eq!(held(FREE / 32), (Ok(0), Ok(0)));
+    assert_eq!(held(FREE / 32 + 1), (Ok(0), Ok(FREE / 32 + 1)));
+    assert_eq!(held(FREE + 1), (Ok(FREE + 1), Ok(FREE + 1)));
+}
+
 proptest! {
     #[test]
     fn accounts_agree_with_a_plain_ledger(
