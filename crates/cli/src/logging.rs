@@ -102,7 +102,9 @@ pub(crate) struct NodeLog {
 fn directives(level: LogLevel, runs_nodes: bool) -> String {
     let quiet = if runs_nodes { "" } else { ",coordination=error" };
     match level {
-        LogLevel::Error | LogLevel::Debug | LogLevel::Trace => level.name().to_owned(),
+        LogLevel::Error => level.name().to_owned(),
+        // It would tell the path of a request that makes no sense, and so a key.
+        LogLevel::Debug | LogLevel::Trace => format!("{},h2=error", level.name()),
         LogLevel::Warn | LogLevel::Info => format!("{},zookeeper_client=error{quiet}", level.name()),
     }
 }

@@ -21,7 +21,7 @@ use runtime::disk::os::OsDisk;
 use runtime::network::bytes::{self, ByteListener};
 use runtime::network::stream::{Safety, Stream};
 use runtime::network::tcp::TcpNetwork;
-use runtime::network::tls::Tls;
+use runtime::network::tls::{HTTP_2, Tls};
 use runtime::sources::{Allowed, AllowedPrefix};
 use runtime::workers::{Stop, Workers};
 use runtime::{Disk, Listener, NetworkError, Ports};
@@ -421,6 +421,9 @@ impl ThinDoor {
     async fn serve(&self, stream: Stream, peer: String, local: String) {
         match self {
             ThinDoor::Redis(door) => door.serve(stream, peer, local).await,
+            ThinDoor::Http(door) if stream.protocol() == Some(HTTP_2) => {
+                door.serve_streams(stream, peer).await
+            }
             ThinDoor::Http(door) => {
                 let scheme = match &stream {
                     Stream::Plain(_) => Scheme::Http,

@@ -5,6 +5,7 @@ mod bounds;
 mod documents;
 mod event_streams;
 mod pages;
+mod streams;
 mod web_pages;
 
 use std::collections::BTreeMap;

@@ -6,18 +6,25 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes, BytesMut};
 use futures_util::Stream;
 use hyper::body::{Body as _, Frame, Incoming, SizeHint};
 
+use super::frames::BodyFrames;
 use super::{Line, Refused};
 
 /// The body of a request, which may still be coming in.
 pub struct Arriving {
-    incoming: Incoming,
+    source: Source,
     line: Arc<Line>,
+}
+
+/// Where it comes from. What comes by HTTP/1.1 was counted by the gate.
+enum Source {
+    Connection(Incoming),
+    Stream(BodyFrames),
 }
 
 /// Why a body was not read to its end.
@@ -33,7 +40,12 @@ pub enum Unread {
 
 impl Arriving {
     pub(super) fn new(incoming: Incoming, line: Arc<Line>) -> Arriving {
-        Arriving { incoming, line }
+        Arriving { source: Source::Connection(incoming), line }
+    }
+
+    /// The body of a stream of HTTP/2.
+    pub(super) fn of_stream(frames: BodyFrames, line: Arc<Line>) -> Arriving {
+        Arriving { source: Source::Stream(frames), line }
     }
 
     /// Bytes of the head before it.
@@ -46,22 +58,20 @@ impl Arriving {
     /// # Errors
     /// When it has not come whole. The connection ends behind the answer then.
     pub async fn read(mut self, bytes_max: usize) -> Result<Bytes, Unread> {
-        let declared = self.incoming.size_hint().exact();
+        let declared = self.declared();
         if declared.is_some_and(|bytes| bytes > bytes_max as u64) {
             return Err(Unread::TooLong);
         }
         let declared = declared.map_or(usize::MAX, |bytes| bytes as usize);
+        // A frame is a part of the buffer that its connection reads into, which it would keep.
+        let may_keep = matches!(self.source, Source::Connection(_));
         let mut body = BytesMut::new();
-        while let Some(frame) = poll_fn(|context| Pin::new(&mut self.incoming).poll_frame(context)).await {
-            let Ok(frame) = frame else {
-                return Err(self.line.refused().map_or(Unread::Broken, Unread::Refused));
-            };
-            // Trailers say nothing that is asked for here.
-            let Ok(piece) = frame.into_data() else { continue };
+        while let Some(piece) = poll_fn(|context| self.poll_piece(context)).await {
+            let piece = piece?;
             if piece.len() > bytes_max - body.len() {
                 return Err(Unread::TooLong);
             }
-            if body.is_empty() && piece.len() == declared {
+            if may_keep && body.is_empty() && piece.len() == declared {
                 self.line.arrived();
                 return Ok(piece);
             }
@@ -75,6 +85,31 @@ impl Arriving {
         self.line.arrived();
         Ok(body.freeze())
     }
+
+    /// Its length, if its head says it.
+    fn declared(&self) -> Option<u64> {
+        match &self.source {
+            Source::Connection(incoming) => incoming.size_hint().exact(),
+            Source::Stream(frames) => frames.declared(),
+        }
+    }
+
+    fn poll_piece(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, Unread>>> {
+        let incoming = match &mut self.source {
+            Source::Connection(incoming) => incoming,
+            Source::Stream(frames) => return frames.poll_piece(&self.line, context),
+        };
+        while let Some(frame) = ready!(Pin::new(&mut *incoming).poll_frame(context)) {
+            let Ok(frame) = frame else {
+                return Poll::Ready(Some(Err(self.line.refused().map_or(Unread::Broken, Unread::Refused))));
+            };
+            // Trailers say nothing that is asked for here.
+            if let Ok(piece) = frame.into_data() {
+                return Poll::Ready(Some(Ok(piece)));
+            }
+        }
+        Poll::Ready(None)
+    }
 }
 
 /// The body of an answer: bytes, or pieces that are still being made; and what is given back when the other end has
@@ -85,7 +120,7 @@ pub struct Payload {
 }
 
 /// What a body holds.
-enum Content {
+pub(super) enum Content {
     /// All of it.
     Whole(Option<Kept>),
     /// Piece by piece. Its length is not known, so it ends by its last chunk.
@@ -102,6 +137,7 @@ impl Default for Content {
 }
 
 /// Bytes on their way out.
+#[derive(Default)]
 pub struct Kept {
     bytes: Bytes,
     /// Dropped with the bytes.
@@ -124,6 +160,15 @@ impl Payload {
     /// These pieces. They are asked for when the other end has taken those before, but for some kilobytes.
     pub fn pieces(pieces: Pieces) -> Payload {
         Payload { content: Content::Pieces(pieces) }
+    }
+
+    pub(super) fn into_content(self) -> Content {
+        self.content
+    }
+
+    /// Whether its end cannot be known beforehand.
+    pub(super) fn is_endless(&self) -> bool {
+        matches!(self.content, Content::Pieces(_))
     }
 }
 

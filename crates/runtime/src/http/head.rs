@@ -14,7 +14,7 @@ use hyper::{Method, Uri};
 use super::Refused;
 
 /// Most lines of a head behind the first: what hyper takes.
-const LINES_MAX: usize = 100;
+pub(super) const LINES_MAX: usize = 100;
 /// The version before ours, which knows no chunks.
 const OLD: &[u8] = b"HTTP/1.0";
 

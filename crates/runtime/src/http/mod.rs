@@ -1,19 +1,25 @@
-//! HTTP/1.1 over any byte stream: what a server needs that knows nothing of stores.
+//! HTTP over any byte stream: what a server needs that knows nothing of stores.
 //!
 //! ```text
-//!   stream ─▶ Gate: one request at a time, counted, in order ─▶ hyper ─▶ Handler ─▶ answer
+//!   stream ─┬─ HTTP/1.1 ─▶ Gate: one request at a time, counted, in order ─▶ hyper ─┬─▶ Handler ─▶ answer
+//!           └─ HTTP/2 ───▶ Socket ─▶ h2 ─▶ each stream by itself, counted ──────────┘
 //! ```
 //!
 //! hyper parses heads and frames bodies; it gets no clock, no task and no listener of its own, so that simulation plays
-//! what production runs. It writes no date, which it would read from the system's clock.
+//! what production runs. It writes no date, which it would read from the system's clock. The same holds for h2, which
+//! frames HTTP/2 ([`streams`]).
 //!
 //! **Architecture Invariant:** a connection speaks here of bytes, heads and limits; what a path means, its handler knows.
 
 mod body;
+mod frames;
 mod gate;
 mod head;
 pub mod path;
+mod socket;
 pub mod strangers;
+mod stream;
+pub mod streams;
 pub mod tags;
 
 use std::convert::Infallible;
@@ -34,7 +40,7 @@ use crate::{BoxFuture, Clock, Moment};
 pub use self::body::{Arriving, Kept, Payload, Pieces, Unread};
 pub use base64;
 pub use hyper::http::request::Parts;
-pub use hyper::{HeaderMap, Method, StatusCode, Uri, header};
+pub use hyper::{HeaderMap, Method, Request, StatusCode, Uri, header};
 
 /// An answer.
 pub type Response = hyper::Response<Payload>;
@@ -52,12 +58,12 @@ pub const IDLE_TIME_MAX: Duration = Duration::from_secs(300);
 const BUFFER_BYTES_MAX: usize = 48 * 1024;
 const _: () = assert!(BUFFER_BYTES_MAX > HEAD_BYTES_MAX, "hyper parses whole heads");
 
-/// What one connection may do.
+/// What one connection may do, and of HTTP/2 each stream.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Bytes of a head. Default: [`HEAD_BYTES_MAX`].
     pub head_bytes_max: usize,
-    /// Time between two requests. Default: [`IDLE_TIME_MAX`].
+    /// Time between two requests: of HTTP/2, without any. Default: [`IDLE_TIME_MAX`].
     pub idle_time_max: Duration,
     /// Bytes of a request that has begun, or of an answer, that must go on within the time of `rest_time_max`.
     pub rest_bytes_min: usize,
@@ -81,7 +87,7 @@ pub trait Account: Send {
     fn poll_leaving(&mut self, context: &mut Context<'_>) -> Poll<()>;
 }
 
-/// Why a request was refused before it came whole. The connection ends behind the answer.
+/// Why a request was refused before it came whole. The connection ends behind the answer; of HTTP/2, its stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
     /// Its head is longer than the limit.
@@ -134,10 +140,23 @@ pub(crate) struct Line {
     head_bytes: AtomicUsize,
     /// Whether the request has come to its end.
     is_whole: AtomicBool,
+    /// Whether its body is waited for, by HTTP/2.
+    is_wanted: AtomicBool,
     clock: Arc<dyn Clock>,
 }
 
 impl Line {
+    fn new(account: Box<dyn Account>, clock: Arc<dyn Clock>) -> Arc<Line> {
+        Arc::new(Line {
+            account: Mutex::new(account),
+            refused: Mutex::default(),
+            head_bytes: AtomicUsize::new(0),
+            is_whole: AtomicBool::new(true),
+            is_wanted: AtomicBool::new(false),
+            clock,
+        })
+    }
+
     fn hold(&self, bytes: usize, now: Moment) -> bool {
         self.account.lock().hold(bytes, now)
     }
@@ -175,7 +194,7 @@ impl Line {
     }
 }
 
-/// Serves one connection until either side closes it. Hands the stream back if its other end may not have read the last
+/// Serves one connection by HTTP/1.1 until either side closes it. Hands the stream back if its other end may not have read the last
 /// answer yet: whoever closes it at once destroys that.
 pub async fn serve<S, H>(
     stream: S,
@@ -188,13 +207,7 @@ where
     S: AsyncRead + AsyncWrite + Unpin + Send,
     H: Handler,
 {
-    let line = Arc::new(Line {
-        account: Mutex::new(account),
-        refused: Mutex::default(),
-        head_bytes: AtomicUsize::new(0),
-        is_whole: AtomicBool::new(true),
-        clock: clock.clone(),
-    });
+    let line = Line::new(account, clock.clone());
     let mut gate = Gate::new(stream, clock, limits, line.clone());
     let service = service_fn(|request: hyper::Request<Incoming>| {
         let (head, incoming) = request.into_parts();
@@ -207,8 +220,10 @@ where
         let line = &line;
         async move {
             let mut response = handler.answer(arrived).await;
-            // What has not been read of a body is not read any more, so no request comes after it.
-            if is_last || !line.is_whole.load(Ordering::Relaxed) {
+            // What has not been read of a body is not read any more, so no request comes after it. An answer in pieces
+            // stands for long, and by HTTP/1.0 ends with its connection.
+            let ends = is_last || response.body().is_endless();
+            if ends || !line.is_whole.load(Ordering::Relaxed) {
                 response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
             }
             Ok::<_, Infallible>(response)

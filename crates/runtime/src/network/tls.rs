@@ -41,7 +41,10 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(60);
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What HTTP may be spoken over a connection, best first.
-const HTTP_PROTOCOLS: [&[u8]; 1] = [b"http/1.1"];
+const HTTP_PROTOCOLS: [&[u8]; 2] = [HTTP_2, b"http/1.1"];
+
+/// What HTTP/2 is called in a handshake.
+pub const HTTP_2: &[u8] = b"h2";
 
 /// Where the certificates are, in PEM.
 #[derive(Clone, Debug, PartialEq, Eq)]

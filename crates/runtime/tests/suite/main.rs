@@ -7,6 +7,7 @@ mod bytes;
 #[cfg(feature = "http")]
 mod http;
 mod mappings;
+mod streams;
 mod tcp;
 #[cfg(feature = "tls")]
 mod tls;

@@ -1,4 +1,4 @@
-//! The account of one connection, while its requests come in and its answers go out.
+//! The account of one connection, or of one stream of HTTP/2, while its requests come in and its answers go out.
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -22,14 +22,15 @@ pub(super) struct InputAccount {
 }
 
 impl InputAccount {
-    /// Nothing has come on this connection yet; `waker` wakes it when the door closes.
+    /// Nothing has come yet of one of up to `streams` requests at a time; `waker` wakes their connection when the door
+    /// closes.
     pub(super) fn new(
-        connection: &Arc<Connection>,
+        (connection, streams): (&Arc<Connection>, usize),
         answer: Arc<AnswerRoom>,
         shared: Arc<Shared>,
         waker: Arc<AtomicWaker>,
     ) -> InputAccount {
-        let coming = connection.coming();
+        let coming = connection.coming_among(streams);
         InputAccount { room: coming.place(), coming, answer, shared, waker }
     }
 }
@@ -56,9 +57,9 @@ pub(super) struct HeldRoom {
 }
 
 impl AnswerRoom {
-    /// Nothing is answered yet.
-    pub(super) fn new(connection: &Arc<Connection>) -> Arc<AnswerRoom> {
-        let coming = connection.coming();
+    /// Nothing is answered yet of one of up to `streams` requests at a time.
+    pub(super) fn new((connection, streams): (&Arc<Connection>, usize)) -> Arc<AnswerRoom> {
+        let coming = connection.coming_among(streams);
         let place = coming.place();
         Arc::new(AnswerRoom { place, going: Mutex::new(Going { coming, bytes: 0 }) })
     }
@@ -101,10 +102,15 @@ impl Account for InputAccount {
     }
 
     fn poll_leaving(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        self.waker.register(context.waker());
-        match self.shared.closing.stage() {
-            Stage::BetweenCommands => Poll::Ready(()),
-            Stage::Open | Stage::AfterAnswers => Poll::Pending,
-        }
+        poll_leaving(&self.shared, &self.waker, context)
+    }
+}
+
+/// Ready when a connection that is between two requests shall end.
+pub(super) fn poll_leaving(shared: &Shared, waker: &AtomicWaker, context: &mut Context<'_>) -> Poll<()> {
+    waker.register(context.waker());
+    match shared.closing.stage() {
+        Stage::BetweenCommands => Poll::Ready(()),
+        Stage::Open | Stage::AfterAnswers => Poll::Pending,
     }
 }

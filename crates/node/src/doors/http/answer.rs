@@ -75,7 +75,7 @@ impl Answer {
         Answer::new(status, Some(LINES), lines)
     }
 
-    /// Events, each when it happens. The connection ends behind the last.
+    /// Events, each when it happens.
     pub(super) fn events(pieces: Pieces) -> Answer {
         Answer { body: Body::Pieces(pieces), ..Answer::new(StatusCode::OK, Some(EVENTS), Bytes::new()) }
     }
@@ -181,7 +181,7 @@ impl Answer {
 
     /// Its head and its body. `closes`: the connection ends behind it.
     pub(super) fn into_response(self, closes: bool) -> Response {
-        let lines = self.lines(closes || matches!(self.body, Body::Pieces(_)));
+        let lines = self.lines(closes);
         let held = self.held.map(|room| Box::new(room) as Box<dyn Any + Send>);
         let payload = match self.body {
             Body::Whole(bytes) => Payload::new(bytes, held),

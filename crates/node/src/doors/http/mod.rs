@@ -5,7 +5,7 @@
 //!                                  └──────────┴─────────────┴─────────────────────┴─▶ Answer
 //! ```
 //!
-//! A connection carries one request at a time. What no answer may say without consensus is not said: see
+//! A connection carries one request at a time, or by HTTP/2 one on each of its streams. What no answer may say without consensus is not said: see
 //! `docs/reference/http.md`.
 //!
 //! **Architecture Invariant:** 404 is said of a key alone, where R replicas said so. A status from 400 to 499, and 503,
@@ -17,6 +17,7 @@ mod batch;
 mod batch_form;
 mod desk;
 mod event_stream;
+mod guest;
 mod keys;
 mod numbers;
 mod openapi;
@@ -31,11 +32,11 @@ mod store_facts;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 
 use futures_util::task::AtomicWaker;
 use parking_lot::Mutex;
-use protocol::admission::{Admission, Connection, Peer, REST_BYTES_MIN};
+use protocol::admission::{Admission, Connection, Overloaded, REST_BYTES_MIN};
 use runtime::http::base64::prelude::{BASE64_STANDARD, Engine as _};
 use runtime::http::{
     self as web, Arrived, Arriving, HeaderMap, Method, Parts, Response, StatusCode, header, path, strangers,
@@ -45,9 +46,10 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use wire::error::ErrorCode;
 use wire::messages::Failure;
 
-use self::account::{AnswerRoom, InputAccount};
+use self::account::AnswerRoom;
 use self::answer::{Answer, JSON};
 use self::event_stream::Readers;
+use self::guest::Guest;
 use self::numbers::Requests;
 use self::refused::{full, malformed};
 use self::routes::{Found, Right, Task};
@@ -147,42 +149,57 @@ impl Door {
         self.shared.closing.begun().await;
     }
 
-    /// Serves one connection, from the address `peer`, until either side closes it; `scheme` says whether it is encrypted.
+    /// Serves one connection by HTTP/1.1, from the address `peer`, until either side closes it; `scheme` says whether it
+    /// is encrypted.
     pub async fn serve<S>(&self, stream: S, peer: String, scheme: Scheme)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send,
     {
-        let admitted = self.shared.admission.connect().and_then(|mut connection| {
-            connection.identify(Peer::Client)?;
-            Ok(connection)
-        });
-        let admitted = match admitted {
-            Ok(admitted) => admitted,
+        let unread = match Guest::admit(self, peer, scheme) {
             Err(full) => {
-                self.numbers.refused(ErrorCode::TooManyConnections);
-                let failure = Failure::new(ErrorCode::TooManyConnections, full.to_string());
-                return self.part(stream, &Answer::failure(&failure).into_bytes()).await;
+                return self.part(stream, &Answer::failure(&self.too_many(&full)).into_bytes()).await;
+            }
+            Ok(guest) => {
+                let (account, caller) = guest.caller(1);
+                web::serve(stream, self.front.clock().clone(), self.limits(), account, &caller).await
             }
         };
-        let (id, waker) =
-            (self.shared.next_id.fetch_add(1, Ordering::Relaxed), Arc::<AtomicWaker>::default());
-        self.shared.clients.lock().insert(id, waker.clone());
-        let unread = {
-            let room = AnswerRoom::new(&admitted);
-            let account = InputAccount::new(&admitted, room.clone(), self.shared.clone(), waker);
-            let caller = Caller { door: self, peer, scheme, admitted, room, last: Mutex::default() };
-            let limits = web::Limits {
-                head_bytes_max: web::HEAD_BYTES_MAX,
-                idle_time_max: web::IDLE_TIME_MAX,
-                rest_bytes_min: REST_BYTES_MIN,
-                rest_time_max: self.shared.admission.limits().rest_time_max,
-            };
-            web::serve(stream, self.front.clock().clone(), limits, Box::new(account), &caller).await
-        };
-        self.shared.clients.lock().remove(&id);
         if let Some(stream) = unread {
             self.part(stream, b"").await;
         }
+    }
+
+    /// As [`Door::serve`], by HTTP/2. That is offered over TLS only.
+    pub async fn serve_streams<S>(&self, stream: S, peer: String)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send,
+    {
+        let unread = match Guest::admit(self, peer, Scheme::Https) {
+            Err(full) => {
+                let words = web::streams::refusal(&self.too_many(&full).to_string());
+                return self.part(stream, &words).await;
+            }
+            Ok(guest) => web::streams::serve(stream, self.front.clock().clone(), self.limits(), &guest).await,
+        };
+        if let Some(stream) = unread {
+            self.part(stream, b"").await;
+        }
+    }
+
+    /// What one connection may do.
+    fn limits(&self) -> web::Limits {
+        web::Limits {
+            head_bytes_max: web::HEAD_BYTES_MAX,
+            idle_time_max: web::IDLE_TIME_MAX,
+            rest_bytes_min: REST_BYTES_MIN,
+            rest_time_max: self.shared.admission.limits().rest_time_max,
+        }
+    }
+
+    /// Counts a connection for which there is no place.
+    fn too_many(&self, full: &Overloaded) -> Failure {
+        self.numbers.refused(ErrorCode::TooManyConnections);
+        Failure::new(ErrorCode::TooManyConnections, full.to_string())
     }
 
     async fn part<S>(&self, stream: S, last_words: &[u8])
@@ -216,15 +233,10 @@ fn credentials(value: &str) -> Option<(String, Vec<u8>)> {
     Some((String::from_utf8_lossy(&pair[..colon]).into_owned(), pair[colon + 1..].to_vec()))
 }
 
-/// Who asks on one connection.
+/// Who asks on one connection, or on one stream of it.
 struct Caller<'a> {
-    door: &'a Door,
-    /// Its address.
-    peer: String,
-    scheme: Scheme,
-    admitted: Arc<Connection>,
+    guest: &'a Guest<'a>,
     room: Arc<AnswerRoom>,
-    last: Mutex<Option<Last>>,
 }
 
 /// The last `Authorization` that was good, and whose it is: most clients give the same one with each request.
@@ -256,11 +268,11 @@ impl web::Handler for Caller<'_> {
                 }
             };
             if let Some(code) = answer.code() {
-                self.door.numbers.refused(code);
+                self.guest.door.numbers.refused(code);
             }
-            let known = |store: &str| self.door.front.at_hand(store).is_some();
-            self.door.requests.count(answer.store().filter(|store| known(store)), answer.status());
-            answer.into_response(self.door.shared.closing.stage() > Stage::Open)
+            let known = |store: &str| self.guest.door.front.at_hand(store).is_some();
+            self.guest.door.requests.count(answer.store().filter(|store| known(store)), answer.status());
+            answer.into_response(self.guest.door.shared.closing.stage() > Stage::Open)
         })
     }
 }
@@ -269,8 +281,8 @@ impl Caller<'_> {
     /// Writes down who was refused. `request` is no text of the caller's.
     fn noted(&self, who: &access::Caller, request: &'static str, refused: Answer) -> Answer {
         if let Some(failure) = refused.refusal() {
-            let asker = Asker { caller: who, from: &self.peer };
-            self.door.numbers.audit().refused(asker, self.door.view(), request, failure);
+            let asker = Asker { caller: who, from: &self.guest.peer };
+            self.guest.door.numbers.audit().refused(asker, self.guest.door.view(), request, failure);
         }
         refused
     }
@@ -278,11 +290,11 @@ impl Caller<'_> {
     /// Who asks, by what it gives. In a closed cluster that is a user, and its rights are asked for later. An open one may
     /// want the password.
     fn authenticated(&self, headers: &HeaderMap) -> Result<Arc<access::Caller>, Answer> {
-        let (view, value) = (self.door.view(), headers.get(header::AUTHORIZATION));
+        let (view, value) = (self.guest.door.view(), headers.get(header::AUTHORIZATION));
         let given = || value.and_then(|value| credentials(value.to_str().ok()?));
         if view.get().cluster().is_closed() {
             let Some(value) = value else { return Ok(nobody()) };
-            if let Some(last) = &*self.last.lock()
+            if let Some(last) = &*self.guest.last.lock()
                 && same(&last.given, value.as_bytes())
             {
                 // It knows by itself when the user is removed, or the secret replaced.
@@ -293,10 +305,10 @@ impl Caller<'_> {
                 return Err(Answer::failure(&Failure::new(ErrorCode::Unauthenticated, detail)));
             };
             who.authenticate(view, &user, &secret).map_err(|failure| Answer::failure(&failure))?;
-            *self.last.lock() = Some(Last { given: value.as_bytes().into(), who: who.clone() });
+            *self.guest.last.lock() = Some(Last { given: value.as_bytes().into(), who: who.clone() });
             return Ok(who);
         }
-        let Some(expected) = &self.door.shared.options.password else { return Ok(nobody()) };
+        let Some(expected) = &self.guest.door.shared.options.password else { return Ok(nobody()) };
         match given().is_some_and(|(_, secret)| same(&secret, expected.as_bytes())) {
             true => Ok(nobody()),
             false => {
@@ -307,8 +319,8 @@ impl Caller<'_> {
     }
 
     async fn carry_out(&self, head: &Parts, body: Arriving) -> Result<Answer, Answer> {
-        let door = self.door;
-        strangers::check(head, &door.shared.options.names, self.scheme)
+        let door = self.guest.door;
+        strangers::check(head, &door.shared.options.names, self.guest.scheme)
             .map_err(|stranger| refused::stranger(&stranger))
             .map_err(|refused| self.noted(&nobody(), "request", refused))?;
         let found = routes::find(&head.method, head.uri.path())?;
@@ -319,8 +331,8 @@ impl Caller<'_> {
                 .map_err(|refused| self.noted(&nobody(), "authenticate", refused))?,
         };
         let (task, route) = (found.route.task, found.route);
-        let (admitted, room, head_bytes) = (&self.admitted, &self.room, body.head_bytes());
-        let call = Call { door, peer: &self.peer, admitted, room, head, head_bytes, found, who };
+        let (admitted, room, head_bytes) = (&self.guest.admitted, &self.room, body.head_bytes());
+        let call = Call { door, peer: &self.guest.peer, admitted, room, head, head_bytes, found, who };
         let answer = match task {
             Task::Health => Ok(Answer::text("alive\n")),
             Task::Ready => match (door.ready)() {
