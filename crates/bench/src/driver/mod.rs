@@ -11,6 +11,7 @@
 mod lane;
 mod pacer;
 mod progress;
+mod rates;
 mod recorder;
 
 use std::io;
@@ -27,10 +28,11 @@ use crate::target::{OpenError, Session, Target};
 use crate::workload::{OperationStream, Workload};
 
 use lane::{Lane, Limits, Shared};
-use pacer::{DueQueue, Schedule};
+use pacer::{DueQueue, Pace, Schedule};
 use progress::Progress;
 
 pub use pacer::Arrivals;
+pub use rates::{BadRates, Rates};
 pub use recorder::{KindRecord, Recorder, Second, Tally, Times, Verdict, latencies};
 
 /// How long the main thread naps between looks at its clients.
@@ -53,6 +55,11 @@ pub struct DriverOptions {
     /// Operations per second to aim at (an open loop); without it, as fast as possible (a closed loop).
     #[arg(long, value_name = "PER_SECOND")]
     pub rate: Option<f64>,
+    /// The same with a rate that changes: `sinusoid:min=500,max=3000,period=600`, `steps:500x60,2000x120` (a rate and its
+    /// seconds) or `bursts:base=500,peak=10000,every=600,for=60`. Times are in seconds.
+    #[arg(long, value_name = "SCHEDULE", conflicts_with = "rate")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub schedule: Option<Rates>,
     /// How the arrivals of an open loop are spread.
     #[arg(long, value_enum, default_value = "poisson")]
     pub arrivals: Arrivals,
@@ -85,6 +92,7 @@ impl Default for DriverOptions {
             depth: 1,
             threads: 1,
             rate: None,
+            schedule: None,
             arrivals: Arrivals::Poisson,
             warm_up: 2.0,
             duration: None,
@@ -120,11 +128,19 @@ impl DriverOptions {
     /// How many operations to expect, for sizing the key space: known, computed, or (a closed loop bounded by
     /// time) guessed as one for each record.
     pub fn expected_operations(&self, records: u64) -> u64 {
-        match (self.operations, self.rate, self.bounded_duration()) {
+        match (self.operations, self.rates(), self.bounded_duration()) {
             (Some(operations), _, _) => operations,
-            (None, Some(rate), Some(duration)) => (rate * (duration.as_secs_f64() + self.warm_up)) as u64,
+            (None, Some(rates), Some(duration)) => {
+                let seconds = duration.as_secs_f64();
+                (rates.mean(seconds) * seconds + rates.at(0.0) * self.warm_up) as u64
+            }
             _ => records,
         }
+    }
+
+    /// The rate to aim at, if the loop is open.
+    pub fn rates(&self) -> Option<Rates> {
+        self.schedule.clone().or(self.rate.map(Rates::Constant))
     }
 
     fn validate(&self) -> Result<(), DriveError> {
@@ -343,13 +359,13 @@ impl ClientThread {
         let limits =
             Arc::clone(self.start_line.limits.get().expect("the main thread set the limits before go"));
         let options = &self.job.options;
-        let rate = options.rate.filter(|_| self.job.phase == Phase::Run);
+        let rates = options.rates().filter(|_| self.job.phase == Phase::Run);
         let shared = Arc::new(Shared {
             workload: Arc::clone(&self.job.workload),
-            recorder: Mutex::new(Recorder::new(limits.measured_from, rate.is_some())),
+            recorder: Mutex::new(Recorder::new(limits.measured_from, rates.is_some())),
             limits: Arc::clone(&limits),
             completed: Arc::clone(&self.completed),
-            queue: rate.map(|_| DueQueue::default()),
+            queue: rates.as_ref().map(|_| DueQueue::default()),
             loading: self.job.phase == Phase::Load,
             depth: options.depth,
         });
@@ -358,11 +374,11 @@ impl ClientThread {
             let stream = self.stream.for_lane(options.seed, lane as u64);
             working.spawn(Lane::new(Arc::clone(&shared), stream, session).work());
         }
-        if let (Some(rate), Some(queue)) = (rate, &shared.queue) {
+        if let (Some(rates), Some(queue)) = (rates, &shared.queue) {
             // Its own dice, far from those of the lanes.
             let rng = Rng::for_lane(options.seed, u64::MAX - self.number as u64);
-            let rate = rate / options.threads as f64;
-            let schedule = Schedule::new(options.arrivals, rate, Instant::now(), rng);
+            let pace = Pace { rates, share: 1.0 / options.threads as f64, from: limits.measured_from };
+            let schedule = Schedule::new(options.arrivals, pace, Instant::now(), rng);
             pacer::pace(queue, schedule, |arrival| limits.grant(1, arrival) == 1).await?;
         }
         while let Some(lane) = working.join_next().await {

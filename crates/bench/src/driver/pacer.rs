@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use tokio::io::unix::AsyncFd;
 use tokio::sync::Notify;
 
+use super::rates::Rates;
 use crate::generators::{Exponential, Rng};
 
 /// Arrivals closer together than this come out together. Each wake-up costs three system calls, and what comes out
@@ -38,32 +39,64 @@ pub enum Arrivals {
 /// The schedule of one thread.
 #[derive(Clone, Debug)]
 pub(super) struct Schedule {
+    /// Poisson arrivals only: how many arrivals of an even schedule lie between two.
     gaps: Option<Exponential>,
-    gap_even: Duration,
+    pace: Pace,
     rng: Rng,
     next: Instant,
 }
 
+/// How many arrivals a second a schedule has.
+#[derive(Clone, Debug)]
+pub(super) struct Pace {
+    /// The rates of all threads together.
+    pub(super) rates: Rates,
+    /// The share of this one.
+    pub(super) share: f64,
+    /// When the time of the rates begins.
+    pub(super) from: Instant,
+}
+
+/// A rate that changes is taken for constant for so long, in seconds.
+const STEP: f64 = 0.05;
+
+impl Pace {
+    fn at(&self, at: Instant) -> f64 {
+        let seconds = at.saturating_duration_since(self.from).as_secs_f64();
+        self.rates.at(seconds) * self.share
+    }
+
+    /// When so many arrivals of an even schedule are over, from `at` on.
+    fn after(&self, mut at: Instant, mut arrivals: f64) -> Instant {
+        loop {
+            let rate = self.at(at);
+            let is_constant = matches!(self.rates, Rates::Constant(_));
+            if is_constant || arrivals <= rate * STEP {
+                return at + Duration::try_from_secs_f64(arrivals / rate).unwrap_or(Duration::from_secs(1));
+            }
+            arrivals -= rate * STEP;
+            at += Duration::from_secs_f64(STEP);
+        }
+    }
+}
+
 impl Schedule {
-    /// Arrivals from `start` on, at `rate` per second.
-    pub(super) fn new(arrivals: Arrivals, rate: f64, start: Instant, rng: Rng) -> Self {
-        assert!(rate > 0.0 && rate.is_finite(), "a rate that is none");
-        let gaps = (arrivals == Arrivals::Poisson).then(|| Exponential::with_mean(1.0 / rate));
-        let mut schedule = Schedule { gaps, gap_even: Duration::from_secs_f64(1.0 / rate), rng, next: start };
+    /// Arrivals from `start` on.
+    pub(super) fn new(arrivals: Arrivals, pace: Pace, start: Instant, rng: Rng) -> Self {
+        let gaps = (arrivals == Arrivals::Poisson).then(|| Exponential::with_mean(1.0));
+        let mut schedule = Schedule { gaps, pace, rng, next: start };
         // The first of evenly spaced arrivals falls anywhere within a gap, so that threads do not march in step.
         let first = match schedule.gaps {
             Some(_) => schedule.gap(),
-            None => schedule.gap_even.mul_f64(schedule.rng.unit()),
+            None => schedule.rng.unit(),
         };
-        schedule.next += first;
+        schedule.next = schedule.pace.after(start, first);
         schedule
     }
 
-    fn gap(&mut self) -> Duration {
-        match &self.gaps {
-            Some(gaps) => Duration::try_from_secs_f64(gaps.next(&mut self.rng)).unwrap_or(self.gap_even),
-            None => self.gap_even,
-        }
+    /// How many arrivals of an even schedule lie before the next one.
+    fn gap(&mut self) -> f64 {
+        self.gaps.as_ref().map_or(1.0, |gaps| gaps.next(&mut self.rng))
     }
 
     /// The instant of the next arrival.
@@ -75,7 +108,7 @@ impl Schedule {
     pub(super) fn pop(&mut self) -> Instant {
         let due = self.next;
         let gap = self.gap();
-        self.next += gap;
+        self.next = self.pace.after(due, gap);
         due
     }
 }
@@ -184,10 +217,38 @@ impl Timer {
 mod tests {
     use super::*;
 
+    fn constant(rate: f64, from: Instant) -> Pace {
+        Pace { rates: Rates::Constant(rate), share: 1.0, from }
+    }
+
+    #[test]
+    fn a_rate_that_changes_brings_as_many_arrivals_as_it_says() {
+        let from = Instant::now();
+        let rates: Rates = "sinusoid:min=100,max=1900,period=10".parse().unwrap();
+        for arrivals in [Arrivals::Poisson, Arrivals::Uniform] {
+            let pace = Pace { rates: rates.clone(), share: 0.5, from };
+            let mut schedule = Schedule::new(arrivals, pace, from, Rng::from_seed(3));
+            let (mut low, mut high) = (0, 0);
+            loop {
+                let at = (schedule.pop() - from).as_secs_f64();
+                match at {
+                    at if at >= 100.0 => break,
+                    at if (2.5..7.5).contains(&(at % 10.0)) => high += 1,
+                    _ => low += 1,
+                }
+            }
+            // Half of all threads' mean of 1,000; the half wave around the top has a mean of 500 + 450 × 2/π of it.
+            let (all, share) = (f64::from(low + high) / 100.0, f64::from(high) / f64::from(low + high));
+            assert!((all - 500.0).abs() < 10.0, "{all}");
+            assert!((share - 0.786).abs() < 0.01, "{share}");
+        }
+    }
+
     #[test]
     fn poisson_gaps_have_the_mean_and_the_spread_of_an_exponential() {
         let start = Instant::now();
-        let mut schedule = Schedule::new(Arrivals::Poisson, 1_000.0, start, Rng::from_seed(1));
+        let mut schedule =
+            Schedule::new(Arrivals::Poisson, constant(1_000.0, start), start, Rng::from_seed(1));
         let arrivals: Vec<Instant> = (0..20_000).map(|_| schedule.pop()).collect();
         let gaps: Vec<f64> = arrivals.windows(2).map(|pair| (pair[1] - pair[0]).as_secs_f64()).collect();
         let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
@@ -199,7 +260,7 @@ mod tests {
     #[test]
     fn even_arrivals_are_evenly_spaced_from_a_random_offset() {
         let start = Instant::now();
-        let mut schedule = Schedule::new(Arrivals::Uniform, 500.0, start, Rng::from_seed(1));
+        let mut schedule = Schedule::new(Arrivals::Uniform, constant(500.0, start), start, Rng::from_seed(1));
         let first = schedule.pop();
         assert!(first - start < Duration::from_millis(2));
         assert_eq!(schedule.pop() - first, Duration::from_millis(2));
@@ -209,7 +270,7 @@ mod tests {
     #[tokio::test]
     async fn lanes_get_every_arrival_once_and_in_order() {
         let start = Instant::now();
-        let schedule = Schedule::new(Arrivals::Poisson, 50_000.0, start, Rng::from_seed(2));
+        let schedule = Schedule::new(Arrivals::Poisson, constant(50_000.0, start), start, Rng::from_seed(2));
         let expected: Vec<Instant> = {
             let mut copy = schedule.clone();
             (0..500).map(|_| copy.pop()).collect()

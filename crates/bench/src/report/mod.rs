@@ -273,10 +273,13 @@ impl RunReport {
     /// One line on how the run was driven.
     pub fn describe_driver(&self) -> String {
         let number = |name: &str| self.driver.get(name).and_then(serde_json::Value::as_u64).unwrap_or(0);
-        let pace = match self.driver.get("rate").and_then(serde_json::Value::as_f64) {
+        let text = |name: &str| self.driver.get(name).and_then(serde_json::Value::as_str);
+        let rate = self.driver.get("rate").and_then(serde_json::Value::as_f64);
+        let rate =
+            rate.map(|rate| format!("at {rate:.0} op/s")).or(text("schedule").map(|by| format!("by {by}")));
+        let pace = match rate {
             Some(rate) if self.phase == Phase::Run => {
-                let arrivals = self.driver.get("arrivals").and_then(|name| name.as_str()).unwrap_or("even");
-                format!("open loop at {rate:.0} op/s ({arrivals} arrivals)")
+                format!("open loop {rate} ({} arrivals)", text("arrivals").unwrap_or("even"))
             }
             _ => "closed loop".to_owned(),
         };

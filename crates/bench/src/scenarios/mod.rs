@@ -13,11 +13,14 @@
 //! | [`swap`] | how long does a swap take, and a node's start, by the size of what it serves? |
 //! | [`source`] | how fast does a node fetch from a web server, S3 or HDFS, beside raw reading and writing? |
 //! | [`balance`] | what does a cluster of unequal nodes carry, moved by hand or by the autopilot, beside its nodes alone? |
+//! | [`elastic`] | do requests fail while a cluster grows and shrinks with a load that rises and falls? |
 //! | [`moves`] | what do clients notice while keys move, or a node joins, and how long does it take? |
 
 pub mod balance;
 pub mod cluster;
 pub mod doors;
+mod drawing;
+pub mod elastic;
 pub mod fetch;
 pub mod handoff;
 pub mod moves;

@@ -1,7 +1,13 @@
 //! A node of a cluster with users: what it refuses, in which words, and what it writes down of that.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
+use bytes::Bytes;
+use coordination::documents::{cluster_path, read_cluster};
+use coordination::memory::MemoryService;
+use coordination::{CoordinationService, Expected};
+use model::{Cluster, Generation};
 use node::audit::{Asked, Entry, OrderResult, Outlet, Refused, What, Who};
 use node::{Node, Worker};
 use parking_lot::Mutex;
@@ -10,7 +16,7 @@ use wire::error::ErrorCode;
 use wire::messages::{AntiEntropyControl, AntiEntropyOrder};
 
 use crate::http_door::Web;
-use crate::support::{Connection, lonely_node_of, users};
+use crate::support::{Connection, lonely_node_at, lonely_node_of, users};
 
 /// Keeps what is written.
 #[derive(Debug, Default)]
@@ -68,6 +74,63 @@ impl Closed {
         let mut redis = self.redis();
         redis.ask(&format!("AUTH {user} {}", secret.text()), "+OK\r\n").await;
         redis
+    }
+}
+
+/// What a request for one of shop's keys is answered on this connection.
+async fn status_of(web: &mut Web, secret: &Secret) -> u16 {
+    let bearer = format!("authorization: Bearer {}\r\n", secret.text());
+    web.ask("GET /v1/stores/default/keys/u:1", &bearer, "").await.status
+}
+
+/// Puts these bytes in the place of the cluster document, as an operator or a restored service may, and leaves the node time
+/// to see them.
+async fn put_in_place(service: &MemoryService, document: Vec<u8>) {
+    service.open().set(&cluster_path(), Bytes::from(document), Expected::Any).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(300)).await;
+}
+
+#[tokio::test]
+async fn an_older_document_that_comes_back_and_one_that_is_nonsense_leave_users_as_they_are() {
+    let (root, shop) = (Secret::generate().unwrap(), Secret::generate().unwrap());
+    let rights: [(&str, &Secret, &[&str]); 2] =
+        [("root", &root, &["admin"]), ("shop", &shop, &["read:default"])];
+    let service = MemoryService::new();
+    let (_node, worker) = lonely_node_at(&service, users(&rights), |_| {}).await;
+    let mut standing = Web::to(&worker);
+    assert_eq!(status_of(&mut standing, &shop).await, 404);
+    let older: Cluster = read_cluster(&service.open()).await.unwrap().unwrap();
+    let without = users(&rights[..1]);
+    assert!(older.users.get("shop").is_some());
+    let newer = Cluster { generation: Generation(older.generation.0 + 1), users: without, ..older.clone() };
+    put_in_place(&service, serde_json::to_vec(&newer).unwrap()).await;
+    let began = Instant::now();
+    while status_of(&mut standing, &shop).await != 401 {
+        assert!(
+            began.elapsed() < Duration::from_secs(5),
+            "a removed user is served on a connection that stands"
+        );
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let nonsense = [
+        serde_json::to_vec(&older).unwrap(),
+        b"{\"generation\": 99, \"users\": [".to_vec(),
+        b"{\"generation\": 99, \"users\": {\"shop\": {\"secrets\": 7}}}".to_vec(),
+        Vec::new(),
+    ];
+    for document in nonsense {
+        let told = String::from_utf8_lossy(&document).into_owned();
+        put_in_place(&service, document).await;
+        for web in [&mut standing, &mut Web::to(&worker)] {
+            assert_eq!(status_of(web, &shop).await, 401, "after {told}");
+            assert_eq!(status_of(web, &root).await, 404, "after {told}: root is served");
+        }
+    }
+    let again = Cluster { generation: Generation(newer.generation.0 + 1), ..older };
+    put_in_place(&service, serde_json::to_vec(&again).unwrap()).await;
+    while status_of(&mut standing, &shop).await != 404 {
+        assert!(began.elapsed() < Duration::from_secs(20), "a good document is not followed any more");
+        tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 

@@ -108,10 +108,18 @@ pub(crate) async fn lonely_node_of(
     users: Users,
     configure: impl FnOnce(&mut NodeConfig),
 ) -> (Arc<Node>, Worker) {
+    lonely_node_at(&MemoryService::new(), users, configure).await
+}
+
+/// The same by the documents of this service.
+pub(crate) async fn lonely_node_at(
+    service: &MemoryService,
+    users: Users,
+    configure: impl FnOnce(&mut NodeConfig),
+) -> (Arc<Node>, Worker) {
     let zone = Zone("a".to_owned());
     let member = Member::new(NodeId(1), zone, "127.0.0.1:1", None);
-    let service = MemoryService::new();
-    publish_with(&service, vec![member], users).await;
+    publish_with(service, vec![member], users).await;
     let mut config = NodeConfig::new(NodeId(1), "test");
     configure(&mut config);
     let ports = Ports::os().unwrap();

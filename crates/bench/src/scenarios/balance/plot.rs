@@ -4,14 +4,11 @@
 
 use std::fmt::Write;
 
+use super::super::drawing::{LEFT, RIGHT, WIDTH, curve, grid, line, round_step, text, upwards};
 use super::series::{Second, Series};
 
-/// The whole drawing.
-const WIDTH: f64 = 720.0;
 const HEIGHT: f64 = 438.0;
 /// Where the two parts lie.
-const LEFT: f64 = 70.0;
-const RIGHT: f64 = 700.0;
 const ABOVE: (f64, f64) = (44.0, 194.0);
 const BELOW: (f64, f64) = (234.0, 384.0);
 /// Each node has its colour.
@@ -101,52 +98,13 @@ impl Series {
     ) {
         let points =
             self.seconds.iter().filter_map(|one| Some((across(one.at - 0.5), upwards(part, value(one)?))));
-        let points: Vec<String> = points.map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
-        let points = points.join(" ");
-        let _ = writeln!(
-            svg,
-            "<polyline points=\"{points}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"1.2\"/>"
-        );
+        curve(svg, points, &format!("stroke=\"{colour}\" stroke-width=\"1.2\""));
     }
-}
-
-/// A height in a part of the drawing, by its share.
-fn upwards((top, bottom): (f64, f64), share: f64) -> f64 {
-    bottom - (bottom - top) * share
-}
-
-/// Lines with their numbers.
-fn grid(svg: &mut String, part: (f64, f64), (from, to, step): (f64, f64, f64)) {
-    let mut at = from;
-    while at <= to + step / 100.0 {
-        let y = upwards(part, (at - from) / (to - from));
-        line(svg, (LEFT, RIGHT), (y, y), "stroke=\"#ddd\"");
-        text(svg, LEFT - 6.0, y + 4.0, "text-anchor=\"end\"", &format!("{at}"));
-        at += step;
-    }
-}
-
-/// 1, 2 or 5 times a power of ten, not below what is wanted.
-fn round_step(wanted: f64) -> f64 {
-    let power = 10f64.powf(wanted.max(1.0).log10().floor());
-    let fits = [1.0, 2.0, 5.0, 10.0].into_iter().find(|factor| factor * power >= wanted);
-    fits.unwrap_or(10.0) * power
-}
-
-fn line(svg: &mut String, (x1, x2): (f64, f64), (y1, y2): (f64, f64), how: &str) {
-    let _ = writeln!(svg, "<line x1=\"{x1:.1}\" x2=\"{x2:.1}\" y1=\"{y1:.1}\" y2=\"{y2:.1}\" {how}/>");
-}
-
-fn text(svg: &mut String, x: f64, y: f64, how: &str, words: &str) {
-    let words = words.replace('&', "&amp;").replace('<', "&lt;");
-    let space = if how.is_empty() { "" } else { " " };
-    let _ = writeln!(svg, "<text x=\"{x:.1}\" y=\"{y:.1}\"{space}{how}>{words}</text>");
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::series::samples;
-    use super::*;
 
     #[test]
     fn a_drawing_has_a_line_for_throughput_and_for_each_node_and_marks_plans() {
@@ -158,10 +116,5 @@ mod tests {
         assert!(svg.contains("a &lt; b") && svg.ends_with("</svg>\n"), "{svg}");
         // The plan lies between a half and 44/80 of the width.
         assert!(svg.contains("<rect x=\"385.0\" y=\"44\" width=\"31.5\""), "{svg}");
-    }
-
-    #[test]
-    fn steps_are_round_numbers() {
-        assert_eq!([0.3, 1.1, 4.9, 12.0, 60.0].map(round_step), [1.0, 2.0, 5.0, 20.0, 100.0]);
     }
 }
