@@ -12,9 +12,11 @@
 
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
+use std::str::FromStr as _;
 
 use clap::ValueEnum;
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::Directive;
 use tracing_subscriber::fmt::writer::BoxMakeWriter;
 
 use crate::log_file::LogFile;
@@ -102,11 +104,21 @@ pub(crate) struct NodeLog {
 fn directives(level: LogLevel, runs_nodes: bool) -> String {
     let quiet = if runs_nodes { "" } else { ",coordination=error" };
     match level {
-        LogLevel::Error => level.name().to_owned(),
-        // It would tell the path of a request that makes no sense, and so a key.
-        LogLevel::Debug | LogLevel::Trace => format!("{},h2=error", level.name()),
+        LogLevel::Error | LogLevel::Debug | LogLevel::Trace => level.name().to_owned(),
         LogLevel::Warn | LogLevel::Info => format!("{},zookeeper_client=error{quiet}", level.name()),
     }
+}
+
+/// What is logged: at this level, or as a developer asks by [`FILTER_VARIABLE`].
+///
+/// Of h2 only errors are, whoever asks. It warns of what any stranger can send as often as it likes, and at lower levels
+/// tells paths, and so keys.
+fn filter(level: Option<LogLevel>, asked: Option<EnvFilter>, unless: LogLevel, runs_nodes: bool) -> EnvFilter {
+    let filter = match (level, asked) {
+        (None, Some(asked)) => asked,
+        (level, _) => EnvFilter::new(directives(level.unwrap_or(unless), runs_nodes)),
+    };
+    filter.add_directive(Directive::from_str("h2=error").expect("a module and a level"))
 }
 
 /// Begins to log; `nodes` if this process runs nodes.
@@ -116,10 +128,8 @@ pub(crate) fn begin(nodes: Option<NodeLog>) {
         || (LogSettings { log_level: None, log_format: LogFormat::Text }, None, LogLevel::Warn),
         |NodeLog { settings, file }| (settings, file, LogLevel::Info),
     );
-    let filter = match (settings.log_level, EnvFilter::try_from_env(FILTER_VARIABLE)) {
-        (None, Ok(filter)) => filter,
-        (level, _) => EnvFilter::new(directives(level.unwrap_or(unless_asked), runs_nodes)),
-    };
+    let asked = EnvFilter::try_from_env(FILTER_VARIABLE).ok();
+    let filter = filter(settings.log_level, asked, unless_asked, runs_nodes);
     let colour = file.is_none()
         && std::io::stderr().is_terminal()
         && std::env::var_os("NO_COLOR").is_none_or(|no| no.is_empty());
@@ -140,6 +150,27 @@ pub(crate) fn begin(nodes: Option<NodeLog>) {
         LogFormat::Text => log.init(),
         LogFormat::Json => {
             log.json().flatten_event(true).with_current_span(false).with_span_list(false).init()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_h2_only_errors_are_logged_whoever_asks_for_more() {
+        let has = |filter: EnvFilter, directive: &str| {
+            let text = filter.to_string();
+            assert!(text.split(',').any(|one| one == directive), "{directive} is not in {text}");
+            assert!(text.split(',').filter(|one| one.starts_with("h2")).eq(["h2=error"]), "{text}");
+        };
+        for level in LogLevel::value_variants() {
+            has(filter(Some(*level), None, LogLevel::Info, true), level.name());
+            has(filter(None, None, *level, true), level.name());
+        }
+        for asked in ["trace", "trace,h2=trace", "trace,h2"] {
+            has(filter(None, Some(EnvFilter::new(asked)), LogLevel::Info, true), "trace");
         }
     }
 }
