@@ -25,6 +25,8 @@ pub struct Arriving {
 enum Source {
     Connection(Incoming),
     Stream(BodyFrames),
+    /// Nobody reads it, so it was dropped.
+    Nowhere,
 }
 
 /// Why a body was not read to its end.
@@ -46,6 +48,11 @@ impl Arriving {
     /// The body of a stream of HTTP/2.
     pub(super) fn of_stream(frames: BodyFrames, line: Arc<Line>) -> Arriving {
         Arriving { source: Source::Stream(frames), line }
+    }
+
+    /// That of a stream whose request only reads: what comes of it is dropped, so that it keeps no window from others.
+    pub(super) fn dropped(line: Arc<Line>) -> Arriving {
+        Arriving { source: Source::Nowhere, line }
     }
 
     /// Bytes of the head before it.
@@ -91,6 +98,7 @@ impl Arriving {
         match &self.source {
             Source::Connection(incoming) => incoming.size_hint().exact(),
             Source::Stream(frames) => frames.declared(),
+            Source::Nowhere => Some(0),
         }
     }
 
@@ -98,6 +106,7 @@ impl Arriving {
         let incoming = match &mut self.source {
             Source::Connection(incoming) => incoming,
             Source::Stream(frames) => return frames.poll_piece(&self.line, context),
+            Source::Nowhere => return Poll::Ready(None),
         };
         while let Some(frame) = ready!(Pin::new(&mut *incoming).poll_frame(context)) {
             let Ok(frame) = frame else {

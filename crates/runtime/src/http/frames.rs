@@ -24,32 +24,29 @@ const WAITING_BYTES: usize = 12 * 1024;
 pub(super) struct BodyFrames {
     frames: RecvStream,
     declared: Option<u64>,
-    /// Bytes of the request that have come, its head with them, and [`WAITING_BYTES`].
+    /// Bytes of the request that have come, its head with them.
     come: usize,
     /// Bytes of the body that are still to come, as far as that is known.
     left: usize,
+    /// Whether it was waited for, which costs [`WAITING_BYTES`]. One that came with its head costs them to nobody.
+    has_waited: bool,
     coming: Pace,
     limits: Limits,
 }
 
 impl BodyFrames {
-    /// What comes behind a head of so many bytes, which declares a length or not; `None` if there is no room to wait for it.
+    /// What comes behind a head of so many bytes, which declares a length or not.
     pub(super) fn new(
         frames: RecvStream,
         head_bytes: usize,
         declared: Option<u64>,
         line: &Line,
         limits: Limits,
-    ) -> Option<BodyFrames> {
-        let come = head_bytes + WAITING_BYTES;
-        // One that has come whole is counted by whoever carries it out.
-        if !frames.is_end_stream() && !line.hold(come, line.clock.now()) {
-            return None;
-        }
+    ) -> BodyFrames {
         let declared = if frames.is_end_stream() { Some(0) } else { declared };
         let coming = Pace::new(line.clock.clone(), limits.rest_bytes_min, limits.rest_time_max);
         let left = declared.map_or(usize::MAX, |bytes| bytes as usize);
-        Some(BodyFrames { frames, declared, come, left, coming, limits })
+        BodyFrames { frames, declared, come: head_bytes, left, has_waited: false, coming, limits }
     }
 
     /// The length of the body, if it is known.
@@ -65,6 +62,9 @@ impl BodyFrames {
     ) -> Poll<Option<Result<Bytes, Unread>>> {
         let Poll::Ready(piece) = self.frames.poll_data(context) else {
             line.is_wanted.store(true, Ordering::Relaxed);
+            if !std::mem::replace(&mut self.has_waited, true) && !self.hold(line) {
+                return refused(line, Refused::NoRoom);
+            }
             let why = ready!(self.poll_slow(line, context));
             return refused(line, why);
         };
@@ -75,8 +75,7 @@ impl BodyFrames {
         };
         self.come += piece.len();
         self.left = self.left.saturating_sub(piece.len());
-        // As much again as has come may be reserved for more.
-        if !line.hold(self.come + self.left.min(self.come - WAITING_BYTES), line.clock.now()) {
+        if !self.hold(line) {
             return refused(line, Refused::NoRoom);
         }
         // It fails only where more is given back than was taken.
@@ -84,6 +83,13 @@ impl BodyFrames {
             Ok(()) => Poll::Ready(Some(Ok(piece))),
             Err(_) => Poll::Ready(Some(Err(Unread::Broken))),
         }
+    }
+
+    /// Counts what has come, and what that costs.
+    fn hold(&self, line: &Line) -> bool {
+        let waiting = if self.has_waited { WAITING_BYTES } else { 0 };
+        // As much again as has come may be reserved for more.
+        line.hold(self.come + waiting + self.left.min(self.come), line.clock.now())
     }
 
     /// Nothing more of it is there now: ready when it is too slow.

@@ -6,8 +6,10 @@
 //! ```
 //!
 //! hyper parses heads and frames bodies; it gets no clock, no task and no listener of its own, so that simulation plays
-//! what production runs. It writes no date, which it would read from the system's clock. The same holds for h2, which
-//! frames HTTP/2 ([`streams`]).
+//! what production runs. It writes no date, which it would read from the system's clock.
+//!
+//! h2 frames HTTP/2 ([`streams`]), without a task or a listener either. But it looks at the system's clock to forget
+//! streams that were reset, so simulation plays HTTP/1.1 only.
 //!
 //! **Architecture Invariant:** a connection speaks here of bytes, heads and limits; what a path means, its handler knows.
 
@@ -120,7 +122,7 @@ pub enum Refused {
 
 /// What a handler answers.
 pub enum Arrived {
-    /// A request whose head has come.
+    /// A request whose head has come. By HTTP/2 a GET or HEAD has no body here: it is dropped as it comes.
     Request(Box<Parts>, Arriving),
     /// One that was refused.
     Refused(Refused),

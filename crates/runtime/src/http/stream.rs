@@ -46,7 +46,7 @@ pub(super) enum StreamEnd {
     Broken,
     /// Its answer was cut off here.
     Cut,
-    /// So was this one, in the middle of a frame that does not leave: the connection takes nothing any more.
+    /// So was this one, in the middle of a frame. The rest of it cannot be taken back, so its connection ends with it.
     Stuck,
 }
 
@@ -66,20 +66,11 @@ pub(super) async fn serve(
 ) -> StreamEnd {
     let StreamSetting { clock, limits } = setting;
     let line = Line::new(account, clock.clone());
-    let (mut head, frames) = request.into_parts();
-    let is_head = head.method == Method::HEAD;
-    let only_reads = is_head || head.method == Method::GET;
-    let expected = head.headers.get(header::EXPECT);
+    let is_head = request.method() == Method::HEAD;
+    let only_reads = only_reads(request.method());
+    let expected = request.headers().get(header::EXPECT);
     let mut expects = expected.is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue"));
-    let head_bytes = head_bytes(&head);
-    line.begin(head_bytes, frames.is_end_stream());
-    let arrived = match judged(&mut head, head_bytes, &limits) {
-        Err(why) => Arrived::Refused(why),
-        Ok(declared) => match BodyFrames::new(frames, head_bytes, declared, &line, limits) {
-            Some(body) => Arrived::Request(Box::new(head), Arriving::of_stream(body, line.clone())),
-            None => Arrived::Refused(Refused::NoRoom),
-        },
-    };
+    let arrived = arrived(request, &line, limits);
     let mut answering = handler.answer(arrived);
     let mut is_reset = false;
     let response = poll_fn(|context| {
@@ -101,6 +92,28 @@ pub(super) async fn serve(
     let going = Pace::new(clock, limits.rest_bytes_min, limits.rest_time_max);
     let watch = AnswerWatch { line, going, way: Arc::default(), which: 0, is_fresh: false };
     send(respond, response, is_head, watch).await
+}
+
+/// Whether such a request only reads, and has no body that anybody reads.
+fn only_reads(method: &Method) -> bool {
+    *method == Method::GET || *method == Method::HEAD
+}
+
+/// The request as it is carried out. Of one that is refused nothing is kept beyond this, however long its answer takes.
+fn arrived(request: hyper::Request<RecvStream>, line: &Arc<Line>, limits: Limits) -> Arrived {
+    let (mut head, frames) = request.into_parts();
+    let head_bytes = head_bytes(&head);
+    line.begin(head_bytes, frames.is_end_stream());
+    match judged(&mut head, head_bytes, &limits) {
+        Err(why) => Arrived::Refused(why),
+        Ok(_) if only_reads(&head.method) => {
+            Arrived::Request(Box::new(head), Arriving::dropped(line.clone()))
+        }
+        Ok(declared) => {
+            let frames = BodyFrames::new(frames, head_bytes, declared, line, limits);
+            Arrived::Request(Box::new(head), Arriving::of_stream(frames, line.clone()))
+        }
+    }
 }
 
 /// Tells a client that waits for it that its body is wanted.
