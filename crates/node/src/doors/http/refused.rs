@@ -8,6 +8,9 @@ use wire::messages::Failure;
 
 use super::answer::Answer;
 
+/// Bytes of a text of the caller's that an answer says again: it needs neither a secret nor room.
+const ECHO_BYTES_MAX: usize = 100;
+
 /// A request that did not come whole.
 pub(super) fn before_its_end(why: Refused) -> Answer {
     match why {
@@ -73,11 +76,12 @@ pub(super) fn stranger(stranger: &Stranger) -> Answer {
             return Answer::failure(&Failure::new(ErrorCode::Malformed, detail));
         }
         Stranger::Host(host) => format!(
-            "the host {host:?} is no address and no name of this node; use an address, or name the host with --http-name"
+            "the host {} is no address and no name of this node; use an address, or name the host with --http-name",
+            echo(host)
         ),
-        Stranger::Origin(origin) => format!("a web page of {origin:?} must not use this node"),
+        Stranger::Origin(origin) => format!("a web page of {} must not use this node", echo(origin)),
         Stranger::Site(site) => {
-            format!("a web page must not use this node from elsewhere (Sec-Fetch-Site: {site:?})")
+            format!("a web page must not use this node from elsewhere (Sec-Fetch-Site: {})", echo(site))
         }
         Stranger::Form(kind) => {
             format!(
@@ -89,6 +93,13 @@ pub(super) fn stranger(stranger: &Stranger) -> Answer {
     Answer::failure(&Failure::new(ErrorCode::ForeignOrigin, detail))
 }
 
+/// The beginning of a text of the caller's, in quotes.
+fn echo(text: &str) -> String {
+    let said = &text[..text.floor_char_boundary(ECHO_BYTES_MAX)];
+    let more = if said.len() < text.len() { "…" } else { "" };
+    format!("{said:?}{more}")
+}
+
 /// One for which there is no room.
 pub(super) fn full(full: &Overloaded) -> Answer {
     Answer::failure(&crate::doors::native::not_admitted(full))
@@ -97,4 +108,22 @@ pub(super) fn full(full: &Overloaded) -> Answer {
 /// One that says what makes no sense.
 pub(super) fn malformed(detail: impl Into<String>) -> Answer {
     Answer::failure(&Failure::new(ErrorCode::Malformed, detail))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_long_text_of_the_callers_only_the_beginning_is_said() {
+        assert_eq!(echo("evil.example"), "\"evil.example\"");
+        assert_eq!(echo(&"a".repeat(100)), format!("\"{}\"", "a".repeat(100)));
+        assert_eq!(echo(&"é".repeat(51)), format!("\"{}\"…", "é".repeat(50)));
+        assert_eq!(echo(&format!("a{}", "é".repeat(50))), format!("\"a{}\"…", "é".repeat(49)));
+        let long = "x".repeat(30_000);
+        for stranger in [Stranger::Host(long.clone()), Stranger::Origin(long.clone()), Stranger::Site(long)] {
+            let bytes = super::stranger(&stranger).bytes_len();
+            assert!(bytes < 1_000, "{bytes} bytes: {:?}", std::mem::discriminant(&stranger));
+        }
+    }
 }
