@@ -10,8 +10,8 @@
 //! A reader that comes back says the last id in `Last-Event-ID`. It goes on behind that, and begins anew where the node
 //! has been started again: the first number of an id tells one start from another.
 //!
-//! Such a connection may stand for days. There are few of them at a time, and each is judged again before every piece:
-//! a user that was removed hears nothing more.
+//! Such an answer may last for days. There are few of them at a time, at a node and on a connection of HTTP/2. Each is
+//! judged again before every piece: a user that was removed hears nothing more.
 //!
 //! Must never: hold events that its reader does not take, or keep a node from stopping.
 
@@ -33,7 +33,7 @@ use super::account::AnswerRoom;
 use super::answer::{Answer, EVENTS};
 use super::parameters::Parameters;
 use super::refused::malformed;
-use super::{Call, Door, Shared};
+use super::{Call, Door};
 use crate::access::Caller;
 use crate::doors::closing::Stage;
 use crate::events::Page;
@@ -41,43 +41,59 @@ use crate::events::Page;
 /// Most readers at a time, and at most one in so many of the connections that clients may have.
 const READERS_MAX: usize = 64;
 const CONNECTIONS_PART: usize = 4;
+/// Most of them on one connection, by HTTP/2.
+const CONNECTION_READERS_MAX: usize = 4;
 /// Events of one piece: some kilobytes.
 const PIECE_EVENTS: usize = 32;
 /// After how long without an event a reader hears that there is none.
 const HEARTBEAT_TIME: Duration = Duration::from_secs(15);
 const HEARTBEAT: &[u8] = b": nothing new\n\n";
 
-/// How many read events as they happen, at one node.
+/// How many read events as they happen, at one node or on one connection.
 #[derive(Debug, Default)]
 pub(super) struct Readers(AtomicUsize);
 
 /// A place among them; free again when this is dropped.
-struct ReaderPlace(Arc<Shared>);
+struct ReaderPlace {
+    _of_node: Place,
+    _of_connection: Place,
+}
+
+/// One that is counted.
+struct Place(Arc<Readers>);
 
 impl Readers {
     pub(super) fn count(&self) -> usize {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Takes a place.
-    fn take(shared: &Arc<Shared>) -> Result<ReaderPlace, Failure> {
-        let max = readers_max(shared.admission.limits());
+    /// Takes a place, if there are fewer than `max`.
+    fn take(self: &Arc<Self>, max: usize) -> Option<Place> {
         let more = |count: usize| (count < max).then_some(count + 1);
-        match shared.readers.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more) {
-            Ok(_) => Ok(ReaderPlace(Arc::clone(shared))),
-            Err(_) => {
-                let detail = format!(
-                    "{max} connections read the events of this node as they happen, and that is its limit"
-                );
-                Err(Failure::new(ErrorCode::Overloaded, detail))
-            }
-        }
+        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
+        Some(Place(Arc::clone(self)))
     }
 }
 
-impl Drop for ReaderPlace {
+impl Drop for Place {
     fn drop(&mut self) {
-        self.0.readers.0.fetch_sub(1, Ordering::Relaxed);
+        self.0.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl ReaderPlace {
+    fn take(call: &Call<'_>) -> Result<ReaderPlace, Failure> {
+        let (max, own_max) = (readers_max(call.door.shared.admission.limits()), CONNECTION_READERS_MAX);
+        let refused = |detail| Failure::new(ErrorCode::Overloaded, detail);
+        let of_connection = call.readers.take(own_max).ok_or_else(|| {
+            refused(format!(
+                "{own_max} requests of this connection read events as they happen, and that is its limit"
+            ))
+        })?;
+        let of_node = call.door.shared.readers.take(max).ok_or_else(|| {
+            refused(format!("{max} readers of this node's events as they happen are its limit"))
+        })?;
+        Ok(ReaderPlace { _of_node: of_node, _of_connection: of_connection })
     }
 }
 
@@ -120,7 +136,7 @@ pub(super) fn answer(call: &Call<'_>) -> Result<Answer, Answer> {
     // Another server's id is none of ours: it begins anew.
     let place = known.map_or(asked, |id| place_of(id.as_bytes()).unwrap_or_default());
     call.judge("", None)?;
-    let reader = Readers::take(&call.door.shared).map_err(|failure| Answer::failure(&failure))?;
+    let reader = ReaderPlace::take(call).map_err(|failure| Answer::failure(&failure))?;
     if call.is_head() {
         return Ok(Answer::events(Box::pin(stream::empty())));
     }

@@ -1,8 +1,8 @@
 //! One connection that was let in, and what each of its requests gets of it.
 //!
 //! By HTTP/1.1 it has one caller and one account. By HTTP/2 each stream has its own, as if it were a connection, so that a
-//! slow one keeps no room of its neighbours'. What they share is the place of their connection, and the last
-//! `Authorization` that was good.
+//! slow one keeps no room of its neighbours'. What they share is the place of their connection, the last
+//! `Authorization` that was good, and how many may read events as they happen.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,6 +15,7 @@ use runtime::http::streams::{STREAMS_MAX, Streams};
 use runtime::http::{Account, Handler};
 
 use super::account::{AnswerRoom, InputAccount, poll_leaving};
+use super::event_stream::Readers;
 use super::{Caller, Door, Last, Scheme};
 
 /// A connection that has a place; it is free again when this is dropped.
@@ -25,6 +26,8 @@ pub(super) struct Guest<'a> {
     pub(super) scheme: Scheme,
     pub(super) admitted: Arc<Connection>,
     pub(super) last: Mutex<Option<Last>>,
+    /// Which of its requests read events as they happen.
+    pub(super) readers: Arc<Readers>,
     id: u64,
     /// Wakes it when the door closes.
     waker: Arc<AtomicWaker>,
@@ -41,7 +44,8 @@ impl<'a> Guest<'a> {
         let id = door.shared.next_id.fetch_add(1, Ordering::Relaxed);
         let waker = Arc::<AtomicWaker>::default();
         door.shared.clients.lock().insert(id, waker.clone());
-        Ok(Guest { door, peer, scheme, admitted, last: Mutex::default(), id, waker })
+        let (last, readers) = (Mutex::default(), Arc::default());
+        Ok(Guest { door, peer, scheme, admitted, last, readers, id, waker })
     }
 
     /// The account and the caller of one of up to `streams` requests at a time.

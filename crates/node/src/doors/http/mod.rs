@@ -84,13 +84,13 @@ pub struct Shared {
     clients: Mutex<BTreeMap<u64, Arc<AtomicWaker>>>,
     closing: Closing,
     /// Who reads events as they happen.
-    readers: Readers,
+    readers: Arc<Readers>,
 }
 
 impl Shared {
     /// Nobody is connected yet. `admission` says how much the node may take in, over all its doors.
     pub fn new(options: HttpOptions, admission: Arc<Admission>) -> Arc<Self> {
-        let (clients, closing, readers) = (Mutex::default(), Closing::default(), Readers::default());
+        let (clients, closing, readers) = (Mutex::default(), Closing::default(), Arc::default());
         Arc::new(Shared { options, admission, next_id: AtomicU64::new(1), clients, closing, readers })
     }
 
@@ -99,7 +99,7 @@ impl Shared {
         self.clients.lock().len()
     }
 
-    /// Connections that read events as they happen.
+    /// Requests that are answered with events as they happen.
     pub(crate) fn event_readers(&self) -> usize {
         self.readers.count()
     }
@@ -252,6 +252,8 @@ struct Call<'a> {
     peer: &'a str,
     admitted: &'a Arc<Connection>,
     room: &'a Arc<AnswerRoom>,
+    /// Who reads events as they happen on its connection.
+    readers: &'a Arc<Readers>,
     head: &'a Parts,
     head_bytes: usize,
     found: Found<'a>,
@@ -331,8 +333,9 @@ impl Caller<'_> {
                 .map_err(|refused| self.noted(&nobody(), "authenticate", refused))?,
         };
         let (task, route) = (found.route.task, found.route);
-        let (admitted, room, head_bytes) = (&self.guest.admitted, &self.room, body.head_bytes());
-        let call = Call { door, peer: &self.guest.peer, admitted, room, head, head_bytes, found, who };
+        let Guest { peer, admitted, readers, .. } = self.guest;
+        let (room, head_bytes) = (&self.room, body.head_bytes());
+        let call = Call { door, peer, admitted, room, readers, head, head_bytes, found, who };
         let answer = match task {
             Task::Health => Ok(Answer::text("alive\n")),
             Task::Ready => match (door.ready)() {

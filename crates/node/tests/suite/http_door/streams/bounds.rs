@@ -170,6 +170,47 @@ async fn a_reader_of_events_that_reads_is_not_too_slow_however_seldom_one_happen
 }
 
 #[tokio::test]
+async fn a_connection_has_few_readers_of_events_and_leaves_places_for_others() {
+    let (_node, worker) = lonely_node(|_| {}).await;
+    let (peer, other) = (Peer::to(&worker).await, Peer::to(&worker).await);
+    let follow = async |peer: &Peer| {
+        let accept = [("accept", "text/event-stream")];
+        peer.begin_at("localhost", "GET /v1/events", &accept, true).await.0.await.unwrap()
+    };
+    let mut readers = Vec::new();
+    for _ in 0..4 {
+        readers.push(follow(&peer).await);
+    }
+    assert!(readers.iter().all(|reader| reader.status() == 200));
+    assert_eq!(follow(&peer).await.status(), 503);
+    assert_eq!(follow(&other).await.status(), 200);
+    drop(readers.pop());
+    for _ in 0..1_000 {
+        if follow(&peer).await.status() == 200 {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("the place of a reader that left is not free");
+}
+
+#[tokio::test]
+async fn a_body_that_nobody_reads_keeps_no_window_from_others() {
+    let (_node, worker) = lonely_node(|_| {}).await;
+    let peer = Peer::to(&worker).await;
+    let waiting = format!("GET {}", peer.waiting().await);
+    let mut all = Vec::new();
+    for _ in 0..3 {
+        let (answer, mut sending) = peer.begin(&waiting, false).await;
+        sending.send_data(Bytes::from(vec![b'x'; 60_000]), false).unwrap();
+        all.push((answer, sending));
+    }
+    let value = "v".repeat(200_000);
+    let put = peer.put("a", &value);
+    tokio::time::timeout(Duration::from_secs(20), put).await.expect("its window is open").is(204, "");
+}
+
+#[tokio::test]
 async fn a_client_that_reads_nothing_of_its_connection_is_parted_with() {
     let rest_time = Duration::from_millis(50);
     let (node, worker) = lonely_node(|config| config.limits.rest_time_max = rest_time).await;
