@@ -40,6 +40,16 @@ pub const WINDOW_BYTES: u32 = 65_535;
 /// Streams of a connection that its client may reset before they are answered, beyond as many as were answered whole.
 pub const RESETS_FREE: u64 = 100;
 
+/// Streams that were ended here and are known for a second, so that what is still on its way to them is ignored: four
+/// rounds of refused requests. Each costs some 400 bytes.
+const ENDED_KNOWN_MAX: usize = 4 * STREAMS_MAX as usize;
+/// Streams that h2 resets by itself, in all the life of a connection; it ends behind that. h2 never counts them down: a
+/// frame for a stream that is not known any more is one, and so are a head that makes no sense and a stream too many.
+///
+/// It is a bound on memory, too, which [`RESETS_FREE`] is not, because such streams are never seen here: a client that
+/// reads nothing lets each wait, and each that waits was measured at 900 bytes.
+const ERRORS_MAX: usize = 2_000;
+
 /// Longest words of a refusal.
 const REFUSAL_BYTES_MAX: usize = 1024;
 
@@ -91,8 +101,10 @@ where
         .initial_window_size(WINDOW_BYTES)
         .initial_connection_window_size(WINDOW_BYTES)
         .max_header_list_size(head_bytes_max)
-        // Otherwise one byte could stand for a line of kilobytes.
-        .header_table_size(0);
+        // A table is memory of the connection that nobody counts.
+        .header_table_size(0)
+        .max_concurrent_reset_streams(ENDED_KNOWN_MAX)
+        .max_local_error_reset_streams(Some(ERRORS_MAX));
     let mut shaking = Box::pin(builder.handshake::<_, Piece>(socket));
     let mut idle = clock.sleep(limits.idle_time_max);
     let connection = poll_fn(|context| {
