@@ -113,7 +113,12 @@ fn directives(level: LogLevel, runs_nodes: bool) -> String {
 ///
 /// Of h2 only errors are, whoever asks. It warns of what any stranger can send as often as it likes, and at lower levels
 /// tells paths, and so keys.
-fn filter(level: Option<LogLevel>, asked: Option<EnvFilter>, unless: LogLevel, runs_nodes: bool) -> EnvFilter {
+fn filter(
+    level: Option<LogLevel>,
+    asked: Option<EnvFilter>,
+    unless: LogLevel,
+    runs_nodes: bool,
+) -> EnvFilter {
     let filter = match (level, asked) {
         (None, Some(asked)) => asked,
         (level, _) => EnvFilter::new(directives(level.unwrap_or(unless), runs_nodes)),
