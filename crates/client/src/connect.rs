@@ -158,6 +158,23 @@ impl Client {
         Err(ClientError::nobody(&reasons))
     }
 
+    /// The cluster document by which this node goes, whatever newer one this client knows.
+    ///
+    /// # Errors
+    /// When it does not answer, or with a document that this program cannot read.
+    pub async fn cluster_at(&self, node: NodeId) -> Result<Cluster, ClientError> {
+        match self.inner.call(node, Request::ClusterGet(ClusterGet {})).await? {
+            Response::ClusterDocument(document) => serde_json::from_slice(&document.json).map_err(|error| {
+                let detail = format!("{node}: cannot decode its cluster document: {error}");
+                ClientError::Indeterminate { detail }
+            }),
+            other => {
+                let detail = format!("{node}: unexpected answer {}", other.name());
+                Err(ClientError::Indeterminate { detail })
+            }
+        }
+    }
+
     /// Closes all links. Requests under way fail or are indeterminate.
     pub fn close(&self) {
         self.inner.peers.close();

@@ -139,6 +139,17 @@ impl Client {
         Err(ClientError::nobody(&reasons))
     }
 
+    /// The same as this node sees it, and no other one.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub async fn office_at(&self, node: NodeId) -> Result<Office, ClientError> {
+        match self.inner.call(node, OfficeGet {}.into()).await? {
+            Response::OfficeTold(told) => parse(&told.json),
+            other => Err(unexpected(&other)),
+        }
+    }
+
     /// Creates a store, and goes by the document that has it. The nodes open it within moments; until they have, they do
     /// not know it.
     ///

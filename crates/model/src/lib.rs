@@ -8,6 +8,7 @@
 pub mod access;
 pub mod balance;
 pub mod cluster;
+pub mod elasticity;
 pub mod epoch;
 pub mod key;
 pub mod limits;

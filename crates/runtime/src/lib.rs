@@ -14,6 +14,7 @@ pub mod http;
 pub mod network;
 pub mod outputs;
 pub mod pace;
+pub mod programs;
 #[cfg(feature = "secret")]
 pub mod secret;
 pub mod sources;
@@ -26,6 +27,7 @@ pub use disk::{Disk, DiskError, File, FileStat};
 pub use entropy::Entropy;
 pub use network::{Link, LinkReceiver, LinkSender, Listener, Network, NetworkError, Proof};
 pub use outputs::Output;
+pub use programs::{Program, ProgramError, Programs};
 pub use sources::Sources;
 pub use tasks::{ProcessorTime, Tasks};
 pub use workers::{Stop, Worker, Workers};

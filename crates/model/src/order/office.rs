@@ -30,6 +30,9 @@ pub struct Office {
     pub generation: Option<Generation>,
     /// Nodes that are registered and are no members.
     pub waiting: Vec<Node>,
+    /// Nodes that were members and have left, and whose processes still run.
+    #[serde(default)]
+    pub left: Vec<Node>,
     /// Who holds the office; `None` when nobody does.
     pub headmaster: Option<Holder>,
     /// The oldest order without an answer.

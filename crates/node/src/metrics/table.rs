@@ -152,6 +152,8 @@ metrics! {
         "Requests of the native protocol, from clients and other nodes.";
     gauge "tontine_node_uptime_seconds" [] "seconds"
         "Time since the node started; it falls when the node restarts.";
+    counter "tontine_process_cpu_seconds_total" [] "seconds"
+        "Time that all threads of the node's process ran on a processor; 0 where the system does not say.";
     gauge "tontine_process_resident_bytes" [] "bytes"
         "Memory that the operating system has given to the node's process.";
     gauge "tontine_refill_incomplete_partitions" [] "partitions"

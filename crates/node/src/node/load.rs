@@ -26,6 +26,7 @@ impl Node {
             uptime_ms: u64::try_from(now.since(self.started).as_millis()).unwrap_or(u64::MAX),
             ran_us: time.map(|time| micros(time.ran)),
             waited_us: time.map(|time| micros(time.waited)),
+            process_us: self.ports.tasks.process_time().map(micros),
             workers,
             processors: self.ports.tasks.processors(),
             coordinated_gets,

@@ -58,6 +58,9 @@ impl Node {
         }
         watch("tontine_worker_seconds_total", |node| worker(node).ran.as_secs_f64());
         watch("tontine_worker_waiting_seconds_total", |node| worker(node).waited.as_secs_f64());
+        watch("tontine_process_cpu_seconds_total", |node| {
+            node.ports.tasks.process_time().unwrap_or_default().as_secs_f64()
+        });
         watch("tontine_processors", |node| node.ports.tasks.processors());
         watch("tontine_replica_gets_total", |node| node.replica.work().total().gets as f64);
         watch("tontine_replica_puts_total", |node| node.replica.work().total().puts as f64);

@@ -9,7 +9,7 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use coordination::documents::{self, ReadError, balance, office, orders, plans};
+use coordination::documents::{self, ActiveNode, ReadError, balance, office, orders, plans};
 use coordination::{CoordinationError, CoordinationService, DocumentVersion};
 use futures_util::FutureExt;
 use futures_util::future::{Either, select};
@@ -163,7 +163,9 @@ async fn restored(
 async fn await_headmaster(session: &dyn CoordinationService, clock: &Arc<dyn Clock>) -> Result<(), Failure> {
     let give_up = clock.now().after(SUCCESSION_TIME_MAX);
     loop {
-        let holder = office::holder(session).await.map_err(|error| away(&error.into()))?;
+        let holder = office::holder(session, &documents::headmaster_path())
+            .await
+            .map_err(|error| away(&error.into()))?;
         if holder.is_some() {
             return Ok(());
         }
@@ -260,16 +262,18 @@ fn unread(error: ReadError) -> Office {
 
 async fn looked(session: &dyn CoordinationService, now_ms: u64) -> Result<Office, ReadError> {
     let Some(cluster) = documents::read_cluster(session).await? else { return Ok(Office::default()) };
-    // Who has left, and still runs, is none that waits.
     let active = documents::active_nodes_now(session).await?.into_iter();
-    let waiting = active.filter(|active| active.cluster.is_none()).map(|active| active.node);
-    let waiting = waiting.filter(|node| cluster.node(node.id).is_none()).collect();
-    let headmaster = office::holder(session).await?.map(|(_, candidate)| Holder {
-        silent_ms: candidate
-            .overdue(now_ms)
-            .map(|silent| u64::try_from(silent.as_millis()).unwrap_or(u64::MAX)),
-        process: candidate.process,
-    });
+    let strangers = active.filter(|active| cluster.node(active.node.id).is_none());
+    // A node that has left, and still runs, is none that waits.
+    let (waiting, left): (Vec<_>, Vec<_>) = strangers.partition(|active| active.cluster.is_none());
+    let nodes = |registered: Vec<ActiveNode>| registered.into_iter().map(|active| active.node).collect();
+    let headmaster =
+        office::holder(session, &documents::headmaster_path()).await?.map(|(_, candidate)| Holder {
+            silent_ms: candidate
+                .overdue(now_ms)
+                .map(|silent| u64::try_from(silent.as_millis()).unwrap_or(u64::MAX)),
+            process: candidate.process,
+        });
     let plans = plans::summaries(session).await?;
     let plan = plans.into_iter().rev().find(|plan| plan.phase.is_some_and(|phase| !phase.has_ended()));
     let order = orders::oldest_waiting(session, &mut Default::default()).await?;
@@ -278,7 +282,8 @@ async fn looked(session: &dyn CoordinationService, now_ms: u64) -> Result<Office
         unread: None,
         is_moving: false,
         generation: Some(cluster.generation),
-        waiting,
+        waiting: nodes(waiting),
+        left: nodes(left),
         headmaster,
         order,
         plan,

@@ -24,6 +24,9 @@ pub struct LoadReport {
     pub ran_us: Option<u64>,
     /// How long its workers had work and no processor since then, summed; `None` where nobody counts that.
     pub waited_us: Option<u64>,
+    /// How long all threads of its process were on a processor since that began, summed; `None` where nobody counts that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub process_us: Option<u64>,
     /// Its workers.
     pub workers: u32,
     /// Processors that the process may use: those that it may run on, or less where a control group bounds it.

@@ -8,6 +8,7 @@
 mod acceptor;
 pub mod bytes;
 pub mod conformance;
+pub mod fetch;
 pub mod stream;
 pub mod tcp;
 #[cfg(feature = "tls")]

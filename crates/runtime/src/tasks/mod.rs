@@ -40,6 +40,11 @@ pub trait Tasks: Send + Sync {
         None
     }
 
+    /// What all threads of this process have had of the processors since it began; `None` where nobody counts that.
+    fn process_time(&self) -> Option<Duration> {
+        None
+    }
+
     /// How many processors this process may use now: those that it may run on, or less where its control group has a
     /// quota. 1 where nobody knows.
     fn processors(&self) -> f64 {

@@ -105,6 +105,11 @@ impl Tasks for OsTasks {
         workers.iter().map(|worker| worker.last).reduce(Add::add)
     }
 
+    fn process_time(&self) -> Option<Duration> {
+        let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+        Duration::try_from(time).ok()
+    }
+
     fn processors(&self) -> f64 {
         processors().unwrap_or(1.0)
     }

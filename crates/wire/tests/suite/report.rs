@@ -152,6 +152,7 @@ fn load() -> LoadReport {
         uptime_ms: 60_250,
         ran_us: Some(1_500_000),
         waited_us: Some(250_000),
+        process_us: Some(1_900_000),
         workers: 2,
         processors: 1.5,
         coordinated_gets: 300,

@@ -1,0 +1,548 @@
+//! What the controller of a managed cluster may do, and when.
+
+use std::fmt;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// Money in millionths of whatever unit the provider's prices are in. Documents and files say it as `"2.5"` or `2.5`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Money(pub u64);
+
+impl std::str::FromStr for Money {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Money, String> {
+        let wrong = || format!("{text:?} is no amount of money; write one such as 2.5, not negative");
+        let (whole, rest) = text.split_once('.').unwrap_or((text, ""));
+        let digits = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit());
+        if whole.is_empty() || whole.len() > 12 || rest.len() > 6 || !digits(whole) || !digits(rest) {
+            return Err(wrong());
+        }
+        let whole: u64 = whole.parse().map_err(|_| wrong())?;
+        let rest: u64 = format!("{rest:0<6}").parse().map_err(|_| wrong())?;
+        Ok(Money(whole * 1_000_000 + rest))
+    }
+}
+
+impl Serialize for Money {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Money {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Money, D::Error> {
+        struct Amount;
+        impl serde::de::Visitor<'_> for Amount {
+            type Value = Money;
+
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str("an amount of money, such as 2.5, not negative")
+            }
+
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Money, E> {
+                text.parse().map_err(E::custom)
+            }
+
+            fn visit_f64<E: serde::de::Error>(self, amount: f64) -> Result<Money, E> {
+                match amount.is_finite() && (0.0..1e12).contains(&amount) {
+                    true => Ok(Money((amount * 1e6).round() as u64)),
+                    false => Err(E::custom(format!(
+                        "{amount} is no amount of money; write one such as 2.5, not negative"
+                    ))),
+                }
+            }
+
+            fn visit_i64<E: serde::de::Error>(self, amount: i64) -> Result<Money, E> {
+                self.visit_f64(amount as f64)
+            }
+
+            fn visit_u64<E: serde::de::Error>(self, amount: u64) -> Result<Money, E> {
+                self.visit_f64(amount as f64)
+            }
+        }
+        deserializer.deserialize_any(Amount)
+    }
+}
+
+impl Money {
+    /// So much for each hour, for so many milliseconds; rounded up.
+    pub fn for_millis(self, millis: u64) -> Money {
+        let cost = u128::from(self.0) * u128::from(millis);
+        Money(u64::try_from(cost.div_ceil(3_600_000)).unwrap_or(u64::MAX))
+    }
+}
+
+impl std::ops::Add for Money {
+    type Output = Money;
+
+    fn add(self, other: Money) -> Money {
+        Money(self.0.saturating_add(other.0))
+    }
+}
+
+impl std::iter::Sum for Money {
+    fn sum<I: Iterator<Item = Money>>(all: I) -> Money {
+        all.fold(Money(0), |sum, one| sum + one)
+    }
+}
+
+impl fmt::Display for Money {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (whole, rest) = (self.0 / 1_000_000, self.0 % 1_000_000);
+        let digits = format!("{rest:06}");
+        let digits = digits.trim_end_matches('0');
+        match digits.is_empty() {
+            true => write!(formatter, "{whole}"),
+            false => write!(formatter, "{whole}.{digits}"),
+        }
+    }
+}
+
+/// What may happen without an operator.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mode {
+    /// Decisions are made and kept, and none is carried out.
+    #[default]
+    Observe,
+    /// A decision is proposed, and carried out once it is approved.
+    Advise,
+    /// Decisions are carried out.
+    Auto,
+}
+
+/// The policy of one managed cluster.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Policy {
+    /// The engine adapter's name in the controller's file of adapters.
+    pub engine: String,
+    /// The provider adapter's name there.
+    pub provider: String,
+    /// The type of its machines.
+    pub machine_type: String,
+    /// The fewest members.
+    pub min: u32,
+    /// The most.
+    pub max: u32,
+    /// What may happen without an operator.
+    #[serde(default)]
+    pub mode: Mode,
+    /// What it may cost.
+    #[serde(default)]
+    pub budget: Budget,
+    /// How long each state may last.
+    #[serde(default)]
+    pub deadlines: Deadlines,
+    /// Where measures come from, beside the engine's `observe`.
+    #[serde(default)]
+    pub sources: Vec<Source>,
+    /// When a member is added: any of these is enough.
+    #[serde(default)]
+    pub add: Vec<Rule>,
+    /// When one is removed: all of these must hold.
+    #[serde(default)]
+    pub remove: Vec<Rule>,
+    /// How the size is chosen between `min` and `max`; see [`Policy::sizing`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sizing: Option<Sizing>,
+    /// What members must keep to, where the size is chosen by load.
+    #[serde(default)]
+    pub objective: Objective,
+    /// How long decisions rest after one was carried out.
+    #[serde(default)]
+    pub cooldowns: Cooldowns,
+    /// The oldest sample that counts as fresh, in seconds.
+    #[serde(default = "sample_age_max")]
+    pub sample_age_max: u64,
+}
+
+fn sample_age_max() -> u64 {
+    30
+}
+
+/// What a fleet may cost, machines on their way included. Nothing said: no bound.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Budget {
+    /// For an hour.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub per_hour: Option<Money>,
+    /// For a day of UTC.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub per_day: Option<Money>,
+}
+
+/// How long a machine may stay in a state, in seconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Deadlines {
+    /// From the request until its provider has it, and from there until its engine has heard of it.
+    pub boot: u64,
+    /// Until it serves.
+    pub join: u64,
+    /// Until nothing is on it.
+    pub drain: u64,
+    /// Until its provider has ended it.
+    pub terminate: u64,
+}
+
+impl Default for Deadlines {
+    fn default() -> Deadlines {
+        Deadlines { boot: 600, join: 4 * 3_600, drain: 12 * 3_600, terminate: 600 }
+    }
+}
+
+/// How long decisions rest after a size was reached, in seconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Cooldowns {
+    /// Before the next member is added.
+    pub grow: u64,
+    /// Before one is removed.
+    pub shrink: u64,
+}
+
+impl Default for Cooldowns {
+    fn default() -> Cooldowns {
+        Cooldowns { grow: 60, shrink: 600 }
+    }
+}
+
+/// How the size is chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Sizing {
+    /// One more or one less, by the rules `add` and `remove`.
+    Rules,
+    /// As many as carry the load that is measured, by what members were seen to carry.
+    Target,
+    /// As *target*, and more in time for the load that is to come.
+    Forecast,
+}
+
+/// What members must keep to.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Objective {
+    /// What is measured of it. Default: `processor`.
+    pub measure: Measure,
+    /// What the mean of all members may be at most. Default: 60.
+    pub at_most: f64,
+    /// What it may be while one member is lost. Default: 90.
+    pub strained: f64,
+    /// The span over which means are taken, in seconds. Default: 60.
+    pub over: u64,
+}
+
+impl Default for Objective {
+    fn default() -> Objective {
+        Objective { measure: processor(), at_most: 60.0, strained: 90.0, over: 60 }
+    }
+}
+
+/// Where samples come from. A measure that a source gives is taken from there alone, and of two sources from the first.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Source {
+    /// How it is spoken to.
+    pub kind: SourceKind,
+    /// `HOST:PORT` of a gmond, or the URL of what Prometheus scrapes, in which `{address}` stands for a member's.
+    pub at: String,
+}
+
+/// How a source is spoken to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SourceKind {
+    /// The XML of a Ganglia daemon.
+    Ganglia,
+    /// The text format of Prometheus, asked of each member.
+    Prometheus,
+}
+
+/// What stands in a source's URL for a member's address.
+const ADDRESS: &str = "{address}";
+/// Sources that a policy has at most: each is asked in every turn.
+pub const SOURCES_MAX: usize = 8;
+/// The longest `at` of a source, in bytes.
+const AT_BYTES_MAX: usize = 500;
+
+impl Source {
+    /// Where a member's figures are asked for: `host:port`, and the path of a URL.
+    ///
+    /// # Errors
+    /// With what is wrong with `at` or with the address.
+    pub fn endpoint(&self, address: &str) -> Result<(String, String), String> {
+        if self.at.len() > AT_BYTES_MAX || !self.at.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err(format!("it must be 1 to {AT_BYTES_MAX} letters, digits and signs, without blanks"));
+        }
+        if self.kind == SourceKind::Ganglia {
+            return match self.at.contains('/') || port_of(&self.at).is_none() {
+                true => Err(format!("{:?} is no HOST:PORT; write one such as 10.0.0.1:8649", self.at)),
+                false => Ok((self.at.clone(), String::new())),
+            };
+        }
+        let is_host = |byte: u8| byte.is_ascii_alphanumeric() || b".-_:%".contains(&byte);
+        if address.is_empty() || !address.bytes().all(is_host) {
+            return Err(format!("{address:?} is no host and no address"));
+        }
+        let Some(rest) = self.at.strip_prefix("http://") else {
+            return Err("it must begin with http://, and nothing else is spoken".to_owned());
+        };
+        if !rest.contains(ADDRESS) {
+            return Err(format!("it lacks {ADDRESS}, so all members would have the same figures"));
+        }
+        let (authority, path) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+        if authority.contains('@') {
+            return Err("it has a user's name; the document of a fleet keeps no secrets".to_owned());
+        }
+        let is_bare_ipv6 = address.contains(':') && !authority.contains(&format!("[{ADDRESS}]"));
+        let in_authority = if is_bare_ipv6 { format!("[{address}]") } else { address.to_owned() };
+        let mut host = authority.replace(ADDRESS, &in_authority);
+        let is_without_port = host.ends_with(']') || !host.contains(':');
+        if is_without_port {
+            host.push_str(":80");
+        }
+        if port_of(&host).is_none() {
+            return Err(
+                "its host and port are wrong; write a URL such as http://{address}:9100/metrics".to_owned()
+            );
+        }
+        let path = path.split('#').next().unwrap_or_default().replace(ADDRESS, address);
+        Ok((host, if path.starts_with('/') { path } else { format!("/{path}") }))
+    }
+
+    fn check(&self, field: &str) -> Result<(), PolicyError> {
+        let wrong = |why| PolicyError { field: format!("{field}.at"), why };
+        self.endpoint("member").map(drop).map_err(wrong)
+    }
+}
+
+/// The port of `host:port`, if it is one.
+fn port_of(text: &str) -> Option<u16> {
+    let (host, port) = text.rsplit_once(':')?;
+    let is_host = !host.is_empty() && (!host.contains(':') || host.starts_with('[') && host.ends_with(']'));
+    let is_number = port.bytes().all(|byte| byte.is_ascii_digit());
+    port.parse().ok().filter(|port| is_host && is_number && *port > 0)
+}
+
+/// What of all members' values counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Spread {
+    /// The highest of a member.
+    Any,
+    /// All of them.
+    All,
+    /// Their mean.
+    Mean,
+}
+
+/// A name of something measured, as `observe` or a source gives it.
+pub type Measure = String;
+
+/// On which side of its bound a value must be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Direction {
+    /// Above it.
+    Above,
+    /// Not above it.
+    AtMost,
+}
+
+/// A bound on a measure. The paper's: any member above 40 % of processor adds, all at or below 15 % remove, over 300 s.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Rule {
+    /// What is measured. Default: `processor`, in percent of what a member may use.
+    #[serde(default = "processor")]
+    pub measure: Measure,
+    /// Of which members.
+    pub of: Spread,
+    /// On which side.
+    pub is: Direction,
+    /// The bound, in the measure's unit.
+    pub bound: f64,
+    /// The span over which each member's mean is taken, in seconds. Default: 300.
+    #[serde(default = "over")]
+    pub over: u64,
+}
+
+fn processor() -> Measure {
+    "processor".to_owned()
+}
+
+fn over() -> u64 {
+    300
+}
+
+/// What is wrong with a policy: the field, what it is, and what it must be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PolicyError {
+    /// The field, as the file writes it.
+    pub field: String,
+    /// What is wrong, and what to write instead.
+    pub why: String,
+}
+
+impl fmt::Display for PolicyError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}: {}", self.field, self.why)
+    }
+}
+
+impl std::error::Error for PolicyError {}
+
+/// The longest time that a policy may name, in seconds: thirty days.
+const SECONDS_MAX: u64 = 30 * 24 * 3_600;
+
+impl Policy {
+    /// The paper's rules: any member above 40 % adds, all at or below 15 % remove, means of five minutes.
+    pub fn paper_rules() -> (Vec<Rule>, Vec<Rule>) {
+        let rule = |of, is, bound| Rule { measure: processor(), of, is, bound, over: over() };
+        (vec![rule(Spread::Any, Direction::Above, 40.0)], vec![rule(Spread::All, Direction::AtMost, 15.0)])
+    }
+
+    /// How the size is chosen: as the policy says, or by rules where it has any, and otherwise by the load that is measured.
+    pub fn sizing(&self) -> Sizing {
+        let has_rules = !self.add.is_empty() || !self.remove.is_empty();
+        self.sizing.unwrap_or(if has_rules { Sizing::Rules } else { Sizing::Target })
+    }
+
+    /// Refuses a policy that contradicts itself.
+    ///
+    /// # Errors
+    /// The first field that is wrong, with the remedy.
+    pub fn check(&self) -> Result<(), PolicyError> {
+        let wrong = |field: &str, why: String| Err(PolicyError { field: field.to_owned(), why });
+        for (field, text) in
+            [("engine", &self.engine), ("provider", &self.provider), ("machine-type", &self.machine_type)]
+        {
+            if text.is_empty() {
+                return wrong(field, "it is empty; write the name that the file of adapters has".to_owned());
+            }
+        }
+        if self.min == 0 {
+            return wrong("min", "it is 0; a cluster has one member at least".to_owned());
+        }
+        if self.min > self.max {
+            return wrong("min", format!("it is {}, above max, which is {}", self.min, self.max));
+        }
+        let deadlines = self.deadlines;
+        let spans = [
+            ("deadlines.boot", deadlines.boot, 1),
+            ("deadlines.join", deadlines.join, 1),
+            ("deadlines.drain", deadlines.drain, 1),
+            ("deadlines.terminate", deadlines.terminate, 1),
+            ("cooldowns.grow", self.cooldowns.grow, 0),
+            ("cooldowns.shrink", self.cooldowns.shrink, 0),
+            ("sample-age-max", self.sample_age_max, 1),
+        ];
+        for (field, seconds, least) in spans {
+            if seconds < least || seconds > SECONDS_MAX {
+                return wrong(field, format!("it is {seconds} s; it must be {least} to {SECONDS_MAX} s"));
+            }
+        }
+        let Objective { at_most, strained, over, .. } = self.objective;
+        if !(at_most.is_finite() && at_most > 0.0 && strained.is_finite() && strained >= at_most) {
+            let why = "at-most must be above 0, and strained not below it; 60 and 90 are usual";
+            return wrong("objective", why.to_owned());
+        }
+        if over == 0 || over > SECONDS_MAX {
+            return wrong("objective.over", "it must be 1 s to 30 days".to_owned());
+        }
+        if self.sources.len() > SOURCES_MAX {
+            return wrong("sources", format!("they are {}; write {SOURCES_MAX} at most", self.sources.len()));
+        }
+        for (number, source) in self.sources.iter().enumerate() {
+            source.check(&format!("sources[{number}]"))?;
+        }
+        for (list, rules) in [("add", &self.add), ("remove", &self.remove)] {
+            for (number, rule) in rules.iter().enumerate() {
+                rule.check(&format!("{list}[{number}]"))?;
+            }
+        }
+        match (self.remove.is_empty(), self.remove.iter().any(|rule| rule.is == Direction::Above)) {
+            (false, true) => wrong("remove", "a rule that removes says `is = \"at-most\"`".to_owned()),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Rule {
+    fn check(&self, field: &str) -> Result<(), PolicyError> {
+        let wrong = |part: &str, why: &str| {
+            Err(PolicyError { field: format!("{field}.{part}"), why: why.to_owned() })
+        };
+        if self.measure.is_empty() {
+            return wrong("measure", "it is empty; `tontine elastic status` lists what is measured");
+        }
+        if !self.bound.is_finite() {
+            return wrong("bound", "it is no number");
+        }
+        if self.over == 0 || self.over > SECONDS_MAX {
+            return wrong("over", "it must be 1 s to 30 days");
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn endpoint(kind: SourceKind, at: &str, address: &str) -> Result<(String, String), String> {
+        Source { kind, at: at.to_owned() }.endpoint(address)
+    }
+
+    #[test]
+    fn a_source_says_where_each_member_is_asked() {
+        let is = |at: &str, address: &str, host: &str, path: &str| {
+            let found = endpoint(SourceKind::Prometheus, at, address);
+            assert_eq!(found, Ok((host.to_owned(), path.to_owned())), "{at} of {address}");
+        };
+        is("http://{address}:9100/metrics", "10.0.0.1", "10.0.0.1:9100", "/metrics");
+        is("http://{address}", "n1", "n1:80", "/");
+        is("http://{address}:1/a?b=c#d", "fe80::1", "[fe80::1]:1", "/a?b=c");
+        is("http://[{address}]:1", "fe80::1", "[fe80::1]:1", "/");
+        is("http://[{address}]", "fe80::1", "[fe80::1]:80", "/");
+        is("http://{address}?x", "n1", "n1:80", "/?x");
+        is("http://probe:9/x?of={address}", "n1", "probe:9", "/x?of=n1");
+        let ganglia = endpoint(SourceKind::Ganglia, "gmond:8649", "");
+        assert_eq!(ganglia, Ok(("gmond:8649".to_owned(), String::new())));
+        assert!(endpoint(SourceKind::Ganglia, "[::1]:8649", "").is_ok());
+    }
+
+    #[test]
+    fn a_source_that_cannot_be_asked_is_refused() {
+        let refused = |kind, at: &str, address: &str, why: &str| {
+            let found = endpoint(kind, at, address);
+            assert!(found.as_ref().is_err_and(|error| error.contains(why)), "{at} of {address:?}: {found:?}");
+        };
+        for at in [
+            "gmond",
+            "gmond:",
+            ":8649",
+            "gmond:0",
+            "gmond:70000",
+            "gmond:+1",
+            "::1:8649",
+            "http://gmond:8649",
+        ] {
+            refused(SourceKind::Ganglia, at, "", "is no HOST:PORT");
+        }
+        let prometheus = |at: &str, why: &str| refused(SourceKind::Prometheus, at, "n1", why);
+        prometheus("https://{address}:9100/metrics", "must begin with http://");
+        prometheus("http://n1:9100/metrics", "lacks {address}");
+        prometheus("http://me:secret@{address}:9100/", "keeps no secrets");
+        prometheus("http://{address}:x/", "host and port are wrong");
+        prometheus("http://{address}:9100/a b", "without blanks");
+        prometheus("http://{address}:9100/\r\nX:", "without blanks");
+        for address in ["", "n1/x", "n1\r\nHost: x", "a@b"] {
+            refused(SourceKind::Prometheus, "http://{address}:1/", address, "is no host");
+        }
+    }
+}
