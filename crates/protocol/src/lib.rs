@@ -16,6 +16,7 @@
 pub mod admission;
 pub mod antientropy;
 pub mod collection;
+pub mod elasticity;
 pub mod gossip;
 pub mod handoff;
 pub mod headmaster;

@@ -16,7 +16,7 @@ mod piloted;
 use std::sync::Arc;
 use std::time::Duration;
 
-use control::headmaster::election::Candidate;
+use control::election::Candidate;
 use control::headmaster::tenure;
 use coordination::CoordinationService;
 use coordination::documents::numbered::{numbers, wishes_path};

@@ -20,6 +20,7 @@ pub mod cluster;
 pub mod copies;
 pub mod dice;
 pub mod disk;
+pub mod elastic;
 pub mod engine;
 pub mod executor;
 pub mod headmasters;

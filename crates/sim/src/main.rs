@@ -10,11 +10,12 @@ use std::time::Instant;
 use coordination::memory::MemoryFaults;
 use model::balance::Rule;
 use parking_lot::Mutex;
-use sim::balance::{Day, TABLE, Weather, broken, row};
+use sim::balance::{TABLE, Weather, broken, row};
 use sim::catalogue;
 use sim::check::absent::Absences;
 use sim::check::reads::{EXCUSED_PER_MILLE_MAX, Pairs, UNPROMISED_PER_MILLE_MAX};
 use sim::check::sloppy::Told;
+use sim::elastic;
 use sim::plant::Plant;
 use sim::played::Played;
 use sim::run::{Report, play};
@@ -23,11 +24,13 @@ use sim::swarm::Setup;
 const USAGE: &str = "usage: sim run --seed N [--plant NAME] [--bounds] [--numbers] [--autopilot] [--verbose]
        sim plant all [--page]
        sim balance --seeds A..=B [--policy P] [--threads T] [--constant] [--verbose]
+       sim elastic --seeds A..=B [--threads T] [--verbose]
        sim check --seeds A..=B [--random M] [--twice N] [--threads T] [--service failing] [--pushes] [--numbers] [--autopilot]
 
 run      plays one seed and says what happened
 balance  plays a day of shifting load, 24 hours, for each seed; with --constant one whose load stays as it is;
          P is even, thresholds, greedy or no-reordering
+elastic  plays a day of load on a fleet that grows and shrinks, for each seed; --seeds N is 1..=N
 plant    plays each planted bug until a seed convicts it, and prints the page of them
 check    plays the seeds A to B and M further ones, N of them twice, comparing the traces;
          with --service failing only those in which single calls of the coordination service fail,
@@ -50,6 +53,7 @@ fn main() -> ExitCode {
         Some("check") => check(&arguments[1..]),
         Some("plant") => plants(&arguments[1..]),
         Some("balance") => balance(&arguments[1..]),
+        Some("elastic") => elastic(&arguments[1..]),
         Some("help" | "--help" | "-h") => {
             println!("{USAGE}");
             return ExitCode::SUCCESS;
@@ -266,7 +270,7 @@ fn play_days(seeds: &[u64], (threads, rule): (usize, Rule), is_constant: bool, v
         false => Weather { rule, ..Weather::of_seed(seed) },
     };
     let began = Instant::now();
-    let days = play_all(seeds, threads, weather);
+    let days = play_all(seeds, threads, |seed| sim::balance::play(seed, weather(seed)));
     let mut failed = 0;
     for (seed, day) in seeds.iter().zip(&days) {
         // Only the autopilot's own rule promises anything.
@@ -300,7 +304,7 @@ fn play_days(seeds: &[u64], (threads, rule): (usize, Rule), is_constant: bool, v
 }
 
 /// Plays a day for each seed, on so many threads, in the order of the seeds.
-fn play_all(seeds: &[u64], threads: usize, weather: impl Fn(u64) -> Weather + Sync) -> Vec<Day> {
+fn play_all<D: Send>(seeds: &[u64], threads: usize, play: impl Fn(u64) -> D + Sync) -> Vec<D> {
     let (next, days) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
     std::thread::scope(|scope| {
         for _ in 0..threads.max(1) {
@@ -308,13 +312,47 @@ fn play_all(seeds: &[u64], threads: usize, weather: impl Fn(u64) -> Weather + Sy
                 loop {
                     let at = next.fetch_add(1, Ordering::Relaxed);
                     let Some(&seed) = seeds.get(at) else { break };
-                    let day = sim::balance::play(seed, weather(seed));
+                    let day = play(seed);
                     days.lock().insert(at, day);
                 }
             });
         }
     });
     days.into_inner().into_values().collect()
+}
+
+fn elastic(arguments: &[String]) -> Result<ExitCode, String> {
+    let options = Options(arguments);
+    options.only(&["--seeds", "--threads", "--verbose"])?;
+    let range = options.text("--seeds")?.unwrap_or("100");
+    let range = if range.contains("..=") { range.to_owned() } else { format!("1..={range}") };
+    let seeds = seeds_of(&range)?;
+    let threads = options.number("--threads")?.unwrap_or(2) as usize;
+    let verbose = arguments.iter().any(|argument| argument == "--verbose");
+    let began = Instant::now();
+    let days = play_all(&seeds, threads, |seed| elastic::play(seed, elastic::Weather::of_seed(seed)));
+    let mut failed = 0;
+    for (seed, day) in seeds.iter().zip(&days) {
+        if verbose {
+            println!("seed {seed}: {:?}\n{day:#?}", elastic::Weather::of_seed(*seed));
+        }
+        if let Some(broken) = day.broken.first() {
+            failed += 1;
+            println!("seed {seed} FAILED: {broken}; again: sim elastic --seeds {seed}..={seed} --verbose");
+        }
+    }
+    let sum = |of: fn(&elastic::Day) -> u64| days.iter().map(of).sum::<u64>();
+    println!(
+        "{} days, {failed} failed, {} moves, {} flips, {} machines failed, {} drains taken back, {} late acts, {:.1} s",
+        days.len(),
+        sum(|day| day.moves.len() as u64),
+        sum(|day| day.flips() as u64),
+        sum(|day| day.failures),
+        sum(|day| day.cancelled),
+        sum(|day| day.late_acts),
+        began.elapsed().as_secs_f64()
+    );
+    Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn seeds_of(range: &str) -> Result<Vec<u64>, String> {

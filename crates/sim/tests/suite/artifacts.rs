@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use client::{Client, ClientError, ClientOptions};
-use control::headmaster::election::Candidate;
+use control::election::Candidate;
 use control::headmaster::tenure::serve;
 use coordination::documents;
 use futures_util::future::select;

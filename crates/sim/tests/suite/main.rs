@@ -7,6 +7,7 @@ mod collection;
 mod convictions;
 mod deletes;
 mod detection;
+mod elastic;
 mod expiry;
 mod fetching;
 mod handoff;

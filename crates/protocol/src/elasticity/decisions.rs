@@ -1,0 +1,296 @@
+//! What is decided about the size, from rules and bounds; what is kept of it, and what came of it.
+//!
+//! A decision is kept when its verdict, its target or what holds it changes, not in each turn.
+//! Removals that proved wrong make the next one rest longer: load in step with the cooldown must not move machines for ever.
+
+use std::mem::discriminant;
+
+use model::WallMillis;
+use model::elasticity::adapter::MemberState;
+use model::elasticity::{
+    DECISIONS_MAX, Decision, Fleet, Held, Machine, MachineState, Mode, Reading, Reason, Sizing, Spread,
+    Verdict,
+};
+
+use super::rules::{self, Judged};
+use super::sizing::{self, Sized};
+use super::{Work, converge, guards, since};
+
+/// Readings that a decision keeps at most: first what is not known, then the highest.
+pub const READINGS_MAX: usize = 16;
+/// The newest decisions keep their readings; older ones do not, so that the document stays small.
+const READINGS_KEPT: usize = 50;
+/// A growth within this time after a removal says that the removal was wrong, in milliseconds.
+const FLIP_MS: u64 = 3_600_000;
+/// How long a wrong removal is remembered, in milliseconds.
+const FLIPS_KEPT_MS: u64 = 24 * 3_600_000;
+/// Each wrong removal makes the next one rest four times as long, up to the third.
+const FLIPS_MAX: u32 = 3;
+
+/// What is decided.
+struct Drawn {
+    verdict: Verdict,
+    target: u32,
+    reasons: Vec<Reason>,
+    held: Option<Held>,
+    readings: Vec<Reading>,
+    expected: Option<f64>,
+}
+
+/// The decision or order that set the target last, with what holds it up, and
+/// what came of it. Verdicts that changed nothing come after it.
+pub fn setting(fleet: &Fleet) -> Option<&Decision> {
+    fleet.decisions.iter().rfind(|decision| decision.set)
+}
+
+/// Decides by bounds and rules, and sets the target where nothing holds that.
+pub(super) fn decide(work: &mut Work<'_>) {
+    let policy = &work.next.policy;
+    let current = work.next.target.unwrap_or_else(|| work.next.will_serve());
+    let by_bounds = match current {
+        _ if current < policy.min => Some((Verdict::Add, policy.min)),
+        _ if current > policy.max => Some((Verdict::Remove, policy.max)),
+        _ => None,
+    };
+    let by_load = policy.sizing() != Sizing::Rules;
+    let drawn = match by_bounds {
+        Some((verdict, target)) => {
+            let held = unmanaged(work).or_else(|| obstacle(work, verdict, target, true));
+            Drawn {
+                verdict,
+                target,
+                reasons: vec![Reason::Bounds],
+                held,
+                readings: Vec::new(),
+                expected: None,
+            }
+        }
+        None if work.next.serving() == 0 => return,
+        None if by_load => self::by_load(work, current),
+        None => by_rules(work, rules::judge(work.seen, &work.next), current),
+    };
+    let is_carried = drawn.held.is_none() && matches!(drawn.verdict, Verdict::Add | Verdict::Remove);
+    let is_new = work.next.decisions.last().is_none_or(|last| {
+        let held = |held: &Option<Held>| held.as_ref().map(discriminant);
+        (last.verdict, last.target, held(&last.held)) != (drawn.verdict, drawn.target, held(&drawn.held))
+    });
+    if is_carried {
+        work.next.target = Some(drawn.target);
+    }
+    // While a change is under way, the decision that made it says why.
+    if is_carried || (is_new && drawn.held != Some(Held::UnderWay)) {
+        record(work, drawn, is_carried);
+    }
+}
+
+fn by_load(work: &Work<'_>, current: u32) -> Drawn {
+    let Sized { verdict, target, reasons, held, readings, expected } =
+        sizing::judge(work.seen, &work.next, current);
+    let held = held.or_else(|| obstacle(work, verdict, target, false));
+    Drawn { verdict, target, reasons, held, readings, expected }
+}
+
+fn by_rules(work: &Work<'_>, judged: Judged, current: u32) -> Drawn {
+    let n = f64::from(work.next.serving());
+    let (target, after) = match judged.verdict {
+        Verdict::Add => (current + 1, n + 1.0),
+        Verdict::Remove => (current.saturating_sub(1), n - 1.0),
+        Verdict::Stay | Verdict::Unknown => (current, n),
+    };
+    let held = judged.held.or_else(|| obstacle(work, judged.verdict, target, false));
+    let mean = |rule| {
+        let mean = model::elasticity::Rule { of: Spread::Mean, ..Clone::clone(rule) };
+        rules::value_of(&judged.readings, &mean)
+    };
+    let changes = matches!(judged.verdict, Verdict::Add | Verdict::Remove);
+    let rule = judged.rules.first().filter(|_| changes && after > 0.0);
+    let expected = rule.and_then(mean).map(|mean| mean * n / after);
+    let reasons = judged.rules.iter().map(|rule| Reason::Rule { rule: rule.clone() }).collect();
+    Drawn { verdict: judged.verdict, target, reasons, held, readings: judged.readings, expected }
+}
+
+/// Members that are of no machine of the fleet, also those that are down for now: whoever founds a fleet adopts them one
+/// after another, and bounds wait for that.
+fn unmanaged(work: &Work<'_>) -> Option<Held> {
+    let members = work.seen.members.as_ref().ok()?;
+    let is_managed =
+        |id: &String| work.next.machines.iter().any(|machine| machine.member.as_ref() == Some(id));
+    let is_member = |state| !matches!(state, MemberState::Waiting | MemberState::Drained);
+    let stranger = members.iter().find(|member| is_member(member.state) && !is_managed(&member.id))?;
+    let how = if stranger.state == MemberState::Serving { "serves" } else { "is a member" };
+    let detail = format!(
+        "{} {how} and is no machine of the fleet; adopt it once it serves, or remove it",
+        stranger.id
+    );
+    Some(Held::Engine { detail })
+}
+
+/// What stands in the way of a verdict, if anything does.
+fn obstacle(work: &Work<'_>, verdict: Verdict, target: u32, by_bounds: bool) -> Option<Held> {
+    let fleet = &work.next;
+    let held = match verdict {
+        Verdict::Stay | Verdict::Unknown => return None,
+        _ if fleet.paused.is_some() => Err(Held::Paused),
+        Verdict::Add => may_add(work, target, by_bounds),
+        Verdict::Remove => may_remove(work, target),
+    };
+    held.err().or_else(|| (fleet.policy.mode != Mode::Auto).then_some(Held::Mode))
+}
+
+fn may_add(work: &Work<'_>, target: u32, by_bounds: bool) -> Result<(), Held> {
+    let fleet = &work.next;
+    guards::heard(work.seen)?;
+    let is_coming = fleet.machines.iter().any(|machine| machine.state.is_coming());
+    if is_coming || fleet.target.is_some_and(|target| target > fleet.will_serve()) {
+        return Err(Held::UnderWay);
+    }
+    if target > fleet.policy.max {
+        return Err(Held::Most { max: fleet.policy.max });
+    }
+    if fleet.machines.iter().any(|machine| converge::can_come_back(work.seen, machine)) {
+        return Ok(());
+    }
+    if !by_bounds {
+        rests(work, fleet.policy.cooldowns.grow)?;
+    }
+    guards::may_buy(work.seen, fleet, target.saturating_sub(fleet.will_serve())).map(|_| ())
+}
+
+fn may_remove(work: &Work<'_>, target: u32) -> Result<(), Held> {
+    let fleet = &work.next;
+    guards::heard(work.seen)?;
+    let is_coming = fleet.machines.iter().any(|machine| machine.state.is_coming());
+    if is_coming || fleet.machines.iter().any(leaves) || fleet.target.is_some_and(|it| it != fleet.serving())
+    {
+        return Err(Held::UnderWay);
+    }
+    if target < fleet.policy.min {
+        return Err(Held::Fewest { min: fleet.policy.min });
+    }
+    let flips = flips(fleet, work.seen.now).min(FLIPS_MAX);
+    rests(work, fleet.policy.cooldowns.shrink.saturating_mul(4_u64.pow(flips)))?;
+    match fleet.in_state(MachineState::Serving).next() {
+        Some(machine) => guards::may_drain(work, machine),
+        None => Ok(()),
+    }
+}
+
+fn leaves(machine: &Machine) -> bool {
+    matches!(machine.state, MachineState::Draining | MachineState::Empty)
+}
+
+fn rests(work: &Work<'_>, seconds: u64) -> Result<(), Held> {
+    let Some(settled) = work.next.settled else { return Ok(()) };
+    let left = seconds.saturating_mul(1000).saturating_sub(since(work.seen.now, settled));
+    if left == 0 { Ok(()) } else { Err(Held::Rests { seconds: left.div_ceil(1000) }) }
+}
+
+/// How often, within a day, rules removed a member and soon wanted it back.
+fn flips(fleet: &Fleet, now: WallMillis) -> u32 {
+    let by_rule = |decision: &&Decision| {
+        let is_rule = decision.reasons.iter().any(|reason| matches!(reason, Reason::Rule { .. }));
+        is_rule && decision.ended.is_some()
+    };
+    let carried: Vec<&Decision> = fleet.decisions.iter().filter(by_rule).collect();
+    let pairs = carried.windows(2).filter(|pair| {
+        (pair[0].verdict, pair[1].verdict) == (Verdict::Remove, Verdict::Add)
+            && since(pair[1].at, pair[0].at) <= FLIP_MS
+            && since(now, pair[1].at) <= FLIPS_KEPT_MS
+    });
+    pairs.count() as u32
+}
+
+/// Keeps what an order or a failure brought about; the target is set already.
+pub(super) fn record_order(work: &mut Work<'_>, verdict: Verdict, reasons: Vec<Reason>) {
+    let target = work.next.target.unwrap_or_else(|| work.next.will_serve());
+    let sets = reasons.iter().any(|reason| matches!(reason, Reason::Ordered { .. }));
+    record(work, Drawn { verdict, target, reasons, held: None, readings: Vec::new(), expected: None }, sets);
+}
+
+fn record(work: &mut Work<'_>, drawn: Drawn, set: bool) {
+    let fleet = &mut work.next;
+    let mut readings = drawn.readings;
+    let height = |reading: &Reading| reading.mean.unwrap_or(f64::INFINITY);
+    readings.sort_by(|one, other| height(other).total_cmp(&height(one)));
+    readings.truncate(READINGS_MAX);
+    fleet.decisions.push(Decision {
+        number: fleet.next_decision,
+        at: work.seen.now,
+        members: fleet.serving(),
+        verdict: drawn.verdict,
+        target: drawn.target,
+        reasons: drawn.reasons,
+        set,
+        held: drawn.held,
+        readings,
+        expected: drawn.expected,
+        came: None,
+        ended: None,
+    });
+    fleet.next_decision += 1;
+    let newest = fleet.decisions.len().saturating_sub(READINGS_KEPT);
+    fleet.decisions[..newest].iter_mut().for_each(|decision| decision.readings.clear());
+    while fleet.decisions.len() > DECISIONS_MAX {
+        // What was carried out is kept longer than what was not.
+        let idle = fleet.decisions.iter().take(DECISIONS_MAX / 2).position(|one| one.ended.is_none());
+        fleet.decisions.remove(idle.unwrap_or(0));
+    }
+}
+
+/// The decision that is being carried out: the last that set the target that holds.
+pub(super) fn open(fleet: &mut Fleet) -> Option<&mut Decision> {
+    let target = fleet.target?;
+    let changes = |one: &&mut Decision| one.set && matches!(one.verdict, Verdict::Add | Verdict::Remove);
+    let last = fleet.decisions.iter_mut().rev().find(changes);
+    last.filter(|decision| decision.target == target && decision.ended.is_none())
+}
+
+/// Notes what keeps the decision under way from being carried out, or that nothing does.
+pub(super) fn hold_up(work: &mut Work<'_>, held: Option<Held>) {
+    let Some(decision) = open(&mut work.next) else { return };
+    if decision.held.as_ref().map(discriminant) != held.as_ref().map(discriminant) {
+        decision.held = held;
+    }
+}
+
+/// Notes that the target is reached, and later what came of it.
+pub(super) fn close(work: &mut Work<'_>) {
+    let now = work.seen.now;
+    let fleet = &mut work.next;
+    guards::forget_charges(fleet, now);
+    let rests =
+        fleet.machines.iter().all(|one| !one.state.is_coming() && one.state != MachineState::Draining);
+    if rests && fleet.target == Some(fleet.serving()) {
+        if let Some(decision) = open(fleet) {
+            (decision.ended, decision.held) = (Some(now), None);
+            let (verdict, at) = (decision.verdict, decision.at);
+            if verdict == Verdict::Add {
+                sizing::note_growth(fleet, at, now);
+            }
+        }
+        came(work);
+    }
+}
+
+fn came(work: &mut Work<'_>) {
+    let Some(place) = work.next.decisions.iter().rposition(|decision| decision.ended.is_some()) else {
+        return;
+    };
+    let decision = &work.next.decisions[place];
+    if decision.expected.is_none() || decision.came.is_some() || decision.ended == Some(work.seen.now) {
+        return;
+    }
+    let rule = decision.reasons.iter().find_map(|reason| match reason {
+        Reason::Rule { rule } => Some(model::elasticity::Rule { of: Spread::Mean, ..rule.clone() }),
+        Reason::Load { .. } => Some(sizing::rule(&work.next.policy.objective)),
+        _ => None,
+    });
+    let value = rule.and_then(|rule| rules::value_now(work.seen, &work.next, &rule));
+    if value.is_some() {
+        let (verdict, before) = (decision.verdict, decision.members);
+        work.next.decisions[place].came = value;
+        if verdict == Verdict::Add {
+            sizing::note_gain(work.seen, &mut work.next, before);
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! The size by load: as many members as carry what is measured, or what is to come.
+//!
+//! ```text
+//!   samples ─▶ once a minute: load ─▶ history;  load, use, members ─▶ capacity
+//!   load now, or the forecast ─▶ capacity ─▶ the fewest members that carry it, also with one lost
+//! ```
+//!
+//! A forecast adds only. A member is removed where the highest load of the last quarter of an hour needs one less, and where
+//! that costs less than it saves.
+//!
+//! Must never: take members that say nothing for idle ones. For growing, the others stand for them; nothing shrinks then.
+
+use model::WallMillis;
+use model::elasticity::{
+    Direction, Fleet, GAIN_MIN, Held, MachineState, Money, Objective, Observed, Reading, Reason, Rule,
+    Sizing, Spread, Verdict,
+};
+
+use super::rules::{self, Means};
+use super::{Observation, Work, since};
+
+/// Operations of all kinds, as engines measure them that do not tell reads from updates.
+pub(super) const OPERATIONS: &str = "operations";
+pub(super) const READS: &str = "reads";
+pub(super) const UPDATES: &str = "updates";
+/// How long a load must have been low before a member is removed, in milliseconds; longer where the cooldown is.
+const LOW_MS: u64 = 900_000;
+/// How much more the members must carry that stay: a load at the bound of a size must not change it for ever.
+const MARGIN: f64 = 1.05;
+/// How long a machine takes to become useful, where none has yet, in milliseconds.
+const LEAD_MS: u64 = 120_000;
+/// How long a removal is taken to hold where nothing is known of yesterday, in milliseconds.
+const HOLDS_MS: u64 = 3_600_000;
+/// One decision makes a fleet at most so many times as large as what serves.
+const GROWTH_MAX: u32 = 2;
+/// Growths in a row without gain after which no more is added.
+const FUTILE_MAX: u32 = 2;
+
+/// What is measured of all members that serve.
+struct Measured {
+    reads: f64,
+    updates: f64,
+    used: f64,
+    /// Members whose figures are known, of all that serve.
+    fresh: u32,
+    serving: u32,
+    readings: Vec<Reading>,
+}
+
+/// What the load wants.
+pub(super) struct Sized {
+    pub verdict: Verdict,
+    pub target: u32,
+    pub reasons: Vec<Reason>,
+    pub held: Option<Held>,
+    pub readings: Vec<Reading>,
+    pub expected: Option<f64>,
+}
+
+/// The rule by which what came of a decision is told: the mean of what the objective is about.
+pub(super) fn rule(objective: &Objective) -> Rule {
+    let Objective { measure, at_most, over, .. } = objective.clone();
+    Rule { measure, of: Spread::Mean, is: Direction::AtMost, bound: at_most, over }
+}
+
+fn means_of(seen: &Observation, fleet: &Fleet, measure: &str) -> Means {
+    rules::means(seen, fleet, &Rule { measure: measure.to_owned(), ..rule(&fleet.policy.objective) })
+}
+
+/// Reads the samples of the span of the objective. None where nobody measures operations.
+fn measure(seen: &Observation, fleet: &Fleet) -> Option<Measured> {
+    let serving = fleet.serving();
+    let used = means_of(seen, fleet, &fleet.policy.objective.measure);
+    let (reads, updates) = (means_of(seen, fleet, READS), means_of(seen, fleet, UPDATES));
+    let (reads, updates) = match reads.count() {
+        0 => (means_of(seen, fleet, OPERATIONS), None),
+        _ => (reads, Some(updates)),
+    };
+    let fresh = used.count().min(reads.count());
+    // Members whose figures are lacking are taken to do what the others do.
+    let all = |means: &Means| means.value(Spread::Mean).map(|mean| mean * f64::from(serving));
+    Some(Measured {
+        reads: all(&reads)?,
+        updates: updates.as_ref().and_then(all).unwrap_or(0.0),
+        used: used.value(Spread::Mean)?,
+        fresh,
+        serving,
+        readings: used.readings.into_iter().chain(reads.readings).collect(),
+    })
+}
+
+/// Whether all machines are as far as they shall be.
+fn rests(fleet: &Fleet) -> bool {
+    fleet.machines.iter().all(|one| matches!(one.state, MachineState::Serving | MachineState::Ready))
+}
+
+/// Learns once a minute. What a controller does not publish, its successor learns anew.
+pub(super) fn learn(work: &mut Work<'_>) {
+    if work.next.policy.sizing() == Sizing::Rules || work.next.history.has(work.seen.now) {
+        return;
+    }
+    let Some(measured) = measure(work.seen, &work.next) else { return };
+    if measured.fresh * 2 <= measured.serving {
+        return;
+    }
+    let Measured { reads, updates, used, serving, .. } = measured;
+    work.next.history.note(work.seen.now, reads + updates);
+    if measured.fresh == serving && rests(&work.next) {
+        work.next.capacity.learn(Observed { members: serving, reads, updates, used });
+    }
+}
+
+/// Notes how long a growth took.
+pub(super) fn note_growth(fleet: &mut Fleet, at: WallMillis, now: WallMillis) {
+    let took = since(now, at);
+    fleet.lead_ms = if fleet.lead_ms == 0 { took } else { (fleet.lead_ms * 3 + took) / 4 };
+}
+
+/// Notes whether a growth from so many members gained, once both sizes were measured.
+pub(super) fn note_gain(seen: &Observation, fleet: &mut Fleet, before: u32) {
+    let Some(measured) = measure(seen, fleet) else { return };
+    match fleet.capacity.gain(before, fleet.serving(), (measured.reads, measured.updates)) {
+        Some(gain) if gain < GAIN_MIN => fleet.futile += 1,
+        Some(_) => fleet.futile = 0,
+        None => {}
+    }
+}
+
+/// What the load wants of a fleet that is to have `current` members.
+pub(super) fn judge(seen: &Observation, fleet: &Fleet, current: u32) -> Sized {
+    let unknown = |held, readings| {
+        let (verdict, reasons, held) = (Verdict::Unknown, Vec::new(), Some(held));
+        Sized { verdict, target: current, reasons, held, readings, expected: None }
+    };
+    let lacks = |fresh| Held::Samples { fresh, wanted: fleet.serving() / 2 + 1 };
+    let Some(measured) = measure(seen, fleet) else { return unknown(lacks(0), Vec::new()) };
+    if measured.fresh * 2 <= measured.serving {
+        return unknown(lacks(measured.fresh), measured.readings);
+    }
+    let load = (measured.reads, measured.updates);
+    let Some(carries) = fleet.capacity.carries(measured.serving, load, fleet.policy.objective.at_most) else {
+        return unknown(Held::Unlearned, measured.readings);
+    };
+    let all = load.0 + load.1;
+    let mut reasons = vec![Reason::Load { load: all as u64, carries: carries as u64 }];
+    let mut wanted = wanted(fleet, load, all).unwrap_or(current);
+    if let Some((expected, within)) = to_come(seen, fleet)
+        && expected > all
+        && let Some(more) = self::wanted(fleet, load, expected)
+        && more > wanted.max(current)
+    {
+        reasons.push(Reason::Forecast { load: expected as u64, within });
+        wanted = more;
+    }
+    // What was learned may be wrong: no decision more than doubles what serves.
+    let most = measured.serving.saturating_mul(GROWTH_MAX).max(current);
+    let target = wanted.clamp(fleet.policy.min, fleet.policy.max).min(most);
+    if target > current {
+        let held = (fleet.futile >= FUTILE_MAX).then_some(Held::NoGain { growths: fleet.futile });
+        let expected = Some(measured.used * f64::from(measured.serving) / f64::from(target));
+        return Sized { verdict: Verdict::Add, target, reasons, held, readings: measured.readings, expected };
+    }
+    shrink(seen, fleet, current, measured, reasons)
+}
+
+/// The members that carry so much of this mix.
+fn wanted(fleet: &Fleet, (reads, updates): (f64, f64), all: f64) -> Option<u32> {
+    let Objective { at_most, strained, .. } = fleet.policy.objective;
+    let factor = if reads + updates > 0.0 { all / (reads + updates) } else { 1.0 };
+    fleet.capacity.wanted((reads * factor, updates * factor), at_most, strained, fleet.policy.max)
+}
+
+/// The load that is to come while a machine is made useful, and within how many seconds.
+fn to_come(seen: &Observation, fleet: &Fleet) -> Option<(f64, u64)> {
+    if fleet.policy.sizing() != Sizing::Forecast {
+        return None;
+    }
+    let lead = lead(fleet);
+    fleet.history.forecast(seen.now, lead).map(|load| (load, lead / 1000))
+}
+
+fn lead(fleet: &Fleet) -> u64 {
+    if fleet.lead_ms == 0 { LEAD_MS } else { fleet.lead_ms }
+}
+
+fn shrink(
+    seen: &Observation,
+    fleet: &Fleet,
+    current: u32,
+    measured: Measured,
+    reasons: Vec<Reason>,
+) -> Sized {
+    let Measured { reads, updates, used, fresh, serving, readings } = measured;
+    let stay = |held, reasons, readings| Sized {
+        verdict: Verdict::Stay,
+        target: current,
+        reasons,
+        held,
+        readings,
+        expected: None,
+    };
+    let span = LOW_MS.max(fleet.policy.cooldowns.shrink * 1000);
+    // What a forecast would add again is not removed.
+    let to_come = to_come(seen, fleet).map_or(0.0, |(load, _)| load);
+    let highest =
+        fleet.history.highest(seen.now, span).map(|load| load.max(reads + updates).max(to_come) * MARGIN);
+    let needed = highest.and_then(|highest| wanted(fleet, (reads, updates), highest));
+    match needed {
+        Some(needed) if needed < current && current > fleet.policy.min => {}
+        _ => return stay(None, reasons, readings),
+    }
+    let mut held = (fresh < serving).then_some(Held::Samples { fresh, wanted: serving });
+    if held.is_none() {
+        held = pays(seen, fleet, (reads, updates), current - 1).err();
+    }
+    let expected = Some(used * f64::from(serving) / f64::from(current - 1));
+    Sized { verdict: Verdict::Remove, target: current - 1, reasons, held, readings, expected }
+}
+
+/// Whether a removal saves more than it costs: its machine is paid for while it is drained, and the next one while it
+/// becomes useful.
+fn pays(seen: &Observation, fleet: &Fleet, mix: (f64, f64), left: u32) -> Result<(), Held> {
+    let price = fleet.machines.iter().map(|machine| machine.price_per_hour).max().unwrap_or_default();
+    let carried = fleet.capacity.carries(left, mix, fleet.policy.objective.at_most);
+    let holds = carried.and_then(|carried| fleet.history.until(seen.now, carried)).unwrap_or(HOLDS_MS);
+    let (Money(cost), Money(saves)) = (price.for_millis(2 * lead(fleet)), price.for_millis(holds));
+    match saves > cost || price == Money(0) {
+        true => Ok(()),
+        false => Err(Held::Costs { cost, saves }),
+    }
+}

@@ -1,0 +1,64 @@
+//! Why a fleet is as large as it is: the decision that held at a time, and what stood in the way of more and of fewer.
+
+use model::WallMillis;
+use model::elasticity::{Decision, Fleet, Held, Rule, Verdict};
+
+use super::rules;
+
+/// What stood in the way of another size.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Obstacle {
+    /// It was wanted, and this held it; or it would have been held by this.
+    Held(Held),
+    /// No rule asked for it. The rules that could have, each with what counted of the members' means, where it was known.
+    Rules(Vec<(Rule, Option<f64>)>),
+    /// It was being carried out.
+    Done,
+}
+
+/// The answer to *why so many*.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Why {
+    /// The last decision or order that had set the target, with what holds it up or what came of it; the newest one where none
+    /// had.
+    pub decision: Decision,
+    /// The newest verdict, which may have changed nothing; it may be the same.
+    pub newest: Decision,
+    /// Why not more.
+    pub more: Obstacle,
+    /// Why not fewer.
+    pub fewer: Obstacle,
+}
+
+/// Why the fleet had the size that it had at a time. None if no decision that is kept is that old.
+pub fn why(fleet: &Fleet, at: WallMillis) -> Option<Why> {
+    let until = |decision: &&Decision| decision.at <= at;
+    let newest = fleet.decisions.iter().rfind(until)?;
+    let decision = fleet.decisions.iter().filter(until).rfind(|decision| decision.set).unwrap_or(newest);
+    let policy = &fleet.policy;
+    let obstacle = |change: Verdict, is_bound: bool, held: Held, rules: &[Rule]| {
+        let is_open = decision.set && decision.ended.is_none_or(|ended| ended > at);
+        let wants = |one: &Decision| one.verdict == change;
+        match (&decision.held, &newest.held) {
+            // What was decided is being carried out, or held up, whatever was judged since.
+            (None, _) if is_open && wants(decision) => Obstacle::Done,
+            (Some(held), _) if is_open && wants(decision) => Obstacle::Held(held.clone()),
+            (_, None) if wants(newest) => Obstacle::Done,
+            (_, Some(held)) if wants(newest) || newest.verdict == Verdict::Unknown => {
+                Obstacle::Held(held.clone())
+            }
+            _ if is_bound => Obstacle::Held(held),
+            _ => nearest(newest, rules),
+        }
+    };
+    let (max, min) = (policy.max, policy.min);
+    let more = obstacle(Verdict::Add, newest.target >= max, Held::Most { max }, &policy.add);
+    let fewer = obstacle(Verdict::Remove, newest.target <= min, Held::Fewest { min }, &policy.remove);
+    Some(Why { decision: decision.clone(), newest: newest.clone(), more, fewer })
+}
+
+/// Rules with what counted for each.
+fn nearest(decision: &Decision, rules: &[Rule]) -> Obstacle {
+    let value = |rule: &Rule| (rule.clone(), rules::value_of(&decision.readings, rule));
+    Obstacle::Rules(rules.iter().map(value).collect())
+}
