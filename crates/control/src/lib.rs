@@ -7,4 +7,8 @@
 //! touches `node` or `storage`. It decides nothing about the cluster document.
 
 pub mod bootstrap;
+pub mod elasticity;
+pub mod election;
 pub mod headmaster;
+pub mod lease;
+mod tenure;

@@ -9,12 +9,14 @@
 //! /headmaster/...   ephemeral, sequential  candidates for the manager's office
 //! /plans/<number>   persistent  what shall move, and below it how far that is
 //! /wishes/<number>  persistent  orders of operators, each with its answer
+//! /elasticity/...   fleets, the managed clusters of elasticity ([`elasticity`])
 //! ```
 //!
 //! Documents are JSON, so that an operator can read them with any tool; unknown fields are ignored, so that a newer
 //! program may add some.
 
 pub mod balance;
+pub mod elasticity;
 mod ids;
 mod membership;
 pub(crate) mod moves;
@@ -40,8 +42,8 @@ pub use self::moves::{Move, arrive};
 pub use self::restoring::{Restored, restored, restored_last};
 
 /// What a cluster's documents lie below, of the names at the top of its place. Everything else there is not its own.
-pub(crate) const OWN_NAMES: [&str; 7] =
-    ["active", "balance", "config", "headmaster", "members", "plans", "wishes"];
+pub(crate) const OWN_NAMES: [&str; 8] =
+    ["active", "balance", "config", "elasticity", "headmaster", "members", "plans", "wishes"];
 
 /// Whether a name at the top of a cluster's place is that of its own documents.
 pub fn is_own(name: &str) -> bool {

@@ -1,6 +1,6 @@
 //! The headmaster: the one process that changes a cluster's shared documents.
 //!
-//! Several processes may stand for the office; one holds it ([`election`]). It listens nowhere: it has a session with
+//! Several processes may stand for the office; one holds it ([`crate::election`]). It listens nowhere: it has a session with
 //! the coordination service and a client. Without one, data flows and only changes wait (D6).
 //!
 //! ```text
@@ -12,8 +12,6 @@
 //! the documents and the facts, so that the end of a headmaster is the end of nothing.
 
 pub mod asking;
-pub mod election;
-pub mod lease;
 pub mod office;
 pub mod reports;
 pub mod tenure;

@@ -4,8 +4,9 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Poll;
 
-use control::headmaster::election::{Candidacy, Candidate, ElectionError, holder, stand};
-use control::headmaster::lease;
+use control::election::{Candidacy, Candidate, ElectionError, holder, stand};
+use control::lease;
+use coordination::documents::headmaster_path;
 use coordination::memory::{MemoryFaults, MemoryService, MemorySession};
 use coordination::{CoordinationError, CoordinationService, Expected};
 use futures_util::FutureExt;
@@ -18,7 +19,7 @@ fn named(process: &str) -> Candidate {
 
 async fn standing(service: &MemoryService, process: &str) -> (Arc<MemorySession>, Candidacy) {
     let session = Arc::new(service.open());
-    let candidacy = stand(session.clone(), &named(process)).await.unwrap();
+    let candidacy = stand(session.clone(), &headmaster_path(), &named(process)).await.unwrap();
     (session, candidacy)
 }
 
@@ -51,19 +52,19 @@ fn is_elected(candidacy: &Candidacy) -> bool {
 #[tokio::test]
 async fn the_first_candidate_holds_the_office_and_the_next_one_follows_it() {
     let service = MemoryService::new();
-    assert_eq!(holder(&service.open()).await.unwrap(), None);
+    assert_eq!(holder(&service.open(), &headmaster_path()).await.unwrap(), None);
     let (first, one) = standing(&service, "one").await;
     let (_second, two) = standing(&service, "two").await;
     let (third, three) = standing(&service, "three").await;
     assert_eq!([is_elected(&one), is_elected(&two), is_elected(&three)], [true, false, false]);
-    assert_eq!(holder(&*third).await.unwrap().unwrap().1, named("one"));
+    assert_eq!(holder(&*third, &headmaster_path()).await.unwrap().unwrap().1, named("one"));
     service.kill(first.session());
     one.ended().await.unwrap();
     assert_eq!([is_elected(&two), is_elected(&three)], [true, false]);
     two.resign().await.unwrap();
     two.ended().await.unwrap();
     assert!(is_elected(&three));
-    assert_eq!(holder(&*third).await.unwrap().unwrap().1, named("three"));
+    assert_eq!(holder(&*third, &headmaster_path()).await.unwrap().unwrap().1, named("three"));
 }
 
 #[tokio::test]
@@ -100,7 +101,7 @@ async fn an_office_that_is_not_renewed_ends_by_time_and_one_that_is_does_not() {
         assert!(waiting.as_mut().now_or_never().is_none());
     }
     assert_eq!([is_elected(&two), is_elected(&three)], [true, false]);
-    let (_, found) = holder(&*third).await.unwrap().unwrap();
+    let (_, found) = holder(&*third, &headmaster_path()).await.unwrap().unwrap();
     assert_eq!((found.overdue(1_760_000_011_999), found.process.as_str()), (None, "two"));
     assert_eq!(found.overdue(1_760_000_012_000), Some(coordination::documents::office::LEASE));
 }
@@ -138,10 +139,10 @@ async fn an_office_whose_document_an_operator_deletes_has_ended() {
 async fn a_session_stands_once_however_often_it_is_told_to() {
     let service = MemoryService::new();
     let (session, one) = standing(&service, "one").await;
-    let again = stand(session.clone(), &named("one")).await.unwrap();
+    let again = stand(session.clone(), &headmaster_path(), &named("one")).await.unwrap();
     assert_eq!(one.path(), again.path());
     again.resign().await.unwrap();
-    assert_eq!(holder(&*session).await.unwrap(), None, "no second document is left");
+    assert_eq!(holder(&*session, &headmaster_path()).await.unwrap(), None, "no second document is left");
 }
 
 /// One process that wants the office, over a service that loses sessions and answers.
@@ -161,13 +162,18 @@ impl Contender {
             *self = Contender::new(service);
         }
         if self.candidacy.is_none() {
-            self.candidacy = stand(self.session.clone(), &named("any")).now_or_never().and_then(Result::ok);
+            self.candidacy = stand(self.session.clone(), &headmaster_path(), &named("any"))
+                .now_or_never()
+                .and_then(Result::ok);
         }
         self.candidacy.as_ref().is_some_and(is_elected)
     }
 
     fn owns(&self, observer: &MemorySession) -> bool {
-        let office = holder(observer).now_or_never().expect("memory answers at once").expect("no faults");
+        let office = holder(observer, &headmaster_path())
+            .now_or_never()
+            .expect("memory answers at once")
+            .expect("no faults");
         let Some((path, _)) = office else { return false };
         let document =
             observer.get(&path).now_or_never().expect("memory answers at once").expect("it is there");

@@ -1,12 +1,12 @@
-//! Who stands for the office of headmaster, as documents: who holds it, and whether the holder is silent.
+//! Who stands for an office, as documents: who holds it, and whether the holder is silent. An office is the path that its
+//! candidates' documents lie below.
 //!
-//! How candidates stand, and how an office ends, is `control::headmaster`'s.
+//! How candidates stand, and how an office ends, is `control::election`'s.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::headmaster_path;
 use crate::{CoordinationError, CoordinationService, DocumentPath};
 
 /// What the name of every candidate's document begins with; the service appends its number.
@@ -44,11 +44,13 @@ impl Candidate {
 ///
 /// # Errors
 /// What the service refuses; `NoNode` when nobody ever stood.
-pub async fn candidates(service: &dyn CoordinationService) -> Result<Vec<DocumentPath>, CoordinationError> {
-    let parent = headmaster_path();
-    let names = service.children(&parent).await?;
+pub async fn candidates(
+    service: &dyn CoordinationService,
+    office: &DocumentPath,
+) -> Result<Vec<DocumentPath>, CoordinationError> {
+    let names = service.children(office).await?;
     let ours = names.iter().filter(|name| name.starts_with(CANDIDATE));
-    Ok(ours.filter_map(|name| parent.child(name).ok()).collect())
+    Ok(ours.filter_map(|name| office.child(name).ok()).collect())
 }
 
 /// Who holds the office now, as it describes itself, and by which document; `None` when nobody does.
@@ -57,8 +59,9 @@ pub async fn candidates(service: &dyn CoordinationService) -> Result<Vec<Documen
 /// What the service refuses.
 pub async fn holder(
     service: &dyn CoordinationService,
+    office: &DocumentPath,
 ) -> Result<Option<(DocumentPath, Candidate)>, CoordinationError> {
-    let all = match candidates(service).await {
+    let all = match candidates(service, office).await {
         Err(CoordinationError::NoNode { .. }) => return Ok(None),
         all => all?,
     };

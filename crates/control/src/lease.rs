@@ -39,7 +39,7 @@ pub async fn renew(
         let renewed = Candidate { renewed_ms: Some(clock.wall().0), ..candidate.clone() };
         let data = Bytes::from(serde_json::to_vec(&renewed).expect("a candidate is plain text"));
         if let Err(error) = service.set(candidacy.path(), data, Expected::Any).await {
-            tracing::warn!(%error, "lease of the headmaster not renewed");
+            tracing::warn!(office = %candidacy.office(), %error, "lease of an office not renewed");
         }
         clock.sleep(RENEWAL).await;
     }
@@ -51,7 +51,7 @@ pub async fn oversee(service: &Arc<dyn CoordinationService>, clock: &Arc<dyn Clo
     let mut seen: Option<(DocumentPath, DocumentVersion, u32)> = None;
     loop {
         clock.sleep(RENEWAL).await;
-        let Ok(Some((path, version))) = first(&**service).await else {
+        let Ok(Some((path, version))) = first(&**service, candidacy.office()).await else {
             seen = None;
             continue;
         };
@@ -71,9 +71,9 @@ pub async fn oversee(service: &Arc<dyn CoordinationService>, clock: &Arc<dyn Clo
             Ok(()) => tracing::warn!(
                 document = %path,
                 seconds = LEASE.as_secs(),
-                "the headmaster stands still: its office has ended"
+                "the holder stands still: its office has ended"
             ),
-            Err(error) => tracing::debug!(%error, "office of a silent headmaster not ended"),
+            Err(error) => tracing::debug!(%error, "office of a silent holder not ended"),
         }
     }
 }
@@ -81,8 +81,9 @@ pub async fn oversee(service: &Arc<dyn CoordinationService>, clock: &Arc<dyn Clo
 /// The first candidate's document.
 async fn first(
     service: &dyn CoordinationService,
+    office: &DocumentPath,
 ) -> Result<Option<(DocumentPath, DocumentVersion)>, CoordinationError> {
-    let Some(path) = candidates(service).await?.into_iter().next() else { return Ok(None) };
+    let Some(path) = candidates(service, office).await?.into_iter().next() else { return Ok(None) };
     let version = service.get(&path).await?.stat.version;
     Ok(Some((path, version)))
 }

@@ -1,25 +1,27 @@
-//! Who is headmaster: ephemeral sequential documents, each candidate watching the one before it.
+//! Who holds an office: ephemeral sequential documents, each candidate watching the one before it.
 //!
 //! The recipe is ZooKeeper's own for leader election (paper `000_…`, 4.1 and 4.3.1 use it). A candidate whose document
 //! comes first holds the office; every other one watches its predecessor only, so that an end wakes one process.
 //!
 //! Where sessions do not end by time, offices do ([`super::lease`]).
 //!
-//! An office is no lock. A headmaster that was paused goes on for a moment after its session has ended, while its
+//! An office is no lock. A holder that was paused goes on for a moment after its session has ended, while its
 //! successor works already. What fences it is that it publishes under compare-and-set: a document is accepted only as
 //! the successor of the one that it was computed from ([`coordination::documents::publish_cluster`]).
 
 use std::sync::Arc;
 
 use bytes::Bytes;
+use coordination::documents::create_parents;
 use coordination::documents::office::{CANDIDATE as NAME, candidates};
 pub use coordination::documents::office::{Candidate, holder};
-use coordination::documents::{create_parents, headmaster_path};
 use coordination::{CoordinationError, CoordinationService, CreateMode, DocumentPath, Expected};
 
 /// A candidate that stands for the office, for as long as its session lives.
 pub struct Candidacy {
     service: Arc<dyn CoordinationService>,
+    /// What candidates' documents lie below.
+    office: DocumentPath,
     /// Its document. In doubt a session has two: then this is the first of them.
     path: DocumentPath,
 }
@@ -29,7 +31,7 @@ pub struct Candidacy {
 #[non_exhaustive]
 pub enum ElectionError {
     /// Its document was deleted while its session lives.
-    #[error("document {path} of this headmaster was deleted: it is no longer a candidate")]
+    #[error("document {path} of this process was deleted: it is no longer a candidate")]
     Removed {
         /// The document.
         path: DocumentPath,
@@ -46,21 +48,26 @@ pub enum ElectionError {
 /// again.
 pub async fn stand(
     service: Arc<dyn CoordinationService>,
+    office: &DocumentPath,
     candidate: &Candidate,
 ) -> Result<Candidacy, CoordinationError> {
-    let path = headmaster_path().child(NAME).expect("the name is short");
+    let path = office.child(NAME).expect("the name is short");
     create_parents(&*service, &path).await?;
-    if let Some(path) = own_first(&*service).await? {
-        return Ok(Candidacy { service, path });
+    let office = office.clone();
+    if let Some(path) = own_first(&*service, &office).await? {
+        return Ok(Candidacy { service, office, path });
     }
     let data = Bytes::from(serde_json::to_vec(candidate).expect("a candidate is plain text"));
     let path = service.create(&path, data, CreateMode::EphemeralSequential).await?;
-    Ok(Candidacy { service, path })
+    Ok(Candidacy { service, office, path })
 }
 
 /// The session's first document among the candidates'.
-async fn own_first(service: &dyn CoordinationService) -> Result<Option<DocumentPath>, CoordinationError> {
-    for path in candidates(service).await? {
+async fn own_first(
+    service: &dyn CoordinationService,
+    office: &DocumentPath,
+) -> Result<Option<DocumentPath>, CoordinationError> {
+    for path in candidates(service, office).await? {
         match service.get(&path).await {
             Ok(document) if document.stat.owner == Some(service.session()) => return Ok(Some(path)),
             Ok(_) | Err(CoordinationError::NoNode { .. }) => {}
@@ -78,7 +85,7 @@ impl Candidacy {
     /// repeated, but for [`CoordinationError::SessionLost`].
     pub async fn elected(&self) -> Result<(), ElectionError> {
         loop {
-            let all = candidates(&*self.service).await?;
+            let all = candidates(&*self.service, &self.office).await?;
             let Some(position) = all.iter().position(|path| *path == self.path) else {
                 return Err(ElectionError::Removed { path: self.path.clone() });
             };
@@ -119,13 +126,18 @@ impl Candidacy {
     /// # Errors
     /// As [`CoordinationService::delete`]; after [`CoordinationError::Indeterminate`] call again.
     pub async fn resign(&self) -> Result<(), CoordinationError> {
-        while let Some(path) = own_first(&*self.service).await? {
+        while let Some(path) = own_first(&*self.service, &self.office).await? {
             match self.service.delete(&path, Expected::Any).await {
                 Ok(()) | Err(CoordinationError::NoNode { .. }) => {}
                 Err(error) => return Err(error),
             }
         }
         Ok(())
+    }
+
+    /// What candidates' documents lie below.
+    pub fn office(&self) -> &DocumentPath {
+        &self.office
     }
 
     /// Its document.
