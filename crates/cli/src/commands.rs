@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+use crate::adapter::AdapterCommand;
 use crate::artifact::ArtifactCommand;
 use crate::balance_command::BalanceCommand;
 use crate::cert_command::CertCommand;
@@ -12,6 +13,7 @@ use crate::command_line::{self, CommandLine, Useless};
 use crate::completions::CompletionsArguments;
 use crate::coordination::CoordinationCommand;
 use crate::dev::DevArguments;
+use crate::elastic_command::ElasticCommand;
 use crate::events::{EventsArguments, MetricsArguments};
 use crate::export::ExportArguments;
 use crate::failure::CliError;
@@ -32,9 +34,9 @@ use crate::shared::{Shared, block_on};
 use crate::store_command::StoreCommand;
 use crate::user_command::UserCommand;
 use crate::{
-    artifact, balance_command, cert_command, cluster_command, completions, coordination, dev, doctor, events,
-    export, headmaster, key_list, keys, load, manual, node_command, plan_command, repair, serve, status,
-    store_command, user_command,
+    adapter, artifact, balance_command, cert_command, cluster_command, completions, coordination, dev,
+    doctor, elastic_command, events, export, headmaster, key_list, keys, load, manual, node_command,
+    plan_command, repair, serve, status, store_command, user_command,
 };
 
 /// A key-value store that looks after itself.
@@ -87,6 +89,27 @@ fn without_nodes(path: &str) -> &'static [Useless] {
             ("connect", "it does not contact a cluster"),
             ("store", "it does not contact a cluster"),
             ("deadline", "it does not contact a cluster"),
+        ],
+        "adapter local" | "adapter launch" => &[
+            ("connect", "it does not contact a cluster"),
+            ("store", "it does not contact a cluster"),
+            ("deadline", "it does not contact a cluster"),
+            ("secret_file", "it does not contact a cluster"),
+            ("tls_authority", "it does not contact a cluster"),
+            ("output", "it speaks the contract of adapters"),
+            ("json", "it speaks the contract of adapters"),
+        ],
+        "adapter tontine" => &[
+            ("store", "it is about all stores"),
+            ("output", "it speaks the contract of adapters"),
+            ("json", "it speaks the contract of adapters"),
+        ],
+        "adapter check" => &[
+            ("connect", "give it to the adapter, behind --"),
+            ("store", "it is about an adapter"),
+            ("deadline", "--answer-within limits its calls"),
+            ("secret_file", "give it to the adapter, behind --"),
+            ("tls_authority", "give it to the adapter, behind --"),
         ],
         "artifact build" => &[("deadline", "it sends no requests")],
         "artifact check" | "artifact show" | "artifact diff" => &[
@@ -145,6 +168,11 @@ impl CommandLine for Arguments {
             "metrics" | "events" | "node list" | "status" | "doctor" | "balance status" | "store list" => {
                 &[STORE_ALL]
             }
+            elastic if elastic.starts_with("elastic ") => &[
+                ("connect", "it goes by the coordination service"),
+                ("store", "it is about machines"),
+                ("deadline", "it asks the coordination service, which has limits of its own"),
+            ],
             user if user.starts_with("user ") => &[("store", "rights name their stores")],
             "store create" => &[("store", "give the name of the new store as its argument")],
             "bench load" | "bench run" => &[DEADLINE_BENCH],
@@ -209,6 +237,9 @@ pub enum Command {
     /// Show how load is spread over nodes and partitions.
     #[command(subcommand)]
     Balance(BalanceCommand),
+    /// Grow and shrink managed clusters of any engine by what is measured, and say why.
+    #[command(subcommand)]
+    Elastic(Box<ElasticCommand>),
     /// List the stores, or create one.
     #[command(subcommand)]
     Store(Box<StoreCommand>),
@@ -225,6 +256,9 @@ pub enum Command {
     /// Build an artifact, the table of a read-only store, put it live, or check, show or compare artifacts.
     #[command(subcommand)]
     Artifact(Box<ArtifactCommand>),
+    /// Run an adapter of elasticity, which a controller starts as its child, or check one.
+    #[command(subcommand)]
+    Adapter(AdapterCommand),
     /// Print a completion script for a shell.
     Completions(CompletionsArguments),
     /// Write the manual pages of all commands.
@@ -238,7 +272,10 @@ pub enum Command {
 impl Command {
     /// Whether it runs until it is told to stop, and answers nothing.
     pub(crate) fn is_role(&self) -> bool {
-        matches!(self, Command::Dev(_) | Command::Serve(_) | Command::Headmaster(_))
+        match self {
+            Command::Elastic(command) => matches!(**command, ElasticCommand::Run(_)),
+            _ => matches!(self, Command::Dev(_) | Command::Serve(_) | Command::Headmaster(_)),
+        }
     }
 
     /// What nodes of this process log; `None` for a command that runs none.
@@ -250,6 +287,10 @@ impl Command {
             Command::Headmaster(headmaster) => {
                 Some(NodeLog { settings: headmaster.log, file: headmaster.log_file.clone() })
             }
+            Command::Elastic(command) => match &**command {
+                ElasticCommand::Run(run) => Some(NodeLog { settings: run.log, file: run.log_file.clone() }),
+                _ => None,
+            },
             _ => None,
         }
     }
@@ -281,6 +322,7 @@ pub(crate) fn carry_out(arguments: Arguments) -> Result<ExitCode, CliError> {
         Command::Status => block_on(status::status(shared)),
         Command::Doctor => block_on(doctor::doctor(shared)),
         Command::Balance(command) => block_on(balance_command::run(shared, command)),
+        Command::Elastic(command) => elastic_command::run(&shared, *command),
         Command::Store(command) => block_on(store_command::run(shared, *command)),
         Command::User(command) => block_on(user_command::run(shared, *command)),
         Command::Repair(command) => block_on(repair::run(shared, command)),
@@ -291,6 +333,7 @@ pub(crate) fn carry_out(arguments: Arguments) -> Result<ExitCode, CliError> {
         Command::Manual(arguments) => manual::write(command_line::command::<Arguments>(), arguments),
         Command::Export(arguments) => block_on(export::run(shared, arguments)),
         Command::Artifact(command) => block_on(artifact::run(shared, *command)),
+        Command::Adapter(command) => adapter::run(shared, command),
     }
 }
 

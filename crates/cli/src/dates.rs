@@ -19,6 +19,29 @@ pub(crate) fn utc(millis: u64) -> String {
     )
 }
 
+/// The moment that RFC 3339 writes so, in UTC: `2025-11-21T19:40:00Z`, with or without a fraction and with a blank in place
+/// of the T. None for anything else.
+pub(crate) fn parse_utc(text: &str) -> Option<u64> {
+    let (day, time) = text.strip_suffix('Z')?.split_once(['T', ' '])?;
+    let numbers = |text: &str, by: char| -> Option<[u64; 3]> {
+        let parts: Option<Vec<u64>> = text.split(by).map(|part| part.parse().ok()).collect();
+        parts?.try_into().ok()
+    };
+    let (time, fraction) = time.split_once('.').unwrap_or((time, "0"));
+    let [year, month, of_month] = numbers(day, '-')?;
+    let [hour, minute, second] = numbers(time, ':')?;
+    let is_digits = !fraction.is_empty() && fraction.bytes().all(|byte| byte.is_ascii_digit());
+    let is_time = hour < 24 && minute < 60 && second < 60 && is_digits;
+    if !is_time || !(1970..10_000).contains(&year) || !(1..=12).contains(&month) {
+        return None;
+    }
+    // The first day of the year, and from there on day by day: this is asked once for each command.
+    let near = (year - 1970) * 365;
+    let days = (near..near + 3_000).find(|&days| date(days) == (year, month, of_month))?;
+    let millis: u64 = format!("{fraction:0<3}").get(..3)?.parse().ok()?;
+    Some(((days * 24 + hour) * 60 + minute) * 60_000 + second * 1000 + millis)
+}
+
 /// Year, month and day of the month, so many days after 1970-01-01. Years begin in March here, so that the leap day is
 /// a year's last one (Hinnant, "chrono-compatible low-level date algorithms").
 fn date(days: u64) -> (u64, u64, u64) {

@@ -6,6 +6,7 @@
 mod arguments;
 mod closed;
 pub(crate) mod creation;
+mod elastic;
 
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, Stdio};
@@ -46,6 +47,9 @@ pub(crate) fn run(shared: &Shared, arguments: DevArguments) -> Result<ExitCode, 
         if !coordination_dir.exists() {
             // Before anything is made: what cannot be shall leave no trace.
             creation::check(&arguments.shape)?;
+            if let Some(range) = arguments.elastic {
+                range.check(arguments.shape.nodes_wanted() as usize)?;
+            }
         }
         let _held = crate::holder::hold(&arguments.data_dir)?;
         let here = Place {
@@ -59,7 +63,8 @@ pub(crate) fn run(shared: &Shared, arguments: DevArguments) -> Result<ExitCode, 
         refuse_open_nodes(&cluster, closed.is_some())?;
         let (mine, added) = cluster.nodes.drain(..).partition(|node| node.id <= own);
         cluster.nodes = mine;
-        for node in &added {
+        // The nodes of a fleet's machines were added by nobody.
+        for node in added.iter().filter(|_| arguments.elastic.is_none()) {
             say!("{}", added_line(node, &coordination_dir));
         }
         if cluster.nodes.is_empty() {
@@ -68,12 +73,20 @@ pub(crate) fn run(shared: &Shared, arguments: DevArguments) -> Result<ExitCode, 
                 arguments.data_dir.display()
             )));
         }
+        let mut elastic = match arguments.elastic {
+            Some(range) => Some(elastic::Elastic::start(&arguments, range, &place, &cluster).await?),
+            None => None,
+        };
         let certificate = closed.as_ref().map(|closed| closed.words("headmaster")).transpose()?;
         let beside = (!arguments.no_headmaster)
             .then(|| headmaster_beside(&arguments, &place, certificate.unwrap_or_default()));
-        let ran = run_nodes(&arguments, format, &cluster, (&place, closed.as_ref())).await;
+        let ran = run_nodes(&arguments, format, &cluster, (&place, closed.as_ref(), &mut elastic)).await;
         if let Some(beside) = beside {
             beside.stop().await;
+        }
+        if let Some(mut elastic) = elastic {
+            elastic.stop_controller().await;
+            elastic.rest();
         }
         ran.map_err(CliError::once)
     })
@@ -92,6 +105,9 @@ fn refuse_open_nodes(cluster: &Cluster, with_tls: bool) -> Result<(), CliError> 
 /// Where the documents are, and the certificates of a closed cluster.
 type There<'a> = (&'a Place, Option<&'a closed::Closed>);
 
+/// The same, and what runs beside an elastic cluster.
+type Beneath<'a> = (&'a Place, Option<&'a closed::Closed>, &'a mut Option<elastic::Elastic>);
+
 /// One node's process, and how to start it again by hand.
 struct NodeProcess {
     id: NodeId,
@@ -105,7 +121,7 @@ async fn run_nodes(
     arguments: &DevArguments,
     format: Format,
     cluster: &Cluster,
-    (place, closed): There<'_>,
+    (place, closed, elastic): Beneath<'_>,
 ) -> Result<ExitCode, CliError> {
     let mut signals = StopSignals::listen()?;
     let starts = cluster
@@ -130,6 +146,9 @@ async fn run_nodes(
     let processes: Vec<Option<u32>> = children.iter().map(|process| process.child.id()).collect();
     greet(arguments, format, cluster, (&processes, closed));
     if format == Format::Text {
+        if elastic.is_some() {
+            elastic::greet(cluster, place);
+        }
         for process in &children {
             answer!("node {} is process {}", process.id.0, process.child.id().unwrap_or(0));
         }
@@ -140,6 +159,10 @@ async fn run_nodes(
         none_registered(place).await
     };
     let ended = signals.unless_requested(false, all_ended).await;
+    if let Some(elastic) = elastic {
+        // It must not see how the nodes end.
+        elastic.stop_controller().await;
+    }
     if let Some(ended) = ended {
         ended?;
         return Err("all nodes have exited; read their messages above".to_owned().into());

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ::coordination::address::Place;
-use control::headmaster::election::Candidate;
+use control::election::Candidate;
 use control::headmaster::tenure::{TenureEnd, serve};
 use runtime::Ports;
 use runtime::network::tls::Tls;
@@ -107,14 +107,14 @@ pub(crate) fn host() -> String {
     if name.trim().is_empty() { "this machine".to_owned() } else { name.trim().to_owned() }
 }
 
-/// A headmaster that runs beside the nodes of this process.
+/// A process that runs beside the nodes of this one: a headmaster, or a controller of fleets.
 pub(crate) struct Beside {
-    stop: oneshot::Sender<()>,
-    task: tokio::task::JoinHandle<()>,
+    /// None once it was told to end.
+    running: Option<(oneshot::Sender<()>, tokio::task::JoinHandle<()>)>,
 }
 
 impl Beside {
-    /// Starts one. That it ends, or does not start, is said in the log, and tried again.
+    /// Starts a headmaster. That it ends, or does not start, is said in the log, and tried again.
     pub(crate) fn start(
         service: &CoordinationArguments,
         certificate: Vec<String>,
@@ -133,19 +133,30 @@ impl Beside {
         words.extend(log_file.map(|file| format!("--log-file={}", file.display())));
         words.extend(log.as_arguments());
         words.push(STOP_WITH_STDIN.to_owned());
+        Beside::keep("headmaster", words)
+    }
+
+    /// Starts this program with these words, and once more whenever it ends.
+    pub(crate) fn keep(what: &'static str, words: Vec<String>) -> Beside {
         let (stop, stopped) = oneshot::channel();
-        Beside { stop, task: tokio::spawn(keep_running(words, stopped)) }
+        Beside { running: Some((stop, tokio::spawn(keep_running(what, words, stopped)))) }
     }
 
     /// Ends it.
-    pub(crate) async fn stop(self) {
+    pub(crate) async fn stop(mut self) {
+        self.end().await;
+    }
+
+    /// Ends it, if it runs.
+    pub(crate) async fn end(&mut self) {
+        let Some((stop, task)) = self.running.take() else { return };
         // It has ended if nobody listens.
-        let _ = self.stop.send(());
-        let _ = self.task.await;
+        let _ = stop.send(());
+        let _ = task.await;
     }
 }
 
-async fn keep_running(words: Vec<String>, mut stopped: oneshot::Receiver<()>) {
+async fn keep_running(what: &'static str, words: Vec<String>, mut stopped: oneshot::Receiver<()>) {
     loop {
         match begin(&words) {
             Ok(mut child) => {
@@ -161,12 +172,12 @@ async fn keep_running(words: Vec<String>, mut stopped: oneshot::Receiver<()>) {
                         return;
                     }
                     ended = child.wait() => match ended {
-                        Ok(status) => tracing::warn!(%status, "headmaster ended, another one is started"),
-                        Err(error) => tracing::warn!(%error, "headmaster not watched"),
+                        Ok(status) => tracing::warn!(what, %status, "process beside the nodes ended, another one is started"),
+                        Err(error) => tracing::warn!(what, %error, "process beside the nodes not watched"),
                     },
                 }
             }
-            Err(error) => tracing::warn!(%error, "headmaster not started"),
+            Err(error) => tracing::warn!(what, %error, "process beside the nodes not started"),
         }
         tokio::select! {
             biased;

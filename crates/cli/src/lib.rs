@@ -11,6 +11,7 @@
 #[macro_use]
 mod output;
 
+mod adapter;
 mod artifact;
 mod audit;
 mod balance_command;
@@ -25,6 +26,7 @@ mod dates;
 mod dev;
 mod doctor;
 mod durations;
+mod elastic_command;
 mod events;
 mod export;
 mod failure;

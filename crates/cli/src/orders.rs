@@ -124,7 +124,8 @@ pub(crate) async fn look(shared: &Shared) -> Option<Office> {
     looked.ok()?.ok().map(|(_, office)| office).filter(|office| !office.is_moving)
 }
 
-fn user() -> String {
+/// The user of this command, as the environment calls them.
+pub(crate) fn user() -> String {
     std::env::var("USER").or_else(|_| std::env::var("LOGNAME")).unwrap_or_else(|_| "somebody".to_owned())
 }
 

@@ -20,8 +20,8 @@ pub(super) fn refused(error: &UserError) -> String {
         UserError::TwoSecrets { user } => format!(
             "bring the newest to every program and run `tontine user rotate {user} --finish`, or end both with `--at-once`"
         ),
-        UserError::FirstNotAdmin { user } => {
-            format!("run `tontine user create {user} admin` first, and create the others with its secret")
+        UserError::FirstNotAdmin { .. } => {
+            "run `tontine user create root admin` first, and create the others with its secret".to_owned()
         }
         UserError::LastAdmin { .. } => {
             "give another user the right first, with `tontine user grant NAME admin`".to_owned()

@@ -35,7 +35,7 @@ impl Closed {
         Closed { cluster: Cluster::with(3, &["--tls"]) }
     }
 
-    fn tls(&self, name: &str) -> PathBuf {
+    pub(crate) fn tls(&self, name: &str) -> PathBuf {
         self.cluster.data().join("tls").join(name)
     }
 
@@ -60,7 +60,7 @@ impl Closed {
     }
 
     /// Creates a user; where its secret is.
-    fn user(&self, name: &str, rights: &[&str]) -> String {
+    pub(crate) fn user(&self, name: &str, rights: &[&str]) -> String {
         let file = self.cluster.file(&format!("{name}.secret"));
         let words = [&["user", "create", name, "--secret-to", &file], rights].concat();
         self.run(&words).exits(0);

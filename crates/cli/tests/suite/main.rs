@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that panics has failed, as it should")]
 
 mod absence;
+mod adapters;
 mod artifact;
 mod autopilot;
 mod balance;
@@ -14,6 +15,8 @@ mod cluster;
 mod credentials;
 mod detection;
 mod disks;
+mod elastic;
+mod elastic_sources;
 mod export;
 mod handoff;
 mod http_door;

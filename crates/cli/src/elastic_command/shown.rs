@@ -1,0 +1,333 @@
+//! What a fleet is: its machines, its decisions, and what a controller saw last.
+
+use std::process::ExitCode;
+
+use model::elasticity::adapter::Member;
+use model::elasticity::{Decision, Fleet, Look, Machine, Mode, Verdict};
+use serde_json::json;
+
+use super::fleets::{Fleets, now};
+use super::{apply, words};
+use crate::coordination::CoordinationArguments;
+use crate::failure::CliError;
+use crate::output::{moment, print, program, table};
+use crate::shared::Shared;
+
+/// How old a look may be before it is said to be old, in milliseconds.
+const LOOK_AGE_MAX: u64 = 30_000;
+
+/// Shows fleets.
+#[derive(Clone, Debug, clap::Args)]
+pub struct StatusArguments {
+    /// The fleet's name; without it, all fleets are listed.
+    #[arg(value_name = "NAME")]
+    pub name: Option<String>,
+    /// Where fleets are kept.
+    #[command(flatten)]
+    pub service: CoordinationArguments,
+}
+
+/// Shows decisions.
+#[derive(Clone, Debug, clap::Args)]
+pub struct HistoryArguments {
+    /// The fleet's name.
+    #[arg(value_name = "NAME")]
+    pub name: String,
+    /// So many of the last decisions.
+    #[arg(long, short = 'n', default_value = "20", value_name = "COUNT")]
+    pub count: usize,
+    /// Where fleets are kept.
+    #[command(flatten)]
+    pub service: CoordinationArguments,
+}
+
+/// What people call a machine: its member, its instance, or its token.
+pub(super) fn called(machine: &Machine) -> String {
+    let named = machine.member.clone().or_else(|| machine.instance.clone());
+    named.unwrap_or_else(|| machine.token.to_string())
+}
+
+/// A machine's member, as a controller saw it last.
+pub(super) fn member<'a>(machine: &Machine, look: Option<&'a Look>) -> Option<&'a Member> {
+    let members = look?.members.as_ref().ok()?;
+    members.iter().find(|member| Some(&member.id) == machine.member.as_ref())
+}
+
+/// The decision that set the size that is wanted, if it is kept.
+pub(super) fn setting(fleet: &Fleet) -> Option<&Decision> {
+    let sets = |decision: &&Decision| {
+        matches!(decision.verdict, Verdict::Add | Verdict::Remove)
+            && !decision.reasons.is_empty()
+            && fleet.target == Some(decision.target)
+    };
+    fleet.decisions.iter().rev().find(sets)
+}
+
+/// What a controller saw last; refused where none has looked.
+pub(super) async fn needed_look(fleets: &Fleets, name: &str) -> Result<Look, CliError> {
+    fleets.last_look(name).await?.ok_or_else(|| {
+        CliError::Other(format!(
+            "no controller has looked at fleet {name} yet; start one with `{} elastic run`",
+            program()
+        ))
+    })
+}
+
+/// Shows one fleet, or lists all.
+pub(super) async fn status(shared: &Shared, arguments: StatusArguments) -> Result<ExitCode, CliError> {
+    let fleets = Fleets::open(&arguments.service).await?;
+    let controller = fleets.controller().await?;
+    let Some(name) = &arguments.name else {
+        let mut all = Vec::new();
+        for name in fleets.names().await? {
+            all.extend(fleets.look_for(&name).await?.map(|(fleet, _)| fleet));
+        }
+        print(shared.format(), &json!({ "controller": controller, "fleets": all }), || list(&all));
+        return Ok(ExitCode::SUCCESS);
+    };
+    let (fleet, _) = fleets.read(name).await?;
+    let look = fleets.last_look(name).await?;
+    let document = json!({
+        "controller": controller, "fleet": fleet, "look": look, "size_set_by": setting(&fleet),
+    });
+    print(shared.format(), &document, || text(&fleet, look.as_ref(), controller.as_deref()));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn list(fleets: &[Fleet]) -> String {
+    if fleets.is_empty() {
+        return format!("there is no fleet; create one with `{} elastic apply FILE`", program());
+    }
+    let heading =
+        ["FLEET", "SERVE", "WANTED", "MIN", "MAX", "MODE", "AN HOUR", ""].map(str::to_owned).to_vec();
+    let row = |fleet: &Fleet| {
+        let wanted = fleet.target.map_or("-".to_owned(), |target| target.to_string());
+        vec![
+            fleet.name.clone(),
+            fleet.serving().to_string(),
+            wanted,
+            fleet.policy.min.to_string(),
+            fleet.policy.max.to_string(),
+            mode(fleet.policy.mode).to_owned(),
+            fleet.cost_per_hour().to_string(),
+            if fleet.paused.is_some() { "paused" } else { "" }.to_owned(),
+        ]
+    };
+    table(&std::iter::once(heading).chain(fleets.iter().map(row)).collect::<Vec<_>>())
+}
+
+fn mode(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Observe => "observe",
+        Mode::Advise => "advise",
+        Mode::Auto => "auto",
+    }
+}
+
+fn text(fleet: &Fleet, look: Option<&Look>, controller: Option<&str>) -> String {
+    let policy = &fleet.policy;
+    let mut lines = vec![format!(
+        "fleet {}: {} serve, {} wanted ({} to {}); mode {}; an hour costs {}",
+        fleet.name,
+        fleet.serving(),
+        fleet.target.map_or("none".to_owned(), |target| target.to_string()),
+        policy.min,
+        policy.max,
+        mode(policy.mode),
+        fleet.cost_per_hour(),
+    )];
+    lines.push(match controller {
+        Some(process) => format!("controller: {process}"),
+        None => format!("controller: none runs; start one with `{} elastic run`", program()),
+    });
+    if let Some(paused) = &fleet.paused {
+        lines.push(format!(
+            "paused since {}: {}; `{} elastic resume {}` goes on",
+            moment(paused.at.0),
+            paused.why,
+            program(),
+            fleet.name
+        ));
+    }
+    lines.push(String::new());
+    lines.push(machines(fleet, look));
+    lines.extend(seen(fleet, look));
+    let setting = setting(fleet);
+    if let Some(decision) = setting {
+        lines.push(format!("size set by decision {}", sentence(&fleet.name, decision)));
+    }
+    if let Some(decision) = fleet.decisions.last().filter(|last| setting != Some(*last)) {
+        lines.push(format!("last decision: {}", sentence(&fleet.name, decision)));
+    }
+    lines.join("\n")
+}
+
+fn machines(fleet: &Fleet, look: Option<&Look>) -> String {
+    if fleet.machines.is_empty() {
+        return format!(
+            "it has no machines; adopt members that run already with `{program} elastic adopt {name} --member MEMBER`, or those \
+             on machines of the provider with `{program} elastic adopt {name} --all`\n",
+            program = program(),
+            name = fleet.name
+        );
+    }
+    let heading = ["MACHINE", "MEMBER", "ADDRESS", "STATE", "SINCE", "TYPE", "MEASURED", ""]
+        .map(str::to_owned)
+        .to_vec();
+    let now = now().0;
+    let row = |machine: &Machine| {
+        let or_dash = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
+        let member = member(machine, look);
+        let measured = member.map(|member| measures(member, fleet)).filter(|text| !text.is_empty());
+        let notes = [machine.note.clone(), member.and_then(|member| member.detail.clone())];
+        let notes: Vec<String> = notes.into_iter().flatten().collect();
+        vec![
+            or_dash(&machine.instance),
+            or_dash(&machine.member),
+            or_dash(&machine.address),
+            machine.state.name().to_owned(),
+            words::ago(now, machine.since.0),
+            machine.kind.clone(),
+            measured.unwrap_or_else(|| "-".to_owned()),
+            notes.join("; "),
+        ]
+    };
+    table(&std::iter::once(heading).chain(fleet.machines.iter().map(row)).collect::<Vec<_>>())
+}
+
+/// What a member measured of what the rules ask for; without rules, the first few measures.
+fn measures(member: &Member, fleet: &Fleet) -> String {
+    let rules = || fleet.policy.add.iter().chain(&fleet.policy.remove);
+    let is_asked = |name: &String| rules().next().is_none() || rules().any(|rule| rule.measure == *name);
+    let one = |(name, measured): (&String, &model::elasticity::adapter::Measured)| {
+        format!("{name} {:.1} ({} s)", measured.value, measured.age_ms / 1000)
+    };
+    member.measures.iter().filter(|(name, _)| is_asked(name)).take(3).map(one).collect::<Vec<_>>().join(", ")
+}
+
+/// What the last look says beside the machines.
+fn seen(fleet: &Fleet, look: Option<&Look>) -> Vec<String> {
+    let Some(look) = look else { return vec!["no controller has looked yet".to_owned()] };
+    let mut lines = Vec::new();
+    let age = now().0.saturating_sub(look.at.0);
+    if age > LOOK_AGE_MAX {
+        lines.push(format!("a controller looked last {} ago", words::ago(now().0, look.at.0)));
+    }
+    let unheard = [
+        look.provider.as_ref().err(),
+        look.instances.as_ref().err(),
+        look.engine.as_ref().err(),
+        look.members.as_ref().err(),
+    ];
+    for why in unheard.into_iter().flatten().chain(&look.failures) {
+        let line = format!("failed: {why}");
+        if !lines.contains(&line) {
+            lines.push(line);
+        }
+    }
+    for misfit in apply::misfits(&fleet.policy, look) {
+        lines.push(format!("policy: {misfit}"));
+    }
+    for warning in look.provider.iter().flat_map(|facts| &facts.warnings) {
+        lines.push(format!("note: {warning}"));
+    }
+    let count = strangers(fleet, look).len();
+    if count > 0 {
+        lines.push(format!("orphans: {count}; `{} elastic orphans {}` lists them", program(), fleet.name));
+    }
+    lines
+}
+
+/// Machines with the fleet's tag that are not its own.
+fn strangers<'a>(fleet: &Fleet, look: &'a Look) -> Vec<&'a model::elasticity::adapter::Instance> {
+    let is_known = |id: &str| fleet.machines.iter().any(|machine| machine.instance.as_deref() == Some(id));
+    let is_ours = |token: &Option<String>| {
+        token.clone().is_some_and(|token| model::elasticity::Token(token).number(&fleet.uid).is_some())
+    };
+    let listed = look.instances.iter().flatten();
+    listed
+        .filter(|instance| instance.state != model::elasticity::adapter::InstanceState::Ended)
+        .filter(|instance| !is_known(&instance.id) && !is_ours(&instance.token))
+        .collect()
+}
+
+/// Lists machines with the fleet's tag that are not its own.
+pub(super) async fn orphans(
+    shared: &Shared,
+    arguments: super::order::NamedArguments,
+) -> Result<ExitCode, CliError> {
+    let fleets = Fleets::open(&arguments.service).await?;
+    let (fleet, _) = fleets.read(&arguments.name).await?;
+    let look = needed_look(&fleets, &arguments.name).await?;
+    if let Err(why) = &look.instances {
+        return Err(CliError::Other(format!("the provider did not list its machines: {why}")));
+    }
+    let found = strangers(&fleet, &look);
+    print(shared.format(), &json!({ "fleet": fleet.name, "orphans": found }), || {
+        if found.is_empty() {
+            return format!("fleet {} has no orphans", fleet.name);
+        }
+        let heading = ["MACHINE", "ADDRESS", "TOKEN", "TYPE"].map(str::to_owned).to_vec();
+        let row = |instance: &&model::elasticity::adapter::Instance| {
+            let or_dash = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
+            vec![
+                instance.id.clone(),
+                or_dash(&instance.address),
+                or_dash(&instance.token),
+                or_dash(&instance.kind),
+            ]
+        };
+        let rows: Vec<_> = std::iter::once(heading).chain(found.iter().map(row)).collect();
+        format!(
+            "{}nobody ends these; adopt one with `{} elastic adopt {} MACHINE MEMBER`, or end it at the provider",
+            table(&rows),
+            program(),
+            fleet.name
+        )
+    });
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Lists decisions.
+pub(super) async fn history(shared: &Shared, arguments: HistoryArguments) -> Result<ExitCode, CliError> {
+    let fleets = Fleets::open(&arguments.service).await?;
+    let (fleet, _) = fleets.read(&arguments.name).await?;
+    let first = fleet.decisions.len().saturating_sub(arguments.count);
+    let shown = &fleet.decisions[first..];
+    print(shared.format(), &json!({ "fleet": fleet.name, "decisions": shown }), || {
+        if shown.is_empty() {
+            return format!("nothing was decided about fleet {} yet", fleet.name);
+        }
+        shown.iter().map(|decision| sentence(&fleet.name, decision)).collect::<Vec<_>>().join("\n")
+    });
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A decision about a fleet on one line.
+pub(super) fn sentence(fleet: &str, decision: &Decision) -> String {
+    let reasons: Vec<String> = decision.reasons.iter().map(words::reason).collect();
+    let mut line = format!(
+        "{} at {}: {}, from {} to {}",
+        decision.number,
+        moment(decision.at.0),
+        words::verdict(decision.verdict),
+        decision.members,
+        decision.target
+    );
+    if !reasons.is_empty() {
+        line.push_str(&format!(" ({})", reasons.join("; ")));
+    }
+    if let Some(held) = &decision.held {
+        line.push_str(&format!("; held: {}", words::held(fleet, held)));
+    }
+    if let Some(expected) = decision.expected {
+        line.push_str(&format!("; expected {expected:.1}"));
+    }
+    if let Some(came) = decision.came {
+        line.push_str(&format!("; came to {came:.1}"));
+    }
+    if decision.ended.is_some() {
+        line.push_str("; done");
+    }
+    line
+}

@@ -1,0 +1,170 @@
+//! `tontine elastic simulate`: what policies would have cost for a trace of load, side by side.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use model::elasticity::{Money, Policy, Sizing};
+use protocol::elasticity::trace::{Machines, Outcome, needed, play};
+use serde_json::{Value as Json, json};
+
+use super::apply::read_policy;
+use crate::failure::CliError;
+use crate::output::{print, table};
+use crate::shared::Shared;
+
+/// Rows of a trace at most: a row for each ten seconds of a year.
+const ROWS_MAX: usize = 4_000_000;
+
+/// Plays a trace.
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "\
+A trace is CSV without a header: seconds, and operations in a second from then on:
+  0,1200
+  60,1350
+
+Each policy is played by the controller that `elastic run` has, on machines that boot, join and drain in so many seconds and \
+share the load evenly. Beside them stand machines for the peak all the time, and whoever knows the future.
+
+Example:
+  tontine elastic simulate --trace day.csv --policy rules,target,forecast --operations 2000 --price 0.10 shop.toml")]
+pub struct SimulateArguments {
+    /// A file with a policy, as of `elastic apply`: its bounds, objective, rules and cooldowns are played.
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// The trace.
+    #[arg(long, value_name = "CSV")]
+    pub trace: PathBuf,
+    /// How the size is chosen: rules, target, forecast, separated by commas.
+    #[arg(long, value_delimiter = ',', value_parser = parse_sizing, default_value = "rules,target,forecast")]
+    pub policy: Vec<Sizing>,
+    /// Operations in a second that use one machine to 100 %.
+    #[arg(long, value_name = "NUMBER", value_parser = parse_operations)]
+    pub operations: f64,
+    /// What an hour of a machine costs.
+    #[arg(long, value_name = "MONEY", default_value = "1")]
+    pub price: Money,
+    /// Seconds until the engine sees a machine that was asked for.
+    #[arg(long, value_name = "SECONDS", default_value_t = 90)]
+    pub boots: u64,
+    /// Seconds until it serves from then on.
+    #[arg(long, value_name = "SECONDS", default_value_t = 120)]
+    pub joins: u64,
+    /// Seconds until nothing is on a machine that leaves.
+    #[arg(long, value_name = "SECONDS", default_value_t = 120)]
+    pub drains: u64,
+}
+
+fn parse_operations(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(number) if number.is_finite() && number > 0.0 => Ok(number),
+        _ => Err("expected a number above 0".to_owned()),
+    }
+}
+
+fn parse_sizing(text: &str) -> Result<Sizing, String> {
+    match text {
+        "rules" => Ok(Sizing::Rules),
+        "target" => Ok(Sizing::Target),
+        "forecast" => Ok(Sizing::Forecast),
+        _ => Err("expected rules, target or forecast".to_owned()),
+    }
+}
+
+fn name(sizing: Sizing) -> &'static str {
+    match sizing {
+        Sizing::Rules => "rules",
+        Sizing::Target => "target",
+        Sizing::Forecast => "forecast",
+    }
+}
+
+/// Carries it out.
+pub(super) fn run(shared: &Shared, arguments: &SimulateArguments) -> Result<ExitCode, CliError> {
+    let policy = read_policy(&arguments.file)?;
+    let trace = read_trace(&arguments.trace)?;
+    let machines = Machines {
+        price_per_hour: arguments.price,
+        operations: arguments.operations,
+        boots_s: arguments.boots,
+        joins_s: arguments.joins,
+        drains_s: arguments.drains,
+    };
+    let peak = trace.iter().map(|(_, load)| needed(*load, &machines, &policy)).max().unwrap_or(policy.min);
+    let fixed = Outcome::fixed(&trace, &machines, &policy, peak);
+    let best = Outcome::clairvoyant(&trace, &machines, &policy);
+    let mut rows = vec![("fixed for the peak".to_owned(), fixed), ("the future known".to_owned(), best)];
+    for &sizing in &arguments.policy {
+        let policy = with(&policy, sizing);
+        rows.push((name(sizing).to_owned(), play(&trace, &machines, &policy)));
+    }
+    let of = |outcome: &Outcome, other: &Outcome| outcome.paid.0 as f64 / other.paid.0.max(1) as f64;
+    let document = json!({ "policies": rows.iter().map(|(name, outcome)| json!({
+        "policy": name, "paid": outcome.paid, "machine_minutes": outcome.machine_minutes,
+        "of_fixed": of(outcome, &fixed), "of_best": of(outcome, &best),
+        "minutes_out_of_objective": outcome.minutes_out, "minutes": outcome.minutes,
+        "members_most": outcome.members_most, "changes": outcome.changes,
+    })).collect::<Vec<Json>>() });
+    print(shared.format(), &document, || {
+        let head = ["policy", "paid", "of fixed", "of the best", "minutes out", "most members", "changes"];
+        let lines = rows.iter().map(|(name, outcome)| {
+            vec![
+                name.clone(),
+                outcome.paid.to_string(),
+                format!("{:.2}", of(outcome, &fixed)),
+                format!("{:.2}", of(outcome, &best)),
+                format!("{:.0} of {:.0}", outcome.minutes_out, outcome.minutes),
+                outcome.members_most.to_string(),
+                outcome.changes.to_string(),
+            ]
+        });
+        let head = head.map(str::to_owned).to_vec();
+        table(&std::iter::once(head).chain(lines).collect::<Vec<_>>())
+    });
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The policy with another way to choose the size; the paper's rules where it has none.
+fn with(policy: &Policy, sizing: Sizing) -> Policy {
+    let mut policy = Policy { sizing: Some(sizing), ..policy.clone() };
+    if sizing == Sizing::Rules && policy.add.is_empty() && policy.remove.is_empty() {
+        (policy.add, policy.remove) = Policy::paper_rules();
+    }
+    policy
+}
+
+fn read_trace(path: &Path) -> Result<Vec<(u64, f64)>, CliError> {
+    let shown = path.display();
+    let mut reader = csv::ReaderBuilder::new()
+        .has_headers(false)
+        .trim(csv::Trim::All)
+        .from_path(path)
+        .map_err(|error| CliError::Usage(format!("cannot read the trace {shown}: {error}")))?;
+    let mut trace: Vec<(u64, f64)> = Vec::new();
+    for (number, row) in (1..).zip(reader.records()) {
+        let wrong = |why: &str| {
+            CliError::Usage(format!(
+                "{shown}, row {number}: {why}; a row is `seconds,operations in a second`"
+            ))
+        };
+        let row = row.map_err(|error| wrong(&error.to_string()))?;
+        if row.len() != 2 {
+            return Err(wrong(&format!("it has {} fields and not 2", row.len())));
+        }
+        let at = row[0].parse().map_err(|_| wrong(&format!("{:?} is no number of seconds", &row[0])))?;
+        let load: f64 = row[1].parse().map_err(|_| wrong(&format!("{:?} is no number", &row[1])))?;
+        if !load.is_finite() || load < 0.0 {
+            return Err(wrong(&format!("a load of {load} cannot be")));
+        }
+        if trace.last().is_some_and(|(before, _)| *before >= at) {
+            return Err(wrong("it is not later than the row before it"));
+        }
+        trace.push((at, load));
+        if trace.len() > ROWS_MAX {
+            return Err(wrong(&format!("a trace has {ROWS_MAX} rows at most")));
+        }
+    }
+    match trace.len() {
+        0 | 1 => Err(CliError::Usage(format!("the trace {shown} has fewer than two rows"))),
+        _ => Ok(trace),
+    }
+}

@@ -1,0 +1,115 @@
+//! Decisions, states and obstacles in words.
+
+use std::time::Duration;
+
+use model::elasticity::{Direction, Held, Money, Reason, Rule, Spread, Verdict};
+
+use crate::durations;
+use crate::output::{count, program};
+
+/// What holds a decision about the fleet `name` or refuses an order, and what helps.
+pub(super) fn held(name: &str, held: &Held) -> String {
+    let program = program();
+    match held {
+        Held::Samples { fresh, wanted } => format!(
+            "{fresh} of the members have fresh samples over the whole span of the rules, and {wanted} must; `{program} elastic \
+             status {name}` shows what each measured last"
+        ),
+        Held::Unlearned => format!(
+            "the members were never used enough to tell what they carry; it is learned from 15 % of use on, and `{program} \
+             elastic plan {name} +1` orders more meanwhile"
+        ),
+        Held::Fewest { min } => {
+            format!("the fleet may not have fewer than {}; lower `min` in its policy", members(*min))
+        }
+        Held::Most { max } => {
+            format!("the fleet may not have more than {}; raise `max` in its policy", members(*max))
+        }
+        Held::Budget { cost, most, span } => format!(
+            "it would cost {} in this {span}, and the budget allows {}; raise `budget.per-{span}` in its policy",
+            Money(*cost),
+            Money(*most)
+        ),
+        Held::UnderWay => format!(
+            "another change is under way; wait for it, or take it back with `{program} elastic abort {name}`"
+        ),
+        Held::Rests { seconds } => format!(
+            "the fleet rests for {} more after its last change",
+            durations::rough(Duration::from_secs(*seconds))
+        ),
+        Held::Paused => {
+            format!(
+                "the fleet is paused; look at why with `{program} elastic status {name}`, then run `{program} elastic resume {name}`"
+            )
+        }
+        Held::NoGain { growths } => format!(
+            "the last {growths} growths brought next to nothing, so more members do not help; look for what they wait for, and \
+             order more with `{program} elastic plan {name} +1` if you know better"
+        ),
+        Held::Costs { cost, saves } => format!(
+            "a removal costs {} and saves {} until its machine is wanted again",
+            Money(*cost),
+            Money(*saves)
+        ),
+        Held::Mode => {
+            format!(
+                "its mode carries nothing out; `{program} elastic approve {name} NUMBER` does where the mode is `advise`"
+            )
+        }
+        Held::Unheard { detail } => detail.clone(),
+        Held::Preflight { detail } => format!("the provider would not end the machine: {detail}"),
+        Held::Provider { detail } | Held::Engine { detail } | Held::Order { detail } => detail.clone(),
+    }
+}
+
+/// So many members.
+pub(super) fn members(number: u32) -> String {
+    count(number.into(), "member")
+}
+
+/// A rule, as people say it.
+pub(super) fn rule(rule: &Rule) -> String {
+    let Rule { measure, of, is, bound, over } = rule;
+    let of = match of {
+        Spread::Any => "any member",
+        Spread::All => "all members",
+        Spread::Mean => "the mean of all members",
+    };
+    let side = match is {
+        Direction::Above => "above",
+        Direction::AtMost => "at or below",
+    };
+    format!("{measure} of {of} {side} {bound} over {over} s")
+}
+
+/// Why it was decided.
+pub(super) fn reason(reason: &Reason) -> String {
+    match reason {
+        Reason::Ordered { by } => format!("ordered by {by}"),
+        Reason::Rule { rule } => self::rule(rule),
+        Reason::Load { load, carries } => {
+            format!("a load of {load}/s, of which those that serve carry {carries}/s within the objective")
+        }
+        Reason::Forecast { load, within } => {
+            let within = durations::rough(Duration::from_secs(*within));
+            format!("a load of {load}/s that is to come within {within}")
+        }
+        Reason::Bounds => "the policy's min and max".to_owned(),
+        Reason::Replaces { token } => format!("in place of machine {token}, which failed"),
+    }
+}
+
+/// What the rules want.
+pub(super) fn verdict(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Add => "add",
+        Verdict::Remove => "remove",
+        Verdict::Stay => "stay",
+        Verdict::Unknown => "unknown",
+    }
+}
+
+/// How long ago it was, roughly.
+pub(super) fn ago(now: u64, then: u64) -> String {
+    durations::rough(Duration::from_secs(now.saturating_sub(then) / 1000))
+}

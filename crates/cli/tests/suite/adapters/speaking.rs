@@ -1,0 +1,145 @@
+//! An adapter as a controller runs it.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value as Json, json};
+
+use crate::cluster::{PATIENCE, TONTINE};
+
+/// The fleet of all tests.
+pub(super) const FLEET: &str = "shop";
+
+/// A child that speaks the contract. It ends with its owner.
+pub(super) struct Speaking {
+    child: Child,
+    requests: ChildStdin,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Speaking {
+    pub(super) fn start(words: &[String]) -> Speaking {
+        let mut command = Command::new(TONTINE);
+        command.args(words).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = command.spawn().unwrap();
+        let (requests, answers) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+        Speaking { child, requests, answers: BufReader::new(answers) }
+    }
+
+    /// Sends a line and does not wait.
+    pub(super) fn send(&mut self, line: &str) {
+        writeln!(self.requests, "{line}").unwrap();
+    }
+
+    /// The next line.
+    pub(super) fn answer(&mut self) -> Json {
+        let mut line = String::new();
+        self.answers.read_line(&mut line).unwrap();
+        serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line:?}"))
+    }
+
+    /// What a call answers, with the fleet of all tests among its parameters.
+    pub(super) fn ask(&mut self, method: &str, mut params: Json) -> Json {
+        params["fleet"] = json!(FLEET);
+        self.send(&json!({ "jsonrpc": "2.0", "id": 7, "method": method, "params": params }).to_string());
+        let answer = self.answer();
+        assert_eq!((&answer["jsonrpc"], &answer["id"]), (&json!("2.0"), &json!(7)), "{answer}");
+        answer
+    }
+
+    /// The result of a call that must succeed.
+    #[track_caller]
+    pub(super) fn call(&mut self, method: &str, params: Json) -> Json {
+        let answer = self.ask(method, params);
+        answer.get("result").unwrap_or_else(|| panic!("{method}: {answer}")).clone()
+    }
+
+    /// The message of a call that must fail with this code.
+    #[track_caller]
+    pub(super) fn refusal(&mut self, method: &str, params: Json, code: i64) -> String {
+        let answer = self.ask(method, params);
+        assert_eq!(answer["error"]["code"], code, "{answer}");
+        answer["error"]["message"].as_str().unwrap().to_owned()
+    }
+
+    /// Kills it outright.
+    pub(super) fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Speaking {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Addresses of this host that no other test has, on any branch that is tested at once.
+pub(super) fn addresses(count: u8) -> String {
+    static NEXT: std::sync::atomic::AtomicU8 = std::sync::atomic::AtomicU8::new(1);
+    let process = std::process::id();
+    let test = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    let net = format!("127.{}.{}", 1 + process % 254, process / 254 % 8 * 32 + u32::from(test) % 32);
+    format!("{net}.10-{net}.{}", 9 + count)
+}
+
+/// The words of a local provider in this directory. Machines that a test leaves are ended by [`Local`].
+pub(super) fn local(directory: &Path, further: &[&str]) -> Vec<String> {
+    let dir = format!("--dir={}", directory.display());
+    ["adapter", "local", &dir].iter().chain(further).map(|&word| word.to_owned()).collect()
+}
+
+/// A directory of machines that ends them all when it goes.
+pub(super) struct Local {
+    pub(super) directory: tempfile::TempDir,
+    pub(super) further: Vec<String>,
+}
+
+impl Local {
+    pub(super) fn new(addresses_count: u8) -> Local {
+        let further = vec![format!("--addresses={}", addresses(addresses_count))];
+        Local { directory: tempfile::tempdir().unwrap(), further }
+    }
+
+    pub(super) fn start(&self) -> Speaking {
+        let further: Vec<&str> = self.further.iter().map(String::as_str).collect();
+        Speaking::start(&local(self.directory.path(), &further))
+    }
+
+    /// The machines that there are.
+    pub(super) fn list(&self) -> Vec<Json> {
+        self.start().call("list", json!({}))["instances"].as_array().unwrap().clone()
+    }
+}
+
+impl Drop for Local {
+    fn drop(&mut self) {
+        let mut adapter = self.start();
+        let all =
+            |adapter: &mut Speaking| adapter.call("list", json!({}))["instances"].as_array().unwrap().clone();
+        for instance in all(&mut adapter) {
+            adapter.call("terminate", json!({ "instance": instance["id"] }));
+        }
+        let deadline = Instant::now() + PATIENCE;
+        while !all(&mut adapter).is_empty() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+/// Waits until something is found.
+#[track_caller]
+pub(super) fn await_some<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "not in time: {what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}

@@ -1,0 +1,247 @@
+//! Fleets on real processes: a cluster that grows and shrinks while its controller is killed, adapters that misbehave, bad
+//! policies, and `tontine dev --elastic`.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use serde_json::{Value as Json, json};
+
+use crate::adapters::tontine::{check_all, fill, words};
+use crate::cluster::{Cluster, Process, TONTINE, command, tontine};
+
+/// Longest wait for a fleet.
+const PATIENCE: Duration = Duration::from_secs(240);
+
+const POLICY: &str = "engine = \"tontine\"\nprovider = \"local\"\nmachine-type = \"local\"\nmin = 3\nmax = 6\nmode = \"auto\"\n";
+
+/// A cluster with a fleet, and what is needed to control it.
+struct Fleet {
+    cluster: Cluster,
+    adapters: String,
+    started: usize,
+}
+
+impl Fleet {
+    fn new() -> Fleet {
+        let cluster = Cluster::with(3, &["--partitions=64"]);
+        let engine: Vec<String> = std::iter::once(TONTINE.to_owned()).chain(words(&cluster, &[])).collect();
+        let machines = cluster.file("machines");
+        let provider = [TONTINE, "adapter", "local", "--dir", &machines];
+        let text = format!(
+            "[engines.tontine]\ncommand = {}\n[providers.local]\ncommand = {}\n",
+            json!(engine),
+            json!(provider)
+        );
+        let adapters = cluster.write("adapters.toml", text);
+        let policy = cluster.write("shop.toml", POLICY);
+        let fleet = Fleet { cluster, adapters, started: 0 };
+        fleet.run(&["apply", &policy]).exits(0);
+        fleet
+    }
+
+    fn service(&self) -> String {
+        format!("--coordination=dir:{}", self.cluster.data().join("coordination").display())
+    }
+
+    fn run(&self, words: &[&str]) -> crate::cluster::Answer {
+        let service = self.service();
+        let (verb, rest) = words.split_first().unwrap();
+        tontine(&[&["elastic", verb, &service], rest].concat())
+    }
+
+    fn controller(&mut self) -> Process {
+        self.started += 1;
+        let (service, adapters) = (self.service(), format!("--adapters={}", self.adapters));
+        let stderr = PathBuf::from(self.cluster.file(&format!("controller-{}", self.started)));
+        Process::start(&mut command(&["elastic", "run", &service, &adapters]), stderr)
+    }
+
+    fn status(&self) -> Json {
+        self.run(&["status", "shop", "--json"]).exits(0).json()
+    }
+
+    /// The states of all machines, by token.
+    fn states(&self) -> BTreeMap<String, String> {
+        let status = self.status();
+        let machines = status["fleet"]["machines"].as_array().unwrap();
+        let text = |value: &Json| value.as_str().unwrap().to_owned();
+        machines.iter().map(|machine| (text(&machine["token"]), text(&machine["state"]))).collect()
+    }
+
+    /// Waits for so many members that serve and nothing else, and kills the controller at each transition.
+    fn await_through_kills(&mut self, serving: usize) -> usize {
+        let mut controller = self.controller();
+        let (mut before, mut kills) = (self.states(), 0);
+        let began = Instant::now();
+        loop {
+            let states = self.states();
+            if states != before {
+                before = states.clone();
+                controller.stop(Signal::KILL);
+                controller = self.controller();
+                kills += 1;
+            }
+            if states.len() == serving && states.values().all(|state| state == "serving") {
+                controller.stop(Signal::TERM);
+                return kills;
+            }
+            assert!(began.elapsed() < PATIENCE, "{}", self.status());
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    fn instances(&self) -> Vec<String> {
+        let all = std::fs::read_dir(PathBuf::from(self.cluster.file("machines")).join("shop"));
+        let names = all.into_iter().flatten().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names.filter(|name| !name.starts_with('.')).collect()
+    }
+}
+
+#[test]
+fn a_fleet_grows_and_shrinks_while_its_controller_is_killed_at_each_transition() {
+    let mut fleet = Fleet::new();
+    let all = fill(&fleet.cluster);
+    let mut controller = fleet.controller();
+    fleet.run(&["adopt", "shop", "--member=n1", "--member=n2", "--member=n3"]).exits(0);
+    let dry = fleet.run(&["plan", "shop", "+1", "--dry-run", "--json"]).exits(0).json();
+    assert_eq!((&dry["target"], dry["steps"].as_array().unwrap().len()), (&json!(4), 1), "{dry}");
+    assert_eq!(fleet.states().len(), 3, "a dry run changed something");
+    fleet.run(&["plan", "shop", "-1"]).fails_with("may not have fewer than 3 members");
+    fleet.run(&["plan", "shop", "+4"]).fails_with("may not have more than 6 members");
+    fleet.run(&["plan", "shop", "+1", "--no-wait"]).exits(0);
+    controller.stop(Signal::KILL);
+    let kills = fleet.await_through_kills(4);
+    assert!(kills >= 2, "only {kills} transitions were met");
+    check_all(&fleet.cluster, &all);
+    assert_eq!(fleet.instances().len(), 1);
+    let mut controller = fleet.controller();
+    fleet.run(&["plan", "shop", "-1", "--no-wait"]).exits(0);
+    controller.stop(Signal::KILL);
+    let kills = fleet.await_through_kills(3);
+    assert!(kills >= 2, "only {kills} transitions were met");
+    check_all(&fleet.cluster, &all);
+    assert_eq!(fleet.instances(), [""; 0]);
+    let history = fleet.run(&["history", "shop", "--json"]).exits(0).json();
+    let decisions = history["decisions"].as_array().unwrap();
+    let set = decisions.iter().filter(|one| one["set"] == true);
+    let targets: Vec<u64> = set.map(|one| one["target"].as_u64().unwrap()).collect();
+    assert!(targets.ends_with(&[4, 3]), "{history}");
+    let why = fleet.run(&["why", "shop", "--json"]).exits(0).json();
+    assert_eq!(why["decision"]["target"], 3, "{why}");
+}
+
+#[test]
+fn a_fleet_of_dev_keeps_its_machines_and_their_data_while_dev_does_not_run() {
+    let mut cluster = Cluster::with(3, &["--elastic=3..4", "--partitions=64"]);
+    let service = format!("--coordination=dir:{}", cluster.data().join("coordination").display());
+    let fleet = |words: &[&str]| {
+        let (verb, rest) = words.split_first().unwrap();
+        tontine(&[&["elastic", verb, &service], rest].concat())
+    };
+    let serving = || {
+        let status = fleet(&["status", "dev", "--json"]).exits(0).json();
+        let machines = status["fleet"]["machines"].as_array().unwrap().clone();
+        machines.iter().filter(|machine| machine["state"] == "serving").count()
+    };
+    let await_serving = |count: usize| {
+        let began = Instant::now();
+        while serving() != count {
+            assert!(began.elapsed() < PATIENCE, "{}", fleet(&["status", "dev"]).text());
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    };
+    let all = fill(&cluster);
+    await_serving(3);
+    fleet(&["plan", "dev", "+1"]).exits(0);
+    await_serving(4);
+    check_all(&cluster, &all);
+    cluster.restart();
+    await_serving(4);
+    check_all(&cluster, &all);
+    let status = cluster.json(&["status"]);
+    let alive = status["nodes"].as_array().unwrap().iter().filter(|node| node["state"] == "alive").count();
+    assert_eq!(alive, 4, "{status}");
+}
+
+#[test]
+fn adapters_that_misbehave_are_told_by_name_and_hold_up_no_other_fleet() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let good = [TONTINE, "adapter", "local", "--dir", &path("machines")].map(str::to_owned).to_vec();
+    let shell = |script: &str| ["sh", "-c", script].map(str::to_owned).to_vec();
+    let engines = [
+        ("missing", vec!["/no/such/adapter".to_owned()], "there is no program /no/such/adapter"),
+        ("hangs", shell("cat >/dev/null"), "it did not answer within 1 s, and was ended"),
+        ("floods", shell("read x; yes '{\"id\":0}'"), "it wrote 64 lines that nobody asked for"),
+        ("lies", shell("read x; echo not json; sleep 9"), "a line of 8 bytes that is no JSON-RPC answer"),
+        ("endless", shell("read x; cat /dev/zero"), "a line of more than 1048576 bytes"),
+        ("ends", shell("exit 3"), "it has ended"),
+    ];
+    let mut text = format!("[providers.local]\ncommand = {}\n", json!(good));
+    for (name, command, _) in &engines {
+        text.push_str(&format!("[engines.{name}]\ncommand = {}\ndeadline = 1\n", json!(command)));
+    }
+    std::fs::write(path("adapters.toml"), text).unwrap();
+    let service = format!("--coordination=dir:{}", path("service"));
+    let unnamed = ("unnamed", Vec::new(), "is not in");
+    for (name, ..) in engines.iter().chain([&unnamed]) {
+        let policy = POLICY.replace("engine = \"tontine\"", &format!("engine = \"{name}\""));
+        std::fs::write(path("policy.toml"), policy).unwrap();
+        tontine(&["elastic", "apply", &path("policy.toml"), "--name", name, &service]).exits(0);
+    }
+    let adapters = format!("--adapters={}", path("adapters.toml"));
+    let words = ["elastic", "run", &service, &adapters];
+    let _controller = Process::start(&mut command(&words), folder.path().join("stderr"));
+    for (name, _, expected) in engines.iter().chain([&unnamed]) {
+        let began = Instant::now();
+        loop {
+            let status = tontine(&["elastic", "status", name, &service]).exits(0).text();
+            if status.contains(expected) {
+                assert!(status.contains(&format!("engine adapter {name}")), "{status}");
+                break;
+            }
+            assert!(began.elapsed() < PATIENCE, "{name}: {status}");
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    }
+}
+
+#[test]
+fn bad_policies_and_adapters_are_refused_with_the_field_and_the_remedy() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let service = format!("--coordination=dir:{}", path("service"));
+    let apply = |policy: String| {
+        std::fs::write(path("shop.toml"), policy).unwrap();
+        tontine(&["elastic", "apply", &path("shop.toml"), &service])
+    };
+    apply(POLICY.to_owned()).exits(0);
+    let with = |from: &str, to: &str| POLICY.replace(from, to);
+    apply(with("min = 3", "min = 9")).fails_with("min: it is 9, above max, which is 6");
+    apply(with("min = 3", "mim = 3")).fails_with("unknown field `mim`");
+    apply(with("max = 6", "max = 6\nbudget = { per-hour = -1 }")).fails_with("not negative");
+    let source = |kind: &str, at: &str| {
+        let sources = format!("max = 6\nsources = [{{ kind = \"{kind}\", at = \"{at}\" }}]");
+        apply(with("max = 6", &sources))
+    };
+    source("ganglia", "gmond").fails_with("sources[0].at: \"gmond\" is no HOST:PORT");
+    source("prometheus", "https://{address}/").fails_with("sources[0].at: it must begin with http://");
+    source("nagios", "x").fails_with("unknown variant `nagios`");
+    apply(with("mode = \"auto\"", "mode = \"always\"")).fails_with("unknown variant `always`");
+    let kept = tontine(&["elastic", "status", "shop", &service, "--json"]).exits(0).json();
+    assert_eq!((&kept["fleet"]["generation"], &kept["fleet"]["policy"]["max"]), (&json!(1), &json!(6)));
+    let dry = path("shop.toml");
+    std::fs::write(&dry, with("max = 6", "max = 8")).unwrap();
+    let shown = tontine(&["elastic", "apply", &dry, &service, "--dry-run"]).exits(0).text();
+    assert!(shown.contains("max: 6 → 8"), "{shown}");
+    let kept = tontine(&["elastic", "status", "shop", &service, "--json"]).exits(0).json();
+    assert_eq!(kept["fleet"]["policy"]["max"], 6, "a dry run changed something");
+    tontine(&["elastic", "plan", "nope", "+1", &service]).fails_with("there is no fleet nope (fleets: shop)");
+    tontine(&["elastic", "orphans", "shop", &service])
+        .fails_with("no controller has looked at fleet shop yet");
+    std::fs::write(path("adapters.toml"), "[engines.x]\ncommand = []\n").unwrap();
+    let adapters = format!("--adapters={}", path("adapters.toml"));
+    tontine(&["elastic", "run", &service, &adapters]).fails_with("engines.x.command is empty");
+}
