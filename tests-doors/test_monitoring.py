@@ -156,6 +156,8 @@ class Prometheus:
             with urllib.request.urlopen(url, timeout=SECONDS_MAX) as answer:
                 return json.load(answer)["data"]
         except urllib.error.HTTPError as error:
+            if error.code == 503:
+                raise ConnectionError("it starts, and is not ready yet") from None
             raise AssertionError(f"{parameters}: {error.read().decode()}") from None
 
     def await_targets(self, health: str) -> list[dict]:

@@ -1,14 +1,17 @@
 //! A cluster that `tontine dev` runs, and commands against it.
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
+use rustix::fs::{FlockOperation, flock};
 pub(crate) use rustix::process::Signal;
 use rustix::process::{Pid, Resource, Rlimit, kill_process, prlimit};
 use serde_json::Value as Json;
@@ -474,18 +477,27 @@ fn start_dev(
     (dev, pids)
 }
 
-/// A port base that no other test uses, below the ports that the system hands out.
+/// A port base that no other test uses, below the ports that the system hands out. Other test processes run beside this
+/// one, and a cluster that starts again leaves its ports free for a moment: so the base is locked until this process ends.
 pub(crate) fn free_port_base() -> u16 {
     const FIRST: u16 = 10_000;
     const GROUPS: u16 = 73;
     static NEXT: AtomicU16 = AtomicU16::new(0);
+    static LOCKED: Mutex<Vec<File>> = Mutex::new(Vec::new());
+    let locks = std::env::temp_dir().join("tontine-test-ports");
+    std::fs::create_dir_all(&locks).unwrap();
     loop {
-        // Groups of 300 ports hold ten bases, with the Redis ports a hundred above and those of HTTP two hundred; each test process begins elsewhere.
+        // Groups of 300 ports hold ten bases, with the Redis ports a hundred above and those of HTTP two hundred; each test
+        // process begins elsewhere.
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let group = (u16::try_from(std::process::id() % u32::from(GROUPS)).unwrap() + number / 10) % GROUPS;
         let base = FIRST + group * 300 + (number % 10) * 10;
+        let lock = File::create(locks.join(base.to_string())).unwrap();
         let is_free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
-        if (1..10).all(|n| [0, 100, 200].iter().all(|offset| is_free(base + offset + n))) {
+        if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok()
+            && (1..10).all(|n| [0, 100, 200].iter().all(|offset| is_free(base + offset + n)))
+        {
+            LOCKED.lock().unwrap().push(lock);
             return base;
         }
     }
