@@ -140,7 +140,7 @@ class Adapter:
         for url, found in zip(self.seeds, lists):
             if not isinstance(found, Failure):
                 return url, found
-        raise Failure(lists[0].code, f"no endpoint reaches a majority, the first because {lists[0]}")
+        raise Failure(lists[0].code, f"no endpoint speaks for a majority; {lists[0]}")
 
     def find(self, params):
         """As `reach`, and the member that is asked about, or None."""

@@ -91,7 +91,8 @@ class Traffic(threading.Thread):
         for founder in (1, 2, 3):
             # Each member for itself: what it holds, and not what a majority holds.
             whole = {"key": coded("key-"), "range_end": coded("key."), "serializable": True}
-            kept = {plain(one["key"]): plain(one["value"]) for one in call(url_of(founder), "/v3/kv/range", whole)["kvs"]}
+            found = call(url_of(founder), "/v3/kv/range", whole)["kvs"]
+            kept = {plain(one["key"]): plain(one["value"]) for one in found}
             lost = [key for key in self.acked if kept.get(key) not in (self.acked[key], self.tried[key])]
             test.assertEqual(lost, [], f"keys that founder {founder} lacks")
 
