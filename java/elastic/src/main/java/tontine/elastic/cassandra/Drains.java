@@ -1,6 +1,5 @@
 package tontine.elastic.cassandra;
 
-import java.io.IOException;
 import java.time.Duration;
 import java.util.Map;
 import java.util.Set;
@@ -137,19 +136,19 @@ final class Drains {
      * Stops the process of a member that joins: Cassandra has no other way to take a bootstrap back. It owns nothing
      * yet, and the others drop it within a minute.
      */
-    private void stopJoining(Look own) throws Failure {
-        Log.say("the process of " + own.address() + ", which joins, is stopped");
-        members.within(own.address(), () -> {
-            Look now = members.at(own.address()).look(Members.LOOK_TIME_MAX);
-            if (now.mode().equals(own.mode()) && !now.isInRing()) {
-                try {
-                    members.at(own.address()).stop(Members.LOOK_TIME_MAX);
-                } catch (IOException ended) {
-                    // It may end before it answers.
-                    members.at(own.address()).abandon();
+    private void stopJoining(Look own) {
+        Connection connection = members.at(own.address());
+        members.begin(() -> {
+            try {
+                Look now = connection.look(Members.LOOK_TIME_MAX);
+                if (now.mode().equals(own.mode()) && !now.isInRing()) {
+                    Log.say("the process of " + own.address() + ", which joins, is stopped");
+                    connection.stop(Members.LOOK_TIME_MAX);
                 }
+            } catch (Exception ended) {
+                // It may end before it answers. If it goes on, the next drain stops it.
+                Log.say(connection.words(ended));
             }
-            return null;
         });
     }
 }

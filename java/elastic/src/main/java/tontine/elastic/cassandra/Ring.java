@@ -256,7 +256,7 @@ final class Ring {
         List<String> lacking = new ArrayList<>();
         boolean ownsNothing = witnesses.stream().noneMatch(witness -> lists(witness, id, address));
         if (!ownsNothing) {
-            lacking.add(subject + " is in the ring, or about to be; " + NO_WAY_BACK);
+            lacking.add(subject + " " + placeOf(witnesses, id, address));
         }
         String moving = witnesses.stream().filter(witness -> streams(witness, address)).map(Look::address)
                 .findFirst().orElse(null);
@@ -269,6 +269,16 @@ final class Ring {
         }
         String detail = lacking.isEmpty() ? null : String.join("; ", lacking);
         return new Evidence(names, ownsNothing, moving == null && ownsNothing, shortOf == null, detail);
+    }
+
+    /** How the others list it, for people. */
+    private static String placeOf(List<Look> witnesses, String id, String address) {
+        if (witnesses.stream().anyMatch(one -> one.leaving().contains(address))) {
+            return "leaves; " + NO_WAY_BACK;
+        }
+        long tokens = witnesses.stream().mapToLong(one -> one.owners().entrySet().stream()
+                .filter(token -> isSubject(one, token.getValue(), id, address)).count()).max().orElse(0);
+        return tokens > 0 ? "owns " + tokens + " tokens" : "runs or ran, and may be about to join";
     }
 
     /** The id of the member that has an address now; null if none has. */
