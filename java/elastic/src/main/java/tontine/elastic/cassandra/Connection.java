@@ -115,11 +115,6 @@ final class Connection {
         });
     }
 
-    /** Stops its process in good order. */
-    void stop(Duration limit) throws Exception {
-        call(limit, server -> invoke(server, "stopDaemon", new Object[0]));
-    }
-
     /** Ends all waiting for it; the next call connects anew. */
     void abandon() {
         connector = null;

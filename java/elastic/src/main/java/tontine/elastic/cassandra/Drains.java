@@ -22,6 +22,9 @@ final class Drains {
     /** Rest after one that failed. */
     private static final long REST_NANOS = Duration.ofSeconds(30).toNanos();
 
+    private static final String NO_ABORT = "Cassandra cannot take a bootstrap back. It leaves when it has joined; if it"
+            + " hangs, end its process with kill -9, and the others drop it within a minute";
+
     private final Settings settings;
     private final Members members;
     private final Cleanups cleanups;
@@ -56,10 +59,9 @@ final class Drains {
             case "LEAVING", "DECOMMISSIONED" -> {
                 return;
             }
-            case "JOINING", "JOINING_FAILED", "STARTING" -> {
-                stopJoining(own);
-                return;
-            }
+            // To stop its process in good order would be worse: it finishes its bootstrap first, and then owns data.
+            case "JOINING", "JOINING_FAILED", "STARTING" -> throw Failure.passing(id + " (" + own.address()
+                    + ") joins, and " + NO_ABORT);
             default -> {
                 if (running.contains(id)) {
                     return;
@@ -130,25 +132,5 @@ final class Drains {
         } catch (InterruptedException interrupted) {
             Thread.currentThread().interrupt();
         }
-    }
-
-    /**
-     * Stops the process of a member that joins: Cassandra has no other way to take a bootstrap back. It owns nothing
-     * yet, and the others drop it within a minute.
-     */
-    private void stopJoining(Look own) {
-        Connection connection = members.at(own.address());
-        members.begin(() -> {
-            try {
-                Look now = connection.look(Members.LOOK_TIME_MAX);
-                if (now.mode().equals(own.mode()) && !now.isInRing()) {
-                    Log.say("the process of " + own.address() + ", which joins, is stopped");
-                    connection.stop(Members.LOOK_TIME_MAX);
-                }
-            } catch (Exception ended) {
-                // It may end before it answers. If it goes on, the next drain stops it.
-                Log.say(connection.words(ended));
-            }
-        });
     }
 }

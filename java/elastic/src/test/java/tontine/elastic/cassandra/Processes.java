@@ -16,6 +16,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.concurrent.TimeUnit;
 import java.util.function.Supplier;
+import java.util.regex.Pattern;
 import java.util.stream.Stream;
 
 /** Processes of a test in a scratch folder. All of them end with the test. */
@@ -120,6 +121,16 @@ final class Processes implements AutoCloseable {
         }
     }
 
+    /** How many lines of a log match. */
+    long count(Path log, String pattern) {
+        Pattern wanted = Pattern.compile(pattern);
+        try (Stream<String> lines = Files.lines(log)) {
+            return lines.filter(line -> wanted.matcher(line).find()).count();
+        } catch (IOException | UncheckedIOException none) {
+            return 0;
+        }
+    }
+
     /** The last lines of a log. */
     String tail(Path log) {
         try (Stream<String> lines = Files.lines(log)) {
@@ -131,12 +142,11 @@ final class Processes implements AutoCloseable {
     }
 
     @Override
-    public void close() throws Exception {
+    public void close() throws IOException {
         started.forEach(Process::destroy);
         for (Process process : started) {
-            if (!process.waitFor(15, TimeUnit.SECONDS)) {
-                process.destroyForcibly().waitFor();
-            }
+            process.onExit().completeOnTimeout(process, 15, TimeUnit.SECONDS).join();
+            process.destroyForcibly().onExit().join();
         }
         try (Stream<Path> files = Files.walk(folder)) {
             files.sorted(Comparator.reverseOrder()).forEach(file -> file.toFile().delete());
