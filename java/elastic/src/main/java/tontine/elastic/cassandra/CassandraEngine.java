@@ -45,7 +45,7 @@ public final class CassandraEngine implements Engine {
     public Facts describe() throws Failure {
         String address = members.round().judges().get(0).address();
         Connection connection = members.at(address);
-        Duration limit = Members.LOOK_TIME_MAX;
+        Duration limit = Members.ANSWER_TIME_MAX;
         return members.within(address, () -> new Facts(
                 "Cassandra cluster " + connection.cluster(limit), 1, false, connection.replicas(limit), Rates.NAMES));
     }

@@ -9,6 +9,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.TreeMap;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
 import java.util.concurrent.locks.ReentrantLock;
@@ -29,7 +30,7 @@ import tontine.elastic.Options;
 /**
  * JMX to one member. It connects when it is first asked, and anew after any failure.
  *
- * <p>Calls block, and are made on threads that may be lost for a while; {@link #abandon} sets them free.
+ * <p>Calls block, and are made on threads that may be lost for a while; {@link #abandonIfItHangs} sets them free.
  */
 final class Connection {
     private static final ObjectName STORAGE = name("org.apache.cassandra.db:type=StorageService");
@@ -54,6 +55,8 @@ final class Connection {
     private final Settings settings;
     private final Sockets.Owner sockets = new Sockets.Owner();
     private final ReentrantLock connecting = new ReentrantLock();
+    /** Threads that look, and since when. */
+    private final Map<Thread, Long> looking = new ConcurrentHashMap<>();
     private volatile JMXConnector connector;
 
     Connection(String address, Settings settings) {
@@ -68,7 +71,12 @@ final class Connection {
 
     /** Everything that it says, of this moment. */
     Look look(Duration limit) throws Exception {
-        return call(limit, this::look);
+        looking.put(Thread.currentThread(), System.nanoTime());
+        try {
+            return call(limit, this::look);
+        } finally {
+            looking.remove(Thread.currentThread());
+        }
     }
 
     /** The greatest sum of replication factors of any keyspace whose data is spread over members. */
@@ -115,10 +123,13 @@ final class Connection {
         });
     }
 
-    /** Ends all waiting for it; the next call connects anew. */
-    void abandon() {
-        connector = null;
-        sockets.closeAll();
+    /** Ends all waiting for it if a look waits for that long; the next call connects anew. */
+    void abandonIfItHangs(Duration limit) {
+        long now = System.nanoTime();
+        if (looking.values().stream().anyMatch(began -> now - began > limit.toNanos())) {
+            connector = null;
+            sockets.closeAll();
+        }
     }
 
     private static Object invoke(MBeanServerConnection server, String operation, Object[] words, String... types)

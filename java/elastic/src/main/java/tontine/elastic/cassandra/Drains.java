@@ -76,7 +76,7 @@ final class Drains {
     private void check(Look own, Ring ring) throws Failure {
         String name = own.hostId() + " (" + own.address() + ")";
         Set<String> owners = ring.owners();
-        int replicas = members.within(own.address(), () -> members.at(own.address()).replicas(Members.LOOK_TIME_MAX));
+        int replicas = members.within(own.address(), () -> members.at(own.address()).replicas(Members.ANSWER_TIME_MAX));
         if (owners.size() <= replicas) {
             throw Failure.refused(name + " cannot leave: keyspaces keep " + replicas + " copies, and there are "
                     + owners.size() + " members. Grow first, or lower the replication of keyspaces");

@@ -130,13 +130,8 @@ class FullTest {
         long began = System.nanoTime();
         shop.elastic("plan", "shop", "-1", "--no-wait").succeeds();
         try (Processes.Adapter adapter = shop.newAdapter()) {
-            Processes.await("it leaves", PATIENCE, () -> {
-                try {
-                    return "draining".equals(states(adapter).get(address));
-                } catch (Exception failed) {
-                    throw new IllegalStateException(failed);
-                }
-            });
+            Processes.await("it leaves", PATIENCE,
+                    () -> Processes.sure(() -> "draining".equals(states(adapter).get(address))));
             shop.killController();
             JsonNode evidence = adapter.result("evidence", Map.of("address", address));
             assertFalse(evidence.path("owns_nothing").asBoolean(), "it holds data yet: " + evidence);

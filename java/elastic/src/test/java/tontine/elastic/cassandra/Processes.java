@@ -23,6 +23,8 @@ import java.util.stream.Stream;
 final class Processes implements AutoCloseable {
     static final ObjectMapper JSON = new ObjectMapper();
 
+    private static final int PASSING_TRIES_MAX = 20;
+
     final Path folder;
     private final List<Process> started = new ArrayList<>();
 
@@ -95,18 +97,32 @@ final class Processes implements AutoCloseable {
             return JSON.readTree(answers.readLine());
         }
 
-        /** The result of a call that must succeed. */
-        JsonNode result(String method, Map<String, String> params) throws IOException {
-            JsonNode answer = call(method, params);
-            if (!answer.has("result")) {
-                throw new AssertionError(method + ": " + answer);
+        /** The result of a call that must succeed; what may pass is tried again, as a controller does. */
+        JsonNode result(String method, Map<String, String> params) throws IOException, InterruptedException {
+            for (int tries = 1; ; tries++) {
+                JsonNode answer = call(method, params);
+                if (answer.has("result")) {
+                    return answer.get("result");
+                }
+                if (answer.at("/error/code").asInt() != -32_000 || tries == PASSING_TRIES_MAX) {
+                    throw new AssertionError(method + ": " + answer);
+                }
+                Thread.sleep(1000);
             }
-            return answer.get("result");
         }
 
         @Override
         public void close() throws IOException {
             requests.close();
+        }
+    }
+
+    /** Does what may fail where nothing may. */
+    static <T> T sure(java.util.concurrent.Callable<T> work) {
+        try {
+            return work.call();
+        } catch (Exception failed) {
+            throw new IllegalStateException(failed);
         }
     }
 

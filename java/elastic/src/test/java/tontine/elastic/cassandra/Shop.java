@@ -73,7 +73,7 @@ final class Shop implements AutoCloseable {
     /** The command line of the adapter. */
     List<String> adapter(String... further) {
         List<String> words = new ArrayList<>(List.of(
-                "java", "-jar", here.resolve("target/elastic.jar").toString(), "cassandra",
+                "java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx64m", "-jar", here.resolve("target/elastic.jar").toString(), "cassandra",
                 "--template", template.toString(), "--jmx-port", "24199",
                 "--credentials", secrets.resolve("login").toString()));
         FOUNDERS.forEach(founder -> words.addAll(List.of("--seed", founder + ":24700")));
@@ -167,11 +167,7 @@ final class Shop implements AutoCloseable {
     }
 
     JsonNode status() {
-        try {
-            return elastic("status", "shop", "--json").succeeds().json();
-        } catch (Exception failed) {
-            throw new IllegalStateException(failed);
-        }
+        return Processes.sure(() -> elastic("status", "shop", "--json").succeeds().json());
     }
 
     /** The states of the fleet's machines that are not founders, by address. */
@@ -206,13 +202,8 @@ final class Shop implements AutoCloseable {
             for (JsonNode instance : provider.result("list", Map.of()).get("instances")) {
                 provider.call("terminate", Map.of("instance", instance.get("id").asText()));
             }
-            Processes.await("machines end", Duration.ofSeconds(30), () -> {
-                try {
-                    return provider.result("list", Map.of()).get("instances").isEmpty();
-                } catch (IOException failed) {
-                    throw new IllegalStateException(failed);
-                }
-            });
+            Processes.await("machines end", Duration.ofSeconds(30), () -> Processes.sure(
+                    () -> provider.result("list", Map.of()).get("instances").isEmpty()));
         } catch (InterruptedException interrupted) {
             Thread.currentThread().interrupt();
         } finally {
