@@ -2,6 +2,7 @@ package tontine.elastic.cassandra;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import com.fasterxml.jackson.databind.JsonNode;
@@ -141,5 +142,70 @@ class FullTest {
         Processes.await("three members serve", PATIENCE, () -> shop.isSettledAt(3));
         System.out.println("drain to end, through a kill of the controller: " + seconds(began));
         assertFalse(Shop.takesRequests(address));
+    }
+
+    /** Whether evidence of a machine that never became a member proves that it may be ended. */
+    private static boolean isProved(Processes.Adapter adapter, String address) throws Exception {
+        JsonNode evidence = adapter.result("evidence", Map.of("address", address));
+        return evidence.get("witnesses").size() > 0 && evidence.path("owns_nothing").asBoolean()
+                && evidence.path("nothing_moves").asBoolean() && evidence.path("nothing_short").asBoolean();
+    }
+
+    @Test
+    @Order(3)
+    void what_hangs_or_dies_is_told_and_proves_nothing() throws Exception {
+        String address = "127.0.0.224";
+        try (Processes.Adapter adapter = shop.newAdapter()) {
+            shop.startByHand(address, adapter.result("boot", Map.of("token", "t-1")).get("script").asText());
+            Processes.await("it joins", PATIENCE, () -> Processes.sure(() -> states(adapter).containsKey(address)));
+            assertEquals("joining", states(adapter).get(address));
+            assertFalse(isProved(adapter, address), "it may serve at any moment");
+            JsonNode drained = adapter.call("drain", Map.of("member", id(adapter, address)));
+            assertEquals(-32_000, drained.at("/error/code").asInt(), drained.toString());
+            shop.signal(address, "KILL");
+            long began = System.nanoTime();
+            Processes.await("the others drop it", PATIENCE, () -> Processes.sure(() -> isProved(adapter, address)));
+            System.out.println("one that died while it joined was dropped after " + seconds(began));
+            assertFalse(states(adapter).containsKey(address));
+
+            String founder = Shop.FOUNDERS.get(2);
+            shop.signal(founder, "STOP");
+            began = System.nanoTime();
+            assertFalse(isProved(adapter, address), "one of the others does not answer");
+            assertTrue(System.nanoTime() - began < Duration.ofSeconds(9).toNanos(), seconds(began));
+            Processes.await("it is down", PATIENCE,
+                    () -> Processes.sure(() -> "down".equals(states(adapter).get(founder))));
+            shop.signal(founder, "CONT");
+            Processes.await("it serves again", PATIENCE,
+                    () -> Processes.sure(() -> "serving".equals(states(adapter).get(founder))));
+        }
+        keys.compareAll("after a member hung");
+    }
+
+    @Test
+    @Order(4)
+    void by_hand_it_takes_as_long_and_the_seed_trap_is_convicted() throws Exception {
+        String address = "127.0.0.225";
+        String script;
+        try (Processes.Adapter adapter = shop.newAdapter()) {
+            script = adapter.result("boot", Map.of("token", "t-2")).get("script").asText();
+        }
+        long began = System.nanoTime();
+        shop.startByHand(address, script);
+        shop.awaitCql(address);
+        System.out.println("by hand, start to first served operation: " + seconds(began));
+        keys.compareAll("with a member that was started by hand");
+        began = System.nanoTime();
+        shop.nodetool(address, "decommission").succeeds();
+        shop.endByHand(address);
+        System.out.println("by hand, nodetool decommission to end: " + seconds(began));
+        keys.compareAll("without it");
+
+        // Planted: the same script, in which a member may be among its own seeds. It skips its bootstrap.
+        String trapped = "127.0.0.226";
+        String planted = script.replace("if [ -z", "seeds=$seeds,$MACHINE_ADDRESS:24700\nif [ -z");
+        shop.startByHand(trapped, planted);
+        shop.awaitCql(trapped);
+        assertThrows(AssertionError.class, () -> keys.compareAll("with a member among its own seeds"));
     }
 }
