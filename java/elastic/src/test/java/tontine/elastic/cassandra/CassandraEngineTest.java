@@ -173,8 +173,13 @@ class CassandraEngineTest {
     @Test
     void after_a_join_the_others_are_cleaned_up_one_at_a_time() throws Exception {
         at("10.0.0.3").state.put("NativeTransportRunning", false);
-        assertEquals(MemberState.JOINING, observed().get("10.0.0.3").state());
+        assertEquals(MemberState.JOINING, observed().get("10.0.0.3").state(), "it starts again, and joins nothing");
         at("10.0.0.3").state.put("NativeTransportRunning", true);
+        assertEquals(MemberState.SERVING, observed().get("10.0.0.3").state());
+        assertEquals(List.of(), at("10.0.0.1").told);
+        at("10.0.0.3").state.put("OperationMode", "JOINING");
+        assertEquals(MemberState.JOINING, observed().get("10.0.0.3").state());
+        at("10.0.0.3").state.put("OperationMode", "NORMAL");
         List<String> all = List.of("forceKeyspaceCleanup[1, shop, []]", "forceKeyspaceCleanup[1, system_auth, []]");
         long deadline = System.nanoTime() + 10_000_000_000L;
         while (at("10.0.0.1").told.size() + at("10.0.0.2").told.size() < 4 && System.nanoTime() < deadline) {
@@ -225,8 +230,21 @@ class CassandraEngineTest {
         options("user secret");
         assertEquals(3, engine.observe().size());
         Files.setPosixFilePermissions(folder.resolve("login"), PosixFilePermissions.fromString("rw-r--r--"));
-        assertThrows(Options.Mistake.class, () -> CassandraEngine.of(List.of(
-                "--seed", "a", "--template", "b", "--credentials", folder.resolve("login").toString())));
+        Options.Mistake open = assertThrows(Options.Mistake.class, () -> CassandraEngine.of(List.of(
+                "--seed", "::1", "--template", "b", "--credentials", folder.resolve("login").toString())));
+        assertTrue(open.getMessage().contains("chmod 600"), open.getMessage());
+    }
+
+    @Test
+    void mistakes_on_the_command_line_name_what_helps() {
+        for (List<String> words : List.of(
+                List.of("--template", "b"), List.of("--seed", "10.0.0.1"), List.of("--seed", "db1", "--template", "b"),
+                List.of("--seed", "::1", "--template", "b", "--jmx", "x"),
+                List.of("--seed", "::1", "--template", "b", "--cleanup", "never"),
+                List.of("--seed", "::1", "--template", "b", "--credentials", "/none"))) {
+            Options.Mistake mistake = assertThrows(Options.Mistake.class, () -> Settings.read(words));
+            assertTrue(mistake.getMessage().contains("--"), mistake.getMessage());
+        }
     }
 
     @Test

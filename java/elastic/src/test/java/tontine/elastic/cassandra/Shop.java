@@ -11,7 +11,10 @@ import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import java.util.TreeMap;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
 import java.util.stream.Stream;
 
 /** A cluster of real members, a fleet over it, and what is needed to control it. */
@@ -20,6 +23,7 @@ final class Shop implements AutoCloseable {
     private static final Duration PATIENCE = Duration.ofSeconds(240);
     /** The founders' addresses; machines of the fleet have others. */
     static final List<String> FOUNDERS = List.of("127.0.0.221", "127.0.0.222", "127.0.0.223");
+    private static final Pattern MACHINE = Pattern.compile("jmxremote\\.host=(127[0-9.]+)");
     private static final String MACHINES = "127.0.0.231-127.0.0.239";
 
     final Processes processes = new Processes();
@@ -196,6 +200,28 @@ final class Shop implements AutoCloseable {
             }
         }
         return states;
+    }
+
+    /** The processes of members on machines of the provider, by address. */
+    Map<String, ProcessHandle> membersOfMachines() {
+        Map<String, ProcessHandle> found = new TreeMap<>();
+        ProcessHandle.allProcesses().forEach(process -> {
+            String words = process.info().commandLine().orElse("");
+            Matcher host = MACHINE.matcher(words);
+            if (words.contains(path("machines").toString()) && host.find()) {
+                found.put(host.group(1), process);
+            }
+        });
+        return found;
+    }
+
+    /** Kills the member on the newest machine, as a power cut would. */
+    void killMachineThatIsNotOf(Set<String> before) {
+        membersOfMachines().forEach((address, process) -> {
+            if (!before.contains(address)) {
+                process.destroyForcibly();
+            }
+        });
     }
 
     /** Whether the fleet has so many members that serve, and nothing under way. */
