@@ -3,7 +3,8 @@
 use std::process::ExitCode;
 
 use model::elasticity::adapter::Member;
-use model::elasticity::{Decision, Fleet, Look, Machine, Mode, Verdict};
+use model::elasticity::{Decision, Fleet, Look, Machine, Mode};
+use protocol::elasticity::setting;
 use serde_json::json;
 
 use super::fleets::{Fleets, now};
@@ -51,16 +52,6 @@ pub(super) fn called(machine: &Machine) -> String {
 pub(super) fn member<'a>(machine: &Machine, look: Option<&'a Look>) -> Option<&'a Member> {
     let members = look?.members.as_ref().ok()?;
     members.iter().find(|member| Some(&member.id) == machine.member.as_ref())
-}
-
-/// The decision that set the size that is wanted, if it is kept.
-pub(super) fn setting(fleet: &Fleet) -> Option<&Decision> {
-    let sets = |decision: &&Decision| {
-        matches!(decision.verdict, Verdict::Add | Verdict::Remove)
-            && !decision.reasons.is_empty()
-            && fleet.target == Some(decision.target)
-    };
-    fleet.decisions.iter().rev().find(sets)
 }
 
 /// What a controller saw last; refused where none has looked.

@@ -101,11 +101,20 @@ pub(super) fn run(shared: &Shared, arguments: &SimulateArguments) -> Result<Exit
     let document = json!({ "policies": rows.iter().map(|(name, outcome)| json!({
         "policy": name, "paid": outcome.paid, "machine_minutes": outcome.machine_minutes,
         "of_fixed": of(outcome, &fixed), "of_best": of(outcome, &best),
-        "minutes_out_of_objective": outcome.minutes_out, "minutes": outcome.minutes,
+        "minutes_out_of_objective": outcome.minutes_out, "minutes": outcome.minutes, "minutes_held_by_budget": outcome.minutes_held,
         "members_most": outcome.members_most, "changes": outcome.changes,
     })).collect::<Vec<Json>>() });
     print(shared.format(), &document, || {
-        let head = ["policy", "paid", "of fixed", "of the best", "minutes out", "most members", "changes"];
+        let head = [
+            "policy",
+            "paid",
+            "of fixed",
+            "of the best",
+            "minutes out",
+            "budget held",
+            "most members",
+            "changes",
+        ];
         let lines = rows.iter().map(|(name, outcome)| {
             vec![
                 name.clone(),
@@ -113,6 +122,7 @@ pub(super) fn run(shared: &Shared, arguments: &SimulateArguments) -> Result<Exit
                 format!("{:.2}", of(outcome, &fixed)),
                 format!("{:.2}", of(outcome, &best)),
                 format!("{:.0} of {:.0}", outcome.minutes_out, outcome.minutes),
+                format!("{:.0}", outcome.minutes_held),
                 outcome.members_most.to_string(),
                 outcome.changes.to_string(),
             ]

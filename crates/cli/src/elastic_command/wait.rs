@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use model::elasticity::adapter::Evidence;
 use model::elasticity::{Fleet, FleetOrder, Given, Look, Machine, MachineState, Resize, Verdict};
-use protocol::elasticity::{Action, Controller, Observation, Question};
+use protocol::elasticity::{Action, Controller, Observation, Question, setting};
 use serde_json::json;
 
 use super::fleets::{Fleets, LOOK, now};
@@ -85,7 +85,7 @@ fn line(fleet: &Fleet, look: Option<&Look>) -> String {
         parts.push(part);
     }
     let last = || fleet.decisions.last().filter(|decision| decision.verdict != Verdict::Unknown);
-    let setting = shown::setting(fleet).filter(|decision| decision.ended.is_none());
+    let setting = setting(fleet).filter(|decision| decision.ended.is_none());
     if let Some(held) = setting.or_else(last).and_then(|decision| decision.held.as_ref()) {
         parts.push(format!("held: {}", words::held(&fleet.name, held)));
     }

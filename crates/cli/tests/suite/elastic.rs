@@ -116,6 +116,7 @@ fn a_fleet_grows_and_shrinks_while_its_controller_is_killed_at_each_transition()
     assert!(kills >= 2, "only {kills} transitions were met");
     check_all(&fleet.cluster, &all);
     assert_eq!(fleet.instances().len(), 1);
+    fleet.run(&["remove", "shop"]).fails_with("1 machine of the provider serve in it");
     let mut controller = fleet.controller();
     fleet.run(&["plan", "shop", "-1", "--no-wait"]).exits(0);
     controller.stop(Signal::KILL);
@@ -206,6 +207,48 @@ fn adapters_that_misbehave_are_told_by_name_and_hold_up_no_other_fleet() {
             std::thread::sleep(Duration::from_millis(200));
         }
     }
+}
+
+#[test]
+fn what_a_newcomer_tries_on_a_fleet_without_machines_is_answered_plainly() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let service = format!("--coordination=dir:{}", path("service"));
+    std::fs::write(path("shop.toml"), POLICY).unwrap();
+    std::fs::write(path("adapters.toml"), "[engines.etcd]\ncommand = [\"false\"]\n").unwrap();
+    let adapters = format!("--adapters={}", path("adapters.toml"));
+    let elastic = |words: &[&str]| tontine(&[&["elastic"], words, &[&service]].concat());
+    let applied = elastic(&["apply", &path("shop.toml"), &adapters]).exits(0).text();
+    for lacks in [
+        "has no engine adapter \"tontine\"",
+        "it has etcd",
+        "has no provider adapter \"local\"",
+        "it has none",
+    ] {
+        assert!(applied.contains(lacks), "{applied}");
+    }
+    elastic(&["apply", &path("shop.toml"), "--adapters=/no/such/file"])
+        .fails_with("cannot read the adapters");
+    let text = elastic(&["abort", "shop"]).exits(0).text();
+    assert!(text.contains("nothing is under way in fleet shop"), "{text}");
+    let run = |name: &str| {
+        Process::start(&mut command(&["elastic", "run", &service, &adapters]), PathBuf::from(path(name)))
+    };
+    let said = |name: &str, words: &str| {
+        let began = Instant::now();
+        while !std::fs::read_to_string(path(name)).unwrap_or_default().contains(words) {
+            assert!(began.elapsed() < PATIENCE, "{:?}", std::fs::read_to_string(path(name)));
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    };
+    let first = run("first");
+    said("first", "controller of fleets elected");
+    let _second = run("second");
+    said("second", &format!("process {} of ", first.id()));
+    said("second", "controls the fleets; this process waits");
+    elastic(&["remove", "shop"]).exits(0);
+    elastic(&["status", "shop"]).fails_with("there is no fleet shop (fleets: there is none yet)");
+    elastic(&["remove", "shop"]).fails_with("there is no fleet shop");
 }
 
 #[test]

@@ -28,6 +28,9 @@ pub enum Held {
         fresh: u32,
         /// So many must.
         wanted: u32,
+        /// When measuring began anew, because the size changed, if that is less than the span of the rules ago.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        since: Option<WallMillis>,
     },
     /// Members were never used enough to tell what they carry.
     Unlearned,
