@@ -201,7 +201,7 @@ pub(super) async fn abort(shared: &Shared, arguments: NamedArguments) -> Result<
 /// Whether there is nothing that an abort could take back.
 fn is_at_rest(fleet: &Fleet) -> bool {
     let is_moving = |machine: &Machine| {
-        machine.state.is_coming() || matches!(machine.state, MachineState::Draining | MachineState::Empty)
+        machine.is_coming() || matches!(machine.state, MachineState::Draining | MachineState::Empty)
     };
     let waits = fleet.orders.iter().any(|given| given.answer.is_none());
     let is_reached = fleet.target.is_none_or(|target| target == fleet.serving());

@@ -129,6 +129,7 @@ mod tests {
                 since: WallMillis(0),
                 began: WallMillis(0),
                 decision: None,
+                standby: false,
                 adopted: instance.is_none(),
                 gone: None,
                 note: None,

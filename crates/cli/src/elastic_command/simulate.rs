@@ -40,6 +40,10 @@ pub struct SimulateArguments {
     /// Operations in a second that use one machine to 100 %.
     #[arg(long, value_name = "NUMBER", value_parser = parse_operations)]
     pub operations: f64,
+    /// Operations that members carry out for one of the trace. A request that clients count may be one of several at members,
+    /// where there are copies.
+    #[arg(long, value_name = "NUMBER", value_parser = parse_operations, default_value = "1")]
+    pub work: f64,
     /// What an hour of a machine costs.
     #[arg(long, value_name = "MONEY", default_value = "1")]
     pub price: Money,
@@ -81,7 +85,8 @@ fn name(sizing: Sizing) -> &'static str {
 /// Carries it out.
 pub(super) fn run(shared: &Shared, arguments: &SimulateArguments) -> Result<ExitCode, CliError> {
     let policy = read_policy(&arguments.file)?;
-    let trace = read_trace(&arguments.trace)?;
+    let mut trace = read_trace(&arguments.trace)?;
+    trace.iter_mut().for_each(|(_, load)| *load *= arguments.work);
     let machines = Machines {
         price_per_hour: arguments.price,
         operations: arguments.operations,
@@ -102,6 +107,7 @@ pub(super) fn run(shared: &Shared, arguments: &SimulateArguments) -> Result<Exit
         "policy": name, "paid": outcome.paid, "machine_minutes": outcome.machine_minutes,
         "of_fixed": of(outcome, &fixed), "of_best": of(outcome, &best),
         "minutes_out_of_objective": outcome.minutes_out, "minutes": outcome.minutes, "minutes_held_by_budget": outcome.minutes_held,
+        "ready_minutes": outcome.ready_minutes,
         "members_most": outcome.members_most, "changes": outcome.changes,
     })).collect::<Vec<Json>>() });
     print(shared.format(), &document, || {

@@ -212,6 +212,7 @@ mod tests {
             machine_type: "small".to_owned(),
             min: 3,
             max: 6,
+            standby: 0,
             mode: Mode::Auto,
             budget: Default::default(),
             deadlines: Default::default(),

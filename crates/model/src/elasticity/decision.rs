@@ -154,6 +154,10 @@ pub enum Reason {
     },
 }
 
+fn is_none(count: &u32) -> bool {
+    *count == 0
+}
+
 /// A decision: what it was made from, what was expected, and what came of it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Decision {
@@ -175,6 +179,9 @@ pub struct Decision {
     /// What stopped it, if it is not carried out; what holds it up, if it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held: Option<Held>,
+    /// So many of those that it added had stood by.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub from_standby: u32,
     /// The values by which was decided.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub readings: Vec<Reading>,

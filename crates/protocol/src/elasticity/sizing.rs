@@ -91,7 +91,7 @@ fn measure(seen: &Observation, fleet: &Fleet) -> Option<Measured> {
 
 /// Whether all machines are as far as they shall be.
 fn rests(fleet: &Fleet) -> bool {
-    fleet.machines.iter().all(|one| matches!(one.state, MachineState::Serving | MachineState::Ready))
+    fleet.machines.iter().all(|one| one.standby || one.state == MachineState::Serving)
 }
 
 /// Learns once a minute. What a controller does not publish, its successor learns anew.

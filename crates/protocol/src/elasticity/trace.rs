@@ -44,6 +44,8 @@ pub struct Outcome {
     pub machine_minutes: f64,
     /// Minutes in which members were used more than the objective allows with one lost.
     pub minutes_out: f64,
+    /// Machine-minutes in which machines stood by, ready.
+    pub ready_minutes: f64,
     /// Minutes in which the budget kept it from adding members.
     pub minutes_held: f64,
     /// Minutes of the trace.
@@ -113,6 +115,8 @@ pub fn play(trace: &[(u64, f64)], machines: &Machines, policy: &Policy) -> Outco
         stage.look(at, load);
         let serving = stage.serving();
         outcome.count(load, serving, stage.machines.len() as u32, machines, policy);
+        outcome.ready_minutes +=
+            LOOK_S as f64 / 60.0 * stage.fleet.in_state(MachineState::Ready).count() as f64;
         if stage.is_held_by_budget() {
             outcome.minutes_held += LOOK_S as f64 / 60.0;
         }
@@ -161,6 +165,7 @@ impl Stage<'_> {
                 since: WallMillis(0),
                 began: WallMillis(0),
                 decision: None,
+                standby: false,
                 adopted: false,
                 gone: None,
                 note: None,
@@ -379,6 +384,7 @@ mod tests {
             machine_type: "m".to_owned(),
             min: 2,
             max: 30,
+            standby: 0,
             mode: Mode::Auto,
             budget: Budget::default(),
             deadlines: Deadlines::default(),
@@ -425,6 +431,19 @@ mod tests {
                 assert!(played.minutes_out <= 0.005 * played.minutes, "{played:?}");
             }
         }
+    }
+
+    #[test]
+    fn a_machine_that_stands_by_is_paid_for_and_shortens_a_rise() {
+        let rise = |(at, load): (u64, f64)| (at, if at < 7_200 { load } else { 2.0 * load });
+        let trace: Vec<(u64, f64)> = wave(1, 3_000.0, 0.0).into_iter().take(240).map(rise).collect();
+        let with = |standby| play(&trace, &machines(), &Policy { standby, ..policy(Sizing::Target) });
+        let (without, with) = (with(0), with(2));
+        assert!(with.minutes_out < without.minutes_out, "{with:?} {without:?}");
+        assert!(
+            with.ready_minutes > 400.0 && with.machine_minutes > without.machine_minutes + 400.0,
+            "{with:?}"
+        );
     }
 
     #[test]
