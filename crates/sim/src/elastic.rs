@@ -95,6 +95,8 @@ pub struct Day {
     pub cancelled: u64,
     /// Acts of a controller that had stood still.
     pub late_acts: u64,
+    /// Machines that stood by and were called.
+    pub called: u64,
 }
 
 impl Day {

@@ -5,7 +5,7 @@
 //!
 //! A run whose generator had no time left says nothing of the cluster: its idle time is told.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -30,6 +30,8 @@ use super::{ScenarioError, ScenarioReport};
 const ROWS: u64 = 24;
 /// Operations under way in each session while records are loaded.
 const LOAD_DEPTH: usize = 16;
+/// Seconds of a row of the trace.
+const TRACE_ROW_S: u64 = 5;
 /// Share of a processor below which the generator was too busy to be believed.
 const IDLE_MIN: f64 = 0.05;
 
@@ -57,6 +59,9 @@ pub struct ElasticScenario {
     /// Also draw the run into this file.
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
+    /// Also write the load that was carried into this file, for `tontine elastic simulate`: seconds, requests in a second.
+    #[arg(long, value_name = "CSV")]
+    pub trace: Option<PathBuf>,
     /// Show no progress.
     #[arg(long, short = 'q')]
     pub quiet: bool,
@@ -119,15 +124,24 @@ impl ElasticScenario {
         report.notes = course.notes();
         report.figures.insert("requests_failed".to_owned(), course.failed() as f64);
         report.figures.insert("members_most".to_owned(), course.most() as f64);
+        report.figures.insert("machine_minutes".to_owned(), course.machine_minutes());
         if let Some(path) = &self.svg {
-            std::fs::write(path, course.svg()).map_err(|error| ScenarioError::Command {
-                command: format!("--svg {}", path.display()),
-                reason: error.to_string(),
-            })?;
+            write("--svg", path, &course.svg())?;
+        }
+        if let Some(path) = &self.trace {
+            write("--trace", path, &course.trace())?;
         }
         report.runs.push(run);
         Ok(report)
     }
+}
+
+fn write(option: &str, path: &Path, text: &str) -> Result<(), ScenarioError> {
+    let failed = |error: std::io::Error| ScenarioError::Command {
+        command: format!("{option} {}", path.display()),
+        reason: error.to_string(),
+    };
+    std::fs::write(path, text).map_err(failed)
 }
 
 /// Looks each half second how large the cluster is, until the run is over.
@@ -174,6 +188,29 @@ impl Course<'_> {
         self.sizes.iter().map(|size| size.holding).max().unwrap_or(0)
     }
 
+    /// Minutes for which members were of the cluster, from their joining until they had left, summed over them.
+    fn machine_minutes(&self) -> f64 {
+        let begins =
+            self.sizes.iter().enumerate().map(|(place, size)| if place == 0 { 0.0 } else { size.at });
+        let ends = self.sizes.iter().skip(1).map(|size| size.at).chain([self.seconds]);
+        let part = |((size, begin), end): ((&Size, f64), f64)| size.members as f64 * (end - begin).max(0.0);
+        self.sizes.iter().zip(begins).zip(ends).map(part).sum::<f64>() / 60.0
+    }
+
+    /// The requests of each few seconds that were done, as a trace.
+    fn trace(&self) -> String {
+        let mut trace = String::new();
+        for from in (0..self.seconds.ceil() as u64).step_by(TRACE_ROW_S as usize) {
+            let until = from + TRACE_ROW_S;
+            let of_row = self.run.series.iter().filter(|one| (from..until).contains(&one.second));
+            let (count, done) = of_row.fold((0, 0), |(count, done), one| (count + 1, done + one.operations));
+            if count > 0 {
+                trace += &format!("{from},{}\n", done / count);
+            }
+        }
+        trace
+    }
+
     fn size_at(&self, second: f64) -> Option<&Size> {
         self.sizes.iter().rev().find(|size| size.at <= second).or(self.sizes.first())
     }
@@ -186,6 +223,7 @@ impl Course<'_> {
             .map(|size| format!("{} of {} at {:.0} s", size.holding, size.members, size.at))
             .collect();
         notes.push(format!("Members that hold data, of all: {}.", sizes.join(", ")));
+        notes.push(format!("Machine-minutes, of all members: {:.1}.", self.machine_minutes()));
         let idle = (1.0 - self.run.client.cores).max(0.0);
         notes.push(format!("The generator was idle for {:.0} % of its processor.", 100.0 * idle));
         if idle < IDLE_MIN {
@@ -300,5 +338,10 @@ mod tests {
             assert!(told.contains(part), "{told}");
         }
         assert_eq!(course.svg().matches("<polyline").count(), 4);
+        let longer = Course { seconds: 61.0, ..course };
+        assert_eq!(longer.machine_minutes(), 4.0 * 61.0 / 60.0);
+        let trace = longer.trace();
+        let per_second = run.series.iter().map(|one| one.operations).sum::<u64>() / run.series.len() as u64;
+        assert!(run.series.len() <= 5 && trace == format!("0,{per_second}\n"), "{trace}");
     }
 }

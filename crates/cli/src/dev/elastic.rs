@@ -187,6 +187,7 @@ async fn publish(session: &dyn CoordinationService, name: &str, range: Range) ->
             }
             Some((mut fleet, document)) => {
                 (fleet.policy.min, fleet.policy.max) = (range.min, range.max);
+                fleet.policy.standby = fleet.policy.standby.min(range.max - range.min);
                 fleet.generation += 1;
                 elasticity::publish(session, &fleet, &document).await
             }
@@ -209,6 +210,7 @@ fn policy(range: Range) -> Policy {
         machine_type: "local".to_owned(),
         min: range.min,
         max: range.max,
+        standby: 0,
         mode: Mode::Auto,
         budget: Default::default(),
         deadlines: Default::default(),

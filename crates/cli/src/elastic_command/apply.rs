@@ -10,6 +10,7 @@ use runtime::entropy::os::OsEntropy;
 use serde_json::{Value as Json, json};
 
 use super::fleets::{Fleets, unwritten};
+use super::run::{ADAPTERS, read_adapters};
 use crate::coordination::CoordinationArguments;
 use crate::failure::CliError;
 use crate::output::{print, program};
@@ -37,6 +38,10 @@ pub struct ApplyArguments {
     /// The fleet's name; by default the file's name without `.toml`.
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
+    /// The controller's file of adapters, to look for the policy's names in it. It may be on another machine: then the names
+    /// are not looked for.
+    #[arg(long, default_value = ADAPTERS, value_name = "FILE")]
+    pub adapters: PathBuf,
     /// Show what would change, and change nothing.
     #[arg(long)]
     pub dry_run: bool,
@@ -54,15 +59,44 @@ pub(super) async fn run(shared: &Shared, arguments: ApplyArguments) -> Result<Ex
             "name the fleet with --name: 1 to 64 letters, digits, hyphens and underscores".to_owned(),
         ));
     };
+    let notes = unnamed(&policy, &arguments.adapters)?;
     let fleets = Fleets::create(&arguments.service).await?;
     let (is_new, changes) = applied(&fleets, &name, &policy, arguments.dry_run).await?;
     let document = json!({
-        "fleet": name, "created": is_new, "dry_run": arguments.dry_run,
+        "fleet": name, "created": is_new, "dry_run": arguments.dry_run, "notes": notes,
         "changes": changes.iter().map(|(field, from, to)| json!({ "field": field, "from": from, "to": to }))
             .collect::<Vec<_>>(),
     });
-    print(shared.format(), &document, || text(&name, is_new, &changes, arguments.dry_run));
+    print(shared.format(), &document, || {
+        let text = text(&name, is_new, &changes, arguments.dry_run);
+        std::iter::once(text).chain(notes.iter().cloned()).collect::<Vec<_>>().join("\n")
+    });
     Ok(ExitCode::SUCCESS)
+}
+
+/// What people should know of the adapters that a policy names: those that the file does not have, or that the file is not
+/// here. A file that was named must be there.
+fn unnamed(policy: &Policy, path: &Path) -> Result<Vec<String>, CliError> {
+    let shown = path.display();
+    if path == Path::new(ADAPTERS) && !path.exists() {
+        return Ok(vec![format!(
+            "not checked: whether the controller's file of adapters has the engine {:?} and the provider {:?}; there is no \
+             {shown} here, so name the file with --adapters",
+            policy.engine, policy.provider
+        )]);
+    }
+    let file = read_adapters(path)?;
+    let engines: Vec<&str> = file.engines.keys().map(String::as_str).collect();
+    let providers: Vec<&str> = file.providers.keys().map(String::as_str).collect();
+    let asked = [("engine", &policy.engine, engines), ("provider", &policy.provider, providers)];
+    let lacking = asked.into_iter().filter(|(_, name, has)| !has.contains(&name.as_str()));
+    let told = lacking.map(|(role, name, has)| {
+        format!(
+            "{role}: {shown} has no {role} adapter {name:?}, so nothing can be done; it has {}",
+            known(&has)
+        )
+    });
+    Ok(told.collect())
 }
 
 /// A field, what it was and what it is.

@@ -7,6 +7,7 @@
 mod apply;
 mod fleets;
 mod order;
+mod remove;
 mod run;
 mod shown;
 mod simulate;
@@ -22,6 +23,7 @@ use crate::shared::{Shared, block_on};
 use self::apply::ApplyArguments;
 pub(crate) use self::fleets::Fleets;
 use self::order::{AdoptArguments, ApproveArguments, NamedArguments, PlanArguments};
+use self::remove::RemoveArguments;
 pub(crate) use self::run::RunArguments;
 use self::shown::{HistoryArguments, StatusArguments};
 use self::simulate::SimulateArguments;
@@ -52,6 +54,8 @@ pub enum ElasticCommand {
     History(HistoryArguments),
     /// Say why a fleet has so many members, and not more or fewer.
     Why(WhyArguments),
+    /// Remove a fleet, so that nobody manages its machines any more. None is ended.
+    Remove(RemoveArguments),
     /// Play a trace of load with several policies: what each would have cost, and for how long too few members served.
     Simulate(SimulateArguments),
 }
@@ -69,6 +73,7 @@ pub(crate) fn run(shared: &Shared, command: ElasticCommand) -> Result<ExitCode, 
         ElasticCommand::Approve(arguments) => block_on(order::approve(shared, arguments)),
         ElasticCommand::Orphans(arguments) => block_on(shown::orphans(shared, arguments)),
         ElasticCommand::History(arguments) => block_on(shown::history(shared, arguments)),
+        ElasticCommand::Remove(arguments) => block_on(remove::run(shared, arguments)),
         ElasticCommand::Simulate(arguments) => simulate::run(shared, &arguments),
         ElasticCommand::Why(arguments) => block_on(why::run(shared, arguments)),
     }

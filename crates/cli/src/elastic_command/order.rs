@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use model::elasticity::{FleetOrder, Resize};
+use model::elasticity::{Fleet, FleetOrder, Machine, MachineState, Resize};
 use serde_json::json;
 
 use super::fleets::Fleets;
@@ -185,9 +185,27 @@ async fn all_pairs(fleets: &Fleets, name: &str) -> Result<Vec<(Option<String>, S
 
 /// Takes back what is under way.
 pub(super) async fn abort(shared: &Shared, arguments: NamedArguments) -> Result<ExitCode, CliError> {
+    let fleets = Fleets::open(&arguments.service).await?;
+    let (fleet, _) = fleets.read(&arguments.name).await?;
+    if is_at_rest(&fleet) {
+        print(shared.format(), &json!({ "fleet": fleet.name, "order": null }), || {
+            format!("nothing is under way in fleet {}, so nothing is taken back", fleet.name)
+        });
+        return Ok(ExitCode::SUCCESS);
+    }
     let done =
         "goes back to the members that serve; machines that were asked for are ended once nothing is on them";
     simple(shared, arguments, &FleetOrder::Abort, done).await
+}
+
+/// Whether there is nothing that an abort could take back.
+fn is_at_rest(fleet: &Fleet) -> bool {
+    let is_moving = |machine: &Machine| {
+        machine.is_coming() || matches!(machine.state, MachineState::Draining | MachineState::Empty)
+    };
+    let waits = fleet.orders.iter().any(|given| given.answer.is_none());
+    let is_reached = fleet.target.is_none_or(|target| target == fleet.serving());
+    !waits && is_reached && !fleet.machines.iter().any(is_moving)
 }
 
 /// Ends a pause.

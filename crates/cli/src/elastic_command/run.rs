@@ -6,10 +6,14 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ::coordination::CoordinationService;
 use ::coordination::address::Place;
+use ::coordination::documents::elasticity::office_path;
+use ::coordination::documents::office;
 use control::elasticity::adapters::{AdaptersFile, ChildAdapters};
 use control::elasticity::tenure::{OfficeEnd, serve};
 use control::election::Candidate;
+use control::lease;
 use runtime::network::fetch::TcpFetcher;
 use runtime::programs::os::OsPrograms;
 use runtime::{Ports, Programs};
@@ -25,6 +29,9 @@ const PAUSE: Duration = Duration::from_secs(5);
 /// How long a service may take to close a session. One that is away ends it by itself later.
 const CLOSE_TIME_MAX: Duration = Duration::from_secs(2);
 
+/// Where a controller looks for its file of adapters, if it is told nothing else.
+pub(super) const ADAPTERS: &str = "/etc/tontine/adapters.toml";
+
 /// Runs a controller until Ctrl-C.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "\
@@ -38,7 +45,7 @@ pub struct RunArguments {
     #[command(flatten)]
     pub service: CoordinationArguments,
     /// The file that says how each adapter is started.
-    #[arg(long, default_value = "/etc/tontine/adapters.toml", value_name = "FILE")]
+    #[arg(long, default_value = ADAPTERS, value_name = "FILE")]
     pub adapters: PathBuf,
     /// Log to this file instead of standard error. The file is rotated at 16 MiB, and four older ones are kept.
     #[arg(long, value_name = "FILE")]
@@ -74,7 +81,7 @@ pub(super) fn run(arguments: RunArguments) -> Result<ExitCode, CliError> {
 }
 
 /// Reads the file of adapters.
-fn read_adapters(path: &std::path::Path) -> Result<AdaptersFile, CliError> {
+pub(super) fn read_adapters(path: &std::path::Path) -> Result<AdaptersFile, CliError> {
     let text = std::fs::read_to_string(path).map_err(|error| {
         CliError::Usage(format!(
             "cannot read the adapters in {}: {error}; name the file with --adapters",
@@ -85,6 +92,17 @@ fn read_adapters(path: &std::path::Path) -> Result<AdaptersFile, CliError> {
     let file: AdaptersFile = toml::from_str(&text).map_err(|error| wrong(error.to_string()))?;
     file.check().map_err(wrong)?;
     Ok(file)
+}
+
+/// Says whom this process waits for, if another one controls the fleets.
+async fn tell_leader(session: &dyn CoordinationService) {
+    if let Ok(Some((_, leader))) = office::holder(session, &office_path()).await {
+        say!(
+            "{} controls the fleets; this process waits, and goes on when that one ends or does not answer for {} s",
+            leader.process,
+            (lease::RENEWAL * lease::LOOKS).as_secs()
+        );
+    }
 }
 
 /// Stands for the office, with one session after another, until `stop`; why it stands no longer, if not for that.
@@ -105,6 +123,7 @@ async fn stand(
         };
         match opened {
             Ok(session) => {
+                tell_leader(&*session).await;
                 let end = tokio::select! {
                     biased;
                     () = &mut stop => None,

@@ -3,7 +3,8 @@
 use std::process::ExitCode;
 
 use model::elasticity::adapter::Member;
-use model::elasticity::{Decision, Fleet, Look, Machine, Mode, Verdict};
+use model::elasticity::{Decision, Fleet, Look, Machine, MachineState, Mode};
+use protocol::elasticity::setting;
 use serde_json::json;
 
 use super::fleets::{Fleets, now};
@@ -51,16 +52,6 @@ pub(super) fn called(machine: &Machine) -> String {
 pub(super) fn member<'a>(machine: &Machine, look: Option<&'a Look>) -> Option<&'a Member> {
     let members = look?.members.as_ref().ok()?;
     members.iter().find(|member| Some(&member.id) == machine.member.as_ref())
-}
-
-/// The decision that set the size that is wanted, if it is kept.
-pub(super) fn setting(fleet: &Fleet) -> Option<&Decision> {
-    let sets = |decision: &&Decision| {
-        matches!(decision.verdict, Verdict::Add | Verdict::Remove)
-            && !decision.reasons.is_empty()
-            && fleet.target == Some(decision.target)
-    };
-    fleet.decisions.iter().rev().find(sets)
 }
 
 /// What a controller saw last; refused where none has looked.
@@ -140,6 +131,7 @@ fn text(fleet: &Fleet, look: Option<&Look>, controller: Option<&str>) -> String 
         Some(process) => format!("controller: {process}"),
         None => format!("controller: none runs; start one with `{} elastic run`", program()),
     });
+    lines.extend(standby(fleet));
     if let Some(paused) = &fleet.paused {
         lines.push(format!(
             "paused since {}: {}; `{} elastic resume {}` goes on",
@@ -162,6 +154,16 @@ fn text(fleet: &Fleet, look: Option<&Look>, controller: Option<&str>) -> String 
     lines.join("\n")
 }
 
+/// How many stand by, where any do or shall.
+pub(super) fn standby(fleet: &Fleet) -> Option<String> {
+    let (ready, wanted) = (fleet.in_state(MachineState::Ready).count(), fleet.standby_wanted());
+    if ready == 0 && fleet.policy.standby == 0 {
+        return None;
+    }
+    let held = fleet.standby_held.as_ref().map(|held| format!("; held: {}", words::held(&fleet.name, held)));
+    Some(format!("standby: {ready} ready, {wanted} wanted{}", held.unwrap_or_default()))
+}
+
 fn machines(fleet: &Fleet, look: Option<&Look>) -> String {
     if fleet.machines.is_empty() {
         return format!(
@@ -179,7 +181,9 @@ fn machines(fleet: &Fleet, look: Option<&Look>) -> String {
         let or_dash = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
         let member = member(machine, look);
         let measured = member.map(|member| measures(member, fleet)).filter(|text| !text.is_empty());
-        let notes = [machine.note.clone(), member.and_then(|member| member.detail.clone())];
+        let purpose =
+            (machine.standby && machine.state != MachineState::Ready).then(|| "to stand by".to_owned());
+        let notes = [purpose, machine.note.clone(), member.and_then(|member| member.detail.clone())];
         let notes: Vec<String> = notes.into_iter().flatten().collect();
         vec![
             or_dash(&machine.instance),
@@ -316,6 +320,9 @@ pub(super) fn sentence(fleet: &str, decision: &Decision) -> String {
     );
     if !reasons.is_empty() {
         line.push_str(&format!(" ({})", reasons.join("; ")));
+    }
+    if decision.from_standby > 0 {
+        line.push_str(&format!("; {} from standby", decision.from_standby));
     }
     if let Some(held) = &decision.held {
         line.push_str(&format!("; held: {}", words::held(fleet, held)));

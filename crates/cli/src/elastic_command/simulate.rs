@@ -40,6 +40,10 @@ pub struct SimulateArguments {
     /// Operations in a second that use one machine to 100 %.
     #[arg(long, value_name = "NUMBER", value_parser = parse_operations)]
     pub operations: f64,
+    /// Operations that members carry out for one of the trace. A request that clients count may be one of several at members,
+    /// where there are copies.
+    #[arg(long, value_name = "NUMBER", value_parser = parse_operations, default_value = "1")]
+    pub work: f64,
     /// What an hour of a machine costs.
     #[arg(long, value_name = "MONEY", default_value = "1")]
     pub price: Money,
@@ -81,7 +85,8 @@ fn name(sizing: Sizing) -> &'static str {
 /// Carries it out.
 pub(super) fn run(shared: &Shared, arguments: &SimulateArguments) -> Result<ExitCode, CliError> {
     let policy = read_policy(&arguments.file)?;
-    let trace = read_trace(&arguments.trace)?;
+    let mut trace = read_trace(&arguments.trace)?;
+    trace.iter_mut().for_each(|(_, load)| *load *= arguments.work);
     let machines = Machines {
         price_per_hour: arguments.price,
         operations: arguments.operations,
@@ -101,11 +106,21 @@ pub(super) fn run(shared: &Shared, arguments: &SimulateArguments) -> Result<Exit
     let document = json!({ "policies": rows.iter().map(|(name, outcome)| json!({
         "policy": name, "paid": outcome.paid, "machine_minutes": outcome.machine_minutes,
         "of_fixed": of(outcome, &fixed), "of_best": of(outcome, &best),
-        "minutes_out_of_objective": outcome.minutes_out, "minutes": outcome.minutes,
+        "minutes_out_of_objective": outcome.minutes_out, "minutes": outcome.minutes, "minutes_held_by_budget": outcome.minutes_held,
+        "ready_minutes": outcome.ready_minutes,
         "members_most": outcome.members_most, "changes": outcome.changes,
     })).collect::<Vec<Json>>() });
     print(shared.format(), &document, || {
-        let head = ["policy", "paid", "of fixed", "of the best", "minutes out", "most members", "changes"];
+        let head = [
+            "policy",
+            "paid",
+            "of fixed",
+            "of the best",
+            "minutes out",
+            "budget held",
+            "most members",
+            "changes",
+        ];
         let lines = rows.iter().map(|(name, outcome)| {
             vec![
                 name.clone(),
@@ -113,6 +128,7 @@ pub(super) fn run(shared: &Shared, arguments: &SimulateArguments) -> Result<Exit
                 format!("{:.2}", of(outcome, &fixed)),
                 format!("{:.2}", of(outcome, &best)),
                 format!("{:.0} of {:.0}", outcome.minutes_out, outcome.minutes),
+                format!("{:.0}", outcome.minutes_held),
                 outcome.members_most.to_string(),
                 outcome.changes.to_string(),
             ]

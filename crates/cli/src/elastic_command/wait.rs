@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use model::elasticity::adapter::Evidence;
 use model::elasticity::{Fleet, FleetOrder, Given, Look, Machine, MachineState, Resize, Verdict};
-use protocol::elasticity::{Action, Controller, Observation, Question};
+use protocol::elasticity::{Action, Controller, Observation, Question, setting};
 use serde_json::json;
 
 use super::fleets::{Fleets, LOOK, now};
@@ -67,7 +67,7 @@ fn is_settled(fleet: &Fleet) -> bool {
 }
 
 fn is_moving(machine: &Machine) -> bool {
-    machine.state.is_coming() || (machine.state.is_leaving() && machine.state != MachineState::Failed)
+    machine.is_coming() || (machine.state.is_leaving() && machine.state != MachineState::Failed)
 }
 
 /// How far a fleet is, on one line.
@@ -79,13 +79,16 @@ fn line(fleet: &Fleet, look: Option<&Look>) -> String {
         if let Some(permille) = shown::member(machine, look).and_then(|member| member.permille) {
             part.push_str(&format!(" {}.{} %", permille / 10, permille % 10));
         }
+        if machine.standby {
+            part.push_str(", to stand by");
+        }
         if let Some(note) = &machine.note {
             part.push_str(&format!(" ({note})"));
         }
         parts.push(part);
     }
     let last = || fleet.decisions.last().filter(|decision| decision.verdict != Verdict::Unknown);
-    let setting = shown::setting(fleet).filter(|decision| decision.ended.is_none());
+    let setting = setting(fleet).filter(|decision| decision.ended.is_none());
     if let Some(held) = setting.or_else(last).and_then(|decision| decision.held.as_ref()) {
         parts.push(format!("held: {}", words::held(&fleet.name, held)));
     }
@@ -200,10 +203,15 @@ fn steps(before: &Fleet, next: &Fleet, asks: &[Question]) -> Vec<String> {
     for machine in &next.machines {
         let was = before.machines.iter().find(|other| other.token == machine.token);
         match (was.map(|was| was.state), machine.state) {
+            (Some(was_so), is) if was_so == is && was.is_some_and(|was| was.standby) && !machine.standby => {
+                steps.push(format!("{} stands by, and joins", shown::called(machine)));
+            }
             (Some(was), is) if was == is => {}
             (_, MachineState::Requested) => steps.push(format!(
-                "a machine of type {} is asked for, at {} an hour",
-                machine.kind, machine.price_per_hour
+                "a machine of type {} is asked for, at {} an hour{}",
+                machine.kind,
+                machine.price_per_hour,
+                if machine.standby { ", to stand by" } else { "" }
             )),
             (_, state) => steps.push(format!("{} becomes {}", shown::called(machine), state.name())),
         }
@@ -234,6 +242,7 @@ mod tests {
             began: WallMillis(0),
             decision: None,
             gone: None,
+            standby: false,
             adopted: false,
             note: None,
         }

@@ -57,9 +57,15 @@ pub(super) async fn run(shared: &Shared, arguments: WhyArguments) -> Result<Exit
     };
     let document = json!({
         "fleet": fleet.name, "at": at, "decision": answer.decision,
+        "standby": shown::standby(&fleet),
         "not_more": obstacle_json(&fleet.name, &answer.more), "not_fewer": obstacle_json(&fleet.name, &answer.fewer),
     });
-    print(shared.format(), &document, || text(&fleet.name, &answer));
+    print(shared.format(), &document, || {
+        std::iter::once(text(&fleet.name, &answer))
+            .chain(shown::standby(&fleet))
+            .collect::<Vec<_>>()
+            .join("\n")
+    });
     Ok(ExitCode::SUCCESS)
 }
 

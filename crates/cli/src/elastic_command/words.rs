@@ -5,16 +5,23 @@ use std::time::Duration;
 use model::elasticity::{Direction, Held, Money, Reason, Rule, Spread, Verdict};
 
 use crate::durations;
-use crate::output::{count, program};
+use crate::output::{count, moment, program};
 
 /// What holds a decision about the fleet `name` or refuses an order, and what helps.
 pub(super) fn held(name: &str, held: &Held) -> String {
     let program = program();
     match held {
-        Held::Samples { fresh, wanted } => format!(
-            "{fresh} of the members have fresh samples over the whole span of the rules, and {wanted} must; `{program} elastic \
-             status {name}` shows what each measured last"
-        ),
+        Held::Samples { fresh, wanted, since } => {
+            let anew = since.map(|since| {
+                let time = moment(since.0);
+                format!(" (samples count since {time}, when the size changed)")
+            });
+            format!(
+                "{fresh} of the members have fresh samples over the whole span of the rules, and {wanted} must{}; `{program} \
+                 elastic status {name}` shows what each measured last",
+                anew.unwrap_or_default()
+            )
+        }
         Held::Unlearned => format!(
             "the members were never used enough to tell what they carry; it is learned from 15 % of use on, and `{program} \
              elastic plan {name} +1` orders more meanwhile"

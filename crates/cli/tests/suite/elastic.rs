@@ -1,6 +1,9 @@
 //! Fleets on real processes: a cluster that grows and shrinks while its controller is killed, adapters that misbehave, bad
 //! policies, and `tontine dev --elastic`.
 
+mod hands;
+mod standby;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -25,6 +28,10 @@ struct Fleet {
 
 impl Fleet {
     fn new() -> Fleet {
+        Fleet::with(POLICY)
+    }
+
+    fn with(policy: &str) -> Fleet {
         let cluster = Cluster::with(3, &["--partitions=64"]);
         let engine: Vec<String> = std::iter::once(TONTINE.to_owned()).chain(words(&cluster, &[])).collect();
         let machines = cluster.file("machines");
@@ -35,7 +42,7 @@ impl Fleet {
             json!(provider)
         );
         let adapters = cluster.write("adapters.toml", text);
-        let policy = cluster.write("shop.toml", POLICY);
+        let policy = cluster.write("shop.toml", policy.to_owned());
         let fleet = Fleet { cluster, adapters, started: 0 };
         fleet.run(&["apply", &policy]).exits(0);
         fleet
@@ -92,10 +99,64 @@ impl Fleet {
         }
     }
 
+    /// Machines, as the document has them.
+    fn machines(&self) -> Vec<Json> {
+        self.status()["fleet"]["machines"].as_array().unwrap().clone()
+    }
+
+    fn await_machines(&self, what: &str, is_so: impl Fn(&[Json]) -> bool) -> Vec<Json> {
+        let began = Instant::now();
+        loop {
+            let machines = self.machines();
+            if is_so(&machines) {
+                return machines;
+            }
+            assert!(
+                began.elapsed() < PATIENCE,
+                "not in time: {what}: {}",
+                self.run(&["status", "shop"]).text()
+            );
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    fn await_serving(&self, count: usize) -> Vec<Json> {
+        self.await_machines("so many serve", |machines| {
+            machines.iter().filter(|one| one["state"] == "serving").count() == count
+        })
+    }
+
+    /// Process ids of machines of this provider; of the one with this token alone, if one is given.
+    fn processes(&self, token: Option<&str>) -> Vec<u32> {
+        let ours = format!("MACHINE_DATA={}", self.cluster.file("machines"));
+        let of_token = token.map(|token| format!("MACHINE_TOKEN={token}"));
+        let is_ours = |id: &u32| {
+            let environment = std::fs::read(format!("/proc/{id}/environ")).unwrap_or_default();
+            let has = |start: &str, whole: bool| {
+                environment.split(|byte| *byte == 0).any(|variable| match whole {
+                    true => variable == start.as_bytes(),
+                    false => variable.starts_with(start.as_bytes()),
+                })
+            };
+            has(&ours, false) && of_token.as_ref().is_none_or(|token| has(token, true))
+        };
+        let all = std::fs::read_dir("/proc").unwrap().flatten();
+        all.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter(is_ours).collect()
+    }
+
     fn instances(&self) -> Vec<String> {
         let all = std::fs::read_dir(PathBuf::from(self.cluster.file("machines")).join("shop"));
         let names = all.into_iter().flatten().map(|entry| entry.unwrap().file_name().into_string().unwrap());
         names.filter(|name| !name.starts_with('.')).collect()
+    }
+}
+
+impl Drop for Fleet {
+    fn drop(&mut self) {
+        for process in self.processes(None) {
+            let process = rustix::process::Pid::from_raw(process as i32).expect("it is not 0");
+            let _ = rustix::process::kill_process(process, Signal::KILL);
+        }
     }
 }
 
@@ -116,6 +177,7 @@ fn a_fleet_grows_and_shrinks_while_its_controller_is_killed_at_each_transition()
     assert!(kills >= 2, "only {kills} transitions were met");
     check_all(&fleet.cluster, &all);
     assert_eq!(fleet.instances().len(), 1);
+    fleet.run(&["remove", "shop"]).fails_with("1 machine of the provider serve in it");
     let mut controller = fleet.controller();
     fleet.run(&["plan", "shop", "-1", "--no-wait"]).exits(0);
     controller.stop(Signal::KILL);
@@ -209,6 +271,48 @@ fn adapters_that_misbehave_are_told_by_name_and_hold_up_no_other_fleet() {
 }
 
 #[test]
+fn what_a_newcomer_tries_on_a_fleet_without_machines_is_answered_plainly() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let service = format!("--coordination=dir:{}", path("service"));
+    std::fs::write(path("shop.toml"), POLICY).unwrap();
+    std::fs::write(path("adapters.toml"), "[engines.etcd]\ncommand = [\"false\"]\n").unwrap();
+    let adapters = format!("--adapters={}", path("adapters.toml"));
+    let elastic = |words: &[&str]| tontine(&[&["elastic"], words, &[&service]].concat());
+    let applied = elastic(&["apply", &path("shop.toml"), &adapters]).exits(0).text();
+    for lacks in [
+        "has no engine adapter \"tontine\"",
+        "it has etcd",
+        "has no provider adapter \"local\"",
+        "it has none",
+    ] {
+        assert!(applied.contains(lacks), "{applied}");
+    }
+    elastic(&["apply", &path("shop.toml"), "--adapters=/no/such/file"])
+        .fails_with("cannot read the adapters");
+    let text = elastic(&["abort", "shop"]).exits(0).text();
+    assert!(text.contains("nothing is under way in fleet shop"), "{text}");
+    let run = |name: &str| {
+        Process::start(&mut command(&["elastic", "run", &service, &adapters]), PathBuf::from(path(name)))
+    };
+    let said = |name: &str, words: &str| {
+        let began = Instant::now();
+        while !std::fs::read_to_string(path(name)).unwrap_or_default().contains(words) {
+            assert!(began.elapsed() < PATIENCE, "{:?}", std::fs::read_to_string(path(name)));
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    };
+    let first = run("first");
+    said("first", "controller of fleets elected");
+    let _second = run("second");
+    said("second", &format!("process {} of ", first.id()));
+    said("second", "controls the fleets; this process waits");
+    elastic(&["remove", "shop"]).exits(0);
+    elastic(&["status", "shop"]).fails_with("there is no fleet shop (fleets: there is none yet)");
+    elastic(&["remove", "shop"]).fails_with("there is no fleet shop");
+}
+
+#[test]
 fn bad_policies_and_adapters_are_refused_with_the_field_and_the_remedy() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).display().to_string();
@@ -220,6 +324,9 @@ fn bad_policies_and_adapters_are_refused_with_the_field_and_the_remedy() {
     apply(POLICY.to_owned()).exits(0);
     let with = |from: &str, to: &str| POLICY.replace(from, to);
     apply(with("min = 3", "min = 9")).fails_with("min: it is 9, above max, which is 6");
+    apply(with("max = 6", "max = 6\nstandby = 4"))
+        .fails_with("standby: it is 4, and max less min leaves room for 3");
+    apply(with("max = 6", "max = 6\nstandby = -1")).fails_with("standby = -1");
     apply(with("min = 3", "mim = 3")).fails_with("unknown field `mim`");
     apply(with("max = 6", "max = 6\nbudget = { per-hour = -1 }")).fails_with("not negative");
     let source = |kind: &str, at: &str| {

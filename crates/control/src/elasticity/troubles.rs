@@ -118,6 +118,7 @@ mod tests {
             began: WallMillis(0),
             decision: None,
             gone: None,
+            standby: false,
             adopted: false,
             note: None,
         });

@@ -138,6 +138,26 @@ pub async fn publish(
     written(replace(service, &path, encode(fleet), Some(read)).await, name)
 }
 
+/// Removes a fleet, if it is the one that was read, and what was seen of it. Its machines go on as they are.
+///
+/// # Errors
+/// [`FleetError::Overtaken`] when another one is stored, or none. After [`CoordinationError::Indeterminate`] it may be gone.
+pub async fn remove(
+    service: &dyn CoordinationService,
+    name: &str,
+    read: &Document,
+) -> Result<(), FleetError> {
+    let (Some(path), Some(look)) = (fleet_path(name), look_path(name)) else {
+        return Err(FleetError::BadName { name: name.to_owned() });
+    };
+    let removed = service.delete(&path, Expected::Version(read.stat.version)).await;
+    written(removed, name.to_owned())?;
+    match service.delete(&look, Expected::Any).await {
+        Ok(()) | Err(CoordinationError::NoNode { .. }) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
 fn written(written: Result<(), CoordinationError>, name: String) -> Result<(), FleetError> {
     match written {
         Err(
@@ -192,6 +212,7 @@ mod tests {
             machine_type: "small".to_owned(),
             min: 3,
             max: 6,
+            standby: 0,
             mode: Mode::Auto,
             budget: Default::default(),
             deadlines: Default::default(),
@@ -222,6 +243,21 @@ mod tests {
         let (stored, _) = read(&two, "shop").await.unwrap().unwrap();
         assert_eq!((stored.generation, stored.target), (2, Some(4)));
         assert_eq!(names(&one).await.unwrap(), ["shop"]);
+    }
+
+    #[tokio::test]
+    async fn a_fleet_is_removed_as_it_was_read_or_not_at_all() {
+        let memory = MemoryService::new();
+        let service = memory.open();
+        create(&service, &fleet()).await.unwrap();
+        let (first, old) = read(&service, "shop").await.unwrap().unwrap();
+        publish(&service, &Fleet { generation: 2, ..first }, &old).await.unwrap();
+        let overtaken = FleetError::Overtaken { name: "shop".to_owned() };
+        assert_eq!(remove(&service, "shop", &old).await, Err(overtaken.clone()));
+        let (_, new) = read(&service, "shop").await.unwrap().unwrap();
+        remove(&service, "shop", &new).await.unwrap();
+        assert_eq!(read(&service, "shop").await.unwrap(), None);
+        assert_eq!(remove(&service, "shop", &new).await, Err(overtaken));
     }
 
     #[tokio::test]

@@ -28,6 +28,9 @@ pub enum Held {
         fresh: u32,
         /// So many must.
         wanted: u32,
+        /// When measuring began anew, because the size changed, if that is less than the span of the rules ago.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        since: Option<WallMillis>,
     },
     /// Members were never used enough to tell what they carry.
     Unlearned,
@@ -151,6 +154,10 @@ pub enum Reason {
     },
 }
 
+fn is_none(count: &u32) -> bool {
+    *count == 0
+}
+
 /// A decision: what it was made from, what was expected, and what came of it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Decision {
@@ -172,6 +179,9 @@ pub struct Decision {
     /// What stopped it, if it is not carried out; what holds it up, if it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held: Option<Held>,
+    /// So many of those that it added had stood by.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub from_standby: u32,
     /// The values by which was decided.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub readings: Vec<Reading>,

@@ -131,6 +131,9 @@ pub struct Fleet {
     /// Growths in a row that gained next to nothing.
     #[serde(default)]
     pub futile: u32,
+    /// Why fewer stand by than are wanted, where something keeps more from being asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub standby_held: Option<Held>,
 }
 
 /// Decisions that a document keeps at most.
@@ -161,6 +164,7 @@ impl Fleet {
             history: History::default(),
             lead_ms: 0,
             futile: 0,
+            standby_held: None,
         }
     }
 
@@ -176,8 +180,19 @@ impl Fleet {
 
     /// Members that serve or will.
     pub fn will_serve(&self) -> u32 {
-        let coming = self.machines.iter().filter(|machine| machine.state.is_coming()).count() as u32;
+        let coming = self.machines.iter().filter(|machine| machine.is_coming()).count() as u32;
         self.serving() + coming
+    }
+
+    /// Machines that stand by, or will.
+    pub fn standing_by(&self) -> u32 {
+        self.machines.iter().filter(|machine| machine.standby).count() as u32
+    }
+
+    /// So many shall stand by: as the policy says, but never more than still may join.
+    pub fn standby_wanted(&self) -> u32 {
+        let serve = self.will_serve().max(self.target.unwrap_or(0));
+        self.policy.standby.min(self.policy.max.saturating_sub(serve))
     }
 
     /// What an hour of all machines costs that are there or were asked for.
@@ -216,6 +231,7 @@ mod tests {
             machine_type: "small".to_owned(),
             min: 3,
             max: 6,
+            standby: 0,
             mode: Mode::Auto,
             budget: Default::default(),
             deadlines: Default::default(),

@@ -44,7 +44,7 @@ pub enum MachineState {
     Joining,
     /// It serves.
     Serving,
-    /// It is a member that holds nothing, kept for a rise of load.
+    /// It has booted and its engine knows it; it holds nothing, and is kept for a rise of load.
     Ready,
     /// Data leaves it.
     Draining,
@@ -85,7 +85,7 @@ impl MachineState {
         }
     }
 
-    /// Whether it is on its way to serve.
+    /// Whether it is on its way to serve or to stand by.
     pub fn is_coming(self) -> bool {
         matches!(self, MachineState::Requested | MachineState::Booting | MachineState::Joining)
     }
@@ -127,6 +127,9 @@ pub struct Machine {
     /// The decision or order that wanted it to be that far.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decision: Option<u64>,
+    /// Whether it is kept for a rise of load instead of joining. Only of one that has not joined: requested, booting or ready.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub standby: bool,
     /// Whether an operator adopted it: no token of ours is at its provider.
     #[serde(default)]
     pub adopted: bool,
@@ -140,6 +143,11 @@ pub struct Machine {
 }
 
 impl Machine {
+    /// Whether it is on its way to serve; one that is to stand by is not.
+    pub fn is_coming(&self) -> bool {
+        !self.standby && (self.state.is_coming() || self.state == MachineState::Ready)
+    }
+
     /// Whether it was adopted without an instance: it is counted, and never drained or ended.
     pub fn is_unmanaged(&self) -> bool {
         self.adopted && self.instance.is_none()

@@ -126,6 +126,10 @@ pub struct Policy {
     pub min: u32,
     /// The most.
     pub max: u32,
+    /// Machines that are kept booted beside the members, for a rise of load. They are paid for, and members with them are
+    /// never more than `max`. Default: 0.
+    #[serde(default)]
+    pub standby: u32,
     /// What may happen without an operator.
     #[serde(default)]
     pub mode: Mode,
@@ -430,6 +434,14 @@ impl Policy {
         }
         if self.min > self.max {
             return wrong("min", format!("it is {}, above max, which is {}", self.min, self.max));
+        }
+        if self.standby > self.max - self.min {
+            let room = self.max - self.min;
+            let why = format!(
+                "it is {}, and max less min leaves room for {room}; write that or less",
+                self.standby
+            );
+            return wrong("standby", why);
         }
         let deadlines = self.deadlines;
         let spans = [

@@ -5,7 +5,7 @@
 use model::elasticity::adapter::MemberState;
 use model::elasticity::{Held, Machine, MachineState, Token};
 
-use super::{Observation, Question, Work, decisions, guards, lifecycle};
+use super::{Observation, Question, Work, decisions, guards, lifecycle, standby};
 
 /// Begins what leads to the target.
 pub(super) fn converge(work: &mut Work<'_>) {
@@ -27,26 +27,36 @@ fn grow(work: &mut Work<'_>, more: u32) -> Result<(), Held> {
         if work.next.paused.is_some() {
             return Err(Held::Paused);
         }
-        let price_per_hour = guards::may_buy(work.seen, &work.next, 1)?;
-        let fleet = &mut work.next;
-        let token = Token::new(&fleet.uid, fleet.next_token);
-        fleet.next_token += 1;
-        fleet.machines.push(Machine {
-            token,
-            instance: None,
-            address: None,
-            member: None,
-            kind: fleet.policy.machine_type.clone(),
-            price_per_hour,
-            state: MachineState::Requested,
-            since: work.seen.now,
-            began: work.seen.now,
-            decision: fleet.next_decision.checked_sub(1).filter(|number| *number > 0),
-            adopted: false,
-            gone: None,
-            note: None,
-        });
+        if standby::call(work) {
+            continue;
+        }
+        buy(work, false)?;
     }
+    Ok(())
+}
+
+/// Puts a request for one machine into the document, if it may be bought.
+pub(super) fn buy(work: &mut Work<'_>, standby: bool) -> Result<(), Held> {
+    let price_per_hour = guards::may_buy(work.seen, &work.next, 1)?;
+    let fleet = &mut work.next;
+    let token = Token::new(&fleet.uid, fleet.next_token);
+    fleet.next_token += 1;
+    fleet.machines.push(Machine {
+        token,
+        instance: None,
+        address: None,
+        member: None,
+        kind: fleet.policy.machine_type.clone(),
+        price_per_hour,
+        state: MachineState::Requested,
+        since: work.seen.now,
+        began: work.seen.now,
+        decision: fleet.next_decision.checked_sub(1).filter(|number| *number > 0),
+        standby,
+        adopted: false,
+        gone: None,
+        note: None,
+    });
     Ok(())
 }
 
@@ -78,14 +88,16 @@ pub(super) fn take_back_a_drain(work: &mut Work<'_>) -> bool {
 }
 
 /// Which of two machines leaves first: one that is not there yet, then the one that was asked for last; adopted ones last.
-fn place(machine: &Machine, uid: &str) -> (MachineState, bool, std::cmp::Reverse<u64>) {
-    (machine.state, machine.adopted, std::cmp::Reverse(machine.token.number(uid).unwrap_or(0)))
+fn place(machine: &Machine, uid: &str) -> (bool, MachineState, bool, std::cmp::Reverse<u64>) {
+    let has_joined =
+        !matches!(machine.state, MachineState::Requested | MachineState::Booting | MachineState::Ready);
+    (has_joined, machine.state, machine.adopted, std::cmp::Reverse(machine.token.number(uid).unwrap_or(0)))
 }
 
 fn shrink(work: &mut Work<'_>, less: u32) -> Result<(), Held> {
     let uid = work.next.uid.clone();
     let goes = |machine: &&Machine| {
-        !machine.is_unmanaged() && (machine.state.is_coming() || machine.state == MachineState::Serving)
+        !machine.is_unmanaged() && (machine.is_coming() || machine.state == MachineState::Serving)
     };
     let mut candidates: Vec<Machine> = work.next.machines.iter().filter(goes).cloned().collect();
     if candidates.is_empty() {
@@ -98,9 +110,9 @@ fn shrink(work: &mut Work<'_>, less: u32) -> Result<(), Held> {
         if left == 0 {
             return Ok(());
         }
-        if matches!(candidate.state, MachineState::Requested | MachineState::Booting) {
-            let note = Some("it is not wanted any more".to_owned());
-            change(work, &candidate.token, MachineState::Failed, note);
+        if !matches!(candidate.state, MachineState::Joining | MachineState::Serving) {
+            // It has not joined, so it stands by; of those that are too many, `standby::fill` lets some go.
+            lifecycle::machine_mut(&mut work.next, &candidate.token).standby = true;
             left -= 1;
             continue;
         }
@@ -133,7 +145,7 @@ fn shrink(work: &mut Work<'_>, less: u32) -> Result<(), Held> {
     refusal.map_or(Ok(()), Err)
 }
 
-fn change(work: &mut Work<'_>, token: &Token, state: MachineState, note: Option<String>) {
+pub(super) fn change(work: &mut Work<'_>, token: &Token, state: MachineState, note: Option<String>) {
     let number = work.next.next_decision.checked_sub(1).filter(|number| *number > 0);
     let machine = work.next.machines.iter_mut().find(|machine| &machine.token == token);
     let machine = machine.expect("it is one of them");

@@ -140,7 +140,7 @@ fn obstacle(work: &Work<'_>, verdict: Verdict, target: u32, by_bounds: bool) -> 
 fn may_add(work: &Work<'_>, target: u32, by_bounds: bool) -> Result<(), Held> {
     let fleet = &work.next;
     guards::heard(work.seen)?;
-    let is_coming = fleet.machines.iter().any(|machine| machine.state.is_coming());
+    let is_coming = fleet.machines.iter().any(Machine::is_coming);
     if is_coming || fleet.target.is_some_and(|target| target > fleet.will_serve()) {
         return Err(Held::UnderWay);
     }
@@ -153,13 +153,16 @@ fn may_add(work: &Work<'_>, target: u32, by_bounds: bool) -> Result<(), Held> {
     if !by_bounds {
         rests(work, fleet.policy.cooldowns.grow)?;
     }
-    guards::may_buy(work.seen, fleet, target.saturating_sub(fleet.will_serve())).map(|_| ())
+    match target.saturating_sub(fleet.will_serve() + fleet.standing_by()) {
+        0 => Ok(()),
+        bought => guards::may_buy(work.seen, fleet, bought).map(|_| ()),
+    }
 }
 
 fn may_remove(work: &Work<'_>, target: u32) -> Result<(), Held> {
     let fleet = &work.next;
     guards::heard(work.seen)?;
-    let is_coming = fleet.machines.iter().any(|machine| machine.state.is_coming());
+    let is_coming = fleet.machines.iter().any(Machine::is_coming);
     if is_coming || fleet.machines.iter().any(leaves) || fleet.target.is_some_and(|it| it != fleet.serving())
     {
         return Err(Held::UnderWay);
@@ -222,6 +225,7 @@ fn record(work: &mut Work<'_>, drawn: Drawn, set: bool) {
         reasons: drawn.reasons,
         set,
         held: drawn.held,
+        from_standby: 0,
         readings,
         expected: drawn.expected,
         came: None,
@@ -258,8 +262,7 @@ pub(super) fn close(work: &mut Work<'_>) {
     let now = work.seen.now;
     let fleet = &mut work.next;
     guards::forget_charges(fleet, now);
-    let rests =
-        fleet.machines.iter().all(|one| !one.state.is_coming() && one.state != MachineState::Draining);
+    let rests = fleet.machines.iter().all(|one| !one.is_coming() && one.state != MachineState::Draining);
     if rests && fleet.target == Some(fleet.serving()) {
         if let Some(decision) = open(fleet) {
             (decision.ended, decision.held) = (Some(now), None);

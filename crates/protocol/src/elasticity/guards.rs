@@ -37,7 +37,7 @@ pub(super) fn forgive(fleet: &mut Fleet, now: WallMillis) {
     let is_proved =
         |machine: &Machine| machine.state == MachineState::Serving && since(now, machine.since) >= PROVED_MS;
     let is_young = |machine: &Machine| {
-        machine.state.is_coming() || (machine.state == MachineState::Serving && !is_proved(machine))
+        machine.is_coming() || (machine.state == MachineState::Serving && !is_proved(machine))
     };
     let later = fleet.machines.iter().any(|machine| is_proved(machine) && machine.since >= failed);
     let nothing_came = since(now, failed) >= PROVED_MS && !fleet.machines.iter().any(is_young);

@@ -1,6 +1,9 @@
 //! How a machine's life goes on: one transition a turn at most, each from what was observed in this turn.
 //!
 //! ```text
+//!                  ready
+//!                 ▲     │
+//!                 ▼     ▼
 //!   requested ─▶ booting ─▶ joining ─▶ serving ◀─▶ draining ─▶ empty ─▶ terminating ─▶ (gone)
 //!       └───────────┴──────────┴─▶ failed ─────────── evidence ──────────────▲
 //! ```
@@ -12,7 +15,7 @@ use model::elasticity::adapter::{InstanceState, MemberState};
 use model::elasticity::{Charge, Fleet, Machine, MachineState, Reason, Token, Verdict};
 
 use super::sight::{Seen, Sight, cut, learn, runs};
-use super::{Action, Observation, Question, Work, decisions, guards, since};
+use super::{Action, Observation, Question, Work, decisions, guards, since, standby};
 
 /// How long a request whose machine was never seen is kept after it failed, in milliseconds. A provider may show a machine
 /// only after 30 s; one that comes later still is taken in as a stray.
@@ -28,7 +31,7 @@ const CLEANS_MS: u64 = 20_000;
 const WAITS: &str = "it waits because ";
 
 /// What becomes of a machine in this turn.
-enum Step {
+pub(super) enum Step {
     /// Nothing; what people should know, if anything.
     Wait(Option<String>),
     /// It is this far from now on.
@@ -51,7 +54,7 @@ enum Step {
     Ask(Vec<Question>),
 }
 
-const WAIT: Step = Step::Wait(None);
+pub(super) const WAIT: Step = Step::Wait(None);
 
 /// Lets each machine's life go on by one step.
 pub(super) fn advance(work: &mut Work<'_>) {
@@ -82,6 +85,7 @@ pub(super) fn machine_mut<'a>(fleet: &'a mut Fleet, token: &Token) -> &'a mut Ma
 /// Puts a machine into a state, as of now.
 pub(super) fn set(machine: &mut Machine, state: MachineState, now: WallMillis, note: Option<String>) {
     (machine.state, machine.since, machine.note) = (state, now, note);
+    machine.standby &= matches!(state, MachineState::Requested | MachineState::Booting | MachineState::Ready);
 }
 
 fn carry_out(work: &mut Work<'_>, token: &Token, step: Step) {
@@ -103,8 +107,12 @@ fn carry_out(work: &mut Work<'_>, token: &Token, step: Step) {
             }
         }
         Step::Fail { why, counts } => {
-            set(machine_mut(fleet, token), MachineState::Failed, now, Some(why.clone()));
-            fleet.settled = Some(now);
+            let machine = machine_mut(fleet, token);
+            let stood_by = machine.standby;
+            set(machine, MachineState::Failed, now, Some(why.clone()));
+            if !stood_by {
+                fleet.settled = Some(now);
+            }
             if counts {
                 guards::count_failure(fleet, now, &why);
             }
@@ -140,7 +148,7 @@ fn carry_out(work: &mut Work<'_>, token: &Token, step: Step) {
 
 /// Notes what a machine waits for beside why it is that far, and forgets it where it waits for nothing. Words that differ only
 /// in what they count change no document.
-fn tell(machine: &mut Machine, waits: Option<String>) {
+pub(super) fn tell(machine: &mut Machine, waits: Option<String>) {
     let note = machine.note.as_deref().unwrap_or_default();
     let (why, before) = match note.split_once(WAITS) {
         Some((why, before)) => (why.trim_end_matches("; "), Some(before)),
@@ -168,7 +176,7 @@ fn step(work: &Work<'_>, machine: &Machine, seen: Seen<'_>) -> Step {
         MachineState::Booting => booting(work, machine, seen),
         MachineState::Joining => joining(work.seen, machine, seen),
         MachineState::Serving => serving(work.seen, machine, seen),
-        MachineState::Ready => WAIT,
+        MachineState::Ready => standby::ready(work, machine, seen),
         MachineState::Draining => draining(work.seen, machine, seen),
         MachineState::Empty => empty(work.seen, machine, seen),
         MachineState::Terminating => terminating(work.seen, machine, seen),
@@ -211,10 +219,20 @@ fn booting(work: &Work<'_>, machine: &Machine, seen: Seen<'_>) -> Step {
         return fail(seen.told("its provider ended it"));
     }
     match (seen.member, seen.state()) {
+        (_, Some(MemberState::Waiting | MemberState::Standby)) if machine.standby => {
+            Step::To(MachineState::Ready, None)
+        }
         (_, Some(MemberState::Waiting | MemberState::Standby)) => match guards::has_slot(work) {
             true => Step::To(MachineState::Joining, None),
             false => WAIT,
         },
+        // What was ready a moment ago may only not be reached.
+        (_, Some(MemberState::Down))
+            if !is_late(work.seen, machine, work.next.policy.deadlines.boot) && machine.standby =>
+        {
+            WAIT
+        }
+        (_, Some(MemberState::Down)) if machine.standby => fail("its engine does not reach it"),
         (_, Some(_)) => Step::To(MachineState::Joining, None),
         (Sight::Absent, _) if is_late(work.seen, machine, work.next.policy.deadlines.boot) => {
             fail(seen.told("its engine did not hear of it in time"))
@@ -296,13 +314,14 @@ fn is_gone_for(observation: &Observation, machine: &Machine, millis: u64) -> boo
 
 /// Its machine is gone. That must last, as a list may lapse; one that is lost soon after it began to serve counts, as its image
 /// may be bad.
-fn lost(observation: &Observation, machine: &Machine, seen: Seen<'_>) -> Step {
+pub(super) fn lost(observation: &Observation, machine: &Machine, seen: Seen<'_>) -> Step {
     let why = seen.told("its machine is gone");
     if !is_gone_for(observation, machine, LOST_MS) {
         return Step::Wait(Some(why));
     }
+    let is_up = matches!(machine.state, MachineState::Serving | MachineState::Ready);
     let served = machine.gone.map_or(0, |gone| since(gone, machine.since));
-    Step::Fail { why, counts: machine.state == MachineState::Serving && served < guards::PROVED_MS }
+    Step::Fail { why, counts: is_up && served < guards::PROVED_MS }
 }
 
 fn serving(observation: &Observation, machine: &Machine, seen: Seen<'_>) -> Step {
@@ -533,6 +552,7 @@ pub(super) fn take_in_strays(work: &mut Work<'_>) {
             since: work.seen.now,
             began: work.seen.now,
             decision: None,
+            standby: false,
             adopted: false,
             gone: None,
             note: Some(format!("it came late, or a second time, for {token}")),

@@ -25,6 +25,7 @@ mod orders;
 mod rules;
 mod sight;
 mod sizing;
+mod standby;
 #[cfg(test)]
 mod tests;
 pub mod trace;
@@ -216,6 +217,7 @@ impl Controller {
         sizing::learn(&mut work);
         decisions::decide(&mut work);
         converge::converge(&mut work);
+        standby::fill(&mut work);
         decisions::close(&mut work);
         if !work.questions.is_empty() {
             let actions = work.questions.into_iter().map(Action::Ask).collect();

@@ -7,7 +7,7 @@ use model::elasticity::{
     FleetOrder, Given, Held, Machine, MachineState, Money, ORDERS_MAX, Reason, Resize, Token, Verdict,
 };
 
-use super::{Work, converge, decisions, guards, lifecycle};
+use super::{Work, converge, decisions, guards};
 
 /// The type of a machine that has no provider.
 const UNMANAGED: &str = "unmanaged";
@@ -76,7 +76,7 @@ fn resize_to(work: &mut Work<'_>, target: u32, max: u32) -> Result<(), Held> {
     }
     let comes_back = |machine: &&Machine| converge::can_come_back(work.seen, machine);
     let back = fleet.machines.iter().filter(comes_back).count() as u32;
-    let bought = target.saturating_sub(fleet.will_serve() + back);
+    let bought = target.saturating_sub(fleet.will_serve() + back + fleet.standing_by());
     if grows && bought > 0 {
         guards::may_buy(work.seen, fleet, bought)?;
     }
@@ -175,6 +175,7 @@ fn adopted(work: &Work<'_>, instance: Option<&Instance>, member: &Member) -> Mac
         since: work.seen.now,
         began: work.seen.now,
         decision: None,
+        standby: false,
         adopted: true,
         gone: None,
         note: None,
@@ -193,10 +194,8 @@ fn abort(work: &mut Work<'_>) -> Result<(), Held> {
     work.next.target = Some(work.next.serving());
     work.next.settled = Some(work.seen.now);
     for machine in &mut work.next.machines {
-        if matches!(machine.state, MachineState::Requested | MachineState::Booting) {
-            let note = Some("it was taken back".to_owned());
-            lifecycle::set(machine, MachineState::Failed, work.seen.now, note);
-        }
+        // It has not joined, so it stands by; of those that are too many, `standby::fill` lets some go.
+        machine.standby |= machine.is_coming() && machine.state != MachineState::Joining;
     }
     Ok(())
 }

@@ -141,17 +141,23 @@ fn mean(seen: &Observation, rule: &Rule, member: &str, begin: WallMillis) -> (Op
     (is_known.then_some(mean), Some(age))
 }
 
+/// That so few members have what the span of a rule needs, and since when there is any of it where the size changed lately.
+pub(super) fn lacks(seen: &Observation, fleet: &Fleet, span_s: u64, fresh: u32, wanted: u32) -> Held {
+    let is_young = |settled: &WallMillis| since(seen.now, *settled) < span_s * 1000;
+    Held::Samples { fresh, wanted, since: fleet.settled.filter(is_young) }
+}
+
 /// What the rules want of a fleet.
 pub(super) fn judge(seen: &Observation, fleet: &Fleet) -> Judged {
     let policy = &fleet.policy;
     let serving = fleet.serving();
     let mut judged = Judged { verdict: Verdict::Stay, rules: Vec::new(), readings: Vec::new(), held: None };
-    let lacks = |fresh: u32, wanted: u32| Some(Held::Samples { fresh, wanted });
+    let lacks = |rule: &Rule, fresh, wanted| Some(self::lacks(seen, fleet, rule.over, fresh, wanted));
     for rule in &policy.add {
         let means = means(seen, fleet, rule);
         let (fresh, majority) = (means.count(), serving / 2 + 1);
         if fresh < majority {
-            judged.held = lacks(fresh, majority);
+            judged.held = lacks(rule, fresh, majority);
         } else if holds(rule, &means.known().collect::<Vec<_>>(), 1.0) {
             judged.rules.push(rule.clone());
         }
@@ -164,7 +170,7 @@ pub(super) fn judge(seen: &Observation, fleet: &Fleet) -> Judged {
     for rule in &policy.remove {
         let means = means(seen, fleet, rule);
         if means.count() < serving {
-            judged.held = judged.held.or_else(|| lacks(means.count(), serving));
+            judged.held = judged.held.or_else(|| lacks(rule, means.count(), serving));
             removes = false;
         } else {
             removes &= holds(rule, &means.known().collect::<Vec<_>>(), 1.0);

@@ -91,7 +91,7 @@ fn measure(seen: &Observation, fleet: &Fleet) -> Option<Measured> {
 
 /// Whether all machines are as far as they shall be.
 fn rests(fleet: &Fleet) -> bool {
-    fleet.machines.iter().all(|one| matches!(one.state, MachineState::Serving | MachineState::Ready))
+    fleet.machines.iter().all(|one| one.standby || one.state == MachineState::Serving)
 }
 
 /// Learns once a minute. What a controller does not publish, its successor learns anew.
@@ -132,7 +132,8 @@ pub(super) fn judge(seen: &Observation, fleet: &Fleet, current: u32) -> Sized {
         let (verdict, reasons, held) = (Verdict::Unknown, Vec::new(), Some(held));
         Sized { verdict, target: current, reasons, held, readings, expected: None }
     };
-    let lacks = |fresh| Held::Samples { fresh, wanted: fleet.serving() / 2 + 1 };
+    let over = fleet.policy.objective.over;
+    let lacks = |fresh| rules::lacks(seen, fleet, over, fresh, fleet.serving() / 2 + 1);
     let Some(measured) = measure(seen, fleet) else { return unknown(lacks(0), Vec::new()) };
     if measured.fresh * 2 <= measured.serving {
         return unknown(lacks(measured.fresh), measured.readings);
@@ -209,7 +210,8 @@ fn shrink(
         Some(needed) if needed < current && current > fleet.policy.min => {}
         _ => return stay(None, reasons, readings),
     }
-    let mut held = (fresh < serving).then_some(Held::Samples { fresh, wanted: serving });
+    let mut held =
+        (fresh < serving).then(|| rules::lacks(seen, fleet, fleet.policy.objective.over, fresh, serving));
     if held.is_none() {
         held = pays(seen, fleet, (reads, updates), current - 1).err();
     }

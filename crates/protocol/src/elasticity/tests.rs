@@ -18,6 +18,7 @@ fn policy() -> Policy {
         machine_type: "t".to_owned(),
         min: 1,
         max: 6,
+        standby: 0,
         mode: Mode::Auto,
         budget: Budget::default(),
         deadlines: Deadlines::default(),
@@ -65,6 +66,7 @@ fn seen(serving: u64) -> Observation {
             since: WallMillis(0),
             began: WallMillis(NOW),
             decision: None,
+            standby: false,
             adopted: false,
             gone: None,
             note: None,
@@ -165,10 +167,14 @@ fn must_not_3_what_is_missing_old_or_no_number_shrinks_nothing() {
     assert_eq!(judged(&all(f64::NAN, 0)).0, Verdict::Unknown, "no numbers");
     let mut half = seen(3);
     (1..=2).for_each(|member| measured(&mut half, member, 5.0, (300, 0)));
-    assert_eq!(judged(&half), (Verdict::Unknown, Some(Held::Samples { fresh: 2, wanted: 3 })));
+    assert_eq!(judged(&half), (Verdict::Unknown, Some(Held::Samples { fresh: 2, wanted: 3, since: None })));
     let mut young = seen(3);
     (1..=3).for_each(|member| measured(&mut young, member, 5.0, (140, 0)));
     assert_eq!(judged(&young).0, Verdict::Unknown, "they cover less than 60 % of five minutes");
+    let settled = Some(WallMillis(NOW - 100_000));
+    let mut changed = all(5.0, 0);
+    changed.fleet.settled = settled;
+    assert_eq!(judged(&changed).1, Some(Held::Samples { fresh: 0, wanted: 2, since: settled }));
     let mut future = all(5.0, 0);
     future.samples.iter_mut().for_each(|sample| sample.at.0 += 400_000);
     assert_eq!(judged(&future).0, Verdict::Unknown, "a clock is ahead");

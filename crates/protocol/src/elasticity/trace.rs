@@ -11,9 +11,9 @@ use model::WallMillis;
 use model::elasticity::adapter::{
     EngineFacts, Evidence, Instance, InstanceState, MachineType, Member, MemberState, PROTOCOL, ProviderFacts,
 };
-use model::elasticity::{Fleet, Machine, MachineState, Mode, Money, Policy, Token};
+use model::elasticity::{Decision, Fleet, Held, Machine, MachineState, Mode, Money, Policy, Token};
 
-use super::{Action, Controller, Observation, Question, Sample, samples_kept};
+use super::{Action, Controller, Observation, Question, Sample, samples_kept, setting};
 
 /// Seconds between two looks.
 const LOOK_S: u64 = 10;
@@ -44,6 +44,10 @@ pub struct Outcome {
     pub machine_minutes: f64,
     /// Minutes in which members were used more than the objective allows with one lost.
     pub minutes_out: f64,
+    /// Machine-minutes in which machines stood by, ready.
+    pub ready_minutes: f64,
+    /// Minutes in which the budget kept it from adding members.
+    pub minutes_held: f64,
     /// Minutes of the trace.
     pub minutes: f64,
     /// The most members at a time.
@@ -111,6 +115,11 @@ pub fn play(trace: &[(u64, f64)], machines: &Machines, policy: &Policy) -> Outco
         stage.look(at, load);
         let serving = stage.serving();
         outcome.count(load, serving, stage.machines.len() as u32, machines, policy);
+        outcome.ready_minutes +=
+            LOOK_S as f64 / 60.0 * stage.fleet.in_state(MachineState::Ready).count() as f64;
+        if stage.is_held_by_budget() {
+            outcome.minutes_held += LOOK_S as f64 / 60.0;
+        }
     });
     outcome.changes = stage.changes;
     outcome
@@ -156,6 +165,7 @@ impl Stage<'_> {
                 since: WallMillis(0),
                 began: WallMillis(0),
                 decision: None,
+                standby: false,
                 adopted: false,
                 gone: None,
                 note: None,
@@ -195,6 +205,14 @@ impl Stage<'_> {
             matches!(self.state(played), Some(MemberState::Serving | MemberState::Draining))
         };
         self.machines.values().filter(serves).count() as u32
+    }
+
+    /// Whether members are wanted that the budget does not allow: by the newest verdict, or for a size that was decided.
+    fn is_held_by_budget(&self) -> bool {
+        let held = |decision: &Decision| matches!(decision.held, Some(Held::Budget { .. }));
+        let is_open = |decision: &&Decision| decision.ended.is_none();
+        self.fleet.decisions.last().is_some_and(held)
+            || setting(&self.fleet).filter(is_open).is_some_and(held)
     }
 
     fn look(&mut self, at: u64, load: f64) {
@@ -366,6 +384,7 @@ mod tests {
             machine_type: "m".to_owned(),
             min: 2,
             max: 30,
+            standby: 0,
             mode: Mode::Auto,
             budget: Budget::default(),
             deadlines: Deadlines::default(),
@@ -412,6 +431,31 @@ mod tests {
                 assert!(played.minutes_out <= 0.005 * played.minutes, "{played:?}");
             }
         }
+    }
+
+    #[test]
+    fn a_machine_that_stands_by_is_paid_for_and_shortens_a_rise() {
+        let rise = |(at, load): (u64, f64)| (at, if at < 7_200 { load } else { 2.0 * load });
+        let trace: Vec<(u64, f64)> = wave(1, 3_000.0, 0.0).into_iter().take(240).map(rise).collect();
+        let with = |standby| play(&trace, &machines(), &Policy { standby, ..policy(Sizing::Target) });
+        let (without, with) = (with(0), with(2));
+        assert!(with.minutes_out < without.minutes_out, "{with:?} {without:?}");
+        assert!(
+            with.ready_minutes > 400.0 && with.machine_minutes > without.machine_minutes + 400.0,
+            "{with:?}"
+        );
+    }
+
+    #[test]
+    fn minutes_that_the_budget_held_are_counted() {
+        let trace = wave(1, 8_000.0, 6_000.0);
+        let with = |per_hour| {
+            let budget = Budget { per_hour, per_day: None };
+            play(&trace, &machines(), &Policy { budget, ..policy(Sizing::Target) })
+        };
+        let (free, bound) = (with(None), with(Some(Money(600_000))));
+        assert_eq!((free.minutes_held, bound.members_most), (0.0, 6), "{free:?} {bound:?}");
+        assert!(bound.minutes_held > 60.0 && bound.minutes_out > free.minutes_out, "{bound:?}");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! What must not happen on a day, judged by what the world knows and the machine does not.
 
 use model::elasticity::adapter::{InstanceState, MemberState};
-use model::elasticity::{Fleet, MachineState, Reason, Verdict};
+use model::elasticity::{Fleet, Machine, MachineState, Reason, Verdict};
 
 use super::world::{Hosted, STEP_S, STRANGER, World};
 use super::{Load, Weather};
@@ -42,6 +42,13 @@ pub(super) fn published(world: &mut World, next: &Fleet) {
     if let (Some(Verdict::Remove), Some(stale)) = (moved, stale) {
         broken.push(format!("a member is removed while {} is not measured", stale.token));
     }
+    let is_new = |machine: &&Machine| !before.machines.iter().any(|one| one.token == machine.token);
+    let mut bought = next.in_state(MachineState::Requested).filter(is_new);
+    if bought.any(|machine| !machine.standby)
+        && next.machines.iter().any(|machine| machine.standby && !is_new(&machine))
+    {
+        broken.push("a machine is bought beside one that stands by".to_owned());
+    }
     let buys = next.machines.iter().any(|machine| {
         machine.state == MachineState::Requested
             && !before.machines.iter().any(|one| one.token == machine.token)
@@ -69,6 +76,12 @@ pub(super) fn published(world: &mut World, next: &Fleet) {
         next.machines.iter().any(|one| one.token == machine.token && one.state == MachineState::Serving)
     });
     world.day.cancelled += cancelled.count() as u64;
+    let is_called = |machine: &&Machine| {
+        let called = |one: &Machine| one.token == machine.token && one.state == MachineState::Joining;
+        next.machines.iter().any(called)
+    };
+    let called = before.in_state(MachineState::Ready).filter(is_called).count() as u64;
+    world.day.called += called;
     let failed = |fleet: &Fleet| fleet.in_state(MachineState::Failed).count() as u64;
     world.day.failures += failed(next).saturating_sub(failed(before));
     if let Some(verdict) = moved {
@@ -107,6 +120,14 @@ pub(super) fn step(world: &mut World) {
         if busy || !is_paid(&&*one) {
             one.idle_since = now;
         }
+        let is_ready = world.fleet.machines.iter().any(|machine| {
+            machine.instance.as_ref() == Some(&one.instance.id)
+                && machine.standby
+                && machine.state == MachineState::Ready
+        });
+        if is_ready {
+            one.idle_since = now;
+        }
         if now - one.idle_since > IDLE_MAX_S && (now - one.idle_since - IDLE_MAX_S) <= STEP_S {
             let mut entries = world.fleet.machines.iter();
             let entry = entries.find(|machine| machine.instance.as_ref() == Some(&one.instance.id));
@@ -134,6 +155,12 @@ pub(super) fn at_the_end(world: &mut World) {
         if node.is_none_or(|node| !matches!(node.member.state, MemberState::Serving)) {
             broken.push(format!("{} is shut out", machine.token));
         }
+    }
+    let (stand, wanted) = (world.fleet.standing_by(), world.fleet.standby_wanted());
+    let may_lack =
+        world.fleet.standby_held.is_some() || world.fleet.in_state(MachineState::Draining).next().is_some();
+    if stand > wanted || (stand < wanted && !may_lack) {
+        broken.push(format!("{stand} stand by, and {wanted} should"));
     }
     for machine in world.fleet.in_state(MachineState::Failed) {
         broken.push(format!("{} is failed and not ended", machine.token));

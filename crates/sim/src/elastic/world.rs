@@ -103,6 +103,7 @@ fn policy(dice: &mut Dice) -> Policy {
         machine_type: "t".to_owned(),
         min: MIN,
         max: MAX,
+        standby: 0,
         mode: Mode::Auto,
         budget: Budget {
             per_hour: dice.chance(500).then_some(Money(u64::from(MAX) * 1_000_000)),
@@ -122,7 +123,8 @@ fn policy(dice: &mut Dice) -> Policy {
 impl World {
     fn new(seed: u64, weather: Weather) -> World {
         let mut dice = Dice::apart(seed, 42);
-        let fleet = Fleet::new("day", UID, policy(&mut dice));
+        let mut fleet = Fleet::new("day", UID, policy(&mut dice));
+        fleet.policy.standby = u32::from(Dice::apart(seed, 43).chance(400));
         let base = match weather.load {
             Load::Constant => dice.between(60, 260) as f64,
             _ => dice.between(130, 170) as f64,
@@ -173,6 +175,7 @@ impl World {
             since: WallMillis(0),
             began: WallMillis(0),
             decision: None,
+            standby: false,
             adopted: false,
             gone: None,
             note: None,

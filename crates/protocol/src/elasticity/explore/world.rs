@@ -44,12 +44,17 @@ impl World {
                 members_min: 1,
                 measures: Vec::new(),
             }),
-            members: Ok(self.members.clone()),
+            members: Ok(self.listed(bug)),
             preflight: BTreeMap::new(),
             evidence: BTreeMap::new(),
             refused: self.refused.clone(),
             samples: Vec::new(),
         }
+    }
+
+    fn listed(&self, bug: Option<Bug>) -> Vec<Member> {
+        let hides = |one: &&Member| bug == Some(Bug::HidesTheReady) && one.state == MemberState::Waiting;
+        self.members.iter().filter(|one| !hides(one)).cloned().collect()
     }
 
     pub(super) fn evidence(&self, name: &str, bug: Option<Bug>) -> Evidence {
@@ -282,7 +287,7 @@ fn follows(before: &Fleet, after: &Fleet) -> Result<(), String> {
     if after.generation != before.generation + 1 {
         return Err(format!("generation {} after {}", after.generation, before.generation));
     }
-    use MachineState::{Booting, Draining, Empty, Failed, Joining, Requested, Serving, Terminating};
+    use MachineState::{Booting, Draining, Empty, Failed, Joining, Ready, Requested, Serving, Terminating};
     for machine in &before.machines {
         let next = after.machines.iter().find(|next| next.token == machine.token);
         let is_right = match next.map(|next| next.state) {
@@ -291,18 +296,29 @@ fn follows(before: &Fleet, after: &Fleet) -> Result<(), String> {
             Some(state) => matches!(
                 (machine.state, state),
                 (Requested, Booting)
-                    | (Booting, Joining)
+                    | (Booting, Joining | Ready)
+                    | (Ready, Booting | Joining | Empty)
                     | (Joining, Serving | Draining)
                     | (Serving, Draining)
                     | (Draining, Empty | Serving)
                     | (Empty, Terminating | Draining | Serving)
                     | (Failed, Terminating | Serving)
-                    | (Requested | Booting | Joining | Serving | Draining, Failed)
+                    | (Requested | Booting | Ready | Joining | Serving | Draining, Failed)
             ),
         };
         if !is_right {
             return Err(format!("{:?} after {:?}", next.map(|next| next.state), machine.state));
         }
+    }
+    let is_bought = |machine: &&Machine| !before.machines.iter().any(|one| one.token == machine.token);
+    let buys = after.in_state(Requested).filter(is_bought).any(|machine| !machine.standby);
+    if buys && after.machines.iter().any(|machine| machine.standby && !is_bought(&machine)) {
+        return Err("a machine is bought beside one that stands by".to_owned());
+    }
+    let joins_uncalled =
+        |machine: &Machine| machine.standby && !matches!(machine.state, Requested | Booting | Ready);
+    if after.machines.iter().any(joins_uncalled) {
+        return Err("one that stands by has joined".to_owned());
     }
     if after.serving() < before.serving() && after.serving() < after.policy.min {
         return Err("fewer than the fewest serve".to_owned());

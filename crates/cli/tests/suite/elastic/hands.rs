@@ -1,0 +1,111 @@
+//! Fleets under several hands, on real processes: a controller that stood still, approvals, adoptions, a removal.
+
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use serde_json::Value as Json;
+
+use super::{Fleet, PATIENCE, POLICY};
+use crate::adapters::tontine::{check_all, fill};
+use crate::cluster::signal;
+
+fn state(fleet: &Fleet, token: &str) -> Option<String> {
+    let machines = fleet.machines();
+    let machine = machines.iter().find(|machine| machine["token"] == token)?;
+    Some(machine["state"].as_str().unwrap().to_owned())
+}
+
+fn managed(machines: &[Json]) -> &Json {
+    machines.iter().find(|machine| machine["instance"].is_string()).expect("one is of the provider")
+}
+
+/// Its lease is taken after 15 s, which is what stands for minutes here: what it knows is as old as its lease in both cases.
+#[test]
+fn a_controller_that_stood_still_goes_on_beside_its_successor_without_harm() {
+    let mut fleet = Fleet::new();
+    let all = fill(&fleet.cluster);
+    let first = fleet.controller();
+    fleet.run(&["adopt", "shop", "--member=n1", "--member=n2", "--member=n3"]).exits(0);
+    let second = fleet.controller();
+    let process = |id: u32| format!("process {id} of ");
+    let waits = || second.stderr().contains(&process(first.id()));
+    await_so("the second one says for whom it waits", waits);
+    fleet.run(&["plan", "shop", "+1"]).exits(0);
+    let token = managed(&fleet.machines())["token"].as_str().unwrap().to_owned();
+    fleet.run(&["plan", "shop", "-1", "--no-wait"]).exits(0);
+    await_so("it is about to be ended", || {
+        state(&fleet, &token).is_none_or(|state| state == "empty" || state == "terminating")
+    });
+    signal(first.id(), Signal::STOP);
+    let was = state(&fleet, &token);
+    await_so("the second one leads", || second.stderr().contains("controller of fleets elected"));
+    // The successor ends the machine, and another one comes at once.
+    await_so("the machine has ended", || state(&fleet, &token).is_none());
+    check_all(&fleet.cluster, &all);
+    fleet.run(&["plan", "shop", "+1"]).exits(0);
+    signal(first.id(), Signal::CONT);
+    let stood = first.stderr().len();
+    await_so("the first one waits for the second", || {
+        first.stderr().get(stood..).is_some_and(|said| said.contains(&process(second.id())))
+    });
+    std::thread::sleep(Duration::from_secs(3));
+    let machines = fleet.await_serving(4);
+    assert_eq!(machines.len(), 4, "stood still while it was {was:?}: {machines:?}");
+    assert_eq!(fleet.instances().len(), 1, "one machine of the provider runs");
+    check_all(&fleet.cluster, &all);
+}
+
+#[test]
+fn approvals_are_carried_out_and_kept_machines_are_adopted() {
+    let advised = POLICY.replace("min = 3", "min = 4").replace("auto", "advise");
+    let mut fleet = Fleet::with(&advised);
+    let all = fill(&fleet.cluster);
+    let _controller = fleet.controller();
+    let adopt = |fleet: &Fleet| {
+        fleet.run(&["adopt", "shop", "--member=n1", "--member=n2", "--member=n3"]).exits(0);
+    };
+    adopt(&fleet);
+    let proposed = || {
+        let history = fleet.run(&["history", "shop", "--json"]).exits(0).json();
+        let last = history["decisions"].as_array().unwrap().last().cloned()?;
+        (last["held"]["code"] == "mode").then(|| last["number"].to_string())
+    };
+    await_so("one is proposed", || proposed().is_some());
+    let number = proposed().unwrap();
+    assert_eq!(fleet.machines().len(), 3, "nothing is done that nobody approved");
+    fleet.run(&["approve", "shop", "999"]).fails_with("decision 999 is not the newest one");
+    fleet.run(&["approve", "shop", &number]).exits(0);
+    fleet.await_serving(4);
+    let instance = managed(&fleet.machines())["instance"].as_str().unwrap().to_owned();
+    let member = managed(&fleet.machines())["member"].as_str().unwrap().to_owned();
+
+    let policy = fleet.cluster.write("shop.toml", POLICY.to_owned());
+    for all_at_once in [false, true] {
+        let removed = fleet.run(&["remove", "shop", "--keep-machines"]).exits(0).text();
+        assert!(removed.contains(&instance), "{removed}");
+        fleet.run(&["apply", &policy]).exits(0);
+        adopt(&fleet);
+        let orphans = || fleet.run(&["orphans", "shop"]).text();
+        await_so("its machine is an orphan", || orphans().contains(&instance));
+        assert_eq!(fleet.machines().len(), 3);
+        fleet.run(&["adopt", "shop", &instance, "n1"]).fails_with("is of the fleet already");
+        match all_at_once {
+            false => fleet.run(&["adopt", "shop", &instance, &member]).exits(0),
+            true => fleet.run(&["adopt", "shop", "--all"]).exits(0),
+        };
+        let machines = fleet.await_serving(4);
+        assert_eq!(managed(&machines)["adopted"], true, "{machines:?}");
+    }
+    check_all(&fleet.cluster, &all);
+    fleet.run(&["plan", "shop", "-1"]).exits(0);
+    assert_eq!((fleet.machines().len(), fleet.instances().len()), (3, 0), "what is adopted may be ended");
+    check_all(&fleet.cluster, &all);
+}
+
+fn await_so(what: &str, is_so: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < PATIENCE, "not in time: {what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
