@@ -1,6 +1,8 @@
 //! Fleets on real processes: a cluster that grows and shrinks while its controller is killed, adapters that misbehave, bad
 //! policies, and `tontine dev --elastic`.
 
+mod redis;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
