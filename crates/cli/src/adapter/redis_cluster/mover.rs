@@ -129,7 +129,7 @@ impl Mover {
         let seen = self.servers.look().await.map_err(|failure| failure.message)?;
         let (tasks, mut held) = tasks(&seen);
         if tasks.is_empty() {
-            return held.pop().map_or(Ok(seen.any_open()), Err);
+            return held.pop().map_or(Ok(false), Err);
         }
         let draining = seen.servers.keys().filter(|id| seen.is_draining(id)).cloned().collect();
         let addresses = seen.servers.iter().filter_map(|(id, one)| Some((id.clone(), one.address?)));
@@ -141,12 +141,16 @@ impl Mover {
             keys: (self.pace.keys_max / 4).max(1),
         };
         drop(seen);
+        let mut done = 0;
         for alike in tasks.chunk_by(|one, other| one.alike(other)) {
             for some in alike.chunks(SLOTS_AT_ONCE) {
                 let _turn = self.turn.lock().await;
-                let done = moving.carry_out(some).await;
-                done.map_err(|trouble| format!("slot {}: {}", some[0].slot, trouble.words()))?;
+                let told = moving.carry_out(some).await;
+                done += told.map_err(|trouble| format!("slot {}: {}", some[0].slot, trouble.words()))?;
             }
+        }
+        if done == 0 {
+            held.push(format!("slot {} waits: its servers do not agree about it yet", tasks[0].slot));
         }
         held.pop().map_or(Ok(true), Err)
     }
@@ -204,21 +208,21 @@ struct Moving<'a> {
 }
 
 impl Moving<'_> {
-    /// Tasks that are alike. What does not hold any more is left for the next look.
-    async fn carry_out(&mut self, tasks: &[Task]) -> Result<(), Trouble> {
+    /// Tasks that are alike; how many were carried out. What does not hold any more is left for the next look.
+    async fn carry_out(&mut self, tasks: &[Task]) -> Result<usize, Trouble> {
         let Task { taker, giver, need, .. } = &tasks[0];
         let slots: Vec<u16> = tasks.iter().map(|task| task.slot).collect();
         match need {
             Need::Move => self.move_slots(giver, taker, &slots).await,
             Need::Take => self.settle(giver, taker, &slots).await,
-            Need::Give => self.step_now(giver, "give", taker, &slots).await.map(drop),
-            Need::Mark => self.step_now(taker, "mark", giver, &slots).await.map(drop),
-            Need::Close => self.step_now(giver, "close", taker, &slots).await.map(drop),
+            Need::Give => self.step_now(giver, "give", taker, &slots).await.map(|done| done.len()),
+            Need::Mark => self.step_now(taker, "mark", giver, &slots).await.map(|done| done.len()),
+            Need::Close => self.step_now(giver, "close", taker, &slots).await.map(|done| done.len()),
             Need::Stray => self.bring_back(taker, giver, &slots).await,
         }
     }
 
-    async fn move_slots(&mut self, giver: &Id, taker: &Id, slots: &[u16]) -> Result<(), Trouble> {
+    async fn move_slots(&mut self, giver: &Id, taker: &Id, slots: &[u16]) -> Result<usize, Trouble> {
         let until = self.until(giver).await?;
         let marked = self.step_now(taker, "marked", giver, slots).await?;
         let open = self.step(giver, until, "open", taker, &marked).await?;
@@ -229,16 +233,16 @@ impl Moving<'_> {
     }
 
     /// Lets the taker have those of which the giver has nothing.
-    async fn settle(&mut self, giver: &Id, taker: &Id, slots: &[u16]) -> Result<(), Trouble> {
+    async fn settle(&mut self, giver: &Id, taker: &Id, slots: &[u16]) -> Result<usize, Trouble> {
         // Before it is looked at: who looked and then stood still takes nothing.
         let (until, gives_until) = (self.until(taker).await?, self.until(giver).await?);
         let empty = self.step_now(giver, "empty", taker, slots).await?;
         let taken = self.step(taker, until, "take", giver, &empty).await?;
-        self.step(giver, gives_until, "give", taker, &taken).await.map(drop)
+        self.step(giver, gives_until, "give", taker, &taken).await.map(|_| taken.len())
     }
 
     /// What came to a taker of a slot that another one has meanwhile: it goes to the owner, unless that has such keys itself.
-    async fn bring_back(&mut self, taker: &Id, giver: &Id, slots: &[u16]) -> Result<(), Trouble> {
+    async fn bring_back(&mut self, taker: &Id, giver: &Id, slots: &[u16]) -> Result<usize, Trouble> {
         let text = self.link(giver).await?.text(&["CLUSTER", "NODES"]).await?;
         let view = super::map::View::parse(&text).map_err(Trouble::Lost)?;
         for slot in slots {
@@ -247,7 +251,7 @@ impl Moving<'_> {
                 self.move_keys(taker, &owner, *slot, false).await?;
             }
         }
-        self.step_now(taker, "unmark", giver, slots).await.map(drop)
+        self.step_now(taker, "unmark", giver, slots).await.map(|done| done.len())
     }
 
     /// Moves all keys of a slot.

@@ -52,7 +52,10 @@ impl Servers {
     async fn ask(&self, address: SocketAddr) -> Result<Answer, Trouble> {
         let mut link = Link::open(address, &self.credentials).await?;
         let text = link.text(&["CLUSTER", "NODES"]).await?;
-        let view = View::parse(&text).map_err(|why| Trouble::Lost(format!("{address}: {why}")))?;
+        let mut view = View::parse(&text).map_err(|why| Trouble::Lost(format!("{address}: {why}")))?;
+        // One that nobody has met yet does not know where it is itself.
+        let own = view.listed.iter_mut().find(|one| one.id == view.myself);
+        own.into_iter().for_each(|one| one.address = one.address.or(Some(address)));
         Ok(Answer { view, link })
     }
 

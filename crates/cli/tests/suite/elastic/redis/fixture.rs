@@ -76,7 +76,6 @@ impl Servers {
         let mut command = Command::new("redis-server");
         command.args(["--port", &port, "--bind", &host, "--cluster-announce-ip", &host, "--dir", &dir]);
         command.args(["--cluster-enabled", "yes", "--save", "", "--loglevel", "warning"]);
-        command.args(["--cluster-node-timeout", "5000"]);
         if let Some(word) = &self.password {
             command.args(["--requirepass", word, "--masterauth", word]);
         }
@@ -116,7 +115,7 @@ impl Servers {
             format!("--seeds={}", seeds.join(",")),
             format!("--port={PORT}"),
         ];
-        let settings = ["--", "--save", "", "--cluster-node-timeout", "5000", "--loglevel", "warning"];
+        let settings = ["--", "--save", "", "--loglevel", "warning"];
         own.into_iter().chain(further.iter().chain(&settings).map(|&word| word.to_owned())).collect()
     }
 
