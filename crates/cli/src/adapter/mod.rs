@@ -12,6 +12,7 @@
 
 mod check;
 mod local;
+mod redis_cluster;
 mod rpc;
 mod tontine;
 
@@ -20,6 +21,7 @@ use std::process::ExitCode;
 pub(crate) use self::check::CheckArguments;
 pub(crate) use self::local::resting;
 pub(crate) use self::local::{LaunchArguments, LocalArguments};
+pub(crate) use self::redis_cluster::RedisArguments;
 pub(crate) use self::tontine::TontineArguments;
 
 use crate::failure::CliError;
@@ -32,6 +34,8 @@ pub enum AdapterCommand {
     Local(LocalArguments),
     /// Manage the members of a Tontine cluster.
     Tontine(TontineArguments),
+    /// Manage the masters of a Redis Cluster.
+    RedisCluster(RedisArguments),
     /// Run an adapter, and hold it against the contract of adapters. Exits with 1 if it fails a check.
     Check(CheckArguments),
     /// Become the process of a machine that `tontine adapter local` made.
@@ -44,6 +48,7 @@ pub(crate) fn run(shared: Shared, command: AdapterCommand) -> Result<ExitCode, C
     match command {
         AdapterCommand::Local(arguments) => block_on(local::run(arguments)),
         AdapterCommand::Tontine(arguments) => block_on(tontine::run(shared, arguments)),
+        AdapterCommand::RedisCluster(arguments) => block_on(redis_cluster::run(arguments)),
         AdapterCommand::Check(arguments) => check::run(shared.format(), &arguments),
         AdapterCommand::Launch(arguments) => local::launch(&arguments),
     }

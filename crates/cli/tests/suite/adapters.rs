@@ -2,5 +2,5 @@
 
 mod local;
 mod page;
-mod speaking;
+pub(crate) mod speaking;
 pub(crate) mod tontine;

@@ -3,6 +3,7 @@
 
 mod hands;
 mod standby;
+mod redis;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

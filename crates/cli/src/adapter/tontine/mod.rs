@@ -199,7 +199,7 @@ fn only_zone(cluster: &Cluster) -> Result<String, Failure> {
 }
 
 /// A word as the shell reads it.
-fn quoted(word: &str) -> String {
+pub(in crate::adapter) fn quoted(word: &str) -> String {
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-_./:=,@".contains(letter);
     match !word.is_empty() && word.chars().all(is_plain) {
         true => word.to_owned(),

@@ -10,17 +10,17 @@ use serde_json::{Value as Json, json};
 use crate::cluster::{PATIENCE, TONTINE};
 
 /// The fleet of all tests.
-pub(super) const FLEET: &str = "shop";
+pub(crate) const FLEET: &str = "shop";
 
 /// A child that speaks the contract. It ends with its owner.
-pub(super) struct Speaking {
+pub(crate) struct Speaking {
     child: Child,
     requests: ChildStdin,
     answers: BufReader<ChildStdout>,
 }
 
 impl Speaking {
-    pub(super) fn start(words: &[String]) -> Speaking {
+    pub(crate) fn start(words: &[String]) -> Speaking {
         let mut command = Command::new(TONTINE);
         command.args(words).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = command.spawn().unwrap();
@@ -29,19 +29,19 @@ impl Speaking {
     }
 
     /// Sends a line and does not wait.
-    pub(super) fn send(&mut self, line: &str) {
+    pub(crate) fn send(&mut self, line: &str) {
         writeln!(self.requests, "{line}").unwrap();
     }
 
     /// The next line.
-    pub(super) fn answer(&mut self) -> Json {
+    pub(crate) fn answer(&mut self) -> Json {
         let mut line = String::new();
         self.answers.read_line(&mut line).unwrap();
         serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line:?}"))
     }
 
     /// What a call answers, with the fleet of all tests among its parameters.
-    pub(super) fn ask(&mut self, method: &str, mut params: Json) -> Json {
+    pub(crate) fn ask(&mut self, method: &str, mut params: Json) -> Json {
         params["fleet"] = json!(FLEET);
         self.send(&json!({ "jsonrpc": "2.0", "id": 7, "method": method, "params": params }).to_string());
         let answer = self.answer();
@@ -51,21 +51,21 @@ impl Speaking {
 
     /// The result of a call that must succeed.
     #[track_caller]
-    pub(super) fn call(&mut self, method: &str, params: Json) -> Json {
+    pub(crate) fn call(&mut self, method: &str, params: Json) -> Json {
         let answer = self.ask(method, params);
         answer.get("result").unwrap_or_else(|| panic!("{method}: {answer}")).clone()
     }
 
     /// The message of a call that must fail with this code.
     #[track_caller]
-    pub(super) fn refusal(&mut self, method: &str, params: Json, code: i64) -> String {
+    pub(crate) fn refusal(&mut self, method: &str, params: Json, code: i64) -> String {
         let answer = self.ask(method, params);
         assert_eq!(answer["error"]["code"], code, "{answer}");
         answer["error"]["message"].as_str().unwrap().to_owned()
     }
 
     /// Kills it outright.
-    pub(super) fn kill(mut self) {
+    pub(crate) fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
@@ -79,7 +79,7 @@ impl Drop for Speaking {
 }
 
 /// Addresses of this host that no other test has, on any branch that is tested at once.
-pub(super) fn addresses(count: u8) -> String {
+pub(crate) fn addresses(count: u8) -> String {
     static NEXT: std::sync::atomic::AtomicU8 = std::sync::atomic::AtomicU8::new(1);
     let process = std::process::id();
     let test = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
@@ -88,30 +88,30 @@ pub(super) fn addresses(count: u8) -> String {
 }
 
 /// The words of a local provider in this directory. Machines that a test leaves are ended by [`Local`].
-pub(super) fn local(directory: &Path, further: &[&str]) -> Vec<String> {
+pub(crate) fn local(directory: &Path, further: &[&str]) -> Vec<String> {
     let dir = format!("--dir={}", directory.display());
     ["adapter", "local", &dir].iter().chain(further).map(|&word| word.to_owned()).collect()
 }
 
 /// A directory of machines that ends them all when it goes.
-pub(super) struct Local {
-    pub(super) directory: tempfile::TempDir,
-    pub(super) further: Vec<String>,
+pub(crate) struct Local {
+    pub(crate) directory: tempfile::TempDir,
+    pub(crate) further: Vec<String>,
 }
 
 impl Local {
-    pub(super) fn new(addresses_count: u8) -> Local {
+    pub(crate) fn new(addresses_count: u8) -> Local {
         let further = vec![format!("--addresses={}", addresses(addresses_count))];
         Local { directory: tempfile::tempdir().unwrap(), further }
     }
 
-    pub(super) fn start(&self) -> Speaking {
+    pub(crate) fn start(&self) -> Speaking {
         let further: Vec<&str> = self.further.iter().map(String::as_str).collect();
         Speaking::start(&local(self.directory.path(), &further))
     }
 
     /// The machines that there are.
-    pub(super) fn list(&self) -> Vec<Json> {
+    pub(crate) fn list(&self) -> Vec<Json> {
         self.start().call("list", json!({}))["instances"].as_array().unwrap().clone()
     }
 }
@@ -133,7 +133,7 @@ impl Drop for Local {
 
 /// Waits until something is found.
 #[track_caller]
-pub(super) fn await_some<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+pub(crate) fn await_some<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + PATIENCE;
     loop {
         if let Some(found) = look() {
