@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import os
 import random
 import re
@@ -38,6 +39,21 @@ STATUS = {
     "AuthFailure": 401,
 }
 LOST = "a lost reply"
+#: The one image that moto has.
+IMAGE = "ami-03cf127a"
+IMAGE_FIELDS = {
+    "public": True,
+    "virtualization_type": "hvm",
+    "architecture": "x86_64",
+    "state": "available",
+    "platform": None,
+    "image_type": "machine",
+    "hypervisor": "xen",
+    "root_device_name": "/dev/sda1",
+    "root_device_type": "ebs",
+    "sriov": "simple",
+    "creation_date": "2026-01-01T00:00:00.000Z",
+}
 
 
 @dataclass
@@ -76,7 +92,13 @@ class Moto:
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port = free.getsockname()[1]
         program = Path(sys.executable).parent / "moto_server"
-        environment = dict(os.environ, MOTO_ENABLE_AMI_VALIDATION="true")
+        # With its own 1,300 images each reset takes half a second.
+        images = folder / "images.json"
+        image = {"ami_id": IMAGE, "name": "test", "description": "", "owner_id": "1"}
+        images.write_text(json.dumps([{**image, **IMAGE_FIELDS}]))
+        environment = dict(
+            os.environ, MOTO_ENABLE_AMI_VALIDATION="true", MOTO_AMIS_PATH=str(images)
+        )
         self._log = (folder / "moto.log").open("wb")
         self._process = subprocess.Popen(
             [program, "-H", "127.0.0.1", "-p", str(self.port)],
@@ -87,19 +109,40 @@ class Moto:
         deadline = time.monotonic() + 60
         while True:
             try:
-                self.reset()
+                self._load()
                 return
             except OSError:
                 assert self._process.poll() is None, "moto has ended; see moto.log"
                 assert time.monotonic() < deadline, "moto did not answer within a minute"
                 time.sleep(0.1)
 
+    def _load(self) -> None:
+        """Waits until it answers, and lets it read its data on types and images."""
+        status, _ = self.ask({"Action": "DescribeInstances"})
+        assert status == 200
+
+    def ask(self, fields: dict[str, str]) -> tuple[int, bytes]:
+        """Asks it, without the proxy."""
+        scope = "Credential=a/20260101/eu-central-1/ec2/aws4_request"
+        headers = {
+            "Authorization": f"AWS4-HMAC-SHA256 {scope}, SignedHeaders=host, Signature=0",
+            "Content-Type": "application/x-www-form-urlencoded",
+        }
+        body = urllib.parse.urlencode({"Version": "2016-11-15", **fields})
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=60)
+        try:
+            connection.request("POST", "/", body, headers)
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        finally:
+            connection.close()
+
     def reset(self) -> None:
         url = f"http://127.0.0.1:{self.port}/moto-api/reset"
         urllib.request.urlopen(urllib.request.Request(url, method="POST"), timeout=20).read()
 
     def stop(self) -> None:
-        self._process.terminate()
+        self._process.kill()
         self._process.wait(20)
         self._log.close()
 
@@ -113,6 +156,8 @@ class Cloud:
         self.unseen_seconds = 0.0
         #: How long an ended machine is still shown.
         self.shown_seconds = float("inf")
+        #: Machines in one answer at most. moto alone shows all of them.
+        self.page = 1000
         #: Whether client tokens work once. moto alone ignores them.
         self.tokens_work = True
         self.chaos: Chaos | None = None
@@ -121,7 +166,7 @@ class Cloud:
         #: The most machines of a fleet that ran at once.
         self.most: dict[str, int] = {}
         self.requests: list[dict[str, str]] = []
-        self._faults: list[tuple[str, str]] = []
+        self._faults: list[tuple[str, str, str]] = []
         self._tokens: dict[str, tuple[str, bytes]] = {}
         self._addresses = 10
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
@@ -138,9 +183,13 @@ class Cloud:
         self._thread.join()
         self._server.server_close()
 
-    def fail(self, action: str, fault: str, times: int = 1) -> None:
+    def fail(self, action: str, fault: str, times: int = 1, words: str = "asked for") -> None:
         """Lets the next requests of this action fail so: an error's code, or `LOST`."""
-        self._faults += [(action, fault)] * times
+        self._faults += [(action, fault, words)] * times
+
+    def heal(self) -> None:
+        """Takes back what was to fail."""
+        self._faults.clear()
 
     def live(self, fleet: str) -> list[Machine]:
         with self.lock:
@@ -156,20 +205,8 @@ class Cloud:
             self.machines[machine].ended = time.monotonic()
 
     def ask(self, fields: dict[str, str]) -> tuple[int, bytes]:
-        """Asks moto."""
-        scope = "Credential=a/20260101/eu-central-1/ec2/aws4_request"
-        headers = {
-            "Authorization": f"AWS4-HMAC-SHA256 {scope}, SignedHeaders=host, Signature=0",
-            "Content-Type": "application/x-www-form-urlencoded",
-        }
-        body = urllib.parse.urlencode({"Version": "2016-11-15", **fields})
-        connection = HTTPConnection("127.0.0.1", self.moto.port, timeout=30)
-        try:
-            connection.request("POST", "/", body, headers)
-            answer = connection.getresponse()
-            return answer.status, answer.read()
-        finally:
-            connection.close()
+        """Asks moto, unseen by the ledger."""
+        return self.moto.ask(fields)
 
     def answer(self, fields: dict[str, str]) -> tuple[int, bytes] | None:
         """The answer to a request; `None` for one that is lost."""
@@ -178,11 +215,12 @@ class Cloud:
             self.requests.append(fields)
             fault = self.chaos.draw(action) if self.chaos else None
             planned = next((one for one in self._faults if one[0] == action), None)
+            words = "by chance"
             if planned:
                 self._faults.remove(planned)
-                fault = planned[1]
+                _, fault, words = planned
         if fault and fault != LOST:
-            return STATUS.get(fault, 400), _error(fault, f"{fault} was asked for by a test")
+            return STATUS.get(fault, 400), _error(fault, words)
         answer = self._carried_out(action, fields)
         return None if fault == LOST else answer
 
@@ -240,14 +278,22 @@ class Cloud:
         if any(one in hidden for one in asked):
             why = f"The instance ID '{asked[0]}' does not exist"
             return 400, _error("InvalidInstanceID.NotFound", why)
+        first = int(fields.pop("NextToken", "0"))
+        most = min(int(fields.pop("MaxResults", "1000")), self.page)
         status, body = self.ask(fields)
         if status != 200:
             return status, body
         document = ET.fromstring(body)
+        # Hidden ones take a place too, so that a page never depends on when it was asked for.
+        place = 0
         for reservation in document.iter(_name("instancesSet")):
             for item in list(reservation):
-                if item.findtext(_name("instanceId")) in hidden:
+                is_here = asked or first <= place < first + most
+                if not is_here or item.findtext(_name("instanceId")) in hidden:
                     reservation.remove(item)
+                place += 1
+        if not asked and place > first + most:
+            ET.SubElement(document, _name("nextToken")).text = str(first + most)
         self._write_addresses(document)
         return 200, ET.tostring(document)
 

@@ -5,11 +5,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from cloud import Cloud, Moto
-from speaking import Speaking, program
 
-#: An image that moto has.
-IMAGE = "ami-03cf127a"
+from cloud import IMAGE, Cloud, Moto
+from speaking import Speaking, program
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -101,6 +101,10 @@ class Params:
             raise self._wrong(name, "it has half a letter, which is no UTF-8")
         return value
 
+    def has(self, name: str) -> bool:
+        """Whether a field is there."""
+        return self._fields.get(name) is not None
+
     def fleet(self) -> str:
         """The name of the fleet."""
         return self._matching("fleet", _FLEET, "1 to 64 letters, digits, hyphens and underscores")
