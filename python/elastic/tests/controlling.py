@@ -78,7 +78,7 @@ class Fleets:
         adapters = f"--adapters={self._folder / 'adapters.toml'}"
         with self.log.open("ab") as log:
             controller = subprocess.Popen(
-                self.command("run", adapters),
+                self.command("run", adapters, "--session-timeout=2s"),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
