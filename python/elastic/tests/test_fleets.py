@@ -29,7 +29,7 @@ from controlling import PATIENCE, Fleets, kill
 from hypervisor import Hypervisor
 
 #: Fleets that one controller has at once.
-BESIDE = 30
+BESIDE = 20
 PRICE = 0.0208
 #: The budget pays for two machines, and not for a third.
 POLICY = (
@@ -114,7 +114,7 @@ class Killer:
         self._draw()
 
     def _draw(self) -> None:
-        self._next = time.monotonic() + self._dice.uniform(1.0, 9.0)
+        self._next = time.monotonic() + self._dice.uniform(4.0, 20.0)
 
     def go_on(self) -> None:
         assert self._controller.poll() is None, self._fleets.log.read_text()[-2000:]
