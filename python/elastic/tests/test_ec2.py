@@ -51,6 +51,15 @@ def test_types_have_the_price_of_the_operator_and_the_size_that_ec2_says(
     assert cloud.actions().count("DescribeInstanceTypes") == 1
 
 
+def test_types_are_offered_though_ec2_does_not_tell_their_size(
+    adapter: Speaking, cloud: Cloud
+) -> None:
+    cloud.fail("DescribeInstanceTypes", "UnauthorizedOperation", 2)
+    facts = adapter.call("describe")
+    assert facts["types"][0] == {"name": "t3.small", "price_per_hour": "0.0208"}
+    assert "allow ec2:DescribeInstanceTypes" in facts["warnings"][0]
+
+
 def test_a_machine_has_tags_from_its_first_moment_and_its_life_is_shown(
     adapter: Speaking, cloud: Cloud
 ) -> None:

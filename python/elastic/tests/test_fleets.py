@@ -29,7 +29,7 @@ from controlling import PATIENCE, Fleets, kill
 from hypervisor import Hypervisor
 
 #: Fleets that one controller has at once.
-BESIDE = 20
+BESIDE = 50
 PRICE = 0.0208
 #: The budget pays for two machines, and not for a third.
 POLICY = (
@@ -59,36 +59,47 @@ class Report:
 class Run:
     """One fleet, and what is asked of it next."""
 
-    #: Orders, and the target that each leads to. The first is beyond the budget.
-    STEPS = (("+2", 1), ("+1", 2), ("-1", 1))
+    #: Orders, and the answer of a controller that heard both adapters. The first is too dear.
+    STEPS = (("+2", "budget"), ("+1", "taken"), ("-1", "taken"))
 
     def __init__(self, name: str, fleets: Fleets) -> None:
         self.name = name
         self._fleets = fleets
         self._steps = list(self.STEPS)
         self._order: subprocess.Popen[bytes] | None = None
+        #: The last order before it.
+        self._before = 0
         self.done = False
 
     def go_on(self, fleet: dict[str, Any]) -> None:
         """Gives the next order when the last one is carried out."""
+        orders = [one["number"] for one in fleet["orders"]]
         if self._order:
-            # It returns when its order was answered, or stays there for the next controller.
-            if self._order.poll() is None or any("answer" not in one for one in fleet["orders"]):
+            # Once it is in the document, the order stays there for whichever controller comes.
+            placed = max(orders, default=0) > self._before
+            if not placed or any("answer" not in one for one in fleet["orders"]):
                 return
-            assert fleet["target"] in (1, 2), fleet
-            if fleet["target"] == self._steps[0][1]:
-                self._steps.pop(0)
+            self._order.kill()
+            self._order.wait()
             self._order = None
+            if _answer_to(fleet["orders"][-1]) == self._steps[0][1]:
+                self._steps.pop(0)
         states = [one["state"] for one in fleet["machines"]]
         if fleet.get("target") is None or states != ["serving"] * fleet["target"]:
             return
         if self._steps:
+            self._before = max(orders, default=0)
             words = self._fleets.command("plan", self.name, self._steps[0][0], "--no-wait")
             self._order = subprocess.Popen(
                 words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
             )
         else:
             self.done = True
+
+
+def _answer_to(order: dict[str, Any]) -> str:
+    refusal = order["answer"].get("Err")
+    return str(refusal["code"]) if refusal else "taken"
 
 
 def children(process: int) -> list[int]:
@@ -114,7 +125,7 @@ class Killer:
         self._draw()
 
     def _draw(self) -> None:
-        self._next = time.monotonic() + self._dice.uniform(4.0, 20.0)
+        self._next = time.monotonic() + self._dice.uniform(8.0, 25.0)
 
     def go_on(self) -> None:
         assert self._controller.poll() is None, self._fleets.log.read_text()[-2000:]

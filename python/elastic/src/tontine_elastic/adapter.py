@@ -141,9 +141,10 @@ def serve(
 ) -> None:
     """Answers calls until the requests end."""
     requests = requests or sys.stdin.buffer
-    answers = answers or sys.stdout.buffer
-    # A print that slipped in must not end up between answers.
-    sys.stdout = sys.stderr
+    if answers is None:
+        answers = sys.stdout.buffer
+        # A print that slipped in must not end up between answers.
+        sys.stdout = sys.stderr
     while line := requests.readline(LINE_BYTES_MAX + 1):
         if len(line) > LINE_BYTES_MAX and not line.endswith(b"\n"):
             _skip_line(requests)
