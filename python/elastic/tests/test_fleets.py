@@ -125,7 +125,7 @@ class Killer:
         self._draw()
 
     def _draw(self) -> None:
-        self._next = time.monotonic() + self._dice.uniform(8.0, 25.0)
+        self._next = time.monotonic() + self._dice.uniform(12.0, 36.0)
 
     def go_on(self) -> None:
         assert self._controller.poll() is None, self._fleets.log.read_text()[-2000:]
