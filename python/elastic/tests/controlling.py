@@ -36,16 +36,18 @@ class Fleets:
         self._controllers: list[subprocess.Popen[bytes]] = []
         self.log = folder / "controller.log"
 
-    def write_adapters(self, config: Path, engine: list[str]) -> None:
-        text = (
-            f"[engines.engine]\ncommand = {json.dumps(engine)}\n"
-            f"[providers.ec2]\ncommand = {json.dumps(program(config))}\n"
-        )
+    def write_adapters(self, config: Path, engine: list[str], pairs: int = 1) -> None:
+        """Names so many adapters of each kind, of one command line: a call waits for the one
+        before it at the same adapter."""
+        text = ""
+        for pair in range(pairs):
+            text += f"[engines.engine-{pair}]\ncommand = {json.dumps(engine)}\n"
+            text += f"[providers.ec2-{pair}]\ncommand = {json.dumps(program(config))}\n"
         (self._folder / "adapters.toml").write_text(text)
 
-    def apply(self, name: str, policy: str) -> None:
+    def apply(self, name: str, policy: str, pair: int = 0) -> None:
         path = self._folder / f"{name}.toml"
-        fixed = 'engine = "engine"\nprovider = "ec2"\nmachine-type = "t3.small"\n'
+        fixed = f'engine = "engine-{pair}"\nprovider = "ec2-{pair}"\nmachine-type = "t3.small"\n'
         path.write_text(fixed + policy)
         self.run("apply", str(path))
 

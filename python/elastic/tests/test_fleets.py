@@ -30,6 +30,8 @@ from hypervisor import Hypervisor
 
 #: Fleets that one controller has at once.
 BESIDE = 50
+#: Fleets that share an adapter.
+FLEETS_EACH = 25
 PRICE = 0.0208
 #: The budget pays for two machines, and not for a third.
 POLICY = (
@@ -125,7 +127,7 @@ class Killer:
         self._draw()
 
     def _draw(self) -> None:
-        self._next = time.monotonic() + self._dice.uniform(12.0, 36.0)
+        self._next = time.monotonic() + self._dice.uniform(15.0, 40.0)
 
     def go_on(self) -> None:
         assert self._controller.poll() is None, self._fleets.log.read_text()[-2000:]
@@ -162,9 +164,10 @@ def play(
     )
     fleets = Fleets(binary, folder, folder / "coordination")
     engine = [sys.executable, str(Path(__file__).parent / "engine_double.py"), str(folder / "e")]
-    fleets.write_adapters(config, engine)
-    for name in names:
-        fleets.apply(name, POLICY)
+    pairs = -(-len(names) // FLEETS_EACH)
+    fleets.write_adapters(config, engine, pairs)
+    for number, name in enumerate(names):
+        fleets.apply(name, POLICY, number % pairs)
     began = time.monotonic()
     hypervisor = Hypervisor(cloud, folder / "hypervisor")
     try:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from speaking import program
 from tontine_elastic.adapter import Refusal
-from tontine_elastic.settings import SettingsError, read
+from tontine_elastic.ec2 import Ec2
+from tontine_elastic.settings import SettingsError, check, read
 from tontine_elastic.user_data import user_data
 
 GOOD = 'region = "eu-central-1"\nimage = "ami-0123"\n'
 TYPES = '[types]\n"m7g.large" = "0.0816"\n'
+
+WHOLE = {"region": "eu-central-1", "image": "ami-0123", "types": {"m7g.large": 1}}
 
 
 def written(folder: Path, text: str) -> Path:
@@ -78,6 +82,13 @@ def test_the_command_says_what_is_wrong_and_ends(tmp_path: Path) -> None:
     )
     assert (done.returncode, done.stdout) == (2, b"")
     assert b"name the file with --config" in done.stderr
+
+
+def test_the_command_listens_before_it_loads_what_is_large() -> None:
+    """On a busy host ten adapters took more than ten seconds to load botocore, and were ended."""
+    script = "import sys, tontine_elastic.cli as c; print('botocore' in sys.modules, *c.VERBS)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stdout.split() == ["False", *Ec2(check({**WHOLE})).methods()]
 
 
 def test_user_data_is_bounded_and_takes_any_script(tmp_path: Path) -> None:
