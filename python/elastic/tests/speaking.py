@@ -68,6 +68,7 @@ class Speaking:
         assert self.process.stdout
         for line in self.process.stdout:
             self._lines.put(line)
+        self._lines.put(b"")
 
     def call(self, method: str, **params: Any) -> Any:
         """The result of a call. Raises `Failed` for an error."""
@@ -84,7 +85,10 @@ class Speaking:
         assert self.process.stdin
         self.process.stdin.write(line + b"\n")
         self.process.stdin.flush()
-        return json.loads(self._lines.get(timeout=PATIENCE))
+        answer = self._lines.get(timeout=PATIENCE)
+        if not answer:
+            raise EOFError("the adapter has ended")
+        return json.loads(answer)
 
     def code(self, method: str, **params: Any) -> tuple[int, str]:
         """The code and the words of a call that must fail."""

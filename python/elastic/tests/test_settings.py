@@ -88,7 +88,7 @@ def test_the_command_listens_before_it_loads_what_is_large() -> None:
     """On a busy host ten adapters took more than ten seconds to load botocore, and were ended."""
     script = "import sys, tontine_elastic.cli as c; print('botocore' in sys.modules, *c.VERBS)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert done.stdout.split() == ["False", *Ec2(check({**WHOLE})).methods()]
+    assert done.stdout.split() == ["False", *Ec2(check(WHOLE)).methods()]
 
 
 def test_user_data_is_bounded_and_takes_any_script(tmp_path: Path) -> None:
