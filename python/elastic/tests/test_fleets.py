@@ -1,8 +1,9 @@
 """Fleets that grow and shrink while controllers and adapters are killed at random moments.
 
 The controller, the adapter and moto are real; the engine is `engine_double.py`, whose members are
-machines that ran their user data. One controller has many fleets at once, so a run, which mostly
-waits, costs about a second. A run is one fleet's life: no machine, one, two, and one again.
+machines that ran their user data. One controller has many fleets at once, because a run mostly
+waits. A run is one fleet's life: no machine, one, two, and one again. `test_runs.py` has more and
+cheaper ones.
 
 A ledger beside EC2 tells what was made and ended. It must never hold two machines of one token, or
 more machines of a fleet at once than its budget pays for.
@@ -29,9 +30,9 @@ from controlling import PATIENCE, Fleets, kill
 from hypervisor import Hypervisor
 
 #: Fleets that one controller has at once.
-BESIDE = 50
+BESIDE = 20
 #: Fleets that share an adapter.
-FLEETS_EACH = 25
+FLEETS_EACH = 10
 PRICE = 0.0208
 #: The budget pays for two machines, and not for a third.
 POLICY = (
@@ -127,7 +128,7 @@ class Killer:
         self._draw()
 
     def _draw(self) -> None:
-        self._next = time.monotonic() + self._dice.uniform(15.0, 40.0)
+        self._next = time.monotonic() + self._dice.uniform(8.0, 25.0)
 
     def go_on(self) -> None:
         assert self._controller.poll() is None, self._fleets.log.read_text()[-2000:]
@@ -230,10 +231,8 @@ def test_the_judge_finds_a_second_machine(cloud: Cloud, start: object) -> None:
 
 @pytest.mark.full
 @pytest.mark.timeout(5400)
-def test_three_hundred_runs_with_kills(
-    binary: str, moto: object, config: Path, tmp_path: Path
-) -> None:
-    runs = int(os.environ.get("ELASTIC_RUNS", "300"))
+def test_forty_runs_with_kills(binary: str, moto: object, config: Path, tmp_path: Path) -> None:
+    runs = int(os.environ.get("ELASTIC_RUNS", "40"))
     report = Report()
     for first in range(0, runs, BESIDE):
         moto.reset()  # type: ignore[attr-defined]
@@ -252,9 +251,8 @@ def test_three_hundred_runs_with_kills(
             cloud.stop()
         print(f"after {report.runs} runs: {report.text()}", file=sys.stderr, flush=True)
     assert report.runs == runs
-    if runs >= 100:
-        assert report.controllers_killed >= runs // 10
-        assert report.faults[LOST] >= runs // 10
+    assert report.controllers_killed > 0
+    assert report.faults[LOST] > 0
 
 
 def test_a_controller_that_is_killed_leaves_no_adapter(

@@ -191,5 +191,5 @@ def test_the_runs_find_second_machines_where_tokens_do_not_work(cloud: Cloud, st
 @pytest.mark.full
 @pytest.mark.timeout(3600)
 def test_three_hundred_runs(cloud: Cloud, start: Start, tmp_path: Path) -> None:
-    print("\n" + play(cloud, start, 300, 6), file=sys.stderr)
+    print("\n" + play(cloud, start, 300, 16), file=sys.stderr)
     assert cloud.chaos and cloud.chaos.met[LOST] > 50
