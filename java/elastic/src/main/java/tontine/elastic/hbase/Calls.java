@@ -1,6 +1,5 @@
 package tontine.elastic.hbase;
 
-import java.io.IOException;
 import java.util.concurrent.Callable;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ExecutionException;
@@ -69,11 +68,14 @@ final class Calls implements AutoCloseable {
         return Failure.passing(of + " failed: " + first(cause));
     }
 
-    /** The first line of a failure; of a remote one, the rest is a trace. */
+    /** The first line of what is at the bottom of a failure; of a remote one, the rest is a trace. */
     private static String first(Throwable failure) {
-        String message = failure.getMessage() == null ? failure.toString() : failure.getMessage();
-        String line = message.lines().findFirst().orElse("");
-        return failure instanceof IOException ? line : failure.getClass().getSimpleName() + ": " + line;
+        Throwable bottom = failure;
+        while (bottom.getCause() != null) {
+            bottom = bottom.getCause();
+        }
+        String message = bottom.getMessage() == null ? "" : ": " + bottom.getMessage().lines().findFirst().orElse("");
+        return bottom.getClass().getSimpleName() + message;
     }
 
     /** Waits for all, whatever becomes of each. */

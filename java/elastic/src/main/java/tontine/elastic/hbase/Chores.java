@@ -134,7 +134,7 @@ final class Chores implements AutoCloseable {
                 refresh();
                 return null;
             });
-        } else if (one.service() == DataNode.Service.LEAVING) {
+        } else if (one.isHeard()) {
             rollLogs(one);
         }
         return List.of();
