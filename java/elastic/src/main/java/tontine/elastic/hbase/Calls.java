@@ -54,6 +54,9 @@ final class Calls implements AutoCloseable {
 
     /** What became of a call, in the words of the contract. */
     static Failure failure(String of, Throwable cause) {
+        if (cause == null) {
+            return Failure.passing(of + " did not answer in time");
+        }
         for (Throwable one = cause; one != null; one = one.getCause()) {
             if (one instanceof Failure told) {
                 return told;

@@ -75,10 +75,17 @@ final class Chores implements AutoCloseable {
     private void steps() {
         asked.set(false);
         try {
-            for (boolean more = true; more; ) {
-                more = step(cluster.look());
+            boolean more = true;
+            while (more) {
+                String met = null;
+                List<Moves.Move> moves = step(cluster.look());
+                int done = moved(moves);
+                if (done < moves.size()) {
+                    met = (moves.size() - done) + " of " + moves.size() + " regions did not move; the log says why";
+                }
+                trouble = met;
+                more = done > 0;
             }
-            trouble = null;
         } catch (Failure failure) {
             trouble = failure.getMessage();
             Log.say("a step failed, and is taken again at the next look: " + trouble);
@@ -88,8 +95,8 @@ final class Chores implements AutoCloseable {
         }
     }
 
-    /** One step of everything; whether something moved, so that the next one is due at once. */
-    private boolean step(Look look) throws Failure, IOException {
+    /** One step of everything; what is to move next. */
+    private List<Moves.Move> step(Look look) throws Failure, IOException {
         prune(look);
         List<Moves.Move> moves = new ArrayList<>();
         for (DataNode one : look.dataNodes()) {
@@ -102,7 +109,7 @@ final class Chores implements AutoCloseable {
             }
         }
         joining.removeIf(member -> look.dataNode(member) == null);
-        return moved(moves) > 0;
+        return moves;
     }
 
     private List<Moves.Move> join(Look look, DataNode one) {
@@ -193,9 +200,10 @@ final class Chores implements AutoCloseable {
             if (begun[at].isDone() && !begun[at].isCompletedExceptionally()) {
                 done++;
             } else {
-                trouble = "region " + moves.get(at).region().name() + " did not move to "
-                        + moves.get(at).to().address();
-                begun[at].whenComplete((none, failure) -> Log.say("a move failed: " + failure));
+                String what = moves.get(at).region().name() + " to " + moves.get(at).to().address();
+                Log.say("region " + what + " did not move: "
+                        + Calls.failure(Cluster.MASTER, begun[at].handle((none, failure) -> failure).getNow(null))
+                                .getMessage());
             }
         }
         return done;

@@ -91,7 +91,7 @@ final class Cluster implements AutoCloseable {
         Future<ClusterMetrics> metrics = master().getClusterMetrics(EnumSet.of(
                 ClusterMetrics.Option.LIVE_SERVERS, ClusterMetrics.Option.REGIONS_IN_TRANSITION));
         Future<List<ServerName>> shutOut = master().listDecommissionedRegionServers();
-        Future<List<Result>> rows = hbase().getTable(TableName.META_TABLE_NAME, hbasePool())
+        Future<List<Result>> rows = hbase().getTable(TableName.META_TABLE_NAME)
                 .scanAll(new Scan().addFamily(HConstants.CATALOG_FAMILY).setCaching(1_000));
         Future<String> catalogue = calls.begin(() -> hbase().getRegionLocator(TableName.META_TABLE_NAME)
                 .getRegionLocation(HConstants.EMPTY_START_ROW, true).get().getServerName().getHostname());
@@ -110,10 +110,6 @@ final class Cluster implements AutoCloseable {
         Region itself = Region.catalogue(address(Calls.answer(CATALOGUE, catalogue)), false);
         regions.add(moving.contains(itself.name()) ? Region.catalogue(itself.at(), true) : itself);
         return new Look(Calls.answer(NAME_NODE, dataNodes), servers, regions);
-    }
-
-    private java.util.concurrent.ExecutorService hbasePool() {
-        return java.util.concurrent.ForkJoinPool.commonPool();
     }
 
     private RegionServer server(ServerMetrics told, boolean shutOut) {

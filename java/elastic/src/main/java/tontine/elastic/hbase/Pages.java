@@ -22,7 +22,8 @@ final class Pages {
 
     private static final ObjectMapper JSON = new ObjectMapper();
 
-    private final HttpClient client = HttpClient.newBuilder().connectTimeout(TIME_MAX)
+    // A DataNode answers an offer of HTTP/2 with nothing.
+    private final HttpClient client = HttpClient.newBuilder().version(HttpClient.Version.HTTP_1_1).connectTimeout(TIME_MAX)
             .followRedirects(HttpClient.Redirect.NEVER).build();
 
     /** The bean of a process; empty if it cannot be had. */

@@ -10,7 +10,6 @@ import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.Future;
-import org.apache.hadoop.fs.SafeModeAction;
 import org.apache.hadoop.hbase.client.RegionInfo;
 import org.apache.hadoop.hdfs.DFSUtilClient;
 import org.apache.hadoop.hdfs.protocol.ClientDatanodeProtocol;
@@ -178,12 +177,6 @@ final class Proof {
 
     private Boolean nothingLacksACopy(Pages pages) {
         try {
-            boolean safe = cluster.calls.answer(Cluster.NAME_NODE,
-                    () -> cluster.nameNode().setSafeMode(SafeModeAction.GET));
-            if (safe) {
-                lacks("the NameNode is in safe mode, so it does not know yet which blocks lack copies");
-                return null;
-            }
             InetSocketAddress active = RPC.getServerAddress(cluster.nameNode().getClient().getNamenode());
             String web = cluster.settings().get("dfs.namenode.http-address", "0.0.0.0:" + WEB_PORT);
             int port = Integer.parseInt(web.substring(web.lastIndexOf(':') + 1));
@@ -201,30 +194,37 @@ final class Proof {
         }
     }
 
-    /** Blocks that lack copies wait for one, or are being copied: two counts. */
     private Boolean counts(JsonNode blocks, JsonNode state) {
+        Boolean whole = counts(blocks, state, lacking);
+        for (DataNode one : look.dataNodes()) {
+            boolean counted = !one.dead() && one.service() != DataNode.Service.LEFT && !one.address().equals(address);
+            if (counted && !one.isHeard()) {
+                whole = lacks("the DataNode " + one.place() + " is silent, and its copies are still counted");
+            }
+        }
+        return whole;
+    }
+
+    /** Blocks that lack copies wait for one, or are being copied: two counts. Null if the page does not say. */
+    static Boolean counts(JsonNode blocks, JsonNode state, List<String> lacking) {
         Map<String, JsonNode> counts = new LinkedHashMap<>();
         counts.put("are missing", blocks.path("MissingBlocks"));
         counts.put("are corrupt", blocks.path("CorruptBlocks"));
         counts.put("lack copies", blocks.path("LowRedundancyBlocks"));
         counts.put("are being copied", blocks.path("PendingReconstructionBlocks"));
-        if (!blocks.path("tag.HAState").asText("").equals("active")
-                || counts.values().stream().anyMatch(count -> !count.isNumber())
-                || !state.path("NumStaleDataNodes").isNumber()) {
-            lacks("the page http://" + cluster.settings().get("dfs.namenode.http-address")
-                    + "/jmx of the active NameNode does not say how many blocks lack copies");
+        boolean known = counts.values().stream().allMatch(JsonNode::isNumber)
+                && blocks.path("tag.HAState").asText().equals("active")
+                && state.path("FSState").asText().equals("Operational");
+        if (!known) {
+            lacking.add("the page /jmx of the NameNode does not say how many blocks lack copies; see that it is"
+                    + " the active one and not in safe mode, and that dfs.namenode.http-address names its port");
             return null;
         }
         boolean whole = true;
         for (Map.Entry<String, JsonNode> count : counts.entrySet()) {
             if (count.getValue().asLong() > 0) {
-                whole = lacks(count.getValue().asLong() + " blocks of HDFS " + count.getKey());
-            }
-        }
-        for (DataNode one : look.dataNodes()) {
-            boolean counted = !one.dead() && one.service() != DataNode.Service.LEFT && !one.address().equals(address);
-            if (counted && !one.isHeard()) {
-                whole = lacks("the DataNode " + one.place() + " is silent, and its copies are still counted");
+                lacking.add(count.getValue().asLong() + " blocks of HDFS " + count.getKey());
+                whole = false;
             }
         }
         return whole;

@@ -21,7 +21,8 @@ import org.apache.hadoop.hbase.util.Bytes;
 
 /** Rows whose values follow from their numbers, written and read back all the time. */
 final class Rows implements AutoCloseable {
-    private static final TableName TABLE = TableName.valueOf("rows");
+    private final TableName table;
+    private final short copies;
     private static final byte[] FAMILY = Bytes.toBytes("f");
     private static final byte[] COLUMN = Bytes.toBytes("v");
     private static final int VALUE_BYTES = 1_000;
@@ -36,7 +37,10 @@ final class Rows implements AutoCloseable {
     private volatile boolean ends;
     private Thread thread;
 
-    Rows(Configuration settings) throws IOException {
+    /** Rows of a table whose files have so many copies: with one, nothing hides what is lost. */
+    Rows(Configuration settings, String name, int copies) throws IOException {
+        this.table = TableName.valueOf(name);
+        this.copies = (short) copies;
         connection = ConnectionFactory.createConnection(settings);
     }
 
@@ -46,12 +50,13 @@ final class Rows implements AutoCloseable {
             splits[at] = new byte[] {(byte) ((at + 1) * 256 / REGIONS)};
         }
         try (Admin admin = connection.getAdmin()) {
-            admin.createTable(TableDescriptorBuilder.newBuilder(TABLE)
-                    .setColumnFamily(ColumnFamilyDescriptorBuilder.of(FAMILY)).build(), splits);
+            admin.createTable(TableDescriptorBuilder.newBuilder(table)
+                    .setColumnFamily(ColumnFamilyDescriptorBuilder.newBuilder(FAMILY).setDFSReplication(copies).build())
+                    .build(), splits);
             while (written.get() < rows) {
                 write(BATCH);
             }
-            admin.flush(TABLE);
+            admin.flush(table);
         }
     }
 
@@ -74,14 +79,14 @@ final class Rows implements AutoCloseable {
         for (int number = from; number < from + rows; number++) {
             puts.add(new Put(key(number)).addColumn(FAMILY, COLUMN, value(number)));
         }
-        try (Table table = connection.getTable(TABLE)) {
-            table.put(puts);
+        try (Table open = connection.getTable(table)) {
+            open.put(puts);
         }
         written.addAndGet(rows);
     }
 
-    private void read(Table table, int number) throws IOException {
-        Result found = table.get(new Get(key(number)));
+    private void read(Table open, int number) throws IOException {
+        Result found = open.get(new Get(key(number)));
         reads.incrementAndGet();
         if (!Arrays.equals(found.getValue(FAMILY, COLUMN), value(number))) {
             wrong.incrementAndGet();
@@ -91,12 +96,19 @@ final class Rows implements AutoCloseable {
     /** Reads every row that was written; how many are not as they were written. */
     int missing() throws IOException {
         int before = wrong.get();
-        try (Table table = connection.getTable(TABLE)) {
+        try (Table open = connection.getTable(table)) {
             for (int number = 0; number < written.get(); number++) {
-                read(table, number);
+                read(open, number);
             }
         }
         return wrong.get() - before;
+    }
+
+    void drop() throws IOException {
+        try (Admin admin = connection.getAdmin()) {
+            admin.disableTable(table);
+            admin.deleteTable(table);
+        }
     }
 
     int written() {
@@ -109,10 +121,10 @@ final class Rows implements AutoCloseable {
         thread = new Thread(() -> {
             Random dice = new Random(1);
             while (!ends) {
-                try (Table table = connection.getTable(TABLE)) {
+                try (Table open = connection.getTable(table)) {
                     write(10);
                     for (int at = 0; at < 20; at++) {
-                        read(table, dice.nextInt(written.get()));
+                        read(open, dice.nextInt(written.get()));
                     }
                     Thread.sleep(50);
                 } catch (IOException failure) {
