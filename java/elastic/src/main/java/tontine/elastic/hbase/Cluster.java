@@ -36,6 +36,7 @@ final class Cluster implements AutoCloseable {
     static final String MASTER = "HBase's master";
     static final String NAME_NODE = "the NameNode";
     private static final String CATALOGUE = "the region server with hbase:meta";
+    /** The first call also loads the client's classes, some thousand. */
     private static final int CONNECT_MS_MAX = 6_000;
 
     final Calls calls = new Calls();
@@ -73,13 +74,13 @@ final class Cluster implements AutoCloseable {
 
     synchronized DistributedFileSystem nameNode() throws Failure {
         if (files == null) {
-            files = calls.answer(NAME_NODE, () -> {
+            files = Calls.answer(NAME_NODE, calls.begin(() -> {
                 FileSystem found = FileSystem.newInstance(settings);
                 if (found instanceof DistributedFileSystem hdfs) {
                     return hdfs;
                 }
                 throw Failure.refused("fs.defaultFS is " + found.getUri() + ", which is no HDFS; see core-site.xml");
-            });
+            }), CONNECT_MS_MAX);
         }
         return files;
     }

@@ -40,7 +40,7 @@ final class RealCluster {
                 + "\nclientPort=2181\nclientPortAddress=" + HEAD + "\nadmin.enableServer=false\nmaxClientCnxns=300\n");
     }
 
-    /** Starts all but members. */
+    /** Starts ZooKeeper and the NameNode. */
     void start() throws Exception {
         java("zookeeper", "128m", "org.apache.zookeeper.server.quorum.QuorumPeerMain", folder.resolve("zoo.cfg").toString());
         Process format = java("format", "256m", "org.apache.hadoop.hdfs.server.namenode.NameNode", "-format", "-nonInteractive");
@@ -48,6 +48,10 @@ final class RealCluster {
             throw new IllegalStateException("HDFS was not formatted; see " + folder.resolve("format.log"));
         }
         java("name-node", "256m", "org.apache.hadoop.hdfs.server.namenode.NameNode");
+    }
+
+    /** Starts the master, which gives up where no DataNode is there yet. */
+    void master() throws IOException {
         java("master", "384m", "org.apache.hadoop.hbase.master.HMaster", "start");
     }
 
