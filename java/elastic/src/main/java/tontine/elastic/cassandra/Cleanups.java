@@ -39,7 +39,9 @@ final class Cleanups {
     /** Notes who has joined, and begins the next cleanup if the ring is at rest. */
     synchronized void goOn(Ring ring, List<Ring.Place> places) {
         for (Ring.Place place : places) {
-            if (place.state() == MemberState.JOINING) {
+            Look own = ring.own(place.id());
+            // One that merely starts again is shown as joining, too.
+            if (place.state() == MemberState.JOINING && (own == null || own.mode().equals("JOINING"))) {
                 joining.add(place.id());
             } else if (place.state() == MemberState.SERVING && joining.remove(place.id())) {
                 places.stream().map(Ring.Place::id).filter(id -> !id.equals(place.id())).forEach(due::add);

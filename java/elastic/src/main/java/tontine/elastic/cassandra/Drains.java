@@ -93,7 +93,7 @@ final class Drains {
             throw Failure.passing(name + " leaves when the cleanup of " + next + " after a join is done");
         }
         // What it left half way itself does not keep it from trying again.
-        String unrest = own.decommissionFailed() ? null : ring.unrest();
+        String unrest = own.decommissionFailed() ? ring.unrestBeside(own.address()) : ring.unrest();
         if (unrest != null) {
             throw Failure.passing(name + " cannot leave now: " + unrest);
         }

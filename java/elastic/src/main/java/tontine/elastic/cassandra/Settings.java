@@ -8,12 +8,13 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
+import java.util.regex.Pattern;
 import tontine.elastic.Options;
 
 /**
  * What the command line says, checked once.
  *
- * @param seeds host or host:port of each member that new members ask for the ring; never empty
+ * @param seeds the address of each member that new members ask for the ring, some with a port; never empty
  * @param template the directory with what a machine starts with
  * @param jmxPort the port on which members listen for JMX, each at its own address
  * @param jmx where members listen that do not listen there, as host:port by address
@@ -25,6 +26,8 @@ record Settings(
         boolean cleansAfterJoins) {
 
     private static final Set<String> KNOWN = Set.of("seed", "template", "jmx-port", "jmx", "credentials", "cleanup");
+    private static final Pattern ADDRESS = Pattern.compile(
+            "[0-9]+(\\.[0-9]+){3}(:[0-9]+)?|\\[[0-9a-fA-F:.]+\\](:[0-9]+)?|[0-9a-fA-F]*(:[0-9a-fA-F.]*){2,}");
     private static final Set<PosixFilePermission> OF_OTHERS = Set.of(
             PosixFilePermission.GROUP_READ, PosixFilePermission.GROUP_WRITE,
             PosixFilePermission.OTHERS_READ, PosixFilePermission.OTHERS_WRITE);
@@ -36,8 +39,9 @@ record Settings(
             throw new Options.Mistake("--seed is missing: name a member that serves, better two or three");
         }
         for (String seed : seeds) {
-            if (!seed.matches("[A-Za-z0-9.:_\\[\\]-]+")) {
-                throw new Options.Mistake("--seed " + seed + " is no host and no host:port");
+            if (!ADDRESS.matcher(seed).matches()) {
+                throw new Options.Mistake("--seed " + seed + " is no IP address, with or without a port. By a name, a"
+                        + " new member could not tell that it is its own seed");
             }
         }
         Map<String, String> jmx = new LinkedHashMap<>();

@@ -2,11 +2,14 @@ package tontine.elastic.cassandra;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import com.fasterxml.jackson.databind.JsonNode;
 import java.time.Duration;
 import java.util.Map;
+import java.util.Random;
+import java.util.Set;
 import java.util.TreeMap;
 import org.junit.jupiter.api.AfterAll;
 import org.junit.jupiter.api.BeforeAll;
@@ -141,5 +144,148 @@ class FullTest {
         Processes.await("three members serve", PATIENCE, () -> shop.isSettledAt(3));
         System.out.println("drain to end, through a kill of the controller: " + seconds(began));
         assertFalse(Shop.takesRequests(address));
+    }
+
+    /** Whether evidence of a machine that never became a member proves that it may be ended. */
+    private static boolean isProved(Processes.Adapter adapter, String address) throws Exception {
+        JsonNode evidence = adapter.result("evidence", Map.of("address", address));
+        return evidence.get("witnesses").size() > 0 && evidence.path("owns_nothing").asBoolean()
+                && evidence.path("nothing_moves").asBoolean() && evidence.path("nothing_short").asBoolean();
+    }
+
+    @Test
+    @Order(3)
+    void what_hangs_or_dies_is_told_and_proves_nothing() throws Exception {
+        String address = "127.0.0.224";
+        try (Processes.Adapter adapter = shop.newAdapter()) {
+            shop.startByHand(address, adapter.result("boot", Map.of("token", "t-1")).get("script").asText());
+            Processes.await("it joins", PATIENCE, () -> Processes.sure(() -> states(adapter).containsKey(address)));
+            assertEquals("joining", states(adapter).get(address));
+            assertFalse(isProved(adapter, address), "it may serve at any moment");
+            JsonNode drained = adapter.call("drain", Map.of("member", id(adapter, address)));
+            assertEquals(-32_000, drained.at("/error/code").asInt(), drained.toString());
+            shop.signal(address, "KILL");
+            long began = System.nanoTime();
+            Processes.await("the others drop it", PATIENCE, () -> Processes.sure(() -> isProved(adapter, address)));
+            System.out.println("one that died while it joined was dropped after " + seconds(began));
+            assertFalse(states(adapter).containsKey(address));
+
+            String founder = Shop.FOUNDERS.get(2);
+            shop.signal(founder, "STOP");
+            began = System.nanoTime();
+            assertFalse(isProved(adapter, address), "one of the others does not answer");
+            assertTrue(System.nanoTime() - began < Duration.ofSeconds(9).toNanos(), seconds(began));
+            Processes.await("it is down", PATIENCE,
+                    () -> Processes.sure(() -> "down".equals(states(adapter).get(founder))));
+            shop.signal(founder, "CONT");
+            Processes.await("it serves again", PATIENCE,
+                    () -> Processes.sure(() -> "serving".equals(states(adapter).get(founder))));
+        }
+        keys.compareAll("after a member hung");
+    }
+
+    @Test
+    @Order(4)
+    void random_resizes_with_kills_lose_nothing() throws Exception {
+        long seed = Long.getLong("resizes.seed", System.nanoTime());
+        int resizes = Integer.getInteger("resizes", 2);
+        System.out.println(resizes + " resizes, -Dresizes.seed=" + seed);
+        Random dice = new Random(seed);
+        shop.startController();
+        keys.beginLoad();
+        int members = 3;
+        for (int number = 1; number <= resizes; number++) {
+            boolean grows = members == 3 || (number > 2 && members < 5 && dice.nextBoolean());
+            // The first two are without kills, to be measured.
+            Kill kill = number <= 2 ? Kill.NOTHING : Kill.values()[dice.nextInt(grows ? 3 : 2)];
+            resize(number, grows ? members + 1 : members - 1, kill, dice.nextInt(15_000));
+            members += grows ? 1 : -1;
+        }
+        keys.endLoad();
+        keys.compareAll("after all resizes");
+        for (; members > 3; members--) {
+            shop.elastic("plan", "shop", "-1").succeeds();
+        }
+        shop.killController();
+    }
+
+    /** What is killed during a resize. */
+    private enum Kill { NOTHING, CONTROLLER, MACHINE }
+
+    private static void resize(int number, int target, Kill kill, int afterMs) throws Exception {
+        Set<String> before = shop.machines().keySet();
+        boolean grows = target > 3 + before.size();
+        long decommissions = said("begins; ") + said("is done, by its own word");
+        long began = System.nanoTime();
+        shop.elastic("plan", "shop", grows ? "+1" : "-1", "--no-wait").succeeds();
+        if (kill == Kill.NOTHING && number <= 2) {
+            measure(grows, began, decommissions);
+        } else {
+            Thread.sleep(afterMs);
+        }
+        if (kill == Kill.CONTROLLER) {
+            shop.killController();
+            shop.startController();
+        }
+        if (kill == Kill.MACHINE) {
+            shop.killMachineThatIsNotOf(before);
+        }
+        Processes.await("resize " + number + ": " + target + " members serve", PATIENCE.multipliedBy(2),
+                () -> shop.isSettledAt(target));
+        System.out.println("resize " + number + " to " + target + ", killed after " + afterMs + " ms: " + kill + ", "
+                + seconds(began));
+        keys.compareAll("resize " + number);
+    }
+
+    /** How often adapters of controllers told this of a decommission. */
+    private static long said(String words) {
+        return shop.processes.count(shop.path("controller.log"), "decommission of .*" + words);
+    }
+
+    /** What the controller adds to what the members take by themselves. */
+    private static void measure(boolean grows, long began, long decommissions) throws Exception {
+        if (grows) {
+            Processes.await("a process", PATIENCE, () -> !shop.membersOfMachines().isEmpty());
+            String started = seconds(began);
+            String address = shop.membersOfMachines().keySet().iterator().next();
+            Processes.await("it takes requests", PATIENCE, () -> Shop.takesRequests(address));
+            System.out.println("grown: process after " + started + ", first served operation after " + seconds(began));
+            return;
+        }
+        ProcessHandle process = shop.membersOfMachines().values().iterator().next();
+        Processes.await("it begins", PATIENCE, () -> said("begins; ") + said("is done, by") > decommissions);
+        String begun = seconds(began);
+        Processes.await("it is done", PATIENCE, () -> said("begins; ") + said("is done, by") > decommissions + 1);
+        String done = seconds(began);
+        process.onExit().join();
+        System.out.println("shrunk: decommission began after " + begun + ", done after " + done + ", process ended after "
+                + seconds(began));
+    }
+
+    @Test
+    @Order(5)
+    void by_hand_it_takes_as_long_and_the_seed_trap_is_convicted() throws Exception {
+        String address = "127.0.0.225";
+        String script;
+        try (Processes.Adapter adapter = shop.newAdapter()) {
+            script = adapter.result("boot", Map.of("token", "t-2")).get("script").asText();
+        }
+        long began = System.nanoTime();
+        shop.startByHand(address, script);
+        shop.awaitCql(address);
+        System.out.println("by hand, start to first served operation: " + seconds(began));
+        keys.compareAll("with a member that was started by hand");
+        began = System.nanoTime();
+        shop.nodetool(address, "decommission").succeeds();
+        shop.endByHand(address);
+        System.out.println("by hand, nodetool decommission to end: " + seconds(began));
+        keys.compareAll("without it");
+
+        // Planted: the same script, in which a member may be among its own seeds. It skips its bootstrap.
+        String trapped = "127.0.0.226";
+        String planted = script.replace("if [ -z", "seeds=$seeds,$MACHINE_ADDRESS:24700\nif [ -z");
+        shop.startByHand(trapped, planted);
+        shop.awaitCql(trapped);
+        assertThrows(AssertionError.class, () -> keys.compareAll("with a member among its own seeds"));
     }
 }

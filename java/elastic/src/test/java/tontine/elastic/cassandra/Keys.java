@@ -104,6 +104,7 @@ final class Keys implements AutoCloseable {
 
     /** From now on keys are written and read all the time, by one client that waits for each answer. */
     void beginLoad() {
+        stopped = false;
         load = new Thread(() -> {
             Random dice = new Random(7);
             while (!stopped) {

@@ -11,15 +11,19 @@ import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import java.util.TreeMap;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
 import java.util.stream.Stream;
 
 /** A cluster of real members, a fleet over it, and what is needed to control it. */
 final class Shop implements AutoCloseable {
     static final int CQL_PORT = 24042;
-    private static final Duration START_TIME_MAX = Duration.ofSeconds(240);
+    private static final Duration PATIENCE = Duration.ofSeconds(240);
     /** The founders' addresses; machines of the fleet have others. */
     static final List<String> FOUNDERS = List.of("127.0.0.221", "127.0.0.222", "127.0.0.223");
+    private static final Pattern MACHINE = Pattern.compile("jmxremote\\.host=(127[0-9.]+)");
     private static final String MACHINES = "127.0.0.231-127.0.0.239";
 
     final Processes processes = new Processes();
@@ -93,7 +97,7 @@ final class Shop implements AutoCloseable {
     void found() throws Exception {
         for (String founder : FOUNDERS) {
             Path data = Files.createDirectories(path(founder).resolve("conf"));
-            for (String name : List.of("cassandra.yaml", "logback.xml", "start")) {
+            for (String name : List.of("cassandra.yaml", "logback.xml", "java17.options", "start")) {
                 String text = Files.readString(template.resolve(name)).replace("@ADDRESS@", founder)
                         .replace("@DATA@", data.getParent().toString()).replace("@SEEDS@", FOUNDERS.get(0) + ":24700")
                         .replace("auto_bootstrap: true", "auto_bootstrap: false")
@@ -120,13 +124,29 @@ final class Shop implements AutoCloseable {
         byHand.put(address, start(address, data, "boot"));
     }
 
+    /** Sends its process a signal. */
+    void signal(String address, String name) throws Exception {
+        String pid = Long.toString(byHand.get(address).pid());
+        processes.run(Duration.ofSeconds(5), "/bin/kill", "-" + name, pid).succeeds();
+    }
+
+    /** Cassandra's own tool, as an operator uses it. */
+    Processes.Said nodetool(String address, String... words) throws Exception {
+        List<String> command = new ArrayList<>(List.of(
+                "java", "@" + template.resolve("java17.options"), "-XX:TieredStopAtLevel=1", "-Xmx96m",
+                "-Dcassandra.storagedir=" + path("nodetool"), "-cp", libraries + "/*",
+                "org.apache.cassandra.tools.NodeTool", "-h", address, "-p", "24199", "-u", "monitor", "-pw", "s3cret"));
+        command.addAll(List.of(words));
+        return processes.run(PATIENCE, command.toArray(String[]::new));
+    }
+
     void endByHand(String address) {
         byHand.get(address).destroy();
         byHand.get(address).onExit().join();
     }
 
     void awaitCql(String address) throws InterruptedException {
-        Processes.await(address + " takes requests:\n" + processes.tail(path(address + ".log")), START_TIME_MAX,
+        Processes.await(address + " takes requests:\n" + processes.tail(path(address + ".log")), PATIENCE,
                 () -> takesRequests(address));
     }
 
@@ -180,6 +200,28 @@ final class Shop implements AutoCloseable {
             }
         }
         return states;
+    }
+
+    /** The processes of members on machines of the provider, by address. */
+    Map<String, ProcessHandle> membersOfMachines() {
+        Map<String, ProcessHandle> found = new TreeMap<>();
+        ProcessHandle.allProcesses().forEach(process -> {
+            String words = process.info().commandLine().orElse("");
+            Matcher host = MACHINE.matcher(words);
+            if (words.contains(path("machines").toString()) && host.find()) {
+                found.put(host.group(1), process);
+            }
+        });
+        return found;
+    }
+
+    /** Kills the member on the newest machine, as a power cut would. */
+    void killMachineThatIsNotOf(Set<String> before) {
+        membersOfMachines().forEach((address, process) -> {
+            if (!before.contains(address)) {
+                process.destroyForcibly();
+            }
+        });
     }
 
     /** Whether the fleet has so many members that serve, and nothing under way. */
