@@ -6,10 +6,11 @@ import java.io.PrintStream;
 import java.util.Arrays;
 import java.util.List;
 import tontine.elastic.cassandra.CassandraEngine;
+import tontine.elastic.hbase.HBaseEngine;
 
 /** {@code java -jar elastic.jar ENGINE OPTIONS}: an engine adapter on standard input and output. */
 public final class Main {
-    private static final String USAGE = "java -jar elastic.jar cassandra OPTIONS; java/elastic/README.md lists them";
+    private static final String USAGE = "java -jar elastic.jar cassandra|hbase OPTIONS; java/elastic/README.md lists them";
 
     private Main() {}
 
@@ -35,7 +36,8 @@ public final class Main {
         List<String> options = words.subList(1, words.size());
         return switch (words.get(0)) {
             case "cassandra" -> CassandraEngine.of(options);
-            default -> throw new Options.Mistake("there is no engine " + words.get(0) + "; there is cassandra");
+            case "hbase" -> HBaseEngine.of(options);
+            default -> throw new Options.Mistake("there is no engine " + words.get(0) + "; there are cassandra and hbase");
         };
     }
 }
