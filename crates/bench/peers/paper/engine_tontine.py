@@ -18,6 +18,7 @@ class Tontine:
 
     def __init__(self, arguments, folder):
         self.arguments, self.folder, self.members = arguments, folder, []
+        self.moved = 0
         self.coordination = f"dir:{folder}/coordination"
         self.generator = TontineLoad(arguments, f"{self.address(1)}:{PORT}", folder)
 
@@ -25,10 +26,13 @@ class Tontine:
     def address(number):
         return f"127.0.42.{number}"
 
-    def ask(self, *words, patience=60):
+    def tell(self, *words, patience=60, check=True):
         connect = ",".join(f"{self.address(number)}:{PORT}" for number in range(1, len(self.members) + 1))
-        command = [self.arguments.tontine, *words, "--connect", connect, "-o", "json"]
-        return json.loads(run(command, patience=patience))
+        return run([self.arguments.tontine, *words, "--connect", connect], patience=patience, check=check)
+
+    def ask(self, *words):
+        # `node list` also exits with 1 while a node starts.
+        return json.loads(self.tell(*words, "-o", "json", check=words[:2] != ("node", "list")))
 
     def begin(self):
         number = len(self.members) + 1
@@ -53,7 +57,7 @@ class Tontine:
             end(creating)
 
     def settle(self):
-        """Nothing goes on by itself between loading and growing."""
+        self.moved = self.received()
 
     def received(self):
         """Bytes that nodes received because partitions moved to them."""
@@ -66,7 +70,7 @@ class Tontine:
         return int(total)
 
     def grow(self, count):
-        before, began = self.received(), time.monotonic()
+        began = time.monotonic()
         size = len(self.ask("node", "list")["nodes"])
         for _ in range(count):
             self.begin()
@@ -81,10 +85,11 @@ class Tontine:
         while len(self.ask("node", "list")["nodes"]) < size + count:
             time.sleep(0.1)
         members = time.monotonic() - began
-        plan = self.ask("plan", "create", "spread")
-        self.ask("plan", "apply", plan["number"], patience=7200)
-        took = time.monotonic() - began
-        return {"seconds": took, "members_after_s": members, "bytes_moved": self.received() - before}
+        plan = self.ask("plan", "create", "spread")["plan"]
+        self.tell("plan", "apply", plan, patience=7200)
+        took, before = time.monotonic() - began, self.moved
+        self.moved = self.received()
+        return {"seconds": took, "members_after_s": members, "bytes_moved": self.moved - before}
 
     def stop(self):
         for member in self.members:

@@ -6,7 +6,9 @@ import java.util.Collections;
 import java.util.Map;
 import java.util.TreeMap;
 import java.util.concurrent.CompletionStage;
+import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
+import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.hbase.HBaseConfiguration;
 import org.apache.hadoop.hbase.TableName;
 import org.apache.hadoop.hbase.client.AsyncAdmin;
@@ -25,6 +27,7 @@ final class HBaseTarget implements Target {
     private static final byte[] FAMILY = {'f'};
     private static final byte[] COLUMN = {'v'};
     private static final long PREPARE_SECONDS_MAX = 300;
+    private static final long CONNECT_SECONDS_MAX = 180;
 
     private final AsyncConnection connection;
     private final AsyncTable<?> table;
@@ -38,8 +41,23 @@ final class HBaseTarget implements Target {
         settings.setInt("hbase.zookeeper.property.clientPort", at.getPort());
         settings.setLong("hbase.client.operation.timeout", options.timeout().toMillis());
         settings.setLong("hbase.rpc.timeout", options.timeout().toMillis());
-        connection = ConnectionFactory.createAsyncConnection(settings).get(60, TimeUnit.SECONDS);
+        connection = connected(settings);
         table = connection.getTable(TABLE);
+    }
+
+    /** A master that has just started is not in ZooKeeper yet. */
+    private static AsyncConnection connected(Configuration settings) throws Exception {
+        var until = System.nanoTime() + TimeUnit.SECONDS.toNanos(CONNECT_SECONDS_MAX);
+        while (true) {
+            try {
+                return ConnectionFactory.createAsyncConnection(settings).get(60, TimeUnit.SECONDS);
+            } catch (ExecutionException early) {
+                if (System.nanoTime() > until) {
+                    throw early;
+                }
+                Thread.sleep(500);
+            }
+        }
     }
 
     @Override

@@ -32,6 +32,8 @@ final class RedisTarget implements Target {
                 .timeoutOptions(TimeoutOptions.enabled(options.timeout()))
                 .disconnectedBehavior(ClientOptions.DisconnectedBehavior.REJECT_COMMANDS)
                 .maxRedirects(16)
+                // A server that has just joined is asked before the next look shows it.
+                .validateClusterNodeMembership(false)
                 .build());
         connection = client.connect(ByteArrayCodec.INSTANCE);
     }
