@@ -4,6 +4,7 @@
 `--rebalance all` also moves blocks with HDFS's balancer, and is the paper's *Reb*.
 """
 
+import os
 import re
 import time
 from pathlib import Path
@@ -17,6 +18,8 @@ ZOOKEEPER, NAMES, MASTER = 25181, 25800, 25600
 # Of member number n: its region server, and its DataNode's three ports.
 SERVERS, DATA = 26100, 26200
 REGIONS_EACH = 8
+# Bytes that a DataNode has at least.
+ROOM_LEAST = 1 << 30
 OPENS = (
     "java.base/java.lang java.base/java.nio java.base/sun.nio.ch java.base/java.lang.reflect java.base/java.util "
     "java.base/java.net java.base/java.io java.base/java.util.concurrent java.base/jdk.internal.ref"
@@ -50,6 +53,18 @@ class HBase:
         for name in ("hdfs", "datanode"):
             (folder / "webapps" / name).mkdir(parents=True, exist_ok=True)
 
+    def reserved(self):
+        """Bytes of the disk that a DataNode may not use.
+
+        HDFS's balancer goes by percents of what a DataNode may use, and stops within one of them. So that is kept small.
+        """
+        one, disk = self.arguments, os.statvfs(self.folder)
+        room = max(ROOM_LEAST, 6 * one.records * one.value_bytes * one.copies // one.members)
+        reachable = (disk.f_blocks - disk.f_bfree + disk.f_bavail) * disk.f_frsize
+        if (disk.f_blocks * disk.f_frsize - reachable) > room:
+            print(f"the disk of {self.folder} keeps much back, so the balancer may stop early: give --scratch /dev/shm")
+        return max(0, reachable - room)
+
     def configured(self, folder, number=0):
         """A folder with the settings of a process."""
         conf = folder / "conf"
@@ -62,7 +77,8 @@ class HBase:
             "dfs.namenode.rpc-bind-host": HOST, "dfs.heartbeat.interval": 1,
             "dfs.namenode.redundancy.interval.seconds": 1,
             "dfs.blocksize": 4 << 20, "dfs.namenode.fs-limits.min-block-size": 1 << 20,
-            "dfs.balancer.block-move.timeout": 60000, "dfs.balancer.getBlocks.min-block-size": 0,
+            "dfs.balancer.block-move.timeout": 60000, "dfs.balancer.getBlocks.min-block-size": 1,
+            "dfs.datanode.du.reserved": self.reserved(),
             "dfs.datanode.data.dir": f"{folder}/blocks", "dfs.datanode.hostname": HOST,
             "dfs.datanode.address": f"{HOST}:{data}", "dfs.datanode.ipc.address": f"{HOST}:{data + 1}",
             "dfs.datanode.http.address": f"{HOST}:{data + 2}",

@@ -12,7 +12,7 @@ import threading
 import time
 from pathlib import Path
 
-from figures import read_seconds
+from figures import LOST, quantile, read_seconds
 from members import end, run
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -166,11 +166,12 @@ class TontineLoad:
 
         def is_served(rate):
             seconds = tontine_seconds(self.slice(rate, one.step_seconds, warm_up=2), one.generator_processors)
-            done = sum(second["done"] for second in seconds) / max(1, len(seconds))
-            p99 = max((second["p99_ms"] or 0 for second in seconds), default=0)
-            served = done >= DONE_LEAST * rate and p99 <= one.objective_ms
+            done = sum(second["done"] for second in seconds)
+            came = done + sum(second[name] for second in seconds for name in (*LOST, "unstarted"))
+            p99 = quantile([second["p99_ms"] for second in seconds], 0.5) or 0
+            served = done >= DONE_LEAST * came and p99 <= one.objective_ms
             how = "served" if served else "not served"
-            print(f"{rate:.0f}/s: {done:.0f}/s done, p99 {p99:.1f} ms at worst: {how}", file=sys.stderr)
+            print(f"{rate:.0f}/s: {done} of {came} done, p99 {p99:.1f} ms: {how}", file=sys.stderr)
             return served
 
         return search(one.capacity_from, 200_000, is_served)

@@ -45,6 +45,11 @@ final class Tally {
         return counts.getOrDefault(finding, 0L);
     }
 
+    /** All operations that ended, or were given up. */
+    long all() {
+        return counts.values().stream().mapToLong(Long::longValue).sum();
+    }
+
     /** Milliseconds below which so many percent of the latencies are; NaN if there are none. */
     double latency(double percent) {
         return percentile(latency, percent);

@@ -67,6 +67,7 @@ final class RatesTest {
         assertEquals(100, sum.count(Finding.RIGHT));
         assertEquals(1, sum.count(Finding.ABSENT));
         assertEquals(1, sum.count(Finding.UNSTARTED));
+        assertEquals(102, sum.all());
         assertEquals(99, sum.latency(99), 0.2);
         assertEquals(50, sum.latency(50), 0.2);
         assertEquals(49.5, sum.served(50), 0.2);
