@@ -3,6 +3,8 @@
 import argparse
 import json
 import shutil
+import signal
+import sys
 import tempfile
 import threading
 import time
@@ -55,6 +57,8 @@ def settled(arguments):
             f"{most} members of {arguments.cap} processors leave none for the generator on {processors()}; lower --cap"
         )
     arguments.out.mkdir(parents=True, exist_ok=True)
+    # Members end with this program, also where it is told to end.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))
     return arguments
 
 

@@ -26,6 +26,7 @@ final class Driver {
     private final int underWayMax;
     private final long patience;
     private final Semaphore room;
+    private long fullUntil = Long.MIN_VALUE;
     private Tally tally = new Tally();
 
     Driver(Target target, Options options) {
@@ -78,19 +79,20 @@ final class Driver {
     }
 
     private void begin(long meant, Stop stop) throws InterruptedException {
-        var mayWait = true;
         while (!room.tryAcquire()) {
             var left = meant + patience - System.nanoTime();
-            mayWait = false;
             if (left <= 0 || stop.isAsked()) {
                 tell(Tally::giveUp);
                 return;
             }
-            if (room.tryAcquire(Math.min(left, 100_000_000), TimeUnit.NANOSECONDS)) {
+            var isIn = room.tryAcquire(Math.min(left, 100_000_000), TimeUnit.NANOSECONDS);
+            fullUntil = System.nanoTime();
+            if (isIn) {
                 break;
             }
         }
-        if (mayWait) {
+        // What became due before that had to wait for room, and not for this thread.
+        if (meant > fullUntil) {
             var late = System.nanoTime() - meant;
             tell(tally -> tally.late(late));
         }
