@@ -510,7 +510,8 @@ pub(crate) async fn route(shared: Shared, arguments: KeysArguments) -> Result<Ex
     let mut rows = vec![titles.map(str::to_owned).to_vec()];
     for key in &arguments.keys {
         let key = Key::new(key.clone()).map_err(client::ClientError::from)?;
-        let (partition, preference) = cluster.route(store, key.token());
+        let token = store.token(key.as_bytes());
+        let (partition, preference) = cluster.route(store, token);
         let names = |nodes: &[model::NodeId]| -> Vec<String> {
             nodes
                 .iter()
@@ -524,7 +525,7 @@ pub(crate) async fn route(shared: Shared, arguments: KeysArguments) -> Result<Ex
         let coming = listed.or_else(|| model::routing::replicas_to_come(store, partition));
         documents.push(json!({
             "key": bytes_json(key.as_bytes()),
-            "token": format!("{:016x}", key.token().0),
+            "token": format!("{:016x}", token.0),
             "partition": partition.id,
             "generation": cluster.generation,
             "replicas": preference.replicas(),
@@ -539,7 +540,7 @@ pub(crate) async fn route(shared: Shared, arguments: KeysArguments) -> Result<Ex
         });
         rows.push(vec![
             shown(key.as_bytes()),
-            format!("{:016x}", key.token().0),
+            format!("{:016x}", token.0),
             format!("{}{}", partition.id, moves.unwrap_or_default()),
             replicas.join(", "),
             if fallbacks.is_empty() { "(none)".to_owned() } else { fallbacks.join(", ") },

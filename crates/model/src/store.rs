@@ -7,6 +7,7 @@ use thiserror::Error;
 
 use crate::Unknown;
 use crate::cluster::Generation;
+use crate::key::Token;
 use crate::limits::{SIBLINGS_MAX, STORE_NAME_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::ring::Step;
 
@@ -189,6 +190,11 @@ impl Store {
 }
 
 impl Store {
+    /// Where a key of this store falls on the ring.
+    pub fn token(&self, key: &[u8]) -> Token {
+        Token::of(key)
+    }
+
     /// Replicas that must hold what a get answers before it answers, in a set of replicas with these numbers; 0 when none
     /// must.
     ///

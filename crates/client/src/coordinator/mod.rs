@@ -35,7 +35,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use bytes::Bytes;
-use model::{Cluster, Epoch, Generation, Moment, NodeId, PreferenceList, Store, Token, VersionSet};
+use model::{Cluster, Epoch, Generation, Moment, NodeId, PreferenceList, Store, VersionSet};
 use protocol::quorum::{Errors, QuorumOptions, ReplicaError, Spared};
 use runtime::{BoxFuture, Ports};
 use smallvec::SmallVec;
@@ -105,7 +105,7 @@ impl Scope {
 
     /// As what a node is asked for the key.
     pub(crate) fn role(&self, node: NodeId, key: &[u8]) -> Role {
-        let partition = self.cluster.ring.partition(Token::of(key));
+        let partition = self.cluster.ring.partition(self.definition.token(key));
         match model::routing::replicas(&self.definition, partition).contains(&node) {
             true => Role::Replica,
             false => Role::StandIn,
@@ -114,7 +114,7 @@ impl Scope {
 
     /// Who should hold the key, and the generation since which that is so.
     pub(crate) fn route(&self, key: &[u8]) -> (PreferenceList, Generation) {
-        let (partition, preference) = self.cluster.route(&self.definition, Token::of(key));
+        let (partition, preference) = self.cluster.route(&self.definition, self.definition.token(key));
         if self.is_read_only() {
             // Whoever holds the artifact answers truly, wherever the key is to lie.
             return (preference, Generation::default());

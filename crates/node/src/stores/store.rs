@@ -168,6 +168,11 @@ impl LocalStore {
         &self.definition
     }
 
+    /// Where a key falls on the ring.
+    pub fn token(&self, key: &[u8]) -> Token {
+        self.definition.token(key)
+    }
+
     /// The definition, shared.
     pub fn shared_definition(&self) -> &Arc<Store> {
         &self.definition
