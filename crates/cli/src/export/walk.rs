@@ -253,7 +253,8 @@ impl Walk {
                     if damaged > 0 && !accepts_damaged {
                         return Err((cursor.node, unreadable(cursor.node, damaged)));
                     }
-                    cursor.page = records.into_iter().map(|(key, set)| (definition.token(&key), key, set)).collect();
+                    cursor.page =
+                        records.into_iter().map(|(key, set)| (definition.token(&key), key, set)).collect();
                     cursor.exhausted = next.is_none();
                     cursor.next = next;
                     Ok(damaged)

@@ -537,8 +537,9 @@ impl Drive<'_> {
     fn since(&self, entries: &[(Bytes, VersionSet)]) -> Generation {
         let cluster = self.view.cluster();
         let definition = self.store.definition();
-        let since =
-            entries.iter().map(|(key, _)| cluster.accepted_since(definition, self.view.partition(&self.store, key).1));
+        let since = entries
+            .iter()
+            .map(|(key, _)| cluster.accepted_since(definition, self.view.partition(&self.store, key).1));
         since.max().unwrap_or_default()
     }
 

@@ -100,9 +100,9 @@ async fn merge(handoffs: &Handoffs, node: NodeId, hints: &[&Hint]) -> Vec<Answer
             continue;
         };
         let entries: SmallVec<_> = group.iter().map(|hint| (hint.key.clone(), hint.set.clone())).collect();
-        let since = group
-            .iter()
-            .map(|hint| view.cluster().accepted_since(store.definition(), view.partition(store, &hint.key).1));
+        let since = group.iter().map(|hint| {
+            view.cluster().accepted_since(store.definition(), view.partition(store, &hint.key).1)
+        });
         let request = Request::ReplicaMerge(ReplicaMerge {
             since: since.max().unwrap_or_default(),
             store: store.reference().clone(),

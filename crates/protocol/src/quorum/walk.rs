@@ -69,12 +69,7 @@ pub struct TooFew {
 impl Walk {
     /// Through a store behind `after`, over these replicas, the preferred ones first; each page needs `required` of them.
     /// Where there are fewer, the walk refuses as a get does.
-    pub fn new(
-        mut replicas: Vec<NodeId>,
-        required: u8,
-        store: &Store,
-        after: Option<WalkPosition>,
-    ) -> Self {
+    pub fn new(mut replicas: Vec<NodeId>, required: u8, store: &Store, after: Option<WalkPosition>) -> Self {
         let store = store.clone();
         let required = usize::from(required).max(1);
         replicas.reverse();

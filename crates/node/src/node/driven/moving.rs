@@ -264,7 +264,10 @@ fn stores_with_one_two_and_three_replicas_move_on_one_ring() {
     for (name, replicas) in stores {
         for id in &before[..replicas.into()] {
             let view = three.node(*id).replica.view().get();
-            view.store(name).unwrap().merge(view.partition_at(model::Token::of(&key)).0, &key, &old()).unwrap();
+            view.store(name)
+                .unwrap()
+                .merge(view.partition_at(model::Token::of(&key)).0, &key, &old())
+                .unwrap();
         }
     }
     three.publish(steps::begin(&three.document, &[(PartitionId(0), after.clone())]).unwrap());
