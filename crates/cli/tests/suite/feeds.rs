@@ -15,11 +15,11 @@ use crate::traffic::Stops;
 const PATTERN: &str = "--key=feed:{group}:{sequence}";
 
 /// A client of the store, and what it runs in.
-fn feeds(cluster: &Cluster) -> (tokio::runtime::Runtime, StoreHandle) {
+fn feeds(nodes: &[String]) -> (tokio::runtime::Runtime, StoreHandle) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let store = runtime.block_on(async {
         let options = ClientOptions { deadline: PATIENCE, ..ClientOptions::default() };
-        let client = Client::connect(&addresses(cluster), Ports::os().unwrap(), options).await.unwrap();
+        let client = Client::connect(nodes, Ports::os().unwrap(), options).await.unwrap();
         client.store("feeds").unwrap()
     });
     (runtime, store)
@@ -126,11 +126,12 @@ fn what_makes_no_sense_is_refused() {
 fn must_not_4_a_feed_read_misses_an_acknowledged_entry_during_a_move() {
     let cluster = Cluster::with(4, &[]);
     cluster.run(&["store", "create", "feeds", "--placement=windows", "--theta=8", PATTERN]).exits(0);
+    let nodes = addresses(&cluster);
     let (stop, acknowledged) = (AtomicBool::new(false), AtomicU64::new(0));
     let reads = std::thread::scope(|scope| {
         let _stops = Stops(&stop);
         scope.spawn(|| {
-            let (runtime, store) = feeds(&cluster);
+            let (runtime, store) = feeds(&nodes);
             for number in 1.. {
                 if stop.load(Ordering::Relaxed) {
                     return;
@@ -141,12 +142,12 @@ fn must_not_4_a_feed_read_misses_an_acknowledged_entry_during_a_move() {
             }
         });
         let reader = scope.spawn(|| {
-            let (runtime, store) = feeds(&cluster);
-            let mut reads = 0;
+            let (runtime, store) = feeds(&nodes);
+            let (mut reads, options) = (0, RequestOptions::default());
             while !stop.load(Ordering::Relaxed) {
                 let newest = acknowledged.load(Ordering::Acquire);
                 let Some(from) = newest.checked_sub(19) else { continue };
-                let page = store.range(b"anna", (from, newest), &RequestOptions::default());
+                let page = store.range(b"anna", (from, newest), &options);
                 let page = runtime.block_on(page).expect("no read fails while partitions move");
                 let seen: Vec<u64> = page.entries.iter().map(|(number, ..)| *number).collect();
                 assert_eq!(seen, (from.max(1)..=newest).collect::<Vec<_>>());
