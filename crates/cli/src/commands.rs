@@ -17,6 +17,7 @@ use crate::elastic_command::ElasticCommand;
 use crate::events::{EventsArguments, MetricsArguments};
 use crate::export::ExportArguments;
 use crate::failure::CliError;
+use crate::feeds::RangeArguments;
 use crate::headmaster::HeadmasterArguments;
 use crate::key_list::KeyListArguments;
 use crate::keys::{
@@ -35,7 +36,7 @@ use crate::store_command::StoreCommand;
 use crate::user_command::UserCommand;
 use crate::{
     adapter, artifact, balance_command, cert_command, cluster_command, completions, coordination, dev,
-    doctor, elastic_command, events, export, headmaster, key_list, keys, load, manual, node_command,
+    doctor, elastic_command, events, export, feeds, headmaster, key_list, keys, load, manual, node_command,
     plan_command, repair, serve, status, store_command, user_command,
 };
 
@@ -224,6 +225,8 @@ pub enum Command {
     Keys(KeyListArguments),
     /// Read several keys, with one message to each node. Exits with 1 if any key is not found.
     Mget(MgetArguments),
+    /// List the entries of a feed by their sequence numbers, in a store that keeps windows.
+    Range(RangeArguments),
     /// Show every version of a key, including tombstones and expired values.
     Siblings(SiblingsArguments),
     /// Merge a key's siblings into one value.
@@ -316,6 +319,7 @@ pub(crate) fn carry_out(arguments: Arguments) -> Result<ExitCode, CliError> {
         Command::Delete(arguments) => block_on(keys::delete(shared, arguments)),
         Command::Keys(arguments) => block_on(key_list::list(shared, arguments)),
         Command::Mget(arguments) => block_on(keys::mget(shared, arguments)),
+        Command::Range(arguments) => block_on(feeds::range(shared, arguments)),
         Command::Siblings(arguments) => block_on(keys::siblings(shared, arguments)),
         Command::Resolve(arguments) => block_on(keys::resolve(shared, arguments)),
         Command::Route(arguments) => block_on(keys::route(shared, arguments)),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ::bytes::{Bytes, BytesMut};
 use client::{DeleteOptions, Found, PutOptions, StoreHandle};
-use model::{ArtifactNumber, Context, Key, Value, Version, WallMillis};
+use model::{ArtifactNumber, Context, Key, Store, Value, Version, WallMillis};
 use protocol::quorum::can_be_met;
 use serde_json::{Value as Json, json};
 use wire::messages::{Condition, RequestOptions, Written};
@@ -497,6 +497,21 @@ fn union_of_lines(values: &[Bytes]) -> Bytes {
     lines.into_iter().collect::<Vec<_>>().join(&b'\n').into()
 }
 
+/// Where a key lies in a store that keeps windows; null in others, and for a key that does not fit.
+fn window(store: &Store, key: &[u8]) -> Json {
+    let Some((windows, parts)) = store.placement.windows().and_then(|all| Some((all, all.parts(key)?)))
+    else {
+        return Json::Null;
+    };
+    let number = windows.window(parts.sequence);
+    json!({
+        "group": bytes_json(parts.group),
+        "sequence": parts.sequence,
+        "number": number,
+        "bucket": windows.bucket(parts.group, number),
+    })
+}
+
 /// `tontine route`.
 pub(crate) async fn route(shared: Shared, arguments: KeysArguments) -> Result<ExitCode, CliError> {
     let client = shared.client().await?;
@@ -510,7 +525,8 @@ pub(crate) async fn route(shared: Shared, arguments: KeysArguments) -> Result<Ex
     let mut rows = vec![titles.map(str::to_owned).to_vec()];
     for key in &arguments.keys {
         let key = Key::new(key.clone()).map_err(client::ClientError::from)?;
-        let (partition, preference) = cluster.route(store, key.token());
+        let token = store.token(key.as_bytes());
+        let (partition, preference) = cluster.route(store, token);
         let names = |nodes: &[model::NodeId]| -> Vec<String> {
             nodes
                 .iter()
@@ -524,7 +540,8 @@ pub(crate) async fn route(shared: Shared, arguments: KeysArguments) -> Result<Ex
         let coming = listed.or_else(|| model::routing::replicas_to_come(store, partition));
         documents.push(json!({
             "key": bytes_json(key.as_bytes()),
-            "token": format!("{:016x}", key.token().0),
+            "window": window(store, key.as_bytes()),
+            "token": format!("{:016x}", token.0),
             "partition": partition.id,
             "generation": cluster.generation,
             "replicas": preference.replicas(),
@@ -539,7 +556,10 @@ pub(crate) async fn route(shared: Shared, arguments: KeysArguments) -> Result<Ex
         });
         rows.push(vec![
             shown(key.as_bytes()),
-            format!("{:016x}", key.token().0),
+            match window(store, key.as_bytes()) {
+                Json::Null => format!("{:016x}", token.0),
+                of => format!("{:016x} (window {}, bucket {})", token.0, of["number"], of["bucket"]),
+            },
             format!("{}{}", partition.id, moves.unwrap_or_default()),
             replicas.join(", "),
             if fallbacks.is_empty() { "(none)".to_owned() } else { fallbacks.join(", ") },

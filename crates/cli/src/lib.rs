@@ -30,6 +30,7 @@ mod elastic_command;
 mod events;
 mod export;
 mod failure;
+mod feeds;
 mod file_format;
 mod file_system;
 mod headmaster;

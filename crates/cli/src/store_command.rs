@@ -6,8 +6,12 @@ use std::time::{Duration, Instant};
 use client::{Client, ClientError};
 use model::limits::ARTIFACTS_KEPT_MAX;
 use model::order::{Answer, Order};
+use model::placement::THETA_MAX;
 use model::plan::{Consent, Wish};
-use model::{Consistency, FallbackOrder, Node, ReadOnlyStore, Reads, Resolver, Store, StoreName};
+use model::{
+    Cluster, Consistency, FallbackOrder, KeyPattern, Node, Placement, PlacementError, ReadOnlyStore, Reads,
+    Resolver, Store, StoreName, Windows,
+};
 use protocol::report::Parts;
 use serde_json::{Value as Json, json};
 
@@ -87,7 +91,7 @@ pub struct CreateStoreArguments {
     #[arg(long, value_parser = parse_consistency, value_name = "N,R,W")]
     pub consistency: Option<Consistency>,
     /// Serve artifacts instead of taking writes; of N, R and W it has only N.
-    #[arg(long, conflicts_with_all = ["resolver", "reads", "strict", "fallbacks", "value_bytes_max", "siblings_max"])]
+    #[arg(long, conflicts_with_all = ["resolver", "reads", "strict", "fallbacks", "placement", "value_bytes_max", "siblings_max"])]
     pub read_only: bool,
     /// How many artifacts a read-only store keeps beside the served one, 1 to 6; by default 1.
     #[arg(long, value_name = "COUNT", requires = "read_only",
@@ -105,6 +109,16 @@ pub struct CreateStoreArguments {
     /// Which nodes stand in for replicas that are down: the next ones on the ring, any nodes, or those in the same zone.
     #[arg(long, value_enum, default_value = "consistent", value_name = "ORDER")]
     pub fallbacks: FallbacksArgument,
+    /// Where keys lie: by their hash, or in windows, which keep entries of a feed that follow each other at one node.
+    #[arg(long, value_enum, default_value = "hash", value_name = "PLACEMENT")]
+    pub placement: PlacementArgument,
+    /// Sequence numbers of a window. One node takes the puts of a window, so each delays puts: about 64 is best.
+    #[arg(long, value_name = "COUNT", requires = "key", default_value_if("placement", "windows", "64"),
+        value_parser = clap::value_parser!(u64).range(1..=THETA_MAX))]
+    pub theta: Option<u64>,
+    /// What keys look like, with --placement windows: `feed:{group}:{sequence}`, or without a group.
+    #[arg(long, value_name = "PATTERN", required_if_eq("placement", "windows"))]
+    pub key: Option<String>,
     /// Largest value in bytes, at most 16777216.
     #[arg(long, default_value_t = model::limits::VALUE_BYTES_MAX, value_name = "BYTES")]
     pub value_bytes_max: usize,
@@ -140,6 +154,15 @@ pub enum FallbacksArgument {
     Any,
     /// Nodes in the lost replica's zone first.
     Proximity,
+}
+
+/// [`Placement`] on the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum PlacementArgument {
+    /// By the hash of each key.
+    Hash,
+    /// In windows of a feed.
+    Windows,
 }
 
 /// Carries out a command.
@@ -197,10 +220,29 @@ fn wanted(client: &Client, arguments: &CreateStoreArguments) -> Result<Store, Cl
             FallbacksArgument::Any => FallbackOrder::Any,
             FallbacksArgument::Proximity => FallbackOrder::Proximity,
         },
+        placement: placement(&cluster, arguments)?,
         value_bytes_max: arguments.value_bytes_max,
         siblings_max: arguments.siblings_max,
         ..store
     })
+}
+
+/// Where its keys lie.
+fn placement(cluster: &Cluster, arguments: &CreateStoreArguments) -> Result<Placement, CliError> {
+    let usage = |error: PlacementError| CliError::Usage(error.to_string());
+    match (arguments.placement, &arguments.key, arguments.theta) {
+        (PlacementArgument::Windows, Some(key), Some(theta)) => {
+            let (key, buckets) = (KeyPattern::new(key).map_err(usage)?, cluster.buckets);
+            let placement = Placement::Windows(Windows { theta, key, buckets, unknown: model::Unknown::new() });
+            placement.check(buckets).map_err(usage)?;
+            Ok(placement)
+        }
+        (PlacementArgument::Hash, None, None) => Ok(Placement::Hash),
+        _ => Err(CliError::Usage(
+            "--theta and --key belong to --placement windows, which needs --key, such as --key 'feed:{group}:{sequence}'"
+                .to_owned(),
+        )),
+    }
 }
 
 async fn create(
@@ -291,7 +333,11 @@ fn settings(store: &Store) -> String {
         Resolver::LastWriteWins => "the last write wins",
         Resolver::Siblings => "concurrent versions are kept",
     };
-    format!("N={replicas} R={reads_required} W={writes_required}, {resolver}")
+    let lie = match &store.placement {
+        Placement::Hash => String::new(),
+        Placement::Windows(windows) => format!(", keys {} in windows of {}", windows.key, windows.theta),
+    };
+    format!("N={replicas} R={reads_required} W={writes_required}, {resolver}{lie}")
 }
 
 fn word(value: &impl serde::Serialize) -> String {
@@ -303,7 +349,17 @@ fn numbers(Consistency { replicas, reads_required, writes_required }: Consistenc
 }
 
 fn listed(stores: &[Store], read_only: &[ReadOnlyStore]) -> String {
-    let heading = ["store", "N,R,W", "resolver", "reads", "sloppy", "fallbacks", "largest value", "siblings"];
+    let heading = [
+        "store",
+        "N,R,W",
+        "resolver",
+        "reads",
+        "sloppy",
+        "fallbacks",
+        "placement",
+        "largest value",
+        "siblings",
+    ];
     let mut rows = vec![heading.map(str::to_owned).to_vec()];
     for store in stores {
         let changes = store
@@ -317,6 +373,10 @@ fn listed(stores: &[Store], read_only: &[ReadOnlyStore]) -> String {
             word(&store.reads),
             if store.sloppy { "yes" } else { "no" }.to_owned(),
             word(&store.fallbacks),
+            match &store.placement {
+                Placement::Hash => "hash".to_owned(),
+                Placement::Windows(windows) => format!("windows of {}: {}", windows.theta, windows.key),
+            },
             size(store.value_bytes_max as u64),
             store.siblings_max.to_string(),
         ]);

@@ -14,6 +14,7 @@ pub mod key;
 pub mod limits;
 pub mod node;
 pub mod order;
+pub mod placement;
 pub mod plan;
 pub mod readonly;
 pub mod ring;
@@ -26,6 +27,7 @@ pub use cluster::{ArtifactsError, Cluster, ClusterError, ClusterId, CreateStoreE
 pub use epoch::Epoch;
 pub use key::{Key, KeyError, Token};
 pub use node::{Node, NodeId, Role, Weight, WeightError, Zone};
+pub use placement::{FeedKey, KeyPattern, Placement, PlacementError, Windows};
 pub use readonly::{ArtifactNumber, ListedArtifact, ManifestDigest, ReadOnlyStore};
 pub use ring::{Coming, Partition, PartitionId, Ring, RingError, Step};
 pub use routing::{PreferenceList, Sets};

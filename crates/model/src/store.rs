@@ -7,7 +7,9 @@ use thiserror::Error;
 
 use crate::Unknown;
 use crate::cluster::Generation;
+use crate::key::Token;
 use crate::limits::{SIBLINGS_MAX, STORE_NAME_BYTES_MAX, VALUE_BYTES_MAX};
+use crate::placement::Placement;
 use crate::ring::Step;
 
 /// A store's name: 1 to 64 bytes of `a-z 0-9 _ -`, starting with a letter.
@@ -113,6 +115,9 @@ pub struct Store {
     pub fallbacks: FallbackOrder,
     /// What a get does when replicas disagree. Default: [`Reads::Fast`].
     pub reads: Reads,
+    /// Where its keys lie. Settled when it is created.
+    #[serde(default, skip_serializing_if = "Placement::is_hash")]
+    pub placement: Placement,
     /// Largest value in bytes.
     pub value_bytes_max: usize,
     /// Most concurrent versions of one key.
@@ -179,6 +184,7 @@ impl Store {
             sloppy: true,
             fallbacks: FallbackOrder::default(),
             reads: Reads::default(),
+            placement: Placement::default(),
             value_bytes_max: VALUE_BYTES_MAX,
             siblings_max: SIBLINGS_MAX,
             since: Generation::default(),
@@ -189,6 +195,11 @@ impl Store {
 }
 
 impl Store {
+    /// Where a key of this store falls on the ring.
+    pub fn token(&self, key: &[u8]) -> Token {
+        self.placement.token(key)
+    }
+
     /// Replicas that must hold what a get answers before it answers, in a set of replicas with these numbers; 0 when none
     /// must.
     ///

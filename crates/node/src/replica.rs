@@ -11,7 +11,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use client::peers::{Call, CallError};
 use model::limits::MESSAGE_BYTES_MAX;
-use model::{Epoch, Generation, NodeId, PartitionId, Token, VersionSet};
+use model::{Epoch, Generation, NodeId, PartitionId, VersionSet};
 use protocol::collection::Refusal;
 use runtime::disk::waiting::{is_refused, without_waiting};
 use runtime::tasks::waited;
@@ -238,7 +238,7 @@ impl Replica {
     ) {
         // Merging finds again, and says, what is wrong with it.
         let _ = match hint_for {
-            None => store.content(view.partition(key).0, key),
+            None => store.content(view.partition(store, key).0, key),
             Some(target) => {
                 let definition = store.definition();
                 self.hints.get(&[target], &definition.name, definition.resolver, key)
@@ -355,7 +355,7 @@ impl Replica {
         key: &Bytes,
         (generation, asked): (Generation, Asked),
     ) -> Result<Held, Failure> {
-        let (place, partition) = view.partition(key);
+        let (place, partition) = view.partition(store, key);
         self.check(view, store, partition, (generation, asked))?;
         let definition = store.definition();
         let replicas = model::routing::replicas(definition, partition);
@@ -373,7 +373,7 @@ impl Replica {
     fn check_merge(&self, view: &View, store: &LocalStore, request: &ReplicaMerge) -> Result<(), Failure> {
         let generation = request.generation;
         for (key, _) in &request.entries {
-            let (_, partition) = view.partition(key);
+            let (_, partition) = view.partition(store, key);
             match request.hint_for {
                 Some(target) => self.check_target(view, store, partition, (target, generation))?,
                 None => self.check(view, store, partition, (generation, Asked::Writer))?,
@@ -433,7 +433,7 @@ impl Replica {
         key: &[u8],
         set: &VersionSet,
     ) -> (Result<Merged, ErrorCode>, Durable) {
-        match store_merged(store, view.partition(key).0, key, set) {
+        match store_merged(store, view.partition(store, key).0, key, set) {
             Ok((merged, commit)) => (Ok(merged), store.durable(commit)),
             Err(code) => (Err(code), Durable::Already),
         }
@@ -447,7 +447,7 @@ impl Replica {
         key: &[u8],
         set: &VersionSet,
     ) -> Result<(Merged, Commit), ErrorCode> {
-        let place = view.partition(key).0;
+        let place = view.partition(store, key).0;
         let stored = store_merged(store, place, key, set)?;
         self.work.merged(place.partition, key);
         Ok(stored)
@@ -522,7 +522,7 @@ impl Replica {
             bytes_left = bytes_left.saturating_sub(scan.bytes);
             page.damaged += scan.damaged.len() as u64;
             if let Some((key, _)) = scan.records.last() {
-                after = Some(ScanCursor { token: Token::of(key), key: key.clone() });
+                after = Some(ScanCursor { token: store.token(key), key: key.clone() });
             }
             page.records.extend(scan.records);
             if let Some(next) = scan.next {

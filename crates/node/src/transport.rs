@@ -110,7 +110,9 @@ impl Reach {
     fn count_own(&self, node: NodeId, get: &ReplicaGet) {
         if node == self.replica.node() {
             let view = self.replica.view().get();
-            get.keys.iter().for_each(|key| self.replica.work().asked_itself(view.partition(key).0.partition));
+            let Some(store) = view.store(get.store.as_str()) else { return };
+            let asked = |key| self.replica.work().asked_itself(view.partition(store, key).0.partition);
+            get.keys.iter().for_each(|key| asked(key));
         }
     }
 

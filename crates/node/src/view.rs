@@ -145,14 +145,18 @@ impl View {
 
     /// Where a key of `store` lies and who should hold it.
     pub fn route(&self, store: &LocalStore, key: &[u8]) -> Route {
-        let token = Token::of(key);
+        let token = store.token(key);
         let (_, preference) = self.cluster.route(store.definition(), token);
         Route { place: self.place(token), preference }
     }
 
-    /// Where a key lies: what most requests need to know.
-    pub fn partition(&self, key: &[u8]) -> (KeyPlace, &Partition) {
-        let token = Token::of(key);
+    /// Where a key of `store` lies: what most requests need to know.
+    pub fn partition(&self, store: &LocalStore, key: &[u8]) -> (KeyPlace, &Partition) {
+        self.partition_at(store.token(key))
+    }
+
+    /// Where a key with this token lies.
+    pub fn partition_at(&self, token: Token) -> (KeyPlace, &Partition) {
         (self.place(token), self.cluster.ring.partition(token))
     }
 

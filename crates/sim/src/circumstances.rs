@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use model::routing::replicas;
-use model::{Cluster, Moment, NodeId, Token};
+use model::{Cluster, Moment, NodeId};
 use parking_lot::Mutex;
 
 use crate::network::Host;
@@ -203,11 +203,10 @@ impl Circumstances {
 
     /// The sets of replicas of a key by which a request may have been carried out that was under way then, each once.
     pub fn replica_sets(&self, (store, key): (&str, &Bytes), from: Moment, to: Moment) -> Vec<ReplicaSet> {
-        let token = Token::of(key);
         let mut sets: Vec<ReplicaSet> = Vec::new();
         for cluster in self.in_force(from, to) {
             let Some(definition) = cluster.store(store) else { continue };
-            let nodes = replicas(definition, cluster.ring.partition(token)).to_vec();
+            let nodes = replicas(definition, cluster.ring.partition(definition.token(key))).to_vec();
             let reads_required = usize::from(definition.numbers_read().reads_required);
             let set = ReplicaSet { nodes, reads_required };
             if !sets.contains(&set) {
@@ -219,9 +218,9 @@ impl Circumstances {
 
     /// Whether those documents all say the same of the key: which nodes hold it, and which requests they take.
     fn is_settled(&self, (store, key): (&str, &Bytes), from: Moment, to: Moment) -> bool {
-        let token = Token::of(key);
         let mut said = self.in_force(from, to).filter_map(|cluster| {
-            let (definition, partition) = (cluster.store(store)?, cluster.ring.partition(token));
+            let definition = cluster.store(store)?;
+            let partition = cluster.ring.partition(definition.token(key));
             let since = cluster.accepted_since(definition, partition).max(cluster.generation_accepted_min);
             Some((since, partition.nodes.clone(), partition.coming.is_some() || definition.coming.is_some()))
         });

@@ -96,7 +96,7 @@ impl Copies {
         store: &'static str,
         key: &Bytes,
     ) -> Result<Remains, String> {
-        let token = Token::of(key);
+        let token = definition.token(key);
         let partition = cluster.ring.partition(token);
         let bucket = PartitionId(cluster.bucket_tokens().map_or(0, |tokens| (token.0 / tokens) as u32));
         // Who holds it while it moves: those that did and those that will. A hint counts for whoever it is for: one for

@@ -228,6 +228,8 @@ pub struct Setup {
     pub autopilot: Option<Piloted>,
     /// Buckets of the cluster: at least one for each partition.
     pub buckets: u32,
+    /// θ of the stores, if their keys lie in windows.
+    pub theta: Option<u64>,
     /// Whether partitions are cut and joined while others move.
     pub reshapes: bool,
     /// Clients that read a read-only store, to which artifacts are pushed if there is one.
@@ -304,6 +306,7 @@ impl Setup {
             headmasters: false,
             autopilot: None,
             buckets: 1,
+            theta: None,
             reshapes: false,
             readers: 0,
             renumbers: false,

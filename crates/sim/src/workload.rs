@@ -170,8 +170,9 @@ impl Worker {
 
     /// Reads a whole partition from R replicas, page by page: a get of each key that may lie there.
     async fn walk(&mut self, cluster: &Cluster, handle: &StoreHandle, store: &'static str, near: &Bytes) {
-        let partition = cluster.ring.partition(Token::of(near));
-        let lies_there = |key: &Bytes| cluster.ring.partition(Token::of(key)).id == partition.id;
+        let definition = cluster.store(store).expect("it is one of the cluster's");
+        let partition = cluster.ring.partition(definition.token(near));
+        let lies_there = |key: &Bytes| cluster.ring.partition(definition.token(key)).id == partition.id;
         let keys: Vec<Bytes> = (0..self.world.setup.keys).map(key).filter(lies_there).collect();
         let begin = |key: &Bytes| self.begin(store, key, Action::Get, Basis::Overwrite, None);
         let ids: Vec<OperationId> = keys.iter().map(begin).collect();

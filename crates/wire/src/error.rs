@@ -80,6 +80,8 @@ error_codes! {
         "The store is read-only: it takes no writes.";
     ArtifactRefused = 108 "artifact-refused" Failed false
         "This change to the store's artifacts is not allowed.";
+    KeyUnfit = 109 "key-unfit" Failed false
+        "The key does not fit the pattern of the store's keys.";
     TooManySiblings = 200 "too-many-siblings" Failed false
         "The key already has as many concurrent versions as the store allows.";
     Obsolete = 201 "obsolete" Failed false

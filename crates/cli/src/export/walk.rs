@@ -141,10 +141,10 @@ impl Walk {
                 (self.from, self.after) = (Token(end.0 + 1), None);
                 continue;
             };
-            self.from = Token::of(key);
+            self.from = self.definition.token(key);
             self.after = Some((self.from, key.clone()));
             // Or it is a part of one that is wider.
-            chunk.truncate(chunk.partition_point(|(key, _)| Token::of(key) <= self.last));
+            chunk.truncate(chunk.partition_point(|(key, _)| self.definition.token(key) <= self.last));
             return Ok((!chunk.is_empty()).then_some(chunk));
         }
     }
@@ -244,7 +244,7 @@ impl Walk {
             if !self.cursors.iter().any(Cursor::is_hungry) {
                 return Ok(());
             }
-            let (store, accepts_damaged) = (&self.store, self.accepts_damaged);
+            let (store, definition, accepts_damaged) = (&self.store, &self.definition, self.accepts_damaged);
             let partition = self.place.expect("it was chosen").partition;
             let fetches =
                 self.cursors.iter_mut().filter(|cursor| cursor.is_hungry()).map(|cursor| async move {
@@ -253,7 +253,8 @@ impl Walk {
                     if damaged > 0 && !accepts_damaged {
                         return Err((cursor.node, unreadable(cursor.node, damaged)));
                     }
-                    cursor.page = records.into_iter().map(|(key, set)| (Token::of(&key), key, set)).collect();
+                    cursor.page =
+                        records.into_iter().map(|(key, set)| (definition.token(&key), key, set)).collect();
                     cursor.exhausted = next.is_none();
                     cursor.next = next;
                     Ok(damaged)

@@ -158,7 +158,7 @@ fn said(order: Option<&Order>, refusal: &Refusal) -> String {
         ),
         Refusal::Wish(because) => refusals::wish_refused(because),
         Refusal::NodeTooOld { node } => format!(
-            "{node} runs an older version, which does not understand a document in which a store changes; upgrade it first"
+            "{node} runs an older version, which would not understand the document that this makes; upgrade it first"
         ),
         Refusal::NodeDeaf { node, detail } => {
             format!(

@@ -18,6 +18,7 @@ mod disks;
 mod elastic;
 mod elastic_sources;
 mod export;
+mod feeds;
 mod handoff;
 mod http_door;
 mod keys;

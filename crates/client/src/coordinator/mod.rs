@@ -35,7 +35,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use bytes::Bytes;
-use model::{Cluster, Epoch, Generation, Moment, NodeId, PreferenceList, Store, Token, VersionSet};
+use model::{Cluster, Epoch, Generation, Moment, NodeId, PreferenceList, Store, VersionSet};
 use protocol::quorum::{Errors, QuorumOptions, ReplicaError, Spared};
 use runtime::{BoxFuture, Ports};
 use smallvec::SmallVec;
@@ -105,7 +105,7 @@ impl Scope {
 
     /// As what a node is asked for the key.
     pub(crate) fn role(&self, node: NodeId, key: &[u8]) -> Role {
-        let partition = self.cluster.ring.partition(Token::of(key));
+        let partition = self.cluster.ring.partition(self.definition.token(key));
         match model::routing::replicas(&self.definition, partition).contains(&node) {
             true => Role::Replica,
             false => Role::StandIn,
@@ -114,7 +114,7 @@ impl Scope {
 
     /// Who should hold the key, and the generation since which that is so.
     pub(crate) fn route(&self, key: &[u8]) -> (PreferenceList, Generation) {
-        let (partition, preference) = self.cluster.route(&self.definition, Token::of(key));
+        let (partition, preference) = self.cluster.route(&self.definition, self.definition.token(key));
         if self.is_read_only() {
             // Whoever holds the artifact answers truly, wherever the key is to lie.
             return (preference, Generation::default());
@@ -341,6 +341,7 @@ fn code_error(code: ErrorCode, newest: model::Generation) -> ReplicaError {
         ErrorCode::Forbidden | ErrorCode::Unauthenticated => ReplicaError::Forbidden,
         ErrorCode::TooManySiblings => ReplicaError::TooManySiblings,
         ErrorCode::ValueTooLarge => ReplicaError::ValueTooLong,
+        ErrorCode::KeyUnfit => ReplicaError::KeyUnfit,
         ErrorCode::RecordTooLong => ReplicaError::RecordTooLong,
         ErrorCode::FrameTooLong => ReplicaError::AnswerTooLong,
         ErrorCode::ArtifactNotHere => ReplicaError::NotHere,
@@ -362,6 +363,7 @@ fn common_refusal(errors: &Errors) -> Option<ErrorCode> {
         ReplicaError::UnknownStore => Some(ErrorCode::UnknownStore),
         ReplicaError::Forbidden => Some(ErrorCode::Forbidden),
         ReplicaError::ValueTooLong => Some(ErrorCode::ValueTooLarge),
+        ReplicaError::KeyUnfit => Some(ErrorCode::KeyUnfit),
         ReplicaError::RecordTooLong => Some(ErrorCode::RecordTooLong),
         ReplicaError::AnswerTooLong => Some(ErrorCode::FrameTooLong),
         ReplicaError::NotHere => Some(ErrorCode::ArtifactNotHere),

@@ -11,6 +11,7 @@ use super::buckets::is_bucket_count;
 use super::{Cluster, Generation};
 use crate::limits::{NODES_MAX, PARTITIONS_MAX};
 use crate::node::NodeId;
+use crate::placement::PlacementError;
 use crate::readonly::ReadOnlyError;
 use crate::ring::{Partition, PartitionId, Step};
 use crate::store::{StoreError, StoreName};
@@ -43,6 +44,14 @@ pub enum ClusterError {
         store: StoreName,
         /// What is wrong.
         error: StoreError,
+    },
+    /// A store's keys cannot lie so.
+    #[error("store {}: {error}", .store.as_str())]
+    Placement {
+        /// The offender.
+        store: StoreName,
+        /// What is wrong.
+        error: PlacementError,
     },
     /// Numbers of one store change at a time, and none while a partition moves.
     #[error("store {} changes its numbers while {beside}", .store.as_str())]
@@ -131,6 +140,8 @@ impl Cluster {
             let invalid = |error| ClusterError::Store { store: store.name.clone(), error };
             store.consistency.validate().map_err(invalid)?;
             store.numbers_to_come().validate().map_err(invalid)?;
+            let misplaced = |error| ClusterError::Placement { store: store.name.clone(), error };
+            store.placement.check(self.buckets).map_err(misplaced)?;
             if store.since > self.generation {
                 self.check_past(&format!("store {}", store.name), store.since)?;
             }

@@ -17,9 +17,11 @@ use crate::store::Store;
 /// The form of documents that this program writes, and the least one that it understands. A form that later programs add
 /// gets the next number; one that they still understand is no reason to refuse a document.
 pub const FORM: u32 = 5;
-/// The form of documents with users, and the greatest one that this program understands. A program that knows no users
-/// would serve anyone, so it must refuse such a document.
+/// The form of documents with users. A program that knows no users would serve anyone, so it must refuse such a document.
 pub const FORM_CLOSED: u32 = 6;
+/// The form of documents with a store whose keys lie in windows, and the greatest one that this program understands. A
+/// program that knows no windows would look for keys where they are not.
+pub const FORM_PLACED: u32 = 7;
 /// That of documents from before forms were numbered.
 const FORM_UNNAMED: u32 = 1;
 
@@ -44,22 +46,21 @@ pub fn refused_form(json: &[u8]) -> Option<String> {
     let Head { form, ring } = serde_json::from_slice(json).ok()?;
     let form = form.or(ring.map(|_| FORM_UNNAMED))?;
     let says = match form {
-        FORM..=FORM_CLOSED => return None,
+        FORM..=FORM_PLACED => return None,
         0..FORM => {
             "an earlier program wrote it; export the data with that program, and load it into a new cluster of this one"
         }
         _ => "a later program wrote it; upgrade this one",
     };
-    Some(format!("it has form {form}, and this program understands forms {FORM} and {FORM_CLOSED}: {says}"))
+    Some(format!("it has form {form}, and this program understands forms {FORM} to {FORM_PLACED}: {says}"))
 }
 
 impl Form {
     fn of<E: Error>(form: u32) -> Result<Form, E> {
-        match (FORM..=FORM_CLOSED).contains(&form) {
+        match (FORM..=FORM_PLACED).contains(&form) {
             true => Ok(Form),
             false => {
-                let text =
-                    format!("form {form}, and this program understands forms {FORM} and {FORM_CLOSED}");
+                let text = format!("form {form}, and this program understands forms {FORM} to {FORM_PLACED}");
                 Err(E::custom(text))
             }
         }
@@ -112,6 +113,15 @@ struct Read {
 }
 
 impl Cluster {
+    /// The form of its document: the least one that has all that it says.
+    pub fn form(&self) -> u32 {
+        match () {
+            () if self.stores.iter().any(|store| !store.placement.is_hash()) => FORM_PLACED,
+            () if !self.users.is_empty() => FORM_CLOSED,
+            () => FORM,
+        }
+    }
+
     /// How many bytes the document has.
     pub fn document_bytes(&self) -> usize {
         serde_json::to_vec(self).expect("a cluster is plain data").len()
@@ -135,7 +145,7 @@ impl Serialize for Cluster {
             ..
         } = self;
         Written {
-            form: if users.is_empty() { FORM } else { FORM_CLOSED },
+            form: self.form(),
             name: &self.name,
             id: self.id,
             generation: *generation,

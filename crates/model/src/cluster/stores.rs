@@ -5,6 +5,7 @@ use thiserror::Error;
 
 use super::{Cluster, Generation};
 use crate::limits::{SIBLINGS_MAX, STORES_MAX, VALUE_BYTES_MAX};
+use crate::placement::PlacementError;
 use crate::readonly::{ArtifactError, ReadOnlyStore};
 use crate::store::{Store, StoreError, StoreName};
 
@@ -48,6 +49,9 @@ pub enum CreateStoreError {
     /// Its N, R and W do not fit each other.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// Its keys cannot lie so.
+    #[error(transparent)]
+    Placement(#[from] PlacementError),
 }
 
 /// Why the artifacts of a store cannot be changed.
@@ -73,6 +77,7 @@ impl Cluster {
     /// With the first reason why there can be no such store.
     pub fn with_store(&self, store: Store) -> Result<Cluster, CreateStoreError> {
         store.consistency.validate()?;
+        store.placement.check(self.buckets)?;
         self.check_place(&store.name, store.consistency.replicas)?;
         if !(1..=VALUE_BYTES_MAX).contains(&store.value_bytes_max) {
             return Err(CreateStoreError::Value { bytes: store.value_bytes_max });

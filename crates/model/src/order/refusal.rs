@@ -74,7 +74,7 @@ pub enum Refusal {
     },
     /// The wish cannot be fulfilled.
     Wish(plan::Refusal),
-    /// A node runs a version that does not understand a document in which a store changes.
+    /// A node runs a version that does not understand the document that the order would make.
     NodeTooOld {
         /// The node.
         node: NodeId,

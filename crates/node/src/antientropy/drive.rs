@@ -102,10 +102,15 @@ struct Heard<'d> {
 
 impl Heard<'_> {
     /// The peer has these keys, this node those: what cannot be read here is there where a token has a further key.
-    fn make_up(&mut self, partition: PartitionId, mine: &[(Bytes, Digest)], theirs: &[(Bytes, Digest)]) {
+    fn make_up(
+        &mut self,
+        (store, partition): (&LocalStore, PartitionId),
+        mine: &[(Bytes, Digest)],
+        theirs: &[(Bytes, Digest)],
+    ) {
         let own: BTreeSet<&Bytes> = mine.iter().map(|(key, _)| key).collect();
         let further = theirs.iter().filter(|(key, _)| !own.contains(key));
-        self.made_up_for.extend(further.map(|(key, _)| (partition, Token::of(key))));
+        self.made_up_for.extend(further.map(|(key, _)| (partition, store.token(key))));
     }
 }
 
@@ -343,7 +348,7 @@ impl Drive<'_> {
             bytes += theirs.iter().map(|(key, _)| key.len() as u64 + 18).sum::<u64>();
             let mine = self.store.keys(partition, span).ok()?;
             if self.goal == Goal::Give {
-                heard.make_up(partition, &mine, &theirs);
+                heard.make_up((&self.store, partition), &mine, &theirs);
             }
             keys.push(Some(Listing { mine, theirs }));
             breathe().await;
@@ -382,7 +387,7 @@ impl Drive<'_> {
 
     /// Merges here, and says what is here now; `None` when it cannot be merged.
     fn merge(&self, epoch: Epoch, key: &Bytes, set: &VersionSet) -> Option<VersionSet> {
-        let place = self.view.partition(key).0;
+        let place = self.view.partition(&self.store, key).0;
         if !set.is_empty() {
             self.take(epoch, key, set)?;
         }
@@ -391,12 +396,12 @@ impl Drive<'_> {
 
     /// Merges what a peer read at `epoch`, unless a collection round came in between; whether anything changed.
     fn take(&self, epoch: Epoch, key: &Bytes, set: &VersionSet) -> Option<bool> {
-        let place = self.view.partition(key).0;
+        let place = self.view.partition(&self.store, key).0;
         // It may wait for the disk, and nobody shall wait for it behind a lock.
         let _ = self.store.content(place, key);
         let (replica, generation) = (&self.antientropy.replica, self.view.cluster().generation);
         let view = replica.view().admit();
-        let (_, partition) = view.partition(key);
+        let (_, partition) = view.partition(&self.store, key);
         replica.check(&view, &self.store, partition, (generation, Asked::Holder)).ok()?;
         let admitted = replica.admit_contents(&view, epoch, generation).ok()?;
         let set = admitted.clean(&self.store.definition().name, key, set);
@@ -423,7 +428,7 @@ impl Drive<'_> {
         let epoch = respond::collected(&self.antientropy.replica);
         let (mut entries, mut bytes, mut done, mut failed) = (SmallVec::new(), 0, 0, 0);
         for key in keys {
-            let place = self.view.partition(&key).0;
+            let place = self.view.partition(&self.store, &key).0;
             match self.store.content(place, &key) {
                 Ok(set) if set.is_empty() => {}
                 Ok(set) => {
@@ -532,8 +537,9 @@ impl Drive<'_> {
     fn since(&self, entries: &[(Bytes, VersionSet)]) -> Generation {
         let cluster = self.view.cluster();
         let definition = self.store.definition();
-        let since =
-            entries.iter().map(|(key, _)| cluster.accepted_since(definition, self.view.partition(key).1));
+        let since = entries
+            .iter()
+            .map(|(key, _)| cluster.accepted_since(definition, self.view.partition(&self.store, key).1));
         since.max().unwrap_or_default()
     }
 

@@ -134,7 +134,7 @@ async fn records_get(replica: &Replica, request: &RecordsGet) -> Result<RecordsG
     let epoch = collected(replica);
     let (mut sets, mut bytes) = (Vec::new(), 0);
     for (position, key) in request.keys.iter().enumerate() {
-        let place = shared.view.partition(key).0;
+        let place = shared.view.partition(&shared.store, key).0;
         shared.check(place.partition)?;
         let set = shared.store.content(place, key).map_err(|failure| failure.code);
         bytes += set.as_ref().map_or(0, |set| wire::versions::record_bytes(None, set));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use model::{StoreName, Timestamp, Token, VersionSet, WallMillis};
+use model::{StoreName, Timestamp, VersionSet, WallMillis};
 use protocol::collection::{Confirm, FenceStep, Refusal};
 use runtime::Clock;
 use storage::StorageError;
@@ -76,7 +76,7 @@ impl Answers {
         let mut next = ask.after.clone();
         for store in stores {
             let after = ask.after.as_ref().filter(|(name, _)| name == store.reference());
-            let mut place = after.map(|(_, key)| (Token::of(key), key.clone()));
+            let mut place = after.map(|(_, key)| (store.token(key), key.clone()));
             loop {
                 let page = store.tombstones_after(place.as_ref(), KEYS_AT_ONCE);
                 let Some(last) = page.last().cloned() else { break };

@@ -219,12 +219,13 @@ impl Collection {
         let mut asked: FuturesUnordered<_> =
             nodes.map(|node| self.clone().call(node, ask.clone().into())).collect();
         let mut keys: BTreeMap<Order, Collectable> = BTreeMap::new();
+        let view = self.answers.replica.view().get();
         // Nobody has been asked for what lies behind this.
         let mut horizon: Option<Order> = None;
         while let Some((_, answer)) = asked.next().await {
             let Ok(Response::CollectCandidated(found)) = answer else { continue };
             for key in found.keys {
-                match keys.entry(order(&key.0, &key.1.0)) {
+                match keys.entry(order(&view, &key.0, &key.1.0)) {
                     // Two nodes know different deletions: together they are what all shall forget.
                     Entry::Occupied(mut known) => known.get_mut().1.1.merge(&key.1.1),
                     Entry::Vacant(vacant) => drop(vacant.insert(key)),
@@ -232,7 +233,7 @@ impl Collection {
             }
             // Who gets no further than where it began has nothing more.
             let next = found.next.filter(|next| Some(next) != after.as_ref());
-            let next = next.map(|(store, key)| order(&store, &key));
+            let next = next.map(|(store, key)| order(&view, &store, &key));
             horizon = [horizon, next].into_iter().flatten().min();
             shorten(&mut keys, &mut horizon, keys_max);
         }
@@ -375,8 +376,10 @@ struct Candidates {
 /// What places are ordered by.
 type Order = (StoreRef, Token, Bytes);
 
-fn order(store: &StoreRef, key: &Bytes) -> Order {
-    (store.clone(), Token::of(key), key.clone())
+/// A store that is not here any more has no place for its keys: any will do.
+fn order(view: &View, store: &StoreRef, key: &Bytes) -> Order {
+    let token = view.store(store).map_or_else(|| Token::of(key), |known| known.token(key));
+    (store.clone(), token, key.clone())
 }
 
 /// Drops what is behind the horizon, and what is too much for one round; then the horizon is where that begins.

@@ -143,7 +143,7 @@ impl Front {
         key: &[u8],
         visit: &mut dyn FnMut(&[u8]),
     ) -> Option<Result<bool, Failure>> {
-        let (place, partition) = view.partition(key);
+        let (place, partition) = view.partition(store, key);
         if !own_record_suffices(self.replica.node(), store.definition(), partition) {
             return None;
         }
@@ -181,7 +181,7 @@ impl Front {
             return None;
         }
         self.coordinated.add_gets(1);
-        self.replica.work().got(view.partition(key).0.partition, key);
+        self.replica.work().got(view.partition_at(Token::of(key)).0.partition, key);
         found.as_deref().map(visit);
         Some(found.is_some())
     }
@@ -195,7 +195,7 @@ impl Front {
         key: &[u8],
         value: &[u8],
     ) -> Option<Result<(), Failure>> {
-        let (place, partition) = view.partition(key);
+        let (place, partition) = view.partition(store, key);
         let own = self.replica.node();
         if !store.acknowledges_at_once() || !own_write_suffices(own, store.definition(), partition) {
             return None;
@@ -306,7 +306,7 @@ impl Front {
         order: WriteOrder,
         options: &RequestOptions,
     ) -> Result<Written, Failure> {
-        let (place, _) = view.partition(key);
+        let (place, _) = view.partition(store, key);
         let scope = self.scope(view, store);
         let began = self.clock().now();
         let is_judged = order.condition != Condition::None;
@@ -336,7 +336,7 @@ impl Front {
         under: Generation,
     ) -> Result<(), Failure> {
         let (now, stamped) = (self.replica.view().get(), view.cluster().generation);
-        let since = || now.accepted_since(store, now.partition(key).0.partition);
+        let since = || now.accepted_since(store, now.partition(store, key).0.partition);
         if under <= stamped && (now.cluster().generation == stamped || since() <= stamped) {
             return Ok(());
         }
@@ -411,7 +411,7 @@ impl Front {
         let scope = self.scope(view, store);
         let Stamped { set, dot, context, commit } = {
             let admitted = self.replica.view().admit();
-            if !admitted.writes(target, store, admitted.partition(key).1) {
+            if !admitted.writes(target, store, admitted.partition(store, key).1) {
                 return Err(self.not_here(&admitted));
             }
             hints.stamp(target, store.definition(), key, order)?

@@ -118,7 +118,7 @@ impl Front {
         for (answer, &position) in stamped.iter().zip(positions) {
             if let Ok(Stamped { set, commit, .. }) = answer {
                 let key = &entries[position].0;
-                self.replica.work().stamped(view.partition(key).0.partition, key);
+                self.replica.work().stamped(view.partition(store, key).0.partition, key);
                 sets.push((key.clone(), set.clone()));
                 newest = newest.max(*commit);
             }
@@ -151,7 +151,7 @@ impl Front {
         let mut stamped = Vec::with_capacity(positions.len());
         for &position in positions {
             let (key, order) = &entries[position];
-            let place = view.partition(key).0;
+            let place = view.partition(store, key).0;
             let admitted = match self.replica.admit_as(view, store, [&key[..]]) {
                 Ok(admitted) => admitted,
                 Err(moved) => {
@@ -177,7 +177,7 @@ impl Front {
             let stamp = |(key, order): (Bytes, WriteOrder)| {
                 replica.read_key_ahead(&at, &store, &key, None);
                 let _admitted = replica.admit_as(&at, &store, [&key[..]])?;
-                store.stamp_after_reading(at.partition(&key).0, &key, order)
+                store.stamp_after_reading(at.partition(&store, &key).0, &key, order)
             };
             rest.into_iter().map(stamp).collect::<Vec<_>>()
         };

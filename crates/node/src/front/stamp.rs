@@ -202,7 +202,7 @@ impl Orders<'_> {
     /// again: another node may have stamped since.
     fn judged_before(&self, (view, store): &At, errand: &Errand) -> Option<Failure> {
         let judged = self.judged?;
-        let place = |key: &KeyIndex| view.partition(&self.orders[key.position()].0).0;
+        let place = |key: &KeyIndex| view.partition(store, &self.orders[key.position()].0).0;
         let since = errand.keys.iter().map(|key| view.accepted_since(store, place(key).partition)).max()?;
         (since > judged).then(|| {
             let detail =

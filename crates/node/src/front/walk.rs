@@ -213,7 +213,7 @@ impl Front {
         // Its own copy costs no message, and who is silent costs patience.
         replicas.sort_by_key(|&node| (self.is_suspected(node), node != self.replica.node()));
         let required = definition.numbers_read().reads_required;
-        let mut walk = Walk::new(replicas, required, definition.resolver, behind);
+        let mut walk = Walk::new(replicas, required, definition, behind);
         let (mut keys, mut reasons) = (Vec::new(), Vec::new());
         while !walk.is_over() && keys.len() < wanted {
             let asks = walk.asks().map_err(|few| too_few(partition, few, &reasons))?;

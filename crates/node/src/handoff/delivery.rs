@@ -100,9 +100,9 @@ async fn merge(handoffs: &Handoffs, node: NodeId, hints: &[&Hint]) -> Vec<Answer
             continue;
         };
         let entries: SmallVec<_> = group.iter().map(|hint| (hint.key.clone(), hint.set.clone())).collect();
-        let since = group
-            .iter()
-            .map(|hint| view.cluster().accepted_since(store.definition(), view.partition(&hint.key).1));
+        let since = group.iter().map(|hint| {
+            view.cluster().accepted_since(store.definition(), view.partition(store, &hint.key).1)
+        });
         let request = Request::ReplicaMerge(ReplicaMerge {
             since: since.max().unwrap_or_default(),
             store: store.reference().clone(),
@@ -200,7 +200,7 @@ async fn readdress(handoffs: &Handoffs, hints: Vec<Hint>) -> Settled {
 fn give(replica: &Replica, view: &View, hint: &Hint) -> Result<Vec<Durable>, ErrorCode> {
     let store = view.store(hint.store.as_str()).ok_or(ErrorCode::UnknownStore)?;
     let writers = |view: &View| -> SmallVec<[NodeId; 8]> {
-        model::routing::writers(store.definition(), view.partition(&hint.key).1).collect()
+        model::routing::writers(store.definition(), view.partition(store, &hint.key).1).collect()
     };
     for node in writers(view) {
         replica.read_key_ahead(view, store, &hint.key, (node != replica.node()).then_some(node));

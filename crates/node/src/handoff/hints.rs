@@ -24,7 +24,9 @@ use wire::messages::{Condition, Failure};
 
 use crate::antientropy::compare::Scrubbed;
 use crate::stores::Stamper;
-use crate::stores::{Stamped, WriteOrder, check_condition, check_size, decode, encode, refuse, stamp};
+use crate::stores::{
+    Stamped, WriteOrder, check_condition, check_key, check_size, decode, encode, refuse, stamp,
+};
 
 /// Bytes of hints that one node holds before it refuses more: 1 GiB, minutes of writes at full speed, and small
 /// beside the data it must leave room for.
@@ -137,6 +139,7 @@ impl Hints {
             return Err(Failure::new(ErrorCode::InsufficientReplicas, detail));
         }
         self.check_room()?;
+        check_key(store, key)?;
         check_size(store, &order.value)?;
         self.stamper.check_context(order.context.as_ref())?;
         let own_context = order.context.clone();

@@ -160,7 +160,7 @@ impl Replica {
         let generation = at.cluster().generation;
         if admitted.cluster().generation != generation {
             for key in keys {
-                let (_, partition) = admitted.partition(key);
+                let (_, partition) = admitted.partition(store, key);
                 self.check(&admitted, store, partition, (generation, Asked::Writer))?;
             }
         }

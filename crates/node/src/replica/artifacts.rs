@@ -10,7 +10,7 @@
 
 use std::sync::Arc;
 
-use model::{ArtifactNumber, Generation, ManifestDigest};
+use model::{ArtifactNumber, Generation, ManifestDigest, Token};
 use runtime::disk::waiting::is_refused;
 use storage::readonly::WalkLimit;
 use wire::error::ErrorCode;
@@ -45,7 +45,7 @@ impl Replica {
         // What must wait for the disk is asked again.
         if !is_refused() {
             let read = keys.iter().zip(&sets).filter(|(_, set)| **set != Err(ErrorCode::ArtifactNotHere));
-            read.for_each(|(key, _)| self.work().got(view.partition(key).0.partition, key));
+            read.for_each(|(key, _)| self.work().got(view.partition_at(Token::of(key)).0.partition, key));
         }
         let generation = view.cluster().generation;
         Ok(ReplicaGot { generation, epoch: self.epochs().tag(), sets })

@@ -143,7 +143,7 @@ impl LocalStore {
         let limit = ScanLimit { records_max, bytes_max: FRAME_BYTES_MAX };
         let page = self.scan(partition, after, limit)?;
         for (key, set) in page.records {
-            self.note(KeyPlace { partition, token: Token::of(&key) }, &key, None, &set);
+            self.note(KeyPlace { partition, token: self.token(&key) }, &key, None, &set);
         }
         Ok(page.next)
     }

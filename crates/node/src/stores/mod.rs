@@ -30,7 +30,7 @@ pub use scan::Census;
 pub use stamper::Stamper;
 pub use store::{KeyPlace, LocalStore};
 pub use write_order::{Stamped, WriteOrder};
-pub(crate) use write_order::{check_condition, check_size, stamp};
+pub(crate) use write_order::{check_condition, check_key, check_size, stamp};
 
 #[cfg(test)]
 mod trials;

@@ -12,7 +12,7 @@ use wire::versions::{Single, peek_single, single_head};
 
 use super::record::{corrupt, encode, refuse};
 use super::store::{KeyPlace, LocalStore};
-use super::write_order::{WriteOrder, check_length};
+use super::write_order::{WriteOrder, check_key, check_length};
 
 impl LocalStore {
     /// Replaces whatever is known of a key here.
@@ -21,6 +21,7 @@ impl LocalStore {
     /// As [`LocalStore::stamp`] of an order without context and condition. Nothing is stored then.
     pub fn overwrite(&self, place: KeyPlace, key: &[u8], value: &[u8]) -> Result<(), Failure> {
         self.check_complete(place.partition)?;
+        check_key(self.definition(), key)?;
         check_length(self.definition(), value.len())?;
         let mut answer = Ok(());
         self.update(place, key, &mut |record| match self.overwriting(place, key, record, value) {

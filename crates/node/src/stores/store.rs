@@ -19,7 +19,7 @@ use super::gets::GetNumbers;
 use super::record::{corrupt, decode, encode, refuse};
 use super::stamper::Stamper;
 use super::tombstones::Tombstones;
-use super::write_order::{Stamped, WriteOrder, check_condition, check_size, stamp};
+use super::write_order::{Stamped, WriteOrder, check_condition, check_key, check_size, stamp};
 use crate::antientropy::trees::{self, Trees};
 
 /// One store's definition and its records at this node.
@@ -168,6 +168,11 @@ impl LocalStore {
         &self.definition
     }
 
+    /// Where a key falls on the ring.
+    pub fn token(&self, key: &[u8]) -> Token {
+        self.definition.token(key)
+    }
+
     /// The definition, shared.
     pub fn shared_definition(&self) -> &Arc<Store> {
         &self.definition
@@ -231,11 +236,12 @@ impl LocalStore {
     /// Stamps a write and stores it.
     ///
     /// # Errors
-    /// `ValueTooLarge`, `TooManySiblings`, `ConditionFailed`, `Obsolete` (the writer's context is behind and the
+    /// `KeyUnfit`, `ValueTooLarge`, `TooManySiblings`, `ConditionFailed`, `Obsolete` (the writer's context is behind and the
     /// store keeps no siblings), or what the engine refuses. Nothing is stored then.
     pub fn stamp(&self, place: KeyPlace, key: &[u8], order: WriteOrder) -> Result<Stamped, Failure> {
         // Another replica knows what the write replaces and whether its condition holds.
         self.check_complete(place.partition)?;
+        check_key(&self.definition, key)?;
         check_size(&self.definition, &order.value)?;
         self.stamper.check_context(order.context.as_ref())?;
         let own_context = order.context.clone();
@@ -291,6 +297,7 @@ impl LocalStore {
         key: &[u8],
         incoming: &VersionSet,
     ) -> Result<(Merged, Option<Commit>), Failure> {
+        check_key(&self.definition, key)?;
         for version in incoming.versions() {
             check_size(&self.definition, &version.value)?;
         }

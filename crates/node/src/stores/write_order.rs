@@ -89,6 +89,18 @@ pub(crate) fn stamp(
     Ok((actor, dot))
 }
 
+/// Checks that a key fits the pattern of the store's keys, if it has one. No other key is ever stored, so none is missed.
+pub(crate) fn check_key(definition: &Store, key: &[u8]) -> Result<(), Failure> {
+    let Some(windows) = definition.placement.windows() else { return Ok(()) };
+    match windows.parts(key) {
+        Some(_) => Ok(()),
+        None => Err(Failure::new(
+            ErrorCode::KeyUnfit,
+            format!("keys of store {} are {}, and this one is not", definition.name, windows.key),
+        )),
+    }
+}
+
 /// Checks a value against the store's limit.
 pub(crate) fn check_size(definition: &Store, value: &Value) -> Result<(), Failure> {
     match value {

@@ -92,7 +92,7 @@ impl Headmaster {
             Ok(plan) => plan,
             Err(refusal) => return Ok(refused(given, Refusal::Wish(refusal))),
         };
-        if let Some(node) = too_old(seen) {
+        if let Some(node) = too_old(seen, model::cluster::FORM) {
             return Ok(refused(given, Refusal::NodeTooOld { node }));
         }
         let entering = plan.change.entering(&seen.cluster).into_iter().map(|(node, _)| node).collect();

@@ -180,7 +180,7 @@ impl Headmaster {
         if !findings.is_empty() {
             return Ok(Some(Refusal::PlanUnsound { findings }));
         }
-        if let (Change::Numbers(_), Some(node)) = (&plan.change, too_old(seen)) {
+        if let (Change::Numbers(_), Some(node)) = (&plan.change, too_old(seen, model::cluster::FORM)) {
             return Ok(Some(Refusal::NodeTooOld { node }));
         }
         let entering = plan.change.entering(&seen.cluster).into_iter().map(|(node, _)| node).collect();
@@ -295,9 +295,9 @@ pub(super) fn created_by(seen: &Observation, order: u64) -> Option<u64> {
     (by == order).then_some(*number)
 }
 
-/// A node that would not understand a document in which a store changes.
-pub(super) fn too_old(seen: &Observation) -> Option<NodeId> {
-    let old = seen.registered.iter().find(|active| active.reads_form < model::cluster::FORM)?;
+/// A node that would not understand a document of this form.
+pub(super) fn too_old(seen: &Observation, form: u32) -> Option<NodeId> {
+    let old = seen.registered.iter().find(|active| active.reads_form < form)?;
     Some(old.node.id)
 }
 

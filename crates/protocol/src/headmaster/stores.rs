@@ -12,13 +12,18 @@ use model::readonly::{ArtifactError, Order, Push, Standing};
 use model::{ArtifactNumber, ArtifactsError, Cluster, NodeId, ReadOnlyStore, Store, StoreName, WallMillis};
 
 use super::orders::{done, publish, refused};
+use super::plans::too_old;
 use super::{Ask, Due, Headmaster, Observation, STAGED_PATIENCE, STAGED_PAUSE, Step, answered, unasked};
 use crate::push::{self, Enough, Judgement, Report, judge};
 
 /// Creates a store that takes writes.
 pub(super) fn create(seen: &Observation, given: &Given, store: &Store) -> Step {
     match seen.cluster.with_store(store.clone()) {
-        Ok(next) => publish(given, next),
+        Ok(next) => match too_old(seen, next.form()) {
+            // Users are no reason here: whoever reads the present document reads one with a store more.
+            Some(node) if next.form() > seen.cluster.form() => refused(given, Refusal::NodeTooOld { node }),
+            _ => publish(given, next),
+        },
         Err(error) => refused(given, Refusal::Store(error)),
     }
 }

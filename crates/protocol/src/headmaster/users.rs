@@ -4,10 +4,12 @@
 //! network readable, or mean nothing.
 
 use model::access::UserChange;
+use model::cluster::FORM_CLOSED;
 use model::order::{Done, Given, Refusal};
 use model::{Cluster, Node, NodeId};
 
 use super::orders::{done, publish, refused};
+use super::plans::too_old;
 use super::{Observation, Step};
 
 /// Changes a user.
@@ -23,7 +25,8 @@ pub(super) fn change(seen: &Observation, given: &Given, change: &UserChange) -> 
         if let Some(node) = without_tls(seen.cluster.nodes.iter()) {
             return refused(given, Refusal::NodeWithoutTls { node });
         }
-        if let Some(node) = serves_anyone(seen) {
+        // Its program knows no users.
+        if let Some(node) = too_old(seen, FORM_CLOSED) {
             return refused(given, Refusal::NodeServesAnyone { node });
         }
     }
@@ -39,10 +42,4 @@ pub(super) fn unsafe_beside(cluster: &Cluster, node: &Node) -> Option<Refusal> {
 /// A node that is called without TLS, and is not given up.
 fn without_tls<'a>(mut nodes: impl Iterator<Item = &'a Node>) -> Option<NodeId> {
     nodes.find(|node| !node.tls && !node.gone).map(|node| node.id)
-}
-
-/// A registered node whose program knows no users.
-fn serves_anyone(seen: &Observation) -> Option<NodeId> {
-    let old = seen.registered.iter().find(|active| active.reads_form < model::cluster::FORM_CLOSED)?;
-    Some(old.node.id)
 }

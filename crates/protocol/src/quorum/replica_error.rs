@@ -36,6 +36,8 @@ pub enum ReplicaError {
     TooManySiblings,
     /// The value is longer than the store allows.
     ValueTooLong,
+    /// The key does not fit the pattern of the store's keys.
+    KeyUnfit,
     /// The key's whole record is longer than the node's storage holds.
     RecordTooLong,
     /// The node does not hold the artifact that the request names, or the part of it that has the key.
@@ -66,6 +68,7 @@ impl ReplicaError {
             | ReplicaError::Forbidden
             | ReplicaError::TooManySiblings
             | ReplicaError::ValueTooLong
+            | ReplicaError::KeyUnfit
             | ReplicaError::RecordTooLong
             | ReplicaError::NotHere
             | ReplicaError::AnswerTooLong => true,
@@ -91,6 +94,7 @@ impl fmt::Display for ReplicaError {
             ReplicaError::Forbidden => f.write_str("no right to it"),
             ReplicaError::TooManySiblings => f.write_str("too many siblings"),
             ReplicaError::ValueTooLong => f.write_str("value too long"),
+            ReplicaError::KeyUnfit => f.write_str("the key does not fit"),
             ReplicaError::RecordTooLong => f.write_str("record too long"),
             ReplicaError::NotHere => f.write_str("does not hold the artifact"),
             ReplicaError::AnswerTooLong => f.write_str("answer too long"),

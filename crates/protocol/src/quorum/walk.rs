@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 
 use bytes::Bytes;
-use model::{NodeId, Resolver, Token, VersionSet};
+use model::{NodeId, Store, Token, VersionSet};
 
 /// A place in the order of a partition: behind this token and key.
 pub type WalkPosition = (Token, Bytes);
@@ -23,7 +23,7 @@ pub struct Walk {
     /// Of different nodes, and never more than `required`.
     readers: Vec<Reader>,
     required: usize,
-    resolver: Resolver,
+    store: Store,
     /// Everything up to here was handed out.
     after: Option<WalkPosition>,
 }
@@ -67,17 +67,13 @@ pub struct TooFew {
 }
 
 impl Walk {
-    /// Behind `after`, over these replicas, the preferred ones first; each page needs `required` of them. Where there are
-    /// fewer, the walk refuses as a get does.
-    pub fn new(
-        mut replicas: Vec<NodeId>,
-        required: u8,
-        resolver: Resolver,
-        after: Option<WalkPosition>,
-    ) -> Self {
+    /// Through a store behind `after`, over these replicas, the preferred ones first; each page needs `required` of them.
+    /// Where there are fewer, the walk refuses as a get does.
+    pub fn new(mut replicas: Vec<NodeId>, required: u8, store: &Store, after: Option<WalkPosition>) -> Self {
+        let store = store.clone();
         let required = usize::from(required).max(1);
         replicas.reverse();
-        Walk { waiting: replicas, readers: Vec::new(), required, resolver, after }
+        Walk { waiting: replicas, readers: Vec::new(), required, store, after }
     }
 
     /// The pages that are wanted now. Each is asked for once.
@@ -116,7 +112,7 @@ impl Walk {
             Some(after) => (token, key) > (after.0, &after.1),
             None => true,
         };
-        let records = records.into_iter().map(|(key, set)| (Token::of(&key), key, set));
+        let records = records.into_iter().map(|(key, set)| (self.store.token(&key), key, set));
         reader.page.extend(records.filter(|(token, key, _)| behind(*token, key)));
         reader.next = next.map_or(Next::Nothing, |next| Next::Unasked(Some(next)));
         self.check();
@@ -141,7 +137,7 @@ impl Walk {
                     merged.merge(&set);
                 }
             }
-            merged.resolve(self.resolver);
+            merged.resolve(self.store.resolver);
             self.after = Some((token, key.clone()));
             taken.push((token, key, merged));
         }
@@ -186,7 +182,7 @@ impl Reader {
 #[cfg(test)]
 mod tests {
     use model::versions::Stamp;
-    use model::{Actor, Timestamp, Value, WallMillis};
+    use model::{Actor, Consistency, Resolver, StoreName, Timestamp, Value, WallMillis};
     use proptest::prelude::*;
 
     use super::*;
@@ -200,6 +196,11 @@ mod tests {
         set
     }
 
+    fn store(resolver: Resolver) -> Store {
+        let one = Consistency { replicas: 1, reads_required: 1, writes_required: 1 };
+        Store { resolver, ..Store::new(StoreName::new("s").unwrap(), one).unwrap() }
+    }
+
     /// What each node holds, in order.
     type Held = Vec<Vec<(Bytes, VersionSet)>>;
 
@@ -211,7 +212,7 @@ mod tests {
     /// Walks with pages of so many records; each of `failing` is a step at which the node asked first fails.
     fn walk(held: &Held, required: u8, page: usize, failing: &[usize]) -> Result<Vec<Record>, TooFew> {
         let nodes = (0..held.len() as u32).map(NodeId).collect();
-        let mut walk = Walk::new(nodes, required, Resolver::LastWriteWins, None);
+        let mut walk = Walk::new(nodes, required, &store(Resolver::LastWriteWins), None);
         let (mut all, mut step) = (Vec::new(), 0);
         while !walk.is_over() {
             for Ask { node, after } in walk.asks()? {
@@ -263,7 +264,7 @@ mod tests {
 
     #[test]
     fn pages_that_were_not_asked_for_change_nothing() {
-        let mut walk = Walk::new(vec![NodeId(1), NodeId(2)], 1, Resolver::Siblings, None);
+        let mut walk = Walk::new(vec![NodeId(1), NodeId(2)], 1, &store(Resolver::Siblings), None);
         let record = || vec![(Bytes::from("a"), set(1, 1, "a"))];
         walk.page(NodeId(1), record(), None);
         assert_eq!(walk.asks().unwrap(), [Ask { node: NodeId(1), after: None }]);
@@ -279,7 +280,7 @@ mod tests {
     fn a_page_that_repeats_what_was_handed_out_adds_only_what_is_behind_it() {
         let records = ordered(vec![("a".into(), set(1, 1, "a")), ("b".into(), set(1, 1, "b"))]);
         let after = (Token::of(&records[0].0), records[0].0.clone());
-        let mut walk = Walk::new(vec![NodeId(1)], 1, Resolver::Siblings, Some(after.clone()));
+        let mut walk = Walk::new(vec![NodeId(1)], 1, &store(Resolver::Siblings), Some(after.clone()));
         assert_eq!(walk.asks().unwrap(), [Ask { node: NodeId(1), after: Some(after) }]);
         walk.page(NodeId(1), records.clone(), None);
         let taken: Vec<_> = walk.take().into_iter().map(|(_, key, _)| key).collect();

@@ -2,7 +2,7 @@
 
 use coordination::CoordinationError;
 use coordination::documents::{ActiveNode, ReadError};
-use model::Role;
+use model::{KeyPattern, Placement, Role, Windows};
 
 use super::*;
 use crate::piloting::PilotCounts;
@@ -25,7 +25,13 @@ impl World {
             let store = Store::new(name, consistency).expect("the swarm draws numbers that fit each other");
             let settles = setup.monotonic && setup.plant != Some(Plant::HastyReads);
             let reads = if settles { Reads::Monotonic } else { Reads::Fast };
-            let store = Store { resolver, sloppy: setup.sloppy, reads, ..store };
+            let windows = |theta| {
+                let key = KeyPattern::new("k{sequence}").expect("it is what keys look like");
+                let buckets = setup.buckets.max(PARTITIONS as u32);
+                Placement::Windows(Windows { theta, key, buckets, unknown: model::Unknown::new() })
+            };
+            let placement = setup.theta.map_or(Placement::Hash, windows);
+            let store = Store { resolver, sloppy: setup.sloppy, reads, placement, ..store };
             plant_in_definition(setup.plant, store)
         };
         let off = || Policy {

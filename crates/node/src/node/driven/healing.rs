@@ -185,7 +185,7 @@ fn a_newer_document_breaks_a_comparison_off_only_where_it_changes_the_partitions
 #[test]
 fn damage_that_was_met_and_mended_with_something_older_is_compared_and_what_is_whole_again_is_not() {
     let (home, node, second, peer, keys) = equal();
-    let place = |key: &Bytes| node.replica.view().get().partition(key).0;
+    let place = |key: &Bytes| node.replica.view().get().partition_at(model::Token::of(key)).0;
     let raw = |key: &Bytes| {
         let mut raw = None;
         let look = &mut |record: Option<&Bytes>| {

@@ -25,7 +25,7 @@ fn a_record_that_is_older_than_its_tree_is_found_by_a_scrub_and_mended() {
     let (home, node, second, peer, keys) = equal();
     let key = &keys[1];
     let newer = set(&first(key), 8, Timestamp(30), Value::Present("newer".into()));
-    let place = node.replica.view().get().partition(key).0;
+    let place = node.replica.view().get().partition_at(model::Token::of(key)).0;
     let mut before = None;
     let look = &mut |record: Option<&Bytes>| {
         before = record.cloned();

@@ -87,7 +87,7 @@ impl Three {
     /// Something that this node alone holds, and has not synced.
     fn write_unsynced(&self, id: NodeId, key: &Bytes) -> VersionSet {
         let more = super::home::set(&old(), 8, model::Timestamp(5), model::Value::Present("more".into()));
-        let place = self.node(id).replica.view().get().partition(key).0;
+        let place = self.node(id).replica.view().get().partition_at(model::Token::of(key)).0;
         store(self.node(id)).merge(place, key, &more).unwrap();
         more
     }
@@ -99,7 +99,7 @@ impl Three {
 
     /// Puts bytes in place of a record, past everything that looks at what it says.
     fn put(&self, id: NodeId, key: &Bytes, bytes: Bytes) {
-        let place = self.node(id).replica.view().get().partition(key).0;
+        let place = self.node(id).replica.view().get().partition_at(model::Token::of(key)).0;
         let change = &mut |_: Option<&Bytes>| Change::Put(bytes.clone());
         store(self.node(id)).engine().update(place.partition, place.token, key, change).unwrap();
     }
@@ -213,7 +213,7 @@ fn moves(replicas: u8) {
     // What the one that leaves took in the last moment before it went by the next step.
     let late = three.keys[0].clone();
     let more = super::home::set(&old(), 8, model::Timestamp(5), model::Value::Present("more".into()));
-    let place = three.node(from).replica.view().get().partition(&late).0;
+    let place = three.node(from).replica.view().get().partition_at(model::Token::of(&late)).0;
     store(three.node(from)).merge(place, &late, &more).unwrap();
     assert_eq!(three.step(), Some(Step::Joint));
     assert_eq!(three.step(), Some(Step::ReadingNew));
@@ -259,12 +259,15 @@ fn stores_with_one_two_and_three_replicas_move_on_one_ring() {
     let (after, key) = (before.iter().rev().copied().collect::<Vec<_>>(), three.keys[0].clone());
     let holds = |three: &Three, id, name: &str| {
         let view = three.node(id).replica.view().get();
-        view.store(name).unwrap().content(view.partition(&key).0, &key).unwrap() == old()
+        view.store(name).unwrap().content(view.partition_at(model::Token::of(&key)).0, &key).unwrap() == old()
     };
     for (name, replicas) in stores {
         for id in &before[..replicas.into()] {
             let view = three.node(*id).replica.view().get();
-            view.store(name).unwrap().merge(view.partition(&key).0, &key, &old()).unwrap();
+            view.store(name)
+                .unwrap()
+                .merge(view.partition_at(model::Token::of(&key)).0, &key, &old())
+                .unwrap();
         }
     }
     three.publish(steps::begin(&three.document, &[(PartitionId(0), after.clone())]).unwrap());
@@ -347,7 +350,7 @@ fn a_node_that_entered_in_vain_gives_back_what_only_it_holds() {
     assert_eq!(three.step(), Some(Step::Joint));
     let only = three.keys[7].clone();
     let more = super::home::set(&old(), 8, model::Timestamp(5), model::Value::Present("more".into()));
-    let place = three.node(to).replica.view().get().partition(&only).0;
+    let place = three.node(to).replica.view().get().partition_at(model::Token::of(&only)).0;
     store(three.node(to)).merge(place, &only, &more).unwrap();
     three.publish(steps::back(&three.document, &[PartitionId(0)]).unwrap());
     three.homes[0].stage.until(|| three.holds_nothing(to));
@@ -371,7 +374,7 @@ fn nothing_is_dropped_while_a_replica_lacks_it() {
     });
     let only = three.keys[7].clone();
     let more = super::home::set(&old(), 8, model::Timestamp(5), model::Value::Present("more".into()));
-    let place = three.node(from).replica.view().get().partition(&only).0;
+    let place = three.node(from).replica.view().get().partition_at(model::Token::of(&only)).0;
     store(three.node(from)).merge(place, &only, &more).unwrap();
     assert_eq!(three.step(), None);
     three.homes[0].stage.pass(Duration::from_secs(60));
@@ -547,7 +550,7 @@ fn the_only_replica_is_not_relieved_of_a_record_that_it_cannot_read() {
     assert!(!three.told(to).entered[0].whole && three.next().is_none());
     assert_eq!(get(three.node(from), &key), Err(ErrorCode::Corrupt), "an answer that is true");
     // It can be read again, and the move goes on.
-    let place = three.node(from).replica.view().get().partition(&three.keys[6]).0;
+    let place = three.node(from).replica.view().get().partition_at(model::Token::of(&three.keys[6])).0;
     let intact = store(three.node(from)).engine().get(place.partition, place.token, &three.keys[6]).unwrap();
     three.put(from, &key, intact.unwrap());
     assert_eq!(three.step(), Some(Step::Joint));
@@ -583,7 +586,7 @@ fn who_leaves_keeps_a_record_that_it_cannot_read_while_nobody_else_has_it() {
     let is_of = |key: &Bytes| three.document.ring.partition(Token::of(key)).id == PartitionId(0);
     let only = (0..).map(|number| Bytes::from(format!("only {number}"))).find(is_of).unwrap();
     three.damage(from, &only);
-    let place = three.node(from).replica.view().get().partition(&only).0;
+    let place = three.node(from).replica.view().get().partition_at(model::Token::of(&only)).0;
     store(three.node(from)).trees().lock(place.partition).unwrap().tree().doubt();
     three.homes[0].stage.until(|| !store(three.node(from)).with_unreadable().is_empty());
     assert_eq!(three.step(), None);

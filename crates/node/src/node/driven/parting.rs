@@ -168,7 +168,8 @@ fn a_hint_that_is_given_up_goes_to_the_replicas_of_its_own_key_only() {
     lose(&node, TARGET);
     let view = node.replica.view().get();
     let keys = (0..).map(|number| Bytes::from(format!("key {number}")));
-    let writes = |id, key: &Bytes| view.writes(NodeId(id), &store(&node), view.partition(key).1);
+    let writes =
+        |id, key: &Bytes| view.writes(NodeId(id), &store(&node), view.partition_at(model::Token::of(key)).1);
     let both: Vec<Bytes> = [1, 3]
         .map(|id| keys.clone().find(|key| writes(2, key) && writes(id, key)).unwrap())
         .into_iter()

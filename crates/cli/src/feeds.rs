@@ -1,0 +1,80 @@
+//! `tontine range`: the entries of a feed, in a store that keeps windows.
+//!
+//! Must never: leave out an entry that could not be read. A range that is not certain ends with an error.
+
+use std::process::ExitCode;
+
+use client::Found;
+use serde_json::{Value as Json, json};
+use wire::messages::RequestOptions;
+
+use crate::failure::CliError;
+use crate::output::{bytes_json, print, program, shown, table};
+use crate::shared::Shared;
+
+/// Which entries of which feed.
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  tontine store create feeds --placement windows --key 'feed:{group}:{sequence}'
+  tontine put feed:anna:7 hello -s feeds
+  tontine range feeds anna 0 99       numbers 0 to 99 of anna's feed
+  tontine range news 100 199          in a store whose keys name no group")]
+pub struct RangeArguments {
+    /// The store.
+    #[arg(value_name = "NAME")]
+    pub name: String,
+    /// The group, if keys name one, and the first and the last number.
+    #[arg(required = true, num_args = 2..=3, value_names = ["GROUP", "FROM", "TO"])]
+    pub range: Vec<String>,
+    /// Entries to show, at most.
+    #[arg(long, value_name = "COUNT", default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub limit: u64,
+}
+
+/// `tontine range`.
+pub(crate) async fn range(shared: Shared, arguments: RangeArguments) -> Result<ExitCode, CliError> {
+    let number = |text: &String| {
+        let remedy = "a range is [GROUP] FROM TO, such as anna 0 99";
+        text.parse::<u64>().map_err(|_| CliError::Usage(format!("{text:?} is no sequence number; {remedy}")))
+    };
+    let (group, from, to) = match &arguments.range[..] {
+        [group, from, to] => (group.as_bytes(), number(from)?, number(to)?),
+        [from, to] => (&b""[..], number(from)?, number(to)?),
+        _ => unreachable!("there are two or three"),
+    };
+    let store = shared.client().await?.store(&arguments.name)?;
+    let limit = usize::try_from(arguments.limit).unwrap_or(usize::MAX);
+    let (mut entries, mut next) = (Vec::new(), Some(from));
+    while let Some(at) = next.filter(|_| entries.len() < limit) {
+        let page = store.range(group, (at, to), &RequestOptions::default()).await?;
+        entries.extend(page.entries);
+        next = page.next;
+    }
+    if entries.len() > limit {
+        next = Some(entries[limit].0);
+        entries.truncate(limit);
+    }
+    let document = json!({ "entries": entries.iter().map(entry).collect::<Json>(), "next": next });
+    print(shared.format(), &document, || {
+        let mut rows = vec![["NUMBER", "VALUE"].map(str::to_owned).to_vec()];
+        rows.extend(entries.iter().map(|(number, _, found)| {
+            let values: Vec<String> = found.values().map(|value| shown(value)).collect();
+            vec![number.to_string(), values.join(" | ")]
+        }));
+        let mut text = table(&rows);
+        if let Some(next) = next {
+            let group = String::from_utf8_lossy(group);
+            let group = if group.is_empty() { String::new() } else { format!("{group} ") };
+            let more = format!("{} range {} {group}{next} {to}", program(), arguments.name);
+            text.push_str(&format!("there may be more: {more}\n"));
+        }
+        text
+    });
+    Ok(ExitCode::SUCCESS)
+}
+
+fn entry((number, key, found): &(u64, Vec<u8>, Found)) -> Json {
+    let values: Vec<Json> = found.values().map(|value| bytes_json(value)).collect();
+    json!({ "number": number, "key": bytes_json(key), "values": values })
+}

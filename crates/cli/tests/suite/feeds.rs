@@ -1,0 +1,166 @@
+//! Stores whose keys lie in windows, on real processes: what `range` reads, what is refused, and reads while partitions move.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use client::{Client, ClientOptions, PutOptions, StoreHandle};
+use runtime::Ports;
+use serde_json::Value as Json;
+use wire::messages::RequestOptions;
+
+use crate::cluster::{Cluster, PATIENCE, Signal};
+use crate::observe::addresses;
+use crate::resp::{Redis, Reply};
+use crate::traffic::Stops;
+
+const PATTERN: &str = "--key=feed:{group}:{sequence}";
+
+/// A client of the store, and what it runs in.
+fn feeds(nodes: &[String]) -> (tokio::runtime::Runtime, StoreHandle) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let store = runtime.block_on(async {
+        let options = ClientOptions { deadline: PATIENCE, ..ClientOptions::default() };
+        let client = Client::connect(nodes, Ports::os().unwrap(), options).await.unwrap();
+        client.store("feeds").unwrap()
+    });
+    (runtime, store)
+}
+
+/// The numbers of the entries that a range shows.
+fn numbers(cluster: &Cluster, words: &[&str]) -> Vec<u64> {
+    let shown = cluster.run(&[&["range"], words, &["--json"]].concat()).exits(0).json();
+    shown["entries"].as_array().unwrap().iter().map(|entry| entry["number"].as_u64().unwrap()).collect()
+}
+
+#[test]
+fn a_feed_is_read_in_the_order_of_its_numbers_however_they_were_written() {
+    let cluster = Cluster::start();
+    cluster.run(&["store", "create", "feeds", "--placement=windows", "--theta=4", PATTERN]).exits(0);
+    // Backwards, twice, by two doors, and with a jump.
+    let jump = 1_000_000_000_000_u64;
+    let mut redis = Redis::connect(&cluster.resp(2));
+    assert_eq!(redis.call(&[b"TONTINE.STORE", b"feeds"]), Reply::Status("OK".to_owned()));
+    for number in [9, 7, 8, 2, 2, 0, jump] {
+        let key = format!("feed:anna:{number}");
+        let value = format!("v{number}");
+        if number % 2 == 0 {
+            cluster.run(&["put", &key, &value, "-s", "feeds"]).exits(0);
+        } else {
+            assert_eq!(
+                redis.call(&[b"SET", key.as_bytes(), value.as_bytes()]),
+                Reply::Status("OK".to_owned())
+            );
+        }
+    }
+    cluster.run(&["put", "feed:ben:8", "other", "-s", "feeds"]).exits(0);
+    assert_eq!(numbers(&cluster, &["feeds", "anna", "0", "99"]), [0, 2, 7, 8, 9]);
+    assert_eq!(numbers(&cluster, &["feeds", "anna", "3", "8"]), [7, 8]);
+    assert_eq!(numbers(&cluster, &["feeds", "anna", "999999999000", "1000000000999"]), [jump]);
+    // A deletion and an expiry are what they are elsewhere.
+    cluster.run(&["delete", "feed:anna:7", "-s", "feeds"]).exits(0);
+    cluster.run(&["put", "feed:anna:8", "soon over", "-s", "feeds", "--ttl=1ms"]).exits(0);
+    assert_eq!(numbers(&cluster, &["feeds", "anna", "0", "99"]), [0, 2, 9]);
+    let first = cluster.run(&["range", "feeds", "anna", "0", "99", "--limit=2", "--json"]).exits(0).json();
+    assert_eq!((&first["entries"][1]["number"], &first["next"]), (&Json::from(2), &Json::from(9)));
+    // All that is stored is walked and exported.
+    let keys = cluster.run(&["keys", "-s", "feeds"]).exits(0).text();
+    assert_eq!(keys.lines().filter(|line| line.contains("feed:")).count(), 5, "{keys}");
+    // Entries of one window lie in one bucket, and so at one node.
+    let routed =
+        cluster.run(&["route", "feed:anna:0", "feed:anna:3", "feed:anna:4", "-s", "feeds", "--json"]);
+    let routed = routed.exits(0).json();
+    assert_eq!(routed[0]["window"]["bucket"], routed[1]["window"]["bucket"]);
+    assert_eq!(routed[0]["replicas"], routed[1]["replicas"]);
+    assert_ne!(routed[0]["window"]["bucket"], routed[2]["window"]["bucket"]);
+}
+
+#[test]
+fn must_not_3_a_key_that_does_not_fit_is_stored() {
+    let cluster = Cluster::start();
+    cluster.run(&["store", "create", "feeds", "--placement=windows", PATTERN]).exits(0);
+    for key in ["feed:anna:007", "feed:anna:x", "greeting", "feed::7"] {
+        cluster
+            .run(&["put", key, "v", "-s", "feeds"])
+            .fails_with("keys of store feeds are feed:{group}:{sequence}");
+        cluster.run(&["get", key, "-s", "feeds"]).exits(1);
+    }
+    let mut redis = Redis::connect(&cluster.resp(1));
+    assert_eq!(redis.call(&[b"TONTINE.STORE", b"feeds"]), Reply::Status("OK".to_owned()));
+    let Reply::Error(why) = redis.call(&[b"SET", b"greeting", b"v"]) else { panic!("it is stored") };
+    assert!(why.contains("feed:{group}:{sequence}"), "{why}");
+    // A fallback takes no such key, either.
+    cluster.end_node(3, Signal::KILL);
+    cluster.run(&["put", "greeting", "v", "-s", "feeds"]).fails_with("keys of store feeds are");
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    let cluster = Cluster::start();
+    let refused = |words: &[&str], why: &str| cluster.run(words).fails_with(why);
+    refused(&["store", "create", "f", "--placement=windows"], "--key");
+    refused(&["store", "create", "f", "--theta=64"], "--key");
+    refused(&["store", "create", "f", "--theta=64", PATTERN], "belong to --placement windows");
+    refused(&["store", "create", "f", "--placement=windows", "--theta=0", PATTERN], "0 is not in 1..");
+    refused(
+        &["store", "create", "f", "--placement=windows", "--key=feed:{group}"],
+        "must have {sequence} exactly once",
+    );
+    refused(
+        &["store", "create", "f", "--placement=windows", "--key={group}{sequence}"],
+        "nobody can tell where one ends",
+    );
+    refused(&["store", "create", "f", "--read-only", "--placement=windows", PATTERN], "cannot be used with");
+    cluster.run(&["store", "create", "f", "--placement=windows", PATTERN]).exits(0);
+    cluster.run(&["store", "create", "news", "--placement=windows", "--key=n{sequence}"]).exits(0);
+    refused(&["range", "default", "0", "9"], "keeps its keys by their hash");
+    refused(&["range", "f", "0", "9"], "so a range needs a group");
+    refused(&["range", "news", "anna", "0", "9"], "so a range has no group");
+    refused(&["range", "f", "anna", "9", "0"], "the range goes backwards");
+    refused(&["range", "f", "anna", "0", "x"], "is no sequence number");
+    assert!(
+        cluster.run(&["store", "list"]).exits(0).text().contains("windows of 64: feed:{group}:{sequence}")
+    );
+}
+
+/// A writer appends, and a reader reads the newest twenty: each that was acknowledged before is there.
+#[test]
+fn must_not_4_a_feed_read_misses_an_acknowledged_entry_during_a_move() {
+    let cluster = Cluster::with(4, &[]);
+    cluster.run(&["store", "create", "feeds", "--placement=windows", "--theta=8", PATTERN]).exits(0);
+    let nodes = addresses(&cluster);
+    let (stop, acknowledged) = (AtomicBool::new(false), AtomicU64::new(0));
+    let reads = std::thread::scope(|scope| {
+        let _stops = Stops(&stop);
+        scope.spawn(|| {
+            let (runtime, store) = feeds(&nodes);
+            for number in 1.. {
+                if stop.load(Ordering::Relaxed) {
+                    return;
+                }
+                let put = store.put(format!("feed:anna:{number}"), number.to_string(), PutOptions::default());
+                runtime.block_on(put).expect("no put fails while partitions move");
+                acknowledged.store(number, Ordering::Release);
+            }
+        });
+        let reader = scope.spawn(|| {
+            let (runtime, store) = feeds(&nodes);
+            let (mut reads, options) = (0, RequestOptions::default());
+            while !stop.load(Ordering::Relaxed) {
+                let newest = acknowledged.load(Ordering::Acquire);
+                let Some(from) = newest.checked_sub(19) else { continue };
+                let page = store.range(b"anna", (from, newest), &options);
+                let page = runtime.block_on(page).expect("no read fails while partitions move");
+                let seen: Vec<u64> = page.entries.iter().map(|(number, ..)| *number).collect();
+                assert_eq!(seen, (from.max(1)..=newest).collect::<Vec<_>>());
+                reads += 1;
+            }
+            reads
+        });
+        cluster.run(&["node", "drain", "4"]).exits(0);
+        stop.store(true, Ordering::Relaxed);
+        reader.join().unwrap()
+    });
+    assert!(reads > 50, "{reads} reads");
+    let newest = acknowledged.into_inner();
+    let all = numbers(&cluster, &["feeds", "anna", "1", &newest.to_string(), "--limit=1000000"]);
+    assert_eq!(all, (1..=newest).collect::<Vec<_>>());
+}
