@@ -2,8 +2,8 @@
 //! policies, and `tontine dev --elastic`.
 
 mod hands;
-mod standby;
 mod redis;
+mod standby;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
