@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cloud import IMAGE, Cloud, Moto
-from speaking import Speaking, program
+from speaking import Failed, Speaking, program
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -68,8 +68,17 @@ def start(config: Path, tmp_path: Path) -> Iterator[Start]:
 
 
 @pytest.fixture
-def adapter(start: Start) -> Speaking:
-    return start()
+def adapter(start: Start, cloud: Cloud) -> Speaking:
+    """A process of the adapter that has loaded botocore, which takes long on a busy machine."""
+    adapter = start()
+    for _ in range(5):
+        try:
+            adapter.call("list")
+            break
+        except Failed:
+            continue
+    cloud.requests.clear()
+    return adapter
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -11,8 +11,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
-#: Longer than any call of an adapter may take.
-PATIENCE = 20.0
+#: Longer than any call may take, also where the adapter waits for a processor all the time.
+PATIENCE = 60.0
 KEY, SECRET, SESSION = "AKIATESTTESTTESTTEST", "sEcReT+of/the/tests" * 2, "sEsSiOn" * 40
 
 

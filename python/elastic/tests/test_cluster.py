@@ -21,7 +21,10 @@ def test_the_adapter_passes_the_check_of_the_contract(
 ) -> None:
     cloud.unseen_seconds = 1.0
     done = subprocess.run(
-        [binary, "adapter", "check", "--type", "t3.small", "--", *program(config)],
+        [
+            *(binary, "adapter", "check", "--answer-within=30s", "--type=t3.small", "--"),
+            *program(config),
+        ],
         env=credentials(),
         capture_output=True,
         text=True,

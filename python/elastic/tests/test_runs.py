@@ -16,9 +16,9 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pytest
 
@@ -137,15 +137,16 @@ class Run:
         self.step()
 
 
-def play_all(runs: list[Run]) -> None:
+def play_all(runs: list[Run], done: Callable[[Run], None]) -> None:
     """One after the other."""
     adapters: list[Speaking] = []
     for run in runs:
         run.play(adapters)
+        done(run)
 
 
-def play(cloud: Cloud, start: Start, count: int, beside: int) -> str:
-    """Plays so many runs, so many of them beside each other. What they came to, for people."""
+def play(cloud: Cloud, start: Start, count: int, beside: int) -> None:
+    """Plays so many runs, so many of them beside each other, and judges each."""
     often = {LOST: 0.15, "RequestLimitExceeded": 0.05}
     cloud.unseen_seconds = 1.0
     cloud.chaos = Chaos(
@@ -158,26 +159,40 @@ def play(cloud: Cloud, start: Start, count: int, beside: int) -> str:
     )
     runs = [Run(f"run-{number}", start, random.Random(number)) for number in range(count)]
     began = time.monotonic()
+    ended: list[Run] = []
+
+    def judge(run: Run) -> None:
+        with cloud.lock:
+            machines = [one for one in cloud.machines.values() if one.fleet == run.fleet]
+            assert seconds_for(machines) == [], "a token has two machines"
+            assert len(cloud.live(run.fleet)) == 1, f"{run.fleet}: one stays that nobody wants"
+            assert cloud.most[run.fleet] == MACHINES_MAX, f"{run.fleet}: over its budget"
+            ended.append(run)
+            if len(ended) % 10 == 0 or len(ended) == count:
+                print(told(cloud, ended, time.monotonic() - began), file=sys.stderr, flush=True)
+
     with ThreadPoolExecutor(beside) as pool:
-        for done in [pool.submit(play_all, runs[first::beside]) for first in range(beside)]:
-            done.result()
-    took = time.monotonic() - began
-    assert seconds_for(list(cloud.machines.values())) == [], "a token has two machines"
-    for run in runs:
-        assert len(cloud.live(run.fleet)) == 1, f"{run.fleet}: a machine stays that nobody wants"
-        assert cloud.most[run.fleet] == MACHINES_MAX, f"{run.fleet}: over its budget"
+        parts = [pool.submit(play_all, runs[first::beside], judge) for first in range(beside)]
+        for part in parts:
+            part.result()
+
+
+def told(cloud: Cloud, ended: list[Run], seconds: float) -> str:
+    """What the runs came to that have ended, and those under way."""
     actions = cloud.actions()
+    met = cloud.chaos.met if cloud.chaos else {}
     return (
-        f"{count} runs in {took:.0f} s; controllers killed {sum(run.kills for run in runs)}, "
-        f"adapters {sum(run.adapter_kills for run in runs)}; machines {len(cloud.machines)}, "
-        f"calls of ensure {sum(run.asked for run in runs)}, "
-        f"RunInstances {actions.count('RunInstances')}, requests {len(actions)}; "
-        f"faults {cloud.chaos.met}"
+        f"{len(ended)} runs in {seconds:.0f} s: "
+        f"controllers killed {sum(run.kills for run in ended)}, "
+        f"adapters {sum(run.adapter_kills for run in ended)}, "
+        f"calls of ensure {sum(run.asked for run in ended)}; with those under way: "
+        f"machines {len(cloud.machines)}, RunInstances {actions.count('RunInstances')}, "
+        f"requests {len(actions)}, faults {met}"
     )
 
 
 def test_a_few_runs_leave_no_second_machine(cloud: Cloud, start: Start) -> None:
-    print(play(cloud, start, 6, 3), file=sys.stderr)
+    play(cloud, start, 6, 3)
     assert len(cloud.machines) >= 12
 
 
@@ -190,6 +205,6 @@ def test_the_runs_find_second_machines_where_tokens_do_not_work(cloud: Cloud, st
 
 @pytest.mark.full
 @pytest.mark.timeout(3600)
-def test_three_hundred_runs(cloud: Cloud, start: Start, tmp_path: Path) -> None:
-    print("\n" + play(cloud, start, 300, 16), file=sys.stderr)
+def test_three_hundred_runs(cloud: Cloud, start: Start) -> None:
+    play(cloud, start, 300, 8)
     assert cloud.chaos and cloud.chaos.met[LOST] > 50
