@@ -77,7 +77,7 @@ class Figures(unittest.TestCase):
 
     def test_what_a_report_of_tontine_counts_for_the_whole_run_is_lost_nowhere(self):
         report = {
-            "client": {"cores": 0.4}, "other_cores": 1.0, "lag_us": {"p99": 3000.0},
+            "client": {"cores": 0.4}, "other_cores": 1.0,
             "context": {"started_at": 100.0, "cores": 2},
             "outcomes": {"failed": {"a": 1}, "indeterminate": {"b": 2}, "missing": 3, "corrupt": 4, "unstarted": 0},
             "series": [{"second": at, "operations": 5, "p50_us": 1e3, "p99_us": 2e3} for at in range(3)],
