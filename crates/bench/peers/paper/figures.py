@@ -91,7 +91,7 @@ def table_row(report):
     cells += [" → ".join(number(parts[part]["done"]) for part in ("before", "during", "after"))]
     for name in ("p50_ms", "p99_ms"):
         cells.append(" → ".join(number(parts[part][name], 1) for part in ("before", "during", "after")))
-    cells.append(verdict(report))
+    cells += [number(report["totals"].get("failed")), number(report["totals"].get("unstarted")), verdict(report)]
     return "| " + " | ".join(cells) + " |"
 
 
@@ -108,6 +108,6 @@ def verdict(report):
 
 
 TABLE_HEAD = (
-    "| engine | members | of capacity | what | s | MB moved | done/s | p50 ms | p99 ms | run |\n"
-    "|---|---|---|---|---|---|---|---|---|---|"
+    "| engine | members | of capacity | what | s | MB moved | done/s | p50 ms | p99 ms | failed | unstarted | run |\n"
+    "|---|---|---|---|---|---|---|---|---|---|---|---|"
 )

@@ -93,11 +93,11 @@ class JavaRun:
 def tontine_seconds(report, idle_of):
     """The seconds of a report of `tontine bench run`, in the generator's columns.
 
-    A report has processor times and lateness of the whole run only, so each second has the same.
+    A report has processor times of the whole run only, so each second has the same. Its lateness also has the waiting for
+    room, so it says nothing of the generator, and is left out.
     """
     cores, began = report["client"]["cores"], report["context"]["started_at"]
     box_idle = max(0, 1 - (cores + report["other_cores"]) / report["context"]["cores"])
-    lag = report["lag_us"]
     outcomes = report["outcomes"]
     told = []
     for one in report["series"]:
@@ -107,7 +107,6 @@ def tontine_seconds(report, idle_of):
             "p50_ms": one["p50_us"] / 1e3 if one["operations"] else None,
             "p99_ms": one["p99_us"] / 1e3 if one["operations"] else None,
             "cpu": cores, "idle": max(0, 1 - cores / idle_of), "box_idle": box_idle,
-            "lag_p99_ms": lag["p99"] / 1e3 if lag and not outcomes["unstarted"] else None,
         })
     if told:
         # Reports count these for the whole run.

@@ -54,12 +54,12 @@ class Figures(unittest.TestCase):
     def test_one_absent_read_voids_a_run_also_in_the_sweep(self):
         part = window([second(1), second(2)], 0, 2)
         report = {
-            "engine": "redis", "members": 4, "added": 4, "load": 0.9, "limits": [], "totals": {"absent": 0},
+            "engine": "redis", "members": 4, "added": 4, "load": 0.9, "limits": [], "totals": {"absent": 0, "failed": 1234},
             "growth": {"what": "x", "seconds": 3, "bytes_moved": 2_500_000},
             "windows": {"before": part, "during": part, "after": window([], 0, 1)},
         }
         self.assertEqual(verdict(report), "valid")
-        row = "| redis | 4+4 | 0.9 | x | 3.0 | 2.5 | 90 → 90 → - | 2.0 → 2.0 → - | 9.0 → 9.0 → - | valid |"
+        row = "| redis | 4+4 | 0.9 | x | 3.0 | 2.5 | 90 → 90 → - | 2.0 → 2.0 → - | 9.0 → 9.0 → - | 1,234 | - | valid |"
         self.assertEqual(table_row(report), row)
         self.assertIn("void", verdict(report | {"totals": {"absent": 1}}))
         self.assertIn("void", verdict(report | {"sweep": {"wrong": 1}}))
@@ -77,7 +77,7 @@ class Figures(unittest.TestCase):
 
     def test_what_a_report_of_tontine_counts_for_the_whole_run_is_lost_nowhere(self):
         report = {
-            "client": {"cores": 0.4}, "other_cores": 1.0, "lag_us": {"p99": 3000.0},
+            "client": {"cores": 0.4}, "other_cores": 1.0,
             "context": {"started_at": 100.0, "cores": 2},
             "outcomes": {"failed": {"a": 1}, "indeterminate": {"b": 2}, "missing": 3, "corrupt": 4, "unstarted": 0},
             "series": [{"second": at, "operations": 5, "p50_us": 1e3, "p99_us": 2e3} for at in range(3)],

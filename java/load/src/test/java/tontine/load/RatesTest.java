@@ -4,6 +4,7 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import java.util.Arrays;
 import java.util.List;
 import org.junit.jupiter.api.Test;
 
@@ -41,9 +42,9 @@ final class RatesTest {
             zipf[popular.next()]++;
             even[alike.next()]++;
         }
-        var most = java.util.Arrays.stream(zipf).max().orElseThrow();
+        var most = Arrays.stream(zipf).max().orElseThrow();
         assertTrue(most > 11_000 && most < 20_000, "the most popular one has " + most);
-        assertTrue(java.util.Arrays.stream(even).min().orElseThrow() > 50);
+        assertTrue(Arrays.stream(even).min().orElseThrow() > 50);
     }
 
     @Test
