@@ -31,7 +31,7 @@ const SCRIPT: &str = include_str!("script.lua");
 /// How much later than it was meant a step may come to a server.
 const LATE_MAX: Duration = Duration::from_secs(2);
 /// Slots that are open at their giver at once: enough that most of the time goes by with keys.
-const SLOTS_AT_ONCE: usize = 16;
+const SLOTS_AT_ONCE: usize = 64;
 /// How long two servers may be silent to each other while keys move.
 const MIGRATE_TIME_MAX: Duration = Duration::from_secs(10);
 /// How long a batch may take in all: one key may be large.
@@ -114,8 +114,10 @@ impl Mover {
                     Ok(true) => *self.trouble.lock() = None,
                     Ok(false) => break,
                     Err(why) => {
-                        say!("moving slots: {why}");
-                        *self.trouble.lock() = Some(why);
+                        let before = self.trouble.lock().replace(why.clone());
+                        if before.as_ref() != Some(&why) {
+                            say!("moving slots: {why}");
+                        }
                         tokio::time::sleep(REST).await;
                     }
                 }
@@ -226,7 +228,8 @@ impl Moving<'_> {
         let until = self.until(giver).await?;
         let marked = self.step_now(taker, "marked", giver, slots).await?;
         let open = self.step(giver, until, "open", taker, &marked).await?;
-        for slot in &open {
+        let empty = self.step_now(giver, "empty", taker, &open).await?;
+        for slot in open.iter().filter(|slot| !empty.contains(slot)) {
             self.move_keys(giver, taker, *slot, true).await?;
         }
         self.settle(giver, taker, &open).await

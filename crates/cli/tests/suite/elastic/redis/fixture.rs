@@ -1,7 +1,7 @@
 //! A Redis Cluster of real servers on addresses of its own, and a client that follows its redirections.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
@@ -224,6 +224,12 @@ impl Servers {
             client.set(&key(number), &value(number, 0));
         }
         std::fs::write(self.path("count"), count.to_string()).unwrap();
+    }
+
+    /// So many slots of the first quarter that have keys of [`Servers::fill`].
+    pub(crate) fn slots_with_keys(&self, count: usize) -> Vec<usize> {
+        let slots: BTreeSet<usize> = (0..500).map(|number| slot_of(&key(number))).collect();
+        slots.into_iter().filter(|slot| *slot < SLOTS / 4).take(count).collect()
     }
 
     /// Compares every key of [`Servers::fill`]; how many there are.
