@@ -188,7 +188,7 @@ class FullTest {
     @Order(4)
     void random_resizes_with_kills_lose_nothing() throws Exception {
         long seed = Long.getLong("resizes.seed", System.nanoTime());
-        int resizes = Integer.getInteger("resizes", 2);
+        int resizes = Integer.getInteger("resizes", 3);
         System.out.println(resizes + " resizes, -Dresizes.seed=" + seed);
         Random dice = new Random(seed);
         shop.startController();
@@ -197,7 +197,8 @@ class FullTest {
         for (int number = 1; number <= resizes; number++) {
             boolean grows = members == 3 || (number > 2 && members < 5 && dice.nextBoolean());
             // The first two are without kills, to be measured.
-            Kill kill = number <= 2 ? Kill.NOTHING : Kill.values()[dice.nextInt(grows ? 3 : 2)];
+            Kill further = grows && number % 2 == 1 ? Kill.MACHINE : Kill.CONTROLLER;
+            Kill kill = number <= 2 ? Kill.NOTHING : further;
             resize(number, grows ? members + 1 : members - 1, kill, dice.nextInt(15_000));
             members += grows ? 1 : -1;
         }
@@ -218,7 +219,7 @@ class FullTest {
         long decommissions = said("begins; ") + said("is done, by its own word");
         long began = System.nanoTime();
         shop.elastic("plan", "shop", grows ? "+1" : "-1", "--no-wait").succeeds();
-        if (kill == Kill.NOTHING && number <= 2) {
+        if (kill == Kill.NOTHING) {
             measure(grows, began, decommissions);
         } else {
             Thread.sleep(afterMs);
@@ -228,7 +229,7 @@ class FullTest {
             shop.startController();
         }
         if (kill == Kill.MACHINE) {
-            shop.killMachineThatIsNotOf(before);
+            Processes.await("a process", PATIENCE, () -> shop.killMachineThatIsNotOf(before));
         }
         Processes.await("resize " + number + ": " + target + " members serve", PATIENCE.multipliedBy(2),
                 () -> shop.isSettledAt(target));

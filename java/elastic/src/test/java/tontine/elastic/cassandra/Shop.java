@@ -215,13 +215,12 @@ final class Shop implements AutoCloseable {
         return found;
     }
 
-    /** Kills the member on the newest machine, as a power cut would. */
-    void killMachineThatIsNotOf(Set<String> before) {
-        membersOfMachines().forEach((address, process) -> {
-            if (!before.contains(address)) {
-                process.destroyForcibly();
-            }
-        });
+    /** Kills the member on the newest machine, as a power cut would; whether there was one. */
+    boolean killMachineThatIsNotOf(Set<String> before) {
+        Map<String, ProcessHandle> newest = membersOfMachines();
+        newest.keySet().removeAll(before);
+        newest.values().forEach(ProcessHandle::destroyForcibly);
+        return !newest.isEmpty();
     }
 
     /** Whether the fleet has so many members that serve, and nothing under way. */
