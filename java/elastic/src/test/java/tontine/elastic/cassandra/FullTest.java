@@ -40,6 +40,14 @@ class FullTest {
         System.out.println("three founders serve after " + seconds(began));
         keys = new Keys(Shop.FOUNDERS, Shop.CQL_PORT);
         keys.fill(KEYS);
+        shop.elastic("apply", shop.path("shop.toml").toString()).succeeds();
+        shop.startController();
+        try (Processes.Adapter adapter = shop.newAdapter()) {
+            for (String founder : Shop.FOUNDERS) {
+                shop.elastic("adopt", "shop", "--member=" + id(adapter, founder)).succeeds();
+            }
+        }
+        shop.killController();
     }
 
     @AfterAll
@@ -98,13 +106,7 @@ class FullTest {
     @Test
     @Order(2)
     void a_fleet_grows_and_shrinks_while_its_controller_is_killed_and_no_key_is_lost() throws Exception {
-        shop.elastic("apply", shop.path("shop.toml").toString()).succeeds();
         shop.startController();
-        try (Processes.Adapter adapter = shop.newAdapter()) {
-            for (String founder : Shop.FOUNDERS) {
-                shop.elastic("adopt", "shop", "--member=" + id(adapter, founder)).succeeds();
-            }
-        }
         keys.beginLoad();
         long began = System.nanoTime();
         shop.elastic("plan", "shop", "+1", "--no-wait").succeeds();
