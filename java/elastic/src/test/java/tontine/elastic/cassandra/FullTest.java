@@ -44,7 +44,10 @@ class FullTest {
         shop.startController();
         try (Processes.Adapter adapter = shop.newAdapter()) {
             for (String founder : Shop.FOUNDERS) {
-                shop.elastic("adopt", "shop", "--member=" + id(adapter, founder)).succeeds();
+                String member = "--member=" + id(adapter, founder);
+                // The controller's own adapter may not have answered yet.
+                Processes.await("adopted", PATIENCE,
+                        () -> Processes.sure(() -> shop.elastic("adopt", "shop", member).exit() == 0));
             }
         }
         shop.killController();

@@ -48,7 +48,7 @@ final class Shop implements AutoCloseable {
                 Files.writeString(template.resolve(file.getFileName()), text);
             }
         }
-        Files.writeString(path("adapters.toml"), "[engines.cassandra]\ncommand = " + list(adapter())
+        Files.writeString(path("adapters.toml"), "[engines.cassandra]\ndeadline = 30\ncommand = " + list(adapter())
                 + "\n[providers.local]\ncommand = " + list(provider()) + "\n");
         Files.writeString(path("shop.toml"), """
                 engine = "cassandra"
