@@ -9,8 +9,8 @@ import java.util.stream.Stream;
 import tontine.elastic.Failure;
 
 /**
- * The script with which a machine becomes a member: it writes the configuration, and keeps a DataNode and a region server
- * running. The configuration may say {@code ${env.MACHINE_ADDRESS}} and {@code ${env.MACHINE_DATA}}, which both read
+ * The script with which a machine becomes a member: it writes the configuration, and keeps a DataNode and a region
+ * server running. The configuration may say {@code ${env.MACHINE_ADDRESS}} and {@code ${env.MACHINE_DATA}}, which both read
  * from their environment. Nothing in it depends on the token or on the time, so each call gives the same.
  */
 final class BootScript {
@@ -30,7 +30,10 @@ final class BootScript {
                 cd "$MACHINE_DATA"
                 """);
         if (settings.members() != null) {
-            script.append("mkdir -p conf\nexport HADOOP_CONF_DIR=\"$MACHINE_DATA/conf\" HBASE_CONF_DIR=\"$MACHINE_DATA/conf\"\n");
+            script.append("""
+                    mkdir -p conf
+                    export HADOOP_CONF_DIR="$MACHINE_DATA/conf" HBASE_CONF_DIR="$MACHINE_DATA/conf"
+                    """);
             for (Path file : files(settings.members())) {
                 append(script, file);
             }
@@ -55,7 +58,8 @@ final class BootScript {
         try (Stream<Path> found = Files.list(folder)) {
             List<Path> files = found.filter(Files::isRegularFile).sorted().toList();
             if (files.isEmpty()) {
-                throw Failure.passing("--member-config " + folder + " has no files; put hdfs-site.xml and the like there");
+                throw Failure.passing(
+                        "--member-config " + folder + " has no files; put hdfs-site.xml and the like there");
             }
             return files;
         } catch (IOException broken) {
