@@ -70,6 +70,7 @@ final class Members {
         // One that is in no ring and does not answer is asked no more. The seeds are asked again and again.
         known.removeIf(one -> !looks.containsKey(one) && !ring.addresses().contains(one)
                 && !settings.seedAddresses().contains(one));
+        connections.keySet().retainAll(known);
         return ring;
     }
 
@@ -101,7 +102,7 @@ final class Members {
             } catch (ExecutionException failed) {
                 causes.put(address, failed.getCause());
             } catch (TimeoutException | InterruptedException late) {
-                causes.put(address, late);
+                causes.put(address, new TimeoutException());
             }
         });
     }

@@ -48,7 +48,7 @@ final class Shop implements AutoCloseable {
                 Files.writeString(template.resolve(file.getFileName()), text);
             }
         }
-        Files.writeString(path("adapters.toml"), "[engines.cassandra]\ncommand = " + list(adapter())
+        Files.writeString(path("adapters.toml"), "[engines.cassandra]\ndeadline = 30\ncommand = " + list(adapter())
                 + "\n[providers.local]\ncommand = " + list(provider()) + "\n");
         Files.writeString(path("shop.toml"), """
                 engine = "cassandra"
@@ -215,13 +215,12 @@ final class Shop implements AutoCloseable {
         return found;
     }
 
-    /** Kills the member on the newest machine, as a power cut would. */
-    void killMachineThatIsNotOf(Set<String> before) {
-        membersOfMachines().forEach((address, process) -> {
-            if (!before.contains(address)) {
-                process.destroyForcibly();
-            }
-        });
+    /** Kills the member on the newest machine, as a power cut would; whether there was one. */
+    boolean killMachineThatIsNotOf(Set<String> before) {
+        Map<String, ProcessHandle> newest = membersOfMachines();
+        newest.keySet().removeAll(before);
+        newest.values().forEach(ProcessHandle::destroyForcibly);
+        return !newest.isEmpty();
     }
 
     /** Whether the fleet has so many members that serve, and nothing under way. */
