@@ -76,7 +76,7 @@ pub(super) fn fill(work: &mut Work<'_>) {
     let (have, wanted) = (work.next.standing_by(), work.next.standby_wanted());
     let held = match have.cmp(&wanted) {
         // One that leaves may be wanted back, and then nothing need be bought.
-        Ordering::Less if work.next.in_state(MachineState::Draining).next().is_some() => None,
+        Ordering::Less if work.next.machines.iter().any(|machine| may_be_wanted_back(work, machine)) => None,
         Ordering::Less => buy(work, wanted - have).err(),
         Ordering::Equal => None,
         Ordering::Greater => {
@@ -88,6 +88,10 @@ pub(super) fn fill(work: &mut Work<'_>) {
     if kind(&work.next.standby_held) != kind(&held) {
         work.next.standby_held = held;
     }
+}
+
+fn may_be_wanted_back(work: &Work<'_>, machine: &Machine) -> bool {
+    machine.state == MachineState::Draining || converge::can_come_back(work.seen, machine)
 }
 
 fn buy(work: &mut Work<'_>, more: u32) -> Result<(), Held> {

@@ -46,10 +46,13 @@ fn one_that_was_called_is_bought_anew_or_is_taken_back_and_stands_by() {
 
 #[test]
 fn one_that_stands_by_and_is_one_too_many_ends_unless_its_provider_refuses() {
-    for refuses in [Refuses::Never, Refuses::Always, Refuses::Sometime] {
-        let visited = whole(&Scenario { standby: 2, refuses, ..scenario(1, Vec::new()) });
+    let too_many = |refuses| Scenario { standby: 2, refuses, ..scenario(1, Vec::new()) };
+    for refuses in [Refuses::Never, Refuses::Sometime] {
+        let visited = whole(&too_many(refuses));
         assert!(visited > 10, "{visited} worlds");
     }
+    // One whose process vanished is told as failed there; without that, it stays ready.
+    explore(&Scenario { faults: 0, ..too_many(Refuses::Always) }, None).unwrap();
 }
 
 #[test]
