@@ -11,7 +11,7 @@ use serde_json::Value as Json;
 
 use super::Redis;
 use super::map::{Id, View};
-use super::mover::{stays_master, step};
+use super::mover::{stays_apart, step};
 use super::resp::{Link, Reply, Trouble};
 use super::shares::{incoming, outgoing};
 use super::sight::Seen;
@@ -54,7 +54,7 @@ impl Redis {
             }
             let going = outgoing(&owners, &takers, &unmarked);
             let link = link(&mut seen, member)?;
-            stays_master(link).await.map_err(|trouble| unsettable(member, &trouble))?;
+            stays_apart(link).await.map_err(|trouble| unsettable(member, &trouble))?;
             for taker in takers {
                 let slots = going.iter().filter(|(_, to)| *to == taker);
                 let slots: Vec<(u16, Id)> = slots.map(|(slot, _)| (*slot, member.clone())).collect();

@@ -335,7 +335,7 @@ impl Moving<'_> {
             let lost = || Trouble::Lost(format!("nobody knows where {} is", id.short()));
             let mut link = self.mover.servers.link(id, address.ok_or_else(lost)?).await?;
             if self.draining.contains(id) {
-                stays_master(&mut link).await?;
+                stays_apart(&mut link).await?;
             }
             self.links.insert(id.clone(), link);
         }
@@ -344,7 +344,7 @@ impl Moving<'_> {
 }
 
 /// Keeps a server that gives its last slot away from becoming a replica of the one that takes it.
-pub(super) async fn stays_master(link: &mut Link) -> Result<(), Trouble> {
+pub(super) async fn stays_apart(link: &mut Link) -> Result<(), Trouble> {
     link.call(&["CONFIG", "SET", "cluster-allow-replica-migration", "no"]).await.map(drop)
 }
 
