@@ -12,6 +12,9 @@ use crate::failure::CliError;
 use crate::output::{bytes_json, print, program, shown, table};
 use crate::shared::Shared;
 
+/// Pages that one command reads, at most: a million numbers.
+const PAGES_MAX: u64 = 1_000;
+
 /// Which entries of which feed.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "\
@@ -45,8 +48,10 @@ pub(crate) async fn range(shared: Shared, arguments: RangeArguments) -> Result<E
     };
     let store = shared.client().await?.store(&arguments.name)?;
     let limit = usize::try_from(arguments.limit).unwrap_or(usize::MAX);
-    let (mut entries, mut next) = (Vec::new(), Some(from));
-    while let Some(at) = next.filter(|_| entries.len() < limit) {
+    let (mut entries, mut next, mut pages) = (Vec::new(), Some(from), 0);
+    // However few entries there are: whoever goes on says so.
+    while let Some(at) = next.filter(|_| entries.len() < limit && pages < PAGES_MAX) {
+        pages += 1;
         let page = store.range(group, (at, to), &RequestOptions::default()).await?;
         entries.extend(page.entries);
         next = page.next;

@@ -557,6 +557,7 @@ pub(crate) async fn route(shared: Shared, arguments: KeysArguments) -> Result<Ex
         rows.push(vec![
             shown(key.as_bytes()),
             match window(store, key.as_bytes()) {
+                Json::Null if !store.placement.is_hash() => "(the key does not fit)".to_owned(),
                 Json::Null => format!("{:016x}", token.0),
                 of => format!("{:016x} (window {}, bucket {})", token.0, of["number"], of["bucket"]),
             },

@@ -255,7 +255,7 @@ async fn create(
         let (replicas, kept) = (store.consistency.replicas, arguments.artifacts_kept);
         return artifact::verbs::create(shared, client, store.name, replicas, kept).await;
     }
-    let order = Order::CreateStore { store: Box::new(store.clone()) };
+    let order = Order::create_store(store.clone());
     let ordered = orders::give(client, &order).await.map_err(|error| in_doubt(&store.name, error))?;
     let cluster = match ordered.answer {
         Some(Answer::Done { .. }) => client.cluster(),

@@ -156,7 +156,7 @@ impl Client {
     /// # Errors
     /// As [`order`](Client::order); [`ClientError::Refused`] when there can be no such store.
     pub async fn create_store(&self, store: &Store) -> Result<Arc<Cluster>, ClientError> {
-        self.carry_out(&Order::CreateStore { store: Box::new(store.clone()) }).await
+        self.carry_out(&Order::create_store(store.clone())).await
     }
 
     /// Changes which artifacts a read-only store lists or serves, or creates such a store, and goes by the document that

@@ -123,6 +123,12 @@ pub enum Order {
         /// As it shall be.
         store: Box<Store>,
     },
+    /// Create a store that takes writes, and whose keys do not lie by their hash. A verb of its own: a headmaster of before
+    /// would pass over where they lie, and carry the other one out.
+    CreatePlacedStore {
+        /// As it shall be.
+        store: Box<Store>,
+    },
     /// Change what the autopilot may do.
     Balance {
         /// What.
@@ -138,6 +144,14 @@ pub enum Order {
         /// How.
         user: UserChange,
     },
+}
+
+impl Order {
+    /// Creates a store, by the verb that no headmaster misunderstands.
+    pub fn create_store(store: Store) -> Order {
+        let (is_hash, store) = (store.placement.is_hash(), Box::new(store));
+        if is_hash { Order::CreateStore { store } } else { Order::CreatePlacedStore { store } }
+    }
 }
 
 /// An order as it is kept, with its answer.

@@ -204,8 +204,8 @@ impl Course<'_> {
             let until = from + TRACE_ROW_S;
             let of_row = self.run.series.iter().filter(|one| (from..until).contains(&one.second));
             let (count, done) = of_row.fold((0, 0), |(count, done), one| (count + 1, done + one.operations));
-            if count > 0 {
-                trace += &format!("{from},{}\n", done / count);
+            if let Some(mean) = done.checked_div(count) {
+                trace += &format!("{from},{mean}\n");
             }
         }
         trace

@@ -302,6 +302,7 @@ mod tests {
                 protocol: 1,
                 acts_max: 1,
                 drain_cancellable: true,
+                joins_at_boot: false,
                 members_min: 1,
                 measures: Vec::new(),
             }),

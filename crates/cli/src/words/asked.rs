@@ -33,7 +33,7 @@ pub(crate) fn asked(order: &Order) -> String {
         Order::Readdress { node, native, tls, .. } => {
             format!("call {node} at {native}{}", if *tls { " with TLS" } else { "" })
         }
-        Order::CreateStore { store } => {
+        Order::CreateStore { store } | Order::CreatePlacedStore { store } => {
             format!("create store {} with {}", store.name, numbered(store.consistency))
         }
         Order::Balance { change } => balanced(change),

@@ -9,6 +9,9 @@ pub(crate) fn remedy(code: ErrorCode) -> &'static str {
         ErrorCode::KeyEmpty => "Send a key of at least one byte.",
         ErrorCode::KeyTooLong => "Shorten the key, for example by hashing its long part.",
         ErrorCode::ValueTooLarge => "Split the value over several keys.",
+        ErrorCode::KeyUnfit => {
+            "Look at the pattern with `tontine store list`; numbers have no leading zeros."
+        }
         ErrorCode::TooManyKeys => "Split the request into several.",
         ErrorCode::RecordTooLong => {
             "Store a smaller value, split over several keys; if the key has siblings, get, merge and put them first."

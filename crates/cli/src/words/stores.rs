@@ -13,6 +13,9 @@ pub(super) fn not_created(error: &CreateStoreError) -> String {
             "{error}; add nodes with `tontine node add` and give them data with `tontine plan create spread`, or ask for fewer \
              replicas with --consistency"
         ),
+        CreateStoreError::Placement(_) => {
+            format!("{error}; `tontine store create --help` says what keys and windows may be")
+        }
         error => format!("{error}; `tontine store list` shows the stores that there are"),
     }
 }

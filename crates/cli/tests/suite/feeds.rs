@@ -8,7 +8,7 @@ use serde_json::Value as Json;
 use wire::messages::RequestOptions;
 
 use crate::cluster::{Cluster, PATIENCE, Signal};
-use crate::observe::addresses;
+use crate::observe::{addresses, until};
 use crate::resp::{Redis, Reply};
 use crate::traffic::Stops;
 
@@ -75,7 +75,7 @@ fn a_feed_is_read_in_the_order_of_its_numbers_however_they_were_written() {
 
 #[test]
 fn must_not_3_a_key_that_does_not_fit_is_stored() {
-    let cluster = Cluster::start();
+    let cluster = Cluster::with(5, &[]);
     cluster.run(&["store", "create", "feeds", "--placement=windows", PATTERN]).exits(0);
     for key in ["feed:anna:007", "feed:anna:x", "greeting", "feed::7"] {
         cluster
@@ -87,8 +87,12 @@ fn must_not_3_a_key_that_does_not_fit_is_stored() {
     assert_eq!(redis.call(&[b"TONTINE.STORE", b"feeds"]), Reply::Status("OK".to_owned()));
     let Reply::Error(why) = redis.call(&[b"SET", b"greeting", b"v"]) else { panic!("it is stored") };
     assert!(why.contains("feed:{group}:{sequence}"), "{why}");
-    // A fallback takes no such key, either.
-    cluster.end_node(3, Signal::KILL);
+    // Nor do fallbacks, where all replicas are gone.
+    let replicas = cluster.run(&["route", "greeting", "-s", "feeds", "--json"]).json()[0]["replicas"].clone();
+    let replicas: Vec<usize> = serde_json::from_value(replicas).unwrap();
+    replicas.iter().for_each(|node| cluster.end_node(*node, Signal::KILL));
+    let fits = || cluster.run(&["put", "feed:anna:1", "v", "-s", "feeds"]).code;
+    until("fallbacks take what fits", fits, |code| *code == 0);
     cluster.run(&["put", "greeting", "v", "-s", "feeds"]).fails_with("keys of store feeds are");
 }
 

@@ -26,7 +26,7 @@ pub const FORM_PLACED: u32 = 7;
 const FORM_UNNAMED: u32 = 1;
 
 /// A form that this program understands.
-struct Form;
+struct Form(u32);
 
 impl<'de> Deserialize<'de> for Form {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -58,7 +58,7 @@ pub fn refused_form(json: &[u8]) -> Option<String> {
 impl Form {
     fn of<E: Error>(form: u32) -> Result<Form, E> {
         match (FORM..=FORM_PLACED).contains(&form) {
-            true => Ok(Form),
+            true => Ok(Form(form)),
             false => {
                 let text = format!("form {form}, and this program understands forms {FORM} to {FORM_PLACED}");
                 Err(E::custom(text))
@@ -92,8 +92,7 @@ struct Written<'a> {
 
 #[derive(Deserialize)]
 struct Read {
-    #[serde(rename = "form")]
-    _form: Form,
+    form: Form,
     name: String,
     id: Option<ClusterId>,
     generation: Generation,
@@ -167,6 +166,7 @@ impl Serialize for Cluster {
 impl<'de> Deserialize<'de> for Cluster {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let Read {
+            form: Form(form),
             name,
             id,
             generation,
@@ -180,7 +180,6 @@ impl<'de> Deserialize<'de> for Cluster {
             users,
             ordered,
             unknown,
-            ..
         } = Read::deserialize(deserializer)?;
         let cluster = Cluster {
             name,
@@ -198,6 +197,13 @@ impl<'de> Deserialize<'de> for Cluster {
             unknown,
         };
         cluster.check().map_err(D::Error::custom)?;
+        if cluster.form() > form {
+            let needed = cluster.form();
+            let text = format!(
+                "it says form {form}, and what it has needs form {needed}: an earlier program wrote it"
+            );
+            return Err(D::Error::custom(text));
+        }
         Ok(cluster)
     }
 }

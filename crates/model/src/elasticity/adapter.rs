@@ -97,6 +97,10 @@ pub struct EngineFacts {
     pub acts_max: u32,
     /// Whether a drain that has begun can be taken back.
     pub drain_cancellable: bool,
+    /// Whether a member joins by itself as soon as its machine starts. None of them can stand by then, and starting one is an
+    /// act.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub joins_at_boot: bool,
     /// The fewest members with which it keeps all copies.
     pub members_min: u32,
     /// Names of the measures that `observe` gives of each member.

@@ -198,6 +198,28 @@ fn fields_of_a_later_program_survive_a_rewrite() {
     assert_eq!(serde_json::from_str::<Cluster>(&again).unwrap(), cluster);
 }
 
+/// A program of before would look for keys where they are not: it must refuse the document.
+#[test]
+fn must_not_2_a_program_of_before_reads_a_document_with_windows() {
+    let node = Node::new(NodeId(1), Zone("z".to_owned()), "127.0.0.1:7001".to_owned(), None);
+    let ring = Ring::equal_slices(4, &[(NodeId(1), Zone("z".to_owned()))]);
+    let mut store = Store::new(StoreName::new("feeds").unwrap(), consistency(1, 1, 1)).unwrap();
+    let plain = Cluster::new("shop", vec![node], ring, vec![store.clone()]);
+    assert_eq!(plain.form(), model::cluster::FORM);
+    let key = model::KeyPattern::new("feed:{group}:{sequence}").unwrap();
+    let windows =
+        model::Windows { theta: 64, key, buckets: plain.buckets, unknown: model::Unknown::default() };
+    store.placement = model::Placement::Windows(windows);
+    let placed = Cluster { stores: vec![store], ..plain };
+    let json = serde_json::to_string(&placed).unwrap();
+    assert!(json.starts_with(r#"{"form":7,"#), "{json}");
+    assert_eq!(serde_json::from_str::<Cluster>(&json).unwrap(), placed);
+    // What a headmaster of before made of it: it passes over what it does not know.
+    let passed_over = json.replace(r#""form":7"#, r#""form":5"#);
+    let error = serde_json::from_str::<Cluster>(&passed_over).unwrap_err().to_string();
+    assert!(error.contains("it says form 5, and what it has needs form 7"), "{error}");
+}
+
 #[test]
 fn a_document_of_another_form_is_refused_by_its_number_whatever_else_it_holds() {
     let refused = |document: &str| {
@@ -205,12 +227,12 @@ fn a_document_of_another_form_is_refused_by_its_number_whatever_else_it_holds() 
         model::cluster::refused_form(document.as_bytes()).unwrap()
     };
     assert_eq!(
-        refused(r#"{"form":7,"name":7,"ring":"a circle"}"#),
-        "it has form 7, and this program understands forms 5 and 6: a later program wrote it; upgrade this one"
+        refused(r#"{"form":8,"name":7,"ring":"a circle"}"#),
+        "it has form 8, and this program understands forms 5 to 7: a later program wrote it; upgrade this one"
     );
     assert_eq!(
         refused(r#"{"form":4,"name":7,"ring":"a circle"}"#),
-        "it has form 4, and this program understands forms 5 and 6: an earlier program wrote it; export the data with that \
+        "it has form 4, and this program understands forms 5 to 7: an earlier program wrote it; export the data with that \
          program, and load it into a new cluster of this one"
     );
     // Before forms were numbered.

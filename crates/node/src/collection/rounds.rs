@@ -376,7 +376,7 @@ struct Candidates {
 /// What places are ordered by.
 type Order = (StoreRef, Token, Bytes);
 
-/// A store that is not here any more has no place for its keys: any will do.
+/// Of a store that is not here yet any place will do: its keys are left out until it is.
 fn order(view: &View, store: &StoreRef, key: &Bytes) -> Order {
     let token = view.store(store).map_or_else(|| Token::of(key), |known| known.token(key));
     (store.clone(), token, key.clone())

@@ -103,6 +103,7 @@ impl Hints {
         set: &VersionSet,
     ) -> Result<Option<Commit>, Failure> {
         self.check_room()?;
+        check_key(store, key)?;
         let mut answer = Ok(());
         let commit = self.update(target, &store.name, key, &mut |parked, record| {
             let (own, mut merged) = match record {

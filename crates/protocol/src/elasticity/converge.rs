@@ -37,6 +37,7 @@ fn grow(work: &mut Work<'_>, more: u32) -> Result<(), Held> {
 
 /// Puts a request for one machine into the document, if it may be bought.
 pub(super) fn buy(work: &mut Work<'_>, standby: bool) -> Result<(), Held> {
+    guards::may_start(work, standby)?;
     let price_per_hour = guards::may_buy(work.seen, &work.next, 1)?;
     let fleet = &mut work.next;
     let token = Token::new(&fleet.uid, fleet.next_token);

@@ -49,7 +49,32 @@ pub(super) fn forgive(fleet: &mut Fleet, now: WallMillis) {
 /// Whether one more may join or leave now: beside the machines that do, also members that do so at the engine alone, such as
 /// those of failed machines, or by another hand.
 pub(super) fn has_slot(work: &Work<'_>) -> bool {
-    let (Ok(engine), Ok(members)) = (&work.seen.engine, &work.seen.members) else { return false };
+    let Ok(engine) = &work.seen.engine else { return false };
+    acting(work).is_some_and(|acting| acting < engine.acts_max.max(1))
+}
+
+/// Whether one more machine may be started. Where members join as soon as they start, that is an act, and none stands by.
+pub(super) fn may_start(work: &Work<'_>, standby: bool) -> Result<(), Held> {
+    let Some(engine) = work.seen.engine.as_ref().ok().filter(|engine| engine.joins_at_boot) else {
+        return Ok(());
+    };
+    if standby {
+        let detail = "its members join as soon as they start, so none can stand by";
+        return Err(Held::Engine { detail: detail.to_owned() });
+    }
+    let starts = |machine: &&Machine| {
+        matches!(machine.state, MachineState::Requested | MachineState::Booting | MachineState::Ready)
+    };
+    let starting = work.next.machines.iter().filter(starts).count() as u32;
+    match acting(work) {
+        Some(acting) if acting + starting < engine.acts_max.max(1) => Ok(()),
+        _ => Err(Held::UnderWay),
+    }
+}
+
+/// How many members join or leave; `None` where the engine does not say.
+fn acting(work: &Work<'_>) -> Option<u32> {
+    let members = work.seen.members.as_ref().ok()?;
     let acts = |machine: &&Machine| matches!(machine.state, MachineState::Joining | MachineState::Draining);
     let acting: Vec<&Machine> = work.next.machines.iter().filter(acts).collect();
     let is_beside = |member: &&Member| {
@@ -57,7 +82,7 @@ pub(super) fn has_slot(work: &Work<'_>) -> bool {
             && !acting.iter().any(|machine| machine.member.as_ref() == Some(&member.id))
     };
     let beside = members.iter().filter(is_beside).count();
-    ((acting.len() + beside) as u32) < engine.acts_max.max(1)
+    Some((acting.len() + beside) as u32)
 }
 
 /// What an hour of a machine of this type costs; what it cost last where the provider does not say.

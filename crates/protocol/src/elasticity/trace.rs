@@ -346,6 +346,7 @@ impl Stage<'_> {
                 protocol: PROTOCOL,
                 acts_max: 1,
                 drain_cancellable: true,
+                joins_at_boot: false,
                 members_min: 1,
                 measures: vec!["processor".to_owned(), "operations".to_owned()],
             }),

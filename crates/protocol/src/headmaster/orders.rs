@@ -64,7 +64,9 @@ impl Headmaster {
             Order::Readdress { node, native, resp, http, tls } => {
                 Ok(readdress(seen, given, *node, (native, resp, http, *tls)))
             }
-            Order::CreateStore { store } => Ok(super::stores::create(seen, given, store)),
+            Order::CreateStore { store } | Order::CreatePlacedStore { store } => {
+                Ok(super::stores::create(seen, given, store))
+            }
             Order::Balance { change } => Ok(super::balance::changed(seen, given, change)),
             Order::Artifacts { order } => self.artifacts(seen, given, order),
             Order::User { user } => Ok(super::users::change(seen, given, user)),
@@ -111,7 +113,9 @@ fn by_document(order: &Order) -> Option<Done> {
         Order::Weigh { node, weight } => Done::NodeWeighs { node: *node, weight: *weight },
         Order::Cast { node, role } => Done::NodeCast { node: *node, role: *role },
         Order::Readdress { node, .. } => Done::NodeReaddressed { node: *node },
-        Order::CreateStore { store } => Done::StoreCreated { store: store.name.clone() },
+        Order::CreateStore { store } | Order::CreatePlacedStore { store } => {
+            Done::StoreCreated { store: store.name.clone() }
+        }
         Order::Artifacts { order: readonly::Order::Create { store, .. } } => {
             Done::StoreCreated { store: store.clone() }
         }

@@ -27,6 +27,8 @@ pub(super) struct Stage {
     pub(super) now: Moment,
     pub(super) cluster: Cluster,
     pub(super) registered: Vec<Node>,
+    /// Up to which form they understand documents.
+    pub(super) reads_form: u32,
     pub(super) orders: Vec<OrderDocument>,
     pub(super) plans: Vec<(PlanDocument, Option<PlanState>)>,
     pub(super) silent: BTreeSet<NodeId>,
@@ -64,6 +66,7 @@ impl Stage {
         Stage {
             now: Moment::default(),
             registered: cluster.nodes.clone(),
+            reads_form: model::cluster::FORM_PLACED,
             cluster,
             orders: Vec::new(),
             plans: Vec::new(),
@@ -151,7 +154,7 @@ impl Stage {
             node: node.clone(),
             incarnation: 1,
             is_member: self.cluster.node(node.id).is_some() || self.adopted.is_some(),
-            reads_form: model::cluster::FORM_CLOSED,
+            reads_form: self.reads_form,
         });
         Observation {
             now: self.now,
@@ -464,6 +467,34 @@ fn an_order_whose_document_is_too_large_is_refused_and_the_next_one_is_carried_o
         answer 1: refused, too-large
         publish 2: n1 n2 n3, settled, order 2
         answer 2: NodeWeighs { node: NodeId(1), weight: Weight(200) }
+        rest
+    "#]]
+    .assert_eq(&stage.play(9));
+}
+
+/// A node that runs an earlier program would look for keys where they are not.
+#[test]
+fn a_store_with_windows_is_not_created_while_a_node_understands_no_such_document() {
+    let mut stage = Stage::new(true);
+    stage.reads_form = model::cluster::FORM_CLOSED;
+    let key = model::KeyPattern::new("feed:{sequence}").unwrap();
+    let buckets = stage.cluster.buckets;
+    let windows = model::Windows { theta: 64, key, buckets, unknown: model::Unknown::default() };
+    let name = StoreName::new("feeds").unwrap();
+    let placement = model::Placement::Windows(windows);
+    let store = Store { name, placement, ..stage.cluster.stores[0].clone() };
+    stage.order(Order::create_store(store.clone()));
+    expect![[r#"
+        ask n1 n2 n3
+        answer 1: refused, node-too-old
+        rest
+    "#]]
+    .assert_eq(&stage.play(9));
+    stage.reads_form = model::cluster::FORM_PLACED;
+    stage.order(Order::create_store(store));
+    expect![[r#"
+        publish 2: n1 n2 n3, settled, order 2
+        answer 2: StoreCreated { store: StoreName("feeds") }
         rest
     "#]]
     .assert_eq(&stage.play(9));

@@ -35,6 +35,7 @@ impl World {
                 protocol: PROTOCOL,
                 acts_max: 1,
                 drain_cancellable: self.weather.cancellable,
+                joins_at_boot: false,
                 members_min: 1,
                 measures: Vec::new(),
             }),

@@ -51,6 +51,7 @@ fn every_error_has_its_bytes() {
         ff 01 69 00 00 00  105 record-too-long
         ff 01 6b 00 00 00  107 read-only
         ff 01 6c 00 00 00  108 artifact-refused
+        ff 01 6d 00 00 00  109 key-unfit
         ff 01 c8 00 00 00  200 too-many-siblings
         ff 01 c9 00 00 00  201 obsolete
         ff 01 ca 00 00 00  202 condition-failed

@@ -161,6 +161,7 @@ impl Tontine {
             // Plans are carried out one after the other.
             acts_max: 1,
             drain_cancellable: true,
+            joins_at_boot: false,
             members_min: u32::try_from(cluster.replicas_max()).unwrap_or(u32::MAX),
             measures: observing::MEASURES.map(str::to_owned).to_vec(),
         })

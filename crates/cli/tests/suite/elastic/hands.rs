@@ -43,8 +43,8 @@ fn a_controller_that_stood_still_goes_on_beside_its_successor_without_harm() {
     await_so("the machine has ended", || state(&fleet, &token).is_none());
     check_all(&fleet.cluster, &all);
     fleet.run(&["plan", "shop", "+1"]).exits(0);
-    signal(first.id(), Signal::CONT);
     let stood = first.stderr().len();
+    signal(first.id(), Signal::CONT);
     await_so("the first one waits for the second", || {
         first.stderr().get(stood..).is_some_and(|said| said.contains(&process(second.id())))
     });

@@ -41,6 +41,7 @@ impl World {
                 protocol: PROTOCOL,
                 acts_max: 1,
                 drain_cancellable: self.cancellable && bug != Some(Bug::BuysInMidDrain),
+                joins_at_boot: false,
                 members_min: 1,
                 measures: Vec::new(),
             }),

@@ -8,7 +8,10 @@ import java.util.List;
  * @param name what people call the cluster
  * @param actsMax how many members may join or leave at once
  * @param drainCancellable whether a drain that has begun can be taken back
+ * @param joinsAtBoot whether a member joins by itself as soon as its machine starts
  * @param membersMin the fewest members with which the engine keeps all copies
  * @param measures names of the measures that {@code observe} gives
  */
-public record Facts(String name, int actsMax, boolean drainCancellable, int membersMin, List<String> measures) {}
+public record Facts(
+        String name, int actsMax, boolean drainCancellable, boolean joinsAtBoot, int membersMin,
+        List<String> measures) {}

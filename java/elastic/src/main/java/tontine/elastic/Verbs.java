@@ -87,6 +87,7 @@ final class Verbs {
         result.put("protocol", PROTOCOL);
         result.put("acts_max", facts.actsMax());
         result.put("drain_cancellable", facts.drainCancellable());
+        result.put("joins_at_boot", facts.joinsAtBoot());
         result.put("members_min", facts.membersMin());
         ArrayNode measures = result.putArray("measures");
         facts.measures().forEach(measures::add);

@@ -21,7 +21,7 @@ class ConversationTest {
     private static final class Odd implements Engine {
         @Override
         public Facts describe() {
-            return new Facts("odd", 1, false, 1, List.of("processor"));
+            return new Facts("odd", 1, false, true, 1, List.of("processor"));
         }
 
         @Override
@@ -107,8 +107,8 @@ class ConversationTest {
         fails("{\"jsonrpc\":\"2.0\",\"id\":7,\"method\":\"no\",\"params\":{\"fleet\":\"f\"}}", "7", -32_601);
         assertEquals(List.of(), answers("{\"jsonrpc\":\"2.0\",\"method\":\"describe\"}", "  "), "no answer is due");
         assertEquals(
-                "{\"name\":\"odd\",\"protocol\":1,\"acts_max\":1,\"drain_cancellable\":false,\"members_min\":1,"
-                        + "\"measures\":[\"processor\"]}",
+                "{\"name\":\"odd\",\"protocol\":1,\"acts_max\":1,\"drain_cancellable\":false,"
+                        + "\"joins_at_boot\":true,\"members_min\":1,\"measures\":[\"processor\"]}",
                 called("describe", "{\"fleet\":\"f\",\"new\":1}").get("result").toString());
     }
 

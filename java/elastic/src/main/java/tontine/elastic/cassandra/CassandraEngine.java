@@ -47,13 +47,15 @@ public final class CassandraEngine implements Engine {
         Connection connection = members.at(address);
         Duration limit = Members.ANSWER_TIME_MAX;
         return members.within(address, () -> new Facts(
-                "Cassandra cluster " + connection.cluster(limit), 1, false, connection.replicas(limit), Rates.NAMES));
+                "Cassandra cluster " + connection.cluster(limit), 1, false, true, connection.replicas(limit),
+                Rates.NAMES));
     }
 
     @Override
     public String boot(String token) throws Failure {
+        Ring ring = members.round();
         Set<String> serving = new TreeSet<>();
-        for (Look judge : members.round().judges()) {
+        for (Look judge : ring.judges()) {
             if (judge.mode().equals("NORMAL")) {
                 serving.add(judge.address());
             }
@@ -61,6 +63,11 @@ public final class CassandraEngine implements Engine {
         if (settings.seedAddresses().stream().noneMatch(serving::contains)) {
             throw Failure.passing("no machine can start: none of the seeds " + String.join(", ", settings.seeds())
                     + " serves. Name members that serve with --seed; now these do: " + String.join(", ", serving));
+        }
+        // A machine joins as soon as it starts, and Cassandra may end its bootstrap with an error then.
+        String unrest = ring.unrest();
+        if (unrest != null) {
+            throw Failure.passing("no machine can start now: " + unrest + ". This passes when the ring is at rest");
         }
         return Boot.script(settings.seeds(), settings.template());
     }

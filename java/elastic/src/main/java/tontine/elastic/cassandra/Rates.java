@@ -11,6 +11,8 @@ final class Rates {
     static final List<String> NAMES = List.of("processor", "operations", "live-bytes", "pending-compactions");
     /** The shortest span of a rate: below it, one burst is taken for much. */
     private static final long SPAN_NANOS_MIN = 900_000_000L;
+    /** The longest: a mean over more tells of another time. */
+    private static final long SPAN_NANOS_MAX = 60_000_000_000L;
 
     private final Map<String, Look.Figures> before = new ConcurrentHashMap<>();
     private final Map<String, Look.Figures> last = new ConcurrentHashMap<>();
@@ -27,7 +29,7 @@ final class Rates {
         Map<String, Measured> measures = new LinkedHashMap<>();
         long ageMs = Math.max(0, (System.nanoTime() - now.nanos()) / 1_000_000);
         Look.Figures base = before.get(id);
-        if (base != null) {
+        if (base != null && now.nanos() - base.nanos() <= SPAN_NANOS_MAX) {
             put(measures, "processor", processor(base, now), ageMs);
             put(measures, "operations", operations(base, now), ageMs);
         }

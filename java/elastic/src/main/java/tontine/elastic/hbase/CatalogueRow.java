@@ -5,7 +5,6 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
-import java.util.function.UnaryOperator;
 import org.apache.hadoop.hbase.Cell;
 import org.apache.hadoop.hbase.CellUtil;
 import org.apache.hadoop.hbase.ServerName;
@@ -13,6 +12,7 @@ import org.apache.hadoop.hbase.client.RegionInfo;
 import org.apache.hadoop.hbase.client.Result;
 import org.apache.hadoop.hbase.exceptions.DeserializationException;
 import org.apache.hadoop.hbase.util.Bytes;
+import tontine.elastic.Failure;
 
 /**
  * A row of HBase's catalogue: a region and where its replicas are.
@@ -27,8 +27,13 @@ final class CatalogueRow {
 
     private CatalogueRow() {}
 
+    /** Finds the address of a host. */
+    interface Addresses {
+        String of(String host) throws Failure;
+    }
+
     /** The replicas that the row tells of; none of a row that is no region's. */
-    static List<Region> read(Result row, Set<String> moving, UnaryOperator<String> address) {
+    static List<Region> read(Result row, Set<String> moving, Addresses addresses) throws Failure {
         Map<String, Map<String, String>> replicas = new HashMap<>();
         RegionInfo first = null;
         for (Cell cell : row.listCells()) {
@@ -47,8 +52,9 @@ final class CatalogueRow {
         }
         List<Region> regions = new ArrayList<>();
         if (first != null) {
-            RegionInfo region = first;
-            replicas.forEach((number, columns) -> regions.add(replica(region, number, columns, moving, address)));
+            for (Map.Entry<String, Map<String, String>> one : replicas.entrySet()) {
+                regions.add(replica(first, one.getKey(), one.getValue(), moving, addresses));
+            }
         }
         return regions;
     }
@@ -62,23 +68,25 @@ final class CatalogueRow {
     }
 
     private static Region replica(RegionInfo first, String number, Map<String, String> columns, Set<String> moving,
-            UnaryOperator<String> address) {
+            Addresses addresses) throws Failure {
         RegionInfo region = number.isEmpty() ? first : org.apache.hadoop.hbase.client.RegionInfoBuilder
                 .newBuilder(first).setReplicaId(Integer.parseInt(number, REPLICA_RADIX)).build();
         String state = columns.getOrDefault("state", "");
-        String server = columns.get("server");
-        String named = columns.get("sn");
-        String at = server == null ? null : address.apply(server.substring(0, server.lastIndexOf(':')));
+        boolean moves = moving.contains(region.getEncodedName());
+        String at = null;
         String next = null;
-        if (named != null) {
-            String there = address.apply(ServerName.valueOf(named).getHostname());
-            if (OPENING.contains(state)) {
-                next = there;
-            } else if (at == null) {
-                at = there;
+        // The server of one that is nowhere may have ended long ago, and no name service knows it any more.
+        if (!Region.isNowhere(state, moves)) {
+            String server = columns.get("server");
+            String named = columns.get("sn");
+            at = server == null ? null : addresses.of(server.substring(0, server.lastIndexOf(':')));
+            boolean opens = OPENING.contains(state);
+            if (named != null && (opens || at == null)) {
+                String there = addresses.of(ServerName.valueOf(named).getHostname());
+                next = opens ? there : null;
+                at = opens ? at : there;
             }
         }
-        return new Region(region.getEncodedName(), region.getTable().getNameAsString(), state, at, next,
-                moving.contains(region.getEncodedName()));
+        return new Region(region.getEncodedName(), region.getTable().getNameAsString(), state, at, next, moves);
     }
 }

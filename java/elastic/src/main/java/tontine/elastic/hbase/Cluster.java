@@ -113,7 +113,7 @@ final class Cluster implements AutoCloseable {
         return new Look(Calls.answer(NAME_NODE, dataNodes), servers, regions);
     }
 
-    private RegionServer server(ServerMetrics told, boolean shutOut) {
+    private RegionServer server(ServerMetrics told, boolean shutOut) throws Failure {
         double bytes = told.getRegionMetrics().values().stream()
                 .mapToDouble(region -> region.getStoreFileSize().get(Size.Unit.BYTE)).sum();
         long age = Math.max(0, System.currentTimeMillis() - told.getReportTimestamp());
@@ -144,15 +144,24 @@ final class Cluster implements AutoCloseable {
                 told.getInfoPort(), service, silent, dead);
     }
 
-    /** The IP address of a host; the host itself where no name service knows it. */
-    String address(String host) {
-        return addresses.computeIfAbsent(host, name -> {
+    /**
+     * The IP address of a host.
+     *
+     * <p>Must never: answer anything else where no name service knows the host. Its region server would be at no member's
+     * address, and a member be proved empty that has regions.
+     */
+    String address(String host) throws Failure {
+        String known = addresses.get(host);
+        if (known == null) {
             try {
-                return InetAddress.getByName(name).getHostAddress();
+                known = InetAddress.getByName(host).getHostAddress();
             } catch (UnknownHostException unknown) {
-                return name;
+                throw Failure.passing("no name service knows the address of " + host
+                        + ", so nobody can tell whose regions are there. See to DNS or /etc/hosts where this adapter runs");
             }
-        });
+            addresses.put(host, known);
+        }
+        return known;
     }
 
     static byte[] bytes(String text) {

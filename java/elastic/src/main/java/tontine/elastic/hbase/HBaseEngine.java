@@ -48,7 +48,7 @@ public final class HBaseEngine implements Engine {
     @Override
     public Facts describe() throws Failure {
         String name = "hbase at " + cluster.settings().get(HConstants.ZOOKEEPER_QUORUM);
-        return new Facts(name, 1, true, membersMin(), Measures.NAMES);
+        return new Facts(name, 1, true, true, membersMin(), Measures.NAMES);
     }
 
     /** The highest replication of files: that of HDFS, or that of a column family which wants more. */
@@ -156,9 +156,21 @@ public final class HBaseEngine implements Engine {
     /** The master keeps its mark by the server's name, also of one that has ended; all of an address go. */
     private void openToRegions(Look look, String address) throws Failure {
         for (ServerName server : Calls.answer(Cluster.MASTER, cluster.master().listDecommissionedRegionServers())) {
-            if (cluster.address(server.getHostname()).equals(address)) {
+            if (isAt(look, server, address)) {
                 Calls.answer(Cluster.MASTER, cluster.master().recommissionRegionServer(server, List.of()));
             }
+        }
+    }
+
+    /** Whether a server is at an address. One that has ended, and whose name is gone, is at none. */
+    private boolean isAt(Look look, ServerName server, String address) throws Failure {
+        try {
+            return cluster.address(server.getHostname()).equals(address);
+        } catch (Failure unknown) {
+            if (look.servers().stream().anyMatch(live -> live.name().equals(server))) {
+                throw unknown;
+            }
+            return false;
         }
     }
 

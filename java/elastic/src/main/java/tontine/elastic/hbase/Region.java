@@ -8,7 +8,7 @@ import java.util.Set;
  * @param name its encoded name
  * @param table the table that it is of
  * @param state the master's word for it
- * @param at the address of the server that has it, or had it last; null if none
+ * @param at the address of the server that has it, or has left it without closing it; null if none
  * @param next the address of the server that opens it; null if none does
  * @param moves whether the master has a procedure for it
  */
@@ -18,6 +18,11 @@ record Region(String name, String table, String state, String at, String next, b
     private static final Set<String> NOWHERE = Set.of("", "CLOSED", "OFFLINE", "SPLIT", "MERGED");
     private static final String CATALOGUE = "hbase:meta";
 
+    /** Whether no server has anything of it, whichever had it last. */
+    static boolean isNowhere(String state, boolean moves) {
+        return !moves && NOWHERE.contains(state);
+    }
+
     boolean isOpen() {
         return OPEN.equals(state);
     }
@@ -25,7 +30,7 @@ record Region(String name, String table, String state, String at, String next, b
     /** Whether a server at this address has it, gets it, or has left it without closing it. */
     boolean touches(String address) {
         boolean there = address.equals(at) || address.equals(next);
-        return there && (moves || !NOWHERE.contains(state));
+        return there && !isNowhere(state, moves);
     }
 
     boolean isOn(String address) {

@@ -107,7 +107,7 @@ class CassandraEngineTest {
 
     @Test
     void members_are_found_by_the_seeds_and_measured() throws Exception {
-        assertEquals(new Facts("Cassandra cluster fake", 1, false, 2, Rates.NAMES), engine.describe());
+        assertEquals(new Facts("Cassandra cluster fake", 1, false, true, 2, Rates.NAMES), engine.describe());
         Map<String, Member> first = observed();
         assertEquals(ALL, List.copyOf(first.keySet()));
         assertEquals(MemberState.SERVING, first.get("10.0.0.3").state());
@@ -264,6 +264,19 @@ class CassandraEngineTest {
             Options.Mistake mistake = assertThrows(Options.Mistake.class, () -> Settings.read(words));
             assertTrue(mistake.getMessage().contains("--"), mistake.getMessage());
         }
+    }
+
+    @Test
+    void no_machine_starts_while_another_member_comes_or_goes() throws Exception {
+        String script = engine.boot("t-1");
+        for (String list : List.of("Joining", "Leaving", "Moving")) {
+            at("10.0.0.2").list(list, "10.0.0.4");
+            Failure failure = assertThrows(Failure.class, () -> engine.boot("t-1"), list);
+            assertEquals(Failure.PASSING, failure.code());
+            assertTrue(failure.getMessage().contains("10.0.0.4 "), failure.getMessage());
+            at("10.0.0.2").ring(ALL);
+        }
+        assertEquals(script, engine.boot("t-1"));
     }
 
     @Test
