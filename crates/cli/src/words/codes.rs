@@ -9,9 +9,6 @@ pub(crate) fn remedy(code: ErrorCode) -> &'static str {
         ErrorCode::KeyEmpty => "Send a key of at least one byte.",
         ErrorCode::KeyTooLong => "Shorten the key, for example by hashing its long part.",
         ErrorCode::ValueTooLarge => "Split the value over several keys.",
-        ErrorCode::KeyUnfit => {
-            "Look at the pattern with `tontine store list`; numbers have no leading zeros."
-        }
         ErrorCode::TooManyKeys => "Split the request into several.",
         ErrorCode::RecordTooLong => {
             "Store a smaller value, split over several keys; if the key has siblings, get, merge and put them first."
@@ -73,13 +70,16 @@ pub(crate) fn remedy(code: ErrorCode) -> &'static str {
         ErrorCode::DuplicateNode => "Stop one of the two; an id belongs to one data directory.",
         ErrorCode::TooManyConnections => "Close idle connections or use a pool, then retry.",
         ErrorCode::Internal => "Report it with the node's log around this time.",
-        other => of_access(other),
+        other => of_others(other),
     }
 }
 
-/// The same of codes about who asks.
-fn of_access(code: ErrorCode) -> &'static str {
+/// The same of codes about who asks, and about keys that are not as the store wants them.
+fn of_others(code: ErrorCode) -> &'static str {
     match code {
+        ErrorCode::KeyUnfit => {
+            "Look at the pattern with `tontine store list`; numbers have no leading zeros."
+        }
         ErrorCode::Unauthenticated => {
             "Authenticate first with valid credentials: `--secret-file` and `--tls-authority` on the command line."
         }

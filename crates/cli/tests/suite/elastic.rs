@@ -43,7 +43,7 @@ impl Fleet {
             json!(provider)
         );
         let adapters = cluster.write("adapters.toml", text);
-        let policy = cluster.write("shop.toml", policy.to_owned());
+        let policy = cluster.write("shop.toml", policy);
         let fleet = Fleet { cluster, adapters, started: 0 };
         fleet.run(&["apply", &policy]).exits(0);
         fleet

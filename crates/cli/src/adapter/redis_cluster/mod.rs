@@ -179,6 +179,7 @@ fn facts() -> EngineFacts {
         protocol: PROTOCOL,
         acts_max: 1,
         drain_cancellable: true,
+        joins_at_boot: false,
         members_min: MEMBERS_MIN as u32,
         measures: observing::MEASURES.map(str::to_owned).to_vec(),
     }

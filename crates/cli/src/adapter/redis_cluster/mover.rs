@@ -13,6 +13,9 @@
 //! Each step on a server is a script (`script.lua`) that looks whether it still holds there, and that is refused when it comes
 //! late. So any number of adapters may work at once, and one that stood still does nothing when it goes on.
 //!
+//! A server that starts with old data marks slots as importing by itself, each with old keys. So a slot whose giver does not send
+//! clients on yet is opened only where its taker has nothing of it; else it waits for people.
+//!
 //! Must never: take a slot from a server that may still have keys of it, or put a key in place of the owner's.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,7 +24,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use tokio::sync::Notify;
+use tokio::sync::{MutexGuard, Notify};
 
 use super::map::Id;
 use super::resp::{Link, Reply, Trouble};
@@ -42,6 +45,10 @@ const BATCH_TIME_LONG: Duration = Duration::from_millis(10);
 const BATCH_TIME_SHORT: Duration = Duration::from_millis(3);
 /// Pause after something stood in the way.
 const REST: Duration = Duration::from_secs(1);
+/// Slots that people are told by number.
+const SLOTS_TOLD: usize = 5;
+/// Things that stood in the way of which people are told at once.
+const HELD_TOLD: usize = 3;
 
 /// How fast keys may move.
 #[derive(Clone, Copy, Debug)]
@@ -59,7 +66,7 @@ pub(super) struct Mover {
     wanted: Notify,
     /// What stood in the way last, for people.
     trouble: Mutex<Option<String>>,
-    /// Held while slots are moved, and while it is noted which are to move.
+    /// Held while steps are under way, and while it is noted which slots are to move. Keys move without it.
     pub(super) turn: tokio::sync::Mutex<()>,
 }
 
@@ -76,7 +83,7 @@ enum Need {
     Mark,
     /// Its giver gives away what another one has.
     Close,
-    /// Its taker is to take it from one that has it no more; what came is brought to the owner.
+    /// Its taker is to take it from one that has it no more.
     Stray,
 }
 
@@ -131,7 +138,7 @@ impl Mover {
         let seen = self.servers.look().await.map_err(|failure| failure.message)?;
         let (tasks, mut held) = tasks(&seen);
         if tasks.is_empty() {
-            return held.pop().map_or(Ok(false), Err);
+            return told(&held, false);
         }
         let draining = seen.servers.keys().filter(|id| seen.is_draining(id)).cloned().collect();
         let addresses = seen.servers.iter().filter_map(|(id, one)| Some((id.clone(), one.address?)));
@@ -141,20 +148,30 @@ impl Mover {
             draining,
             links: BTreeMap::new(),
             keys: (self.pace.keys_max / 4).max(1),
+            turn: None,
+            held: Vec::new(),
         };
         drop(seen);
         let mut done = 0;
         for alike in tasks.chunk_by(|one, other| one.alike(other)) {
             for some in alike.chunks(SLOTS_AT_ONCE) {
-                let _turn = self.turn.lock().await;
+                moving.turn = Some(self.turn.lock().await);
                 let told = moving.carry_out(some).await;
-                done += told.map_err(|trouble| format!("slot {}: {}", some[0].slot, trouble.words()))?;
+                drop(moving.turn.take());
+                match told {
+                    Ok(count) => done += count,
+                    Err(trouble) => {
+                        moving.let_go(&some[0], &trouble);
+                        break;
+                    }
+                }
             }
         }
-        if done == 0 {
+        held.append(&mut moving.held);
+        if done == 0 && held.is_empty() {
             held.push(format!("slot {} waits: its servers do not agree about it yet", tasks[0].slot));
         }
-        held.pop().map_or(Ok(true), Err)
+        told(&held, true)
     }
 }
 
@@ -162,6 +179,12 @@ impl Task {
     fn alike(&self, other: &Task) -> bool {
         (&self.taker, &self.giver, self.need) == (&other.taker, &other.giver, other.need)
     }
+}
+
+/// Whether anything was open, or what stood in the way last.
+fn told(held: &[String], is_open: bool) -> Result<bool, String> {
+    let last = &held[held.len().saturating_sub(HELD_TOLD)..];
+    if last.is_empty() { Ok(is_open) } else { Err(last.join("; ")) }
 }
 
 /// What open slots need, and what they wait for where nothing can be done.
@@ -207,6 +230,10 @@ struct Moving<'a> {
     links: BTreeMap<Id, Link>,
     /// Keys of the next batch.
     keys: usize,
+    /// The turn, but for the time in which keys move.
+    turn: Option<MutexGuard<'a, ()>>,
+    /// What stood in the way.
+    held: Vec<String>,
 }
 
 impl Moving<'_> {
@@ -220,18 +247,38 @@ impl Moving<'_> {
             Need::Give => self.step_now(giver, "give", taker, &slots).await.map(|done| done.len()),
             Need::Mark => self.step_now(taker, "mark", giver, &slots).await.map(|done| done.len()),
             Need::Close => self.step_now(giver, "close", taker, &slots).await.map(|done| done.len()),
-            Need::Stray => self.bring_back(taker, giver, &slots).await,
+            Need::Stray => {
+                let done = self.step_now(taker, "unmark", giver, &slots).await?;
+                self.hold(taker, giver, &slots).await?;
+                Ok(done.len())
+            }
         }
+    }
+
+    /// Notes what failed, so that others go on. The connections may have an answer yet that nobody waits for.
+    fn let_go(&mut self, task: &Task, trouble: &Trouble) {
+        self.links.remove(&task.taker);
+        self.links.remove(&task.giver);
+        self.held.push(format!("slot {}: {}", task.slot, trouble.words()));
     }
 
     async fn move_slots(&mut self, giver: &Id, taker: &Id, slots: &[u16]) -> Result<usize, Trouble> {
         let until = self.until(giver).await?;
         let marked = self.step_now(taker, "marked", giver, slots).await?;
-        let open = self.step(giver, until, "open", taker, &marked).await?;
+        let vacant = self.step_now(taker, "vacant", giver, &marked).await?;
+        // After that: what another adapter has opened meanwhile goes on.
+        let mut open = self.step_now(giver, "begun", taker, &marked).await?;
+        let others = marked.into_iter().filter(|slot| !open.contains(slot));
+        let (fresh, filled): (Vec<u16>, Vec<u16>) = others.partition(|slot| vacant.contains(slot));
+        open.extend(self.step(giver, until, "open", taker, &fresh).await?);
+        self.hold(taker, giver, &filled).await?;
         let empty = self.step_now(giver, "empty", taker, &open).await?;
+        // Verbs may come in between: what is open goes on, whatever they note.
+        drop(self.turn.take());
         for slot in open.iter().filter(|slot| !empty.contains(slot)) {
-            self.move_keys(giver, taker, *slot, true).await?;
+            self.move_keys(giver, taker, *slot).await?;
         }
+        self.turn = Some(self.mover.turn.lock().await);
         self.settle(giver, taker, &open).await
     }
 
@@ -244,21 +291,28 @@ impl Moving<'_> {
         self.step(giver, gives_until, "give", taker, &taken).await.map(|_| taken.len())
     }
 
-    /// What came to a taker of a slot that another one has meanwhile: it goes to the owner, unless that has such keys itself.
-    async fn bring_back(&mut self, taker: &Id, giver: &Id, slots: &[u16]) -> Result<usize, Trouble> {
-        let text = self.link(giver).await?.text(&["CLUSTER", "NODES"]).await?;
-        let view = super::map::View::parse(&text).map_err(Trouble::Lost)?;
-        for slot in slots {
-            let owner = view.owners()[usize::from(*slot)].cloned();
-            if let Some(owner) = owner.filter(|owner| owner != taker) {
-                self.move_keys(taker, &owner, *slot, false).await?;
-            }
-        }
-        self.step_now(taker, "unmark", giver, slots).await.map(|done| done.len())
+    /// Notes slots of which a server has keys that nobody has sent there: they may be older than the owner's.
+    async fn hold(&mut self, on: &Id, peer: &Id, slots: &[u16]) -> Result<(), Trouble> {
+        let slots = self.step_now(on, "filled", peer, slots).await?;
+        let (Some(first), Some(address)) = (slots.first(), self.addresses.get(on)) else { return Ok(()) };
+        let told: Vec<String> = slots.iter().take(SLOTS_TOLD).map(u16::to_string).collect();
+        let more = match slots.len().saturating_sub(SLOTS_TOLD) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        let client = format!("redis-cli -h {} -p {}", address.ip(), address.port());
+        self.held.push(format!(
+            "{} marks slots as importing of which it has keys, and nobody sends them there: {}{more}. They may be older than \
+             the owner's. Look at them with `{client} CLUSTER GETKEYSINSLOT {first} 100`; then leave the slot to its owner \
+             with `{client} CLUSTER SETSLOT {first} STABLE`",
+            on.short(),
+            told.join(", "),
+        ));
+        Ok(())
     }
 
     /// Moves all keys of a slot.
-    async fn move_keys(&mut self, from: &Id, to: &Id, slot: u16, replaces: bool) -> Result<(), Trouble> {
+    async fn move_keys(&mut self, from: &Id, to: &Id, slot: u16) -> Result<(), Trouble> {
         let target = self.addresses.get(to).copied();
         let target = target.ok_or_else(|| Trouble::Lost(format!("nobody knows where {} is", to.short())))?;
         loop {
@@ -272,7 +326,7 @@ impl Moving<'_> {
             let keys = keys.into_iter().map(|key| if let Reply::Bulk(key) = key { key } else { None });
             let keys: Option<Vec<Vec<u8>>> = keys.collect();
             let keys = keys.ok_or_else(|| link.odd("GETKEYSINSLOT"))?;
-            let words = self.migrate(target, keys, replaces)?;
+            let words = self.migrate(target, keys)?;
             let began = Instant::now();
             self.link(from).await?.call_within(&words, BATCH_TIME_MAX).await?;
             self.rest(began.elapsed()).await;
@@ -280,15 +334,13 @@ impl Moving<'_> {
     }
 
     /// The command that moves these keys.
-    fn migrate(&self, to: SocketAddr, keys: Vec<Vec<u8>>, replaces: bool) -> Result<Vec<Vec<u8>>, Trouble> {
+    fn migrate(&self, to: SocketAddr, keys: Vec<Vec<u8>>) -> Result<Vec<Vec<u8>>, Trouble> {
         let word = |text: String| text.into_bytes();
         let (host, port) = (word(to.ip().to_string()), word(to.port().to_string()));
         let millis = word(MIGRATE_TIME_MAX.as_millis().to_string());
         let mut words = vec![b"MIGRATE".to_vec(), host, port, Vec::new(), b"0".to_vec(), millis];
-        if replaces {
-            // The owner's is the newer one: what is there was left by a batch whose end was not heard.
-            words.push(b"REPLACE".to_vec());
-        }
+        // The owner's is the newer one: what is there was left by a batch whose end was not heard.
+        words.push(b"REPLACE".to_vec());
         words.extend(self.mover.servers.credentials.of_migrate()?);
         words.push(b"KEYS".to_vec());
         words.extend(keys);

@@ -64,8 +64,8 @@ impl Sample {
     fn span_s(&self, earlier: &Sample) -> Option<f64> {
         let span = self.at.checked_duration_since(earlier.at)?;
         let grows = self.processor_s >= earlier.processor_s && self.operations >= earlier.operations;
-        (self.run == earlier.run && grows && (SPAN_MIN..=SPAN_MAX).contains(&span))
-            .then(|| span.as_secs_f64())
+        let told = self.run == earlier.run && grows && (SPAN_MIN..=SPAN_MAX).contains(&span);
+        told.then_some(span.as_secs_f64())
     }
 
     fn measures(&self, earlier: Option<&Sample>) -> BTreeMap<String, Measured> {

@@ -37,6 +37,12 @@ function step.mark(slot, peer) return from(slot) == peer or (not from(slot) and 
 function step.unmark(slot, peer, count) return from(slot) == peer and count == 0 and set(slot, 'STABLE') end
 -- Whether it is to take a slot.
 function step.marked(slot, peer) return from(slot) == peer end
+-- Whether it is to take a slot of which nothing is here.
+function step.vacant(slot, peer, count) return from(slot) == peer and count == 0 end
+-- Whether it is to take a slot of which something is here.
+function step.filled(slot, peer, count) return from(slot) == peer and count > 0 end
+-- Whether a slot is its own, and whoever asks for a key that is not here is sent on.
+function step.begun(slot, peer) return owner(slot) == me and to(slot) == peer end
 -- Sends whoever asks for a key that is not here to the one that takes the slot.
 function step.open(slot, peer) return owner(slot) == me and set(slot, 'MIGRATING', peer) end
 -- Whether nothing of a slot is here, and nothing can come.

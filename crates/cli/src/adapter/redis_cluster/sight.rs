@@ -19,8 +19,8 @@ const ROUNDS_MAX: usize = 3;
 pub(super) struct Servers {
     seeds: Vec<SocketAddr>,
     pub(super) credentials: Credentials,
-    /// Addresses that were seen last, for the time when all seeds have left. Seeds alone are enough.
-    known: Mutex<BTreeSet<SocketAddr>>,
+    /// Who was seen last and where, for the time when all seeds have left. Seeds alone are enough.
+    known: Mutex<BTreeMap<SocketAddr, Id>>,
 }
 
 /// A server that answered.
@@ -78,9 +78,9 @@ impl Servers {
         &self,
         is_left_out: impl Fn(&Id, Option<SocketAddr>) -> bool,
     ) -> Result<Seen, Failure> {
-        let (first, is_left_out) = (self.first().await?, &is_left_out);
+        let (met, is_left_out) = (self.meet().await?, &is_left_out);
         let mut seen = Seen { servers: BTreeMap::new() };
-        let mut named = first.view.listed;
+        let mut named = met[0].1.listed.clone();
         for _ in 0..ROUNDS_MAX {
             let mut unasked = BTreeMap::new();
             for one in named.drain(..) {
@@ -114,22 +114,32 @@ impl Servers {
                 seen.servers.insert(id, Server { address, is_failed: false, answer });
             }
         }
+        if let Some((address, view)) = met.iter().find(|(_, view)| !seen.has_any_of(view)) {
+            return Err(stranger(*address, view, met[0].0));
+        }
         seen.note_failed();
-        *self.known.lock() = seen.servers.values().filter_map(|server| server.address).collect();
+        *self.known.lock() = seen.places();
         Ok(seen)
     }
 
-    /// The first server to answer. It is asked for names only.
-    async fn first(&self) -> Result<Answer, Failure> {
-        let mut known: BTreeSet<SocketAddr> = self.known.lock().clone();
-        known.extend(&self.seeds);
-        let mut why = Trouble::Lost("there are no seeds".to_owned());
-        for answer in join_all(known.into_iter().map(|address| self.ask(address))).await {
+    /// Seeds and servers seen last that answer and know others: at least one. They are asked for names only.
+    async fn meet(&self) -> Result<Vec<(SocketAddr, View)>, Failure> {
+        let known = self.known.lock().clone();
+        let places: BTreeSet<SocketAddr> = known.keys().chain(&self.seeds).copied().collect();
+        let asked = places.into_iter().map(|address| async move { (address, self.ask(address).await) });
+        let (mut met, mut why) = (Vec::new(), Trouble::Lost("there are no seeds".to_owned()));
+        for (address, answer) in join_all(asked).await {
             match answer {
+                // A machine's address may be another one's by now; a seed's is looked at more closely.
+                Ok(Answer { view, .. })
+                    if !self.seeds.contains(&address) && known.get(&address) != Some(&view.myself) =>
+                {
+                    why = Trouble::Lost(format!("at {address} runs another server than before"));
+                }
                 // One that was forgotten, or that has not met the others yet, knows nobody.
-                Ok(answer) if answer.view.listed.len() > 1 => return Ok(answer),
-                Ok(answer) => {
-                    let alone = answer.view.myself.short();
+                Ok(Answer { view, .. }) if view.listed.len() > 1 => met.push((address, view)),
+                Ok(Answer { view, .. }) => {
+                    let alone = view.myself.short();
                     why = Trouble::Lost(format!(
                         "{alone} knows no other member; start the adapter with other --seeds"
                     ));
@@ -137,8 +147,16 @@ impl Servers {
                 Err(trouble) => why = trouble,
             }
         }
-        Err(why.into())
+        if met.is_empty() { Err(why.into()) } else { Ok(met) }
     }
+}
+
+fn stranger(address: SocketAddr, view: &View, first: SocketAddr) -> Failure {
+    Failure::passing(format!(
+        "{} at {address} is of another cluster than the server at {first}: neither knows the other. Start the adapter with \
+         --seeds of one cluster",
+        view.myself.short()
+    ))
 }
 
 fn replica(id: &Id) -> Failure {
@@ -150,6 +168,20 @@ fn replica(id: &Id) -> Failure {
 }
 
 impl Seen {
+    /// Whether a server is one of these, or knows any of them. One that was forgotten may still know the others.
+    fn has_any_of(&self, view: &View) -> bool {
+        view.listed.iter().any(|one| self.servers.contains_key(&one.id))
+    }
+
+    /// Who is where. Of two at one address it is the one that answers there.
+    fn places(&self) -> BTreeMap<SocketAddr, Id> {
+        let of = |answers: bool| {
+            let servers = self.servers.iter().filter(move |(_, server)| server.answer.is_ok() == answers);
+            servers.filter_map(|(id, server)| Some((server.address?, id.clone())))
+        };
+        of(false).chain(of(true)).collect()
+    }
+
     fn note_failed(&mut self) {
         let views = self.servers.values().filter_map(|server| server.answer.as_ref().ok());
         let failed = views.flat_map(|answer| &answer.view.listed).filter(|one| one.is_failed);

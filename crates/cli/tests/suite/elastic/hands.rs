@@ -79,7 +79,7 @@ fn approvals_are_carried_out_and_kept_machines_are_adopted() {
     let instance = managed(&fleet.machines())["instance"].as_str().unwrap().to_owned();
     let member = managed(&fleet.machines())["member"].as_str().unwrap().to_owned();
 
-    let policy = fleet.cluster.write("shop.toml", POLICY.to_owned());
+    let policy = fleet.cluster.write("shop.toml", POLICY);
     for all_at_once in [false, true] {
         let removed = fleet.run(&["remove", "shop", "--keep-machines"]).exits(0).text();
         assert!(removed.contains(&instance), "{removed}");

@@ -82,13 +82,14 @@ fn a_redis_cluster_grows_by_one_and_shrinks_again_with_every_read_compared() {
 #[test]
 fn a_drain_of_a_redis_server_is_taken_back() {
     let servers = Servers::cluster(4);
-    servers.fill(2_000);
-    let mut engine = Speaking::start(&servers.words(&["--pace=20", "--batch=5"]));
+    servers.fill(6_000);
+    let mut engine = Speaking::start(&servers.words(&["--pace=5", "--batch=5"]));
     let id = members(&mut engine)[0]["id"].as_str().unwrap().to_owned();
     engine.call("drain", json!({ "member": id }));
     await_some("some slots have left", || {
         let now = members(&mut engine);
         let own = now.iter().find(|member| member["id"] == *id).unwrap();
+        assert_eq!(own["state"], "draining", "it ended between two looks: {own}");
         (own["permille"].as_u64() > Some(50)).then_some(())
     });
     engine.kill();
@@ -98,7 +99,7 @@ fn a_drain_of_a_redis_server_is_taken_back() {
     await_some("nothing is open", || (servers.open_slots() == 0).then_some(()));
     let counts = servers.counts();
     assert!(counts.iter().all(|count| count.abs_diff(4096) < 40), "{counts:?}");
-    assert_eq!(servers.check_all(), 2_000);
+    assert_eq!(servers.check_all(), 6_000);
 }
 
 /// `redis-cli --cluster rebalance` that was killed leaves such slots; and so may any hand.
@@ -147,6 +148,60 @@ fn slots_that_a_hand_left_open_are_no_proof_and_are_brought_to_their_end() {
         assert_eq!(servers.owner_of(slot), ids[3], "slot {slot}");
     }
     assert_eq!(servers.check_all(), 2_000);
+}
+
+/// A master that restarts with an older RDB marks slots so, and has keys that were deleted since.
+#[test]
+fn old_keys_of_a_redis_server_stay_where_they_are_and_hold_nothing_else_up() {
+    let servers = Servers::cluster(4);
+    servers.fill(500);
+    let ids = servers.ids();
+    let hand = |server: usize, words: &str| {
+        let reply = servers.call(server, &words.split(' ').collect::<Vec<_>>());
+        assert!(!matches!(reply, Reply::Error(_)), "{words}: {reply:?}");
+        reply
+    };
+    let slots = servers.slots_with_keys(2);
+    for (slot, giver) in [(slots[0], 0), (slots[1], 2), (5_000, 1)] {
+        hand(3, &format!("CLUSTER SETSLOT {slot} IMPORTING {}", ids[giver]));
+    }
+    // Of the first its owner has them, too; of the second the one that it is to come from has nothing to give.
+    let (host, port) = (servers.host(3), servers.port);
+    for slot in &slots {
+        let Reply::List(keys) = hand(0, &format!("CLUSTER GETKEYSINSLOT {slot} 1")) else {
+            panic!("no list")
+        };
+        let Some(Reply::Bulk(Some(key))) = keys.first() else { panic!("no key") };
+        hand(0, &format!("MIGRATE {host} {port} {} 0 5000 COPY", String::from_utf8_lossy(key)));
+    }
+    let mut engine = Speaking::start(&servers.words(&[]));
+    for slot in &slots {
+        await_some("it is told", || {
+            let now = members(&mut engine);
+            let own = now.iter().find(|member| member["id"] == *ids[3]).unwrap();
+            let words = format!("-h {host} -p {port} CLUSTER SETSLOT {slot} STABLE");
+            own["detail"].as_str().is_some_and(|detail| detail.contains(&words)).then_some(())
+        });
+        await_some("others go on", || (servers.owner_of(5_000) == ids[3]).then_some(()));
+        for slot in &slots {
+            assert_eq!(servers.owner_of(*slot), ids[0]);
+        }
+        hand(3, &format!("CLUSTER SETSLOT {slot} STABLE"));
+    }
+    await_some("nothing is open", || (servers.open_slots() == 0).then_some(()));
+    assert_eq!(servers.check_all(), 500);
+}
+
+#[test]
+fn seeds_of_two_redis_clusters_are_refused() {
+    let (servers, others) = (Servers::cluster(3), Servers::cluster(3));
+    let seeds = [&servers, &others].map(|of| format!("{}:{}", of.host(0), of.port)).join(",");
+    let words = ["adapter".to_owned(), "redis-cluster".to_owned(), format!("--seeds={seeds}")];
+    let mut engine = Speaking::start(&words);
+    for (method, params) in [("observe", json!({})), ("evidence", json!({ "address": "192.0.2.1" }))] {
+        let why = engine.refusal(method, params, -32_000);
+        assert!(why.contains("of another cluster") && why.contains("--seeds"), "{why}");
+    }
 }
 
 #[test]

@@ -74,7 +74,7 @@ fn a_machine_that_stands_by_serves_after_its_join_alone_and_is_bought_anew() {
     check_all(&fleet.cluster, &all);
 
     // Nobody wants it any more: it goes by evidence, as a member does.
-    let policy = fleet.cluster.write("shop.toml", POLICY.to_owned());
+    let policy = fleet.cluster.write("shop.toml", POLICY);
     let applied = fleet.run(&["apply", &policy, "--json"]).exits(0).json();
     assert_eq!(applied["changes"][0]["field"], json!("standby"), "{applied}");
     fleet.await_machines("none is left", |machines| machines.len() == 3);
