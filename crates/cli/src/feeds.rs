@@ -5,11 +5,12 @@
 use std::process::ExitCode;
 
 use client::Found;
+use model::Cluster;
 use serde_json::{Value as Json, json};
 use wire::messages::RequestOptions;
 
 use crate::failure::CliError;
-use crate::output::{bytes_json, print, program, shown, table};
+use crate::output::{bytes_json, print, shown, table};
 use crate::shared::Shared;
 
 /// Pages that one command reads, at most: a million numbers.
@@ -28,7 +29,7 @@ pub struct RangeArguments {
     #[arg(value_name = "NAME")]
     pub name: String,
     /// The group, if keys name one, and the first and the last number.
-    #[arg(required = true, num_args = 2..=3, value_names = ["GROUP", "FROM", "TO"])]
+    #[arg(required = true, num_args = 2..=3, value_name = "[GROUP] FROM TO")]
     pub range: Vec<String>,
     /// Entries to show, at most.
     #[arg(long, value_name = "COUNT", default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
@@ -46,7 +47,14 @@ pub(crate) async fn range(shared: Shared, arguments: RangeArguments) -> Result<E
         [from, to] => (&b""[..], number(from)?, number(to)?),
         _ => unreachable!("there are two or three"),
     };
-    let store = shared.client().await?.store(&arguments.name)?;
+    let client = shared.client().await?;
+    let store = client.store(&arguments.name)?;
+    check(&client.cluster(), &arguments.name, !group.is_empty())?;
+    if from > to {
+        return Err(CliError::Usage(format!(
+            "the range goes backwards, from {from} to {to}; give the lower number first"
+        )));
+    }
     let limit = usize::try_from(arguments.limit).unwrap_or(usize::MAX);
     let (mut entries, mut next, mut pages) = (Vec::new(), Some(from), 0);
     // However few entries there are: whoever goes on says so.
@@ -69,14 +77,31 @@ pub(crate) async fn range(shared: Shared, arguments: RangeArguments) -> Result<E
         }));
         let mut text = table(&rows);
         if let Some(next) = next {
-            let group = String::from_utf8_lossy(group);
-            let group = if group.is_empty() { String::new() } else { format!("{group} ") };
-            let more = format!("{} range {} {group}{next} {to}", program(), arguments.name);
-            text.push_str(&format!("there may be more: {more}\n"));
+            text.push_str(&format!("there may be more: go on from {next}\n"));
         }
         text
     });
     Ok(ExitCode::SUCCESS)
+}
+
+/// Refuses a range that the store cannot have.
+fn check(cluster: &Cluster, name: &str, has_group: bool) -> Result<(), CliError> {
+    let Some(windows) = cluster.store(name).and_then(|store| store.placement.windows()) else {
+        return Err(CliError::Usage(format!(
+            "store {name} keeps its keys by their hash, so it has no ranges; `tontine store create --help` says how to make \
+             one that has"
+        )));
+    };
+    let pattern = &windows.key;
+    match (pattern.has_group(), has_group) {
+        (true, false) => Err(CliError::Usage(format!(
+            "keys of store {name} are {pattern}, so a range needs a group: tontine range {name} GROUP FROM TO"
+        ))),
+        (false, true) => Err(CliError::Usage(format!(
+            "keys of store {name} are {pattern}, so a range has no group: tontine range {name} FROM TO"
+        ))),
+        _ => Ok(()),
+    }
 }
 
 fn entry((number, key, found): &(u64, Vec<u8>, Found)) -> Json {

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 
 use bytes::Bytes;
+use model::Placement;
 use model::limits::VALUE_BYTES_MAX;
 use parking_lot::Mutex;
 use runtime::{Disk, DiskError};
@@ -187,7 +188,8 @@ fn read_all(arguments: &BuildArguments, filled: &mut Filled) -> Result<(), CliEr
             true => ReadSettings::new(name, &arguments.read, Expires::Never)?,
             false => ReadSettings::of_keys(name, &arguments.read)?,
         };
-        let mut reader = input::open(source, &settings, Position::default(), VALUE_BYTES_MAX)?;
+        let mut reader =
+            input::open(source, &settings, Position::default(), (VALUE_BYTES_MAX, &Placement::Hash))?;
         while let Some(found) = reader.next().map_err(|error| format!("{name}: {error}"))? {
             let record = found.map_err(|bad| format!("{name} line {}: {}", bad.line, bad.reason))?;
             let place = Place::new(number as u16, reader.line());

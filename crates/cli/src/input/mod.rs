@@ -20,7 +20,7 @@ use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
 use std::path::PathBuf;
 
-use model::Key;
+use model::{Key, Placement};
 
 use crate::failure::CliError;
 pub(crate) use arguments::ReadArguments;
@@ -82,12 +82,13 @@ impl Source {
     }
 }
 
-/// A reader of the source from a place on, with the limits that every record must keep.
+/// A reader of the source from a place on, with the limits that every record must keep: the longest value, and what keys
+/// look like.
 pub(crate) fn open(
     source: &Source,
     settings: &ReadSettings,
     start: Position,
-    value_bytes_max: usize,
+    (value_bytes_max, placement): (usize, &Placement),
 ) -> Result<Box<dyn RecordReader>, CliError> {
     let inner: Box<dyn RecordReader> = match settings {
         #[cfg(feature = "parquet")]
@@ -121,13 +122,14 @@ pub(crate) fn open(
             Box::new(delimited::DelimitedReader::new(rows, columns))
         }
     };
-    Ok(Box::new(Limited { inner, value_bytes_max }))
+    Ok(Box::new(Limited { inner, value_bytes_max, placement: placement.clone() }))
 }
 
-/// Finds records that no store would take.
+/// Finds records that the store would not take.
 struct Limited {
     inner: Box<dyn RecordReader>,
     value_bytes_max: usize,
+    placement: Placement,
 }
 
 impl RecordReader for Limited {
@@ -138,6 +140,13 @@ impl RecordReader for Limited {
             let record = found?;
             if let Err(error) = Key::check(&record.key) {
                 return Err(BadRecord { line, reason: error.to_string() });
+            }
+            if let Some(windows) = self.placement.windows().filter(|all| all.parts(&record.key).is_none()) {
+                let (key, pattern) = (String::from_utf8_lossy(&record.key), &windows.key);
+                return Err(BadRecord {
+                    line,
+                    reason: format!("key {key:?} is not as keys of the store are, {pattern}"),
+                });
             }
             let bytes = record.value.len();
             if bytes > self.value_bytes_max {

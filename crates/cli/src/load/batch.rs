@@ -224,7 +224,8 @@ mod tests {
             delimiter: b'\t',
         };
         let source = Source::File(file.path().to_owned());
-        let reader = input::open(&source, &settings, Position::default(), 8).unwrap();
+        let reader =
+            input::open(&source, &settings, Position::default(), (8, &model::Placement::Hash)).unwrap();
         let distinct = Distinct::default();
         let clock = Ports::os().unwrap().clock;
         Batcher { reader, limits, clock, distinct, failure: None, ended: false }.collect()

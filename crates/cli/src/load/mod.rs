@@ -71,7 +71,7 @@ pub(crate) async fn run(shared: Shared, arguments: LoadArguments) -> Result<Exit
         Some(checkpoint) if arguments.resume => checkpoint.start(),
         _ => Position::default(),
     };
-    let reader = input::open(&source, &settings, start, definition.value_bytes_max)?;
+    let reader = input::open(&source, &settings, start, (definition.value_bytes_max, &definition.placement))?;
     // A file that cannot even be opened leaves nothing beside it.
     checkpoint.as_ref().map_or(Ok(()), Checkpoint::begin)?;
     let clock = Ports::os().map_err(CliError::io("cannot start the background thread"))?.clock;

@@ -125,6 +125,19 @@ fn what_makes_no_sense_is_refused() {
     );
 }
 
+#[test]
+fn a_load_names_the_line_of_a_key_that_does_not_fit_and_passes_over_it_if_told_to() {
+    let cluster = Cluster::start();
+    cluster.run(&["store", "create", "feeds", "--placement=windows", PATTERN]).exits(0);
+    let lines: String = (1..=50).map(|number| format!("feed:anna:{number}\tv{number}\n")).collect();
+    let file = cluster.write("feed.tsv", &format!("{lines}feed:anna:x\tno number\nfeed:anna:51\tv51\n"));
+    let load = ["load", &file, "--key", "1", "--value", "2", "-s", "feeds"];
+    cluster.run(&load).fails_with("line 51");
+    let skipping = cluster.run(&[&load[..], &["--skip-bad"]].concat()).exits(0);
+    assert!(skipping.text().contains("skipped 1 bad record"), "{skipping:?}");
+    assert_eq!(numbers(&cluster, &["feeds", "anna", "1", "99"]), (1..=51).collect::<Vec<_>>());
+}
+
 /// A writer appends, and a reader reads the newest twenty: each that was acknowledged before is there.
 #[test]
 fn must_not_4_a_feed_read_misses_an_acknowledged_entry_during_a_move() {
