@@ -130,7 +130,7 @@ fn a_load_names_the_line_of_a_key_that_does_not_fit_and_passes_over_it_if_told_t
     let cluster = Cluster::start();
     cluster.run(&["store", "create", "feeds", "--placement=windows", PATTERN]).exits(0);
     let lines: String = (1..=50).map(|number| format!("feed:anna:{number}\tv{number}\n")).collect();
-    let file = cluster.write("feed.tsv", &format!("{lines}feed:anna:x\tno number\nfeed:anna:51\tv51\n"));
+    let file = cluster.write("feed.tsv", format!("{lines}feed:anna:x\tno number\nfeed:anna:51\tv51\n"));
     let load = ["load", &file, "--key", "1", "--value", "2", "-s", "feeds"];
     cluster.run(&load).fails_with("line 51");
     let skipping = cluster.run(&[&load[..], &["--skip-bad"]].concat()).exits(0);
