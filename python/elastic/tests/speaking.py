@@ -87,6 +87,8 @@ class Speaking:
         self.process.stdin.flush()
         answer = self._lines.get(timeout=PATIENCE)
         if not answer:
+            # Later calls see it too: one may still find room in the pipe of a dying process.
+            self._lines.put(answer)
             raise EOFError("the adapter has ended")
         return json.loads(answer)
 

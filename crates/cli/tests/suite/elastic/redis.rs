@@ -11,10 +11,10 @@ use crate::adapters::speaking::{Speaking, await_some};
 use crate::cluster::{TONTINE, tontine};
 use crate::resp::Reply;
 
-/// Asks a member to join until that is begun, as a controller does.
-fn begin_to_join(engine: &mut Speaking, id: &str) {
-    await_some("it joins", || {
-        let answer = engine.ask("join", json!({ "member": id }));
+/// Asks for a verb until it is begun, as a controller does: on a busy machine servers may be late.
+fn begin_to(verb: &str, engine: &mut Speaking, id: &str) {
+    await_some(verb, || {
+        let answer = engine.ask(verb, json!({ "member": id }));
         assert!(answer.get("result").is_some() || answer["error"]["code"] == -32_000, "{answer}");
         answer.get("result").map(drop)
     });
@@ -43,7 +43,7 @@ fn a_redis_cluster_grows_by_one_and_shrinks_again_with_every_read_compared() {
     });
     let mut joining = 0;
     let mut unproved = 0;
-    begin_to_join(&mut engine, &id);
+    begin_to("join", &mut engine, &id);
     await_some("it serves", || {
         let now = state(&mut engine, &id);
         joining += u32::from(now == "joining");
@@ -59,7 +59,7 @@ fn a_redis_cluster_grows_by_one_and_shrinks_again_with_every_read_compared() {
     let serving = at(&members(&mut engine), &address).unwrap();
     assert!(serving["measures"]["operations"]["value"].as_f64().unwrap() > 0.0, "{serving}");
 
-    engine.call("drain", json!({ "member": id }));
+    begin_to("drain", &mut engine, &id);
     assert!(!is_proof(&engine.call("evidence", json!({ "member": id }))));
     await_some("nothing is on it", || {
         let now = state(&mut engine, &id);
@@ -85,7 +85,7 @@ fn a_drain_of_a_redis_server_is_taken_back() {
     servers.fill(6_000);
     let mut engine = Speaking::start(&servers.words(&["--pace=5", "--batch=5"]));
     let id = members(&mut engine)[0]["id"].as_str().unwrap().to_owned();
-    engine.call("drain", json!({ "member": id }));
+    begin_to("drain", &mut engine, &id);
     await_some("some slots have left", || {
         let now = members(&mut engine);
         let own = now.iter().find(|member| member["id"] == *id).unwrap();
@@ -94,7 +94,7 @@ fn a_drain_of_a_redis_server_is_taken_back() {
     });
     engine.kill();
     let mut engine = Speaking::start(&servers.words(&[]));
-    engine.call("cancel", json!({ "member": id }));
+    begin_to("cancel", &mut engine, &id);
     await_some("it serves its share again", || (state(&mut engine, &id) == "serving").then_some(()));
     await_some("nothing is open", || (servers.open_slots() == 0).then_some(()));
     let counts = servers.counts();
@@ -262,7 +262,7 @@ fn a_redis_cluster_with_a_password_is_managed_and_never_tells_it() {
     let id = await_some("it waits", || {
         Some(at(&members(&mut engine), &address)?["id"].as_str().unwrap().to_owned())
     });
-    begin_to_join(&mut engine, &id);
+    begin_to("join", &mut engine, &id);
     await_some("it serves", || (state(&mut engine, &id) == "serving").then_some(()));
     assert_eq!(servers.check_all(), 500);
 }
