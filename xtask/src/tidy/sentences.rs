@@ -26,7 +26,6 @@ const OLDER: &[&str] = &[
     "docs/benchmarks/persistent.md",
     "docs/benchmarks/resp.md",
     "docs/benchmarks/seeds.md",
-    "docs/bugs.md",
     "docs/design/healing.md",
     "docs/design/next.md",
     "docs/design/quorum.md",
