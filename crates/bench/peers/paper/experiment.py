@@ -62,30 +62,40 @@ def settled(arguments):
     return arguments
 
 
+def box_ticks():
+    """Ticks that processors had left, and all ticks. What has a low priority gives way, so it counts as left."""
+    _, user, nice, system, idle, iowait, *more = Path("/proc/stat").read_text().split("\n", 1)[0].split()
+    left = int(nice) + int(idle) + int(iowait)
+    # The last two, of guests, are among the others.
+    return left, left + int(user) + int(system) + sum(map(int, more[:3]))
+
+
 class Watch(threading.Thread):
-    """Processor time of members, each second, as a share of their caps."""
+    """Each second: processor time of members as a share of their caps, and the share that the whole box had left."""
 
     def __init__(self, engine):
         super().__init__(daemon=True)
         self.engine, self.told, self.is_over = engine, [], threading.Event()
 
     def run(self):
-        before, at = self.used(), time.time()
+        before, at, box = self.used(), time.time(), box_ticks()
         while not self.is_over.wait(1):
-            used, now = self.used(), time.time()
+            used, now, box_now = self.used(), time.time(), box_ticks()
             spent = sum(used[name] - before.get(name, 0) for name in used)
             allowed = sum(member.cap or 1 for member in list(self.engine.members)) * (now - at)
-            self.told.append((now, spent / allowed if allowed else None))
-            before, at = used, now
+            left = (box_now[0] - box[0]) / max(1, box_now[1] - box[1])
+            self.told.append((now, spent / allowed if allowed else None, left))
+            before, at, box = used, now, box_now
 
     def used(self):
         return {member.name: member.cpu_seconds() for member in list(self.engine.members)}
 
     def into(self, seconds):
-        """Adds to each second of the load what members used then."""
+        """Adds to each second of the load what members used then, and what the box had left."""
         for one in seconds:
             near = min(self.told, key=lambda told: abs(told[0] - one["time"]), default=None)
-            one["members_cpu"] = near[1] if near and abs(near[0] - one["time"]) < 1.5 else None
+            is_near = near is not None and abs(near[0] - one["time"]) < 1.5
+            one["members_cpu"], one["box_idle"] = near[1:] if is_near else (None, None)
 
 
 class Experiment:

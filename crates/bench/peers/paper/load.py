@@ -97,7 +97,6 @@ def tontine_seconds(report, idle_of):
     room, so it says nothing of the generator, and is left out.
     """
     cores, began = report["client"]["cores"], report["context"]["started_at"]
-    box_idle = max(0, 1 - (cores + report["other_cores"]) / report["context"]["cores"])
     outcomes = report["outcomes"]
     told = []
     for one in report["series"]:
@@ -106,7 +105,7 @@ def tontine_seconds(report, idle_of):
             "failed": 0, "absent": 0, "wrong": 0, "stale": 0, "unstarted": 0,
             "p50_ms": one["p50_us"] / 1e3 if one["operations"] else None,
             "p99_ms": one["p99_us"] / 1e3 if one["operations"] else None,
-            "cpu": cores, "idle": max(0, 1 - cores / idle_of), "box_idle": box_idle,
+            "cpu": cores, "idle": max(0, 1 - cores / idle_of),
         })
     if told:
         # Reports count these for the whole run.

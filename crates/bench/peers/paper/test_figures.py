@@ -87,7 +87,6 @@ class Figures(unittest.TestCase):
         self.assertEqual(sum(one["failed"] for one in told), 3)
         self.assertEqual(sum(one["absent"] + one["wrong"] for one in told), 7)
         self.assertAlmostEqual(told[0]["idle"], 0.5)
-        self.assertAlmostEqual(told[0]["box_idle"], 0.3)
 
     def test_a_drawing_has_each_curve_and_survives_unknown_latencies(self):
         svg = draw("a < b", [second(1), second(2, p99_ms=None), second(3)], [(2, "+4")], [(0, 4), (2, 8)])
