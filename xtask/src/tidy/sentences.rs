@@ -27,7 +27,6 @@ const OLDER: &[&str] = &[
     "docs/benchmarks/resp.md",
     "docs/benchmarks/seeds.md",
     "docs/bugs.md",
-    "docs/design/healing.md",
     "docs/design/next.md",
     "docs/design/quorum.md",
     "docs/design/storage-log.md",
