@@ -28,7 +28,6 @@ const OLDER: &[&str] = &[
     "docs/benchmarks/seeds.md",
     "docs/bugs.md",
     "docs/design/next.md",
-    "docs/design/storage-log.md",
     "python/parkazoo/README.md",
     "python/parkazoo/docs/design.md",
     "python/parkazoo/docs/guarantees.md",
