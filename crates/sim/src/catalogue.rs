@@ -67,9 +67,6 @@ const MIDDLE: &str = "
 ## In single machines
 
 Tests of the crate explore these machines and must find each bug. The comments are those of the sources.
-
-| plant | what is broken | layer | convicted by |
-|---|---|---|---|
 ";
 
 /// Whether a run of this seed convicts the plant, by the judge of the invariant that it breaks.
@@ -100,8 +97,12 @@ pub fn page(seeds: &[(Plant, u64)]) -> Result<String, String> {
                 return Err(format!("no test of the {layer} is called {test}"));
             }
         }
+        let tests = tests.join("`, `");
+        page += &format!(
+            "\n### In the {layer}\n\nConvicted by `{tests}`.\n\n| plant | what is broken |\n|---|---|\n"
+        );
         for (name, comment) in bugs(source) {
-            page += &format!("| {name} | {comment} | {layer} | `{}` |\n", tests.join("`, `"));
+            page += &format!("| {name} | {comment} |\n");
         }
     }
     Ok(page)
