@@ -26,7 +26,6 @@ const OLDER: &[&str] = &[
     "docs/benchmarks/persistent.md",
     "docs/benchmarks/resp.md",
     "docs/benchmarks/seeds.md",
-    "docs/design/next.md",
     "python/parkazoo/README.md",
     "python/parkazoo/docs/design.md",
     "python/parkazoo/docs/guarantees.md",
