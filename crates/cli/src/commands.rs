@@ -176,11 +176,13 @@ impl CommandLine for Arguments {
             ],
             user if user.starts_with("user ") => &[("store", "rights name their stores")],
             "store create" => &[("store", "give the name of the new store as its argument")],
+            "store advise" | "range" => &[("store", "give the name of the store as its first argument")],
             "bench load" | "bench run" => &[DEADLINE_BENCH],
             "bench compare" => &[("connect", "name the systems with --a and --b"), DEADLINE_BENCH],
             "bench resp" | "bench pipeline" | "bench balance" => {
                 &[CONNECT_BENCH, ("store", "Redis clients use the default store"), DEADLINE_SCENARIO]
             }
+            "bench feeds" => &[CONNECT_BENCH, ("store", "it makes stores of its own"), DEADLINE_SCENARIO],
             "bench persistent" | "bench cluster" => &[CONNECT_BENCH, DEADLINE_SCENARIO],
             _ => without_nodes(path),
         }

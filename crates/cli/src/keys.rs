@@ -210,6 +210,9 @@ pub(crate) async fn put(shared: Shared, arguments: PutArguments) -> Result<ExitC
             );
             Ok(ExitCode::from(1))
         }
+        Err(error @ client::ClientError::Failed { code: wire::ErrorCode::KeyUnfit, .. }) => {
+            Err(CliError::OfKey { key: arguments.key, error })
+        }
         Err(error) => Err(error.into()),
     }
 }

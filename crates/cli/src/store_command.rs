@@ -1,5 +1,8 @@
 //! `tontine store`: the stores of a cluster, and one more while it runs.
 
+mod advise;
+mod theta;
+
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -14,6 +17,8 @@ use model::{
 };
 use protocol::report::Parts;
 use serde_json::{Value as Json, json};
+
+use advise::AdviseStoreArguments;
 
 use crate::artifact;
 use crate::dev::parse_consistency;
@@ -40,6 +45,9 @@ pub enum StoreCommand {
     /// Change N, R and W of a store while it is used, and wait until that is done. It goes on if this command is stopped.
     /// Of a read-only store, change how many artifacts it keeps.
     Set(SetStoreArguments),
+    /// Say between which bounds the windows of a store may lie, by what nodes measured. Exits with 1 if that cannot be known
+    /// yet, or the store's own theta is outside.
+    Advise(AdviseStoreArguments),
 }
 
 /// Which store, and its numbers to come.
@@ -169,6 +177,7 @@ pub enum PlacementArgument {
 pub(crate) async fn run(shared: Shared, command: StoreCommand) -> Result<ExitCode, CliError> {
     match command {
         StoreCommand::Set(arguments) => set(&shared, arguments).await,
+        StoreCommand::Advise(arguments) => advise::run(&shared, &arguments).await,
         StoreCommand::List => {
             let client = shared.client().await?;
             let cluster = client.cluster();

@@ -49,11 +49,6 @@ impl Key {
     pub fn bytes(&self) -> &Bytes {
         &self.0
     }
-
-    /// Where the key falls on a hash ring.
-    pub fn token(&self) -> Token {
-        Token::of(&self.0)
-    }
 }
 
 /// A point of the 64-bit token space: XXH3-64 of the key with seed 0.

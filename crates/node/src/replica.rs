@@ -284,6 +284,15 @@ impl Replica {
         Ok((view, found))
     }
 
+    /// Notes how many keys a client asked for that drives its reads itself.
+    pub(crate) fn note_part(&self, request: &ReplicaGet) {
+        if let [_, _, ..] = &request.keys[..]
+            && let Ok(store) = self.store_of(&self.view.get(), &request.store, request.generation)
+        {
+            store.demand().add_part(request.keys.len());
+        }
+    }
+
     fn get(&self, request: &ReplicaGet) -> Result<ReplicaGot, Failure> {
         let mut view = self.view.get();
         loop {

@@ -39,6 +39,7 @@ use runtime::{Disk, Ports};
 use storage::{Durability, LogOptions};
 
 use crate::artifacts::Book;
+use crate::by_hash::ByHash;
 use crate::check::numbers::Numbers;
 use crate::check::{Violation, siblings};
 use crate::circumstances::{Circumstances, Documents, Trouble};
@@ -65,7 +66,7 @@ pub const PLAIN: &str = "plain";
 const ALL_STORES: [&str; 3] = [LAST_WRITE, siblings::STORE, PLAIN];
 const CLUSTER: &str = "sim";
 /// Few, so that documents stay small; several, so that keys have different replicas.
-const PARTITIONS: usize = 8;
+pub(crate) const PARTITIONS: usize = 8;
 /// Within this time every pair of nodes compares: a short run shall see it often.
 const REPAIR_PERIOD: Duration = Duration::from_secs(2);
 /// Within this time every record is read.
@@ -433,7 +434,7 @@ impl World {
         match self.setup.plant {
             Some(plant) if plant.is_in_engines() => {
                 let dice = Dice::new(ports.entropy.next_u64());
-                Arc::new(PlantedEngines::new(engines, plant, dice))
+                Arc::new(PlantedEngines::new(engines, plant, (dice, ByHash::of(&self.setup))))
             }
             _ => engines,
         }

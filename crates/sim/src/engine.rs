@@ -18,6 +18,7 @@ use storage::{
 
 use wire::versions::Record;
 
+use crate::by_hash::ByHash;
 use crate::dice::Dice;
 use crate::plant::Plant;
 
@@ -26,12 +27,13 @@ pub struct PlantedEngines {
     inner: Arc<dyn Engines>,
     plant: Plant,
     dice: Mutex<Dice>,
+    by_hash: ByHash,
 }
 
 impl PlantedEngines {
     /// Around good engines.
-    pub fn new(inner: Arc<dyn Engines>, plant: Plant, dice: Dice) -> PlantedEngines {
-        PlantedEngines { inner, plant, dice: Mutex::new(dice) }
+    pub fn new(inner: Arc<dyn Engines>, plant: Plant, (dice, by_hash): (Dice, ByHash)) -> PlantedEngines {
+        PlantedEngines { inner, plant, dice: Mutex::new(dice), by_hash }
     }
 }
 
@@ -56,7 +58,7 @@ impl Engines for PlantedEngines {
         // A hint is a record behind nine bytes of its own.
         let framed = if name.ends_with("hints") { 9 } else { 0 };
         let collects = (plant == Plant::HastyCollection).then_some(framed);
-        let dice = Mutex::new(Dice::new(self.dice.lock().roll()));
+        let (dice, by_hash) = (Mutex::new(Dice::new(self.dice.lock().roll())), self.by_hash.clone());
         Box::pin(async move {
             let mut inner = opening.await?;
             if plant == Plant::HintsInMemory && hints {
@@ -71,6 +73,7 @@ impl Engines for PlantedEngines {
                 before: Mutex::default(),
                 last: Mutex::default(),
                 hints,
+                by_hash,
                 commit: Mutex::default(),
             }) as Arc<dyn StorageEngine>)
         })
@@ -91,6 +94,8 @@ struct PlantedEngine {
     last: Mutex<BTreeMap<Bytes, Bytes>>,
     /// Whether it holds hints.
     hints: bool,
+    /// Where keys lie, and where the plain hash says.
+    by_hash: ByHash,
     /// What was waited for last.
     commit: Mutex<Commit>,
 }
@@ -225,7 +230,10 @@ impl StorageEngine for PlantedEngine {
         after: Option<&ScanCursor>,
         limit: ScanLimit,
     ) -> Result<ScanPage, StorageError> {
-        let page = self.inner.scan(partition, after, limit)?;
+        let mut page = self.inner.scan(partition, after, limit)?;
+        if self.plant == Plant::HintsByHash && self.hints {
+            page.records.retain(|(name, _)| self.by_hash.finds_hint(name));
+        }
         if self.plant == Plant::HintsDropped && self.hints {
             for (key, _) in &page.records {
                 self.inner.update(partition, Token::of(key), key, &mut |_| Change::Remove)?;
@@ -240,10 +248,13 @@ impl StorageEngine for PlantedEngine {
         tokens: RangeInclusive<Token>,
         visit: &mut dyn FnMut(Token, Met<'_>) -> ControlFlow<()>,
     ) -> Result<(), StorageError> {
-        let overlooks = self.plant == Plant::OverlookedLeaves;
-        self.inner.walk(partition, tokens, &mut |token, met| match overlooks && is_overlooked(token) {
-            true => ControlFlow::Continue(()),
-            false => visit(token, met),
+        self.inner.walk(partition, tokens, &mut |token, met| {
+            let is_met = match (self.plant, &met) {
+                (Plant::OverlookedLeaves, _) => !is_overlooked(token),
+                (Plant::RepairsByHash, Met::Record { key, .. }) => self.hints || self.by_hash.finds(key),
+                _ => true,
+            };
+            if is_met { visit(token, met) } else { ControlFlow::Continue(()) }
         })
     }
 

@@ -13,6 +13,7 @@ pub mod absences;
 pub mod artifacts;
 pub mod balance;
 pub mod bounds;
+pub mod by_hash;
 pub mod catalogue;
 pub mod check;
 pub mod circumstances;

@@ -146,11 +146,19 @@ pub enum Plant {
     EndedLongAgo,
     /// A network that refuses connections to processes that stand still, as if nobody listened.
     StoppedRefuse,
+    /// A network that has walks of windows go on behind where the plain hash of the last key lies.
+    WalksByHash,
+    /// Engines of hints that show no hint whose key, in windows, lies elsewhere than its plain hash says.
+    HintsByHash,
+    /// Engines that show comparisons no key which, in windows, lies elsewhere than its plain hash says.
+    RepairsByHash,
+    /// A network that asks nodes to make only those keys clean which lie, in windows, where their plain hash says.
+    CollectsByHash,
 }
 
 impl Plant {
     /// All of them.
-    pub const ALL: [Plant; 70] = [
+    pub const ALL: [Plant; 74] = [
         Plant::LyingDisk,
         Plant::ForgetfulEngine,
         Plant::StaleEngine,
@@ -221,6 +229,10 @@ impl Plant {
         Plant::DoorsDenyKeys,
         Plant::EndedLongAgo,
         Plant::StoppedRefuse,
+        Plant::WalksByHash,
+        Plant::HintsByHash,
+        Plant::RepairsByHash,
+        Plant::CollectsByHash,
     ];
 
     /// What it breaks: the invariant whose judge must convict it, the layer at whose seam it lives, and the promise.
@@ -309,6 +321,17 @@ impl Plant {
             Plant::DoorsDenyKeys => (11, "network", "a door counts each key that is there"),
             Plant::EndedLongAgo => (9, "coordination", "a copy stays where it came for its residence time"),
             Plant::StoppedRefuse => (12, "network", "a node whose process is stopped is not replaced"),
+            _ => self.facts_of_windows(),
+        }
+    }
+
+    /// The same of rooms that ask the plain hash, where the store says where a key lies.
+    fn facts_of_windows(self) -> (u8, &'static str, &'static str) {
+        match self {
+            Plant::WalksByHash => (7, "network", "a walk asks the store where a key lies"),
+            Plant::HintsByHash => (2, "engine", "a hint's delivery asks the store where its key lies"),
+            Plant::RepairsByHash => (2, "engine", "a comparison asks the store where keys lie"),
+            Plant::CollectsByHash => (3, "network", "a collection round asks the store where a key lies"),
             _ => self.facts_of_artifacts(),
         }
     }

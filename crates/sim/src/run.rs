@@ -10,6 +10,7 @@ use runtime::BoxFuture;
 
 use crate::absences;
 use crate::artifacts;
+use crate::by_hash::ByHash;
 use crate::check::absent::Absences;
 use crate::check::reads::Pairs;
 use crate::check::sloppy::Told;
@@ -141,7 +142,7 @@ pub fn play_story(setup: Setup, story: Story) -> Report {
     let done = Arc::new(AtomicBool::new(false));
     let operator = world.executor.process();
     if let Some(plant) = setup.plant {
-        world.wires.tamper(tampering::tamper(plant, Dice::apart(setup.seed, 7)));
+        world.wires.tamper(tampering::tamper(plant, Dice::apart(setup.seed, 7), ByHash::of(&setup)));
         let late =
             tampering::tamper_late(plant).or_else(|| tampering::artifacts_late(plant, &world.artifacts));
         world.wires.tamper_late(late);

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use model::{Epoch, Generation, NodeId, StoreName, Value, Version, VersionSet};
+use model::{Epoch, Generation, NodeId, StoreName, Token, Value, Version, VersionSet};
 use protocol::report::{ArtifactState, Report};
 use wire::ErrorCode;
 use wire::messages::{
@@ -15,6 +15,7 @@ use wire::messages::{
 };
 
 use crate::artifacts::Book;
+use crate::by_hash::ByHash;
 use crate::cluster::STORES;
 use crate::dice::Dice;
 use crate::network::Tamper;
@@ -24,7 +25,7 @@ use crate::plant::Plant;
 const TAMPERED: &[u8] = b"value-c";
 
 /// What a planted bug does to frames; `None` where it is not one of the network.
-pub fn tamper(plant: Plant, mut dice: Dice) -> Option<Tamper> {
+pub fn tamper(plant: Plant, mut dice: Dice, by_hash: ByHash) -> Option<Tamper> {
     let mut values = BTreeMap::new();
     Some(match plant {
         Plant::TamperingNetwork => Box::new(move |frame: &mut Vec<u8>| {
@@ -39,7 +40,11 @@ pub fn tamper(plant: Plant, mut dice: Dice) -> Option<Tamper> {
         Plant::EmptyForRefilling | Plant::EqualSums | Plant::MovesUncompared => {
             Box::new(move |frame: &mut Vec<u8>| change_answer(plant, frame))
         }
-        Plant::HeedlessConfirms => Box::new(empty_confirm),
+        Plant::HeedlessConfirms => Box::new(|frame: &mut Vec<u8>| shorten_confirm(frame, &|_| false)),
+        Plant::CollectsByHash => {
+            Box::new(move |frame: &mut Vec<u8>| shorten_confirm(frame, &|key| by_hash.finds(key)))
+        }
+        Plant::WalksByHash => Box::new(go_on_by_hash),
         Plant::AbsentForElsewhere => Box::new(deny),
         Plant::StagedClaimed => Box::new(claim_staged),
         Plant::MergesClaimed => Box::new(claim_merged),
@@ -233,11 +238,24 @@ fn change_answer(plant: Plant, frame: &mut Vec<u8>) {
     *frame = bytes.to_vec();
 }
 
-fn empty_confirm(frame: &mut Vec<u8>) {
+/// Has a page of a walk begin behind where the plain hash of the last key lies, if that is further on: otherwise the walk
+/// would never end.
+fn go_on_by_hash(frame: &mut Vec<u8>) {
+    let Ok((id, Request::Scan(mut scan))) = decode_request(Bytes::copy_from_slice(frame)) else { return };
+    if let Some((token, key)) = &mut scan.after
+        && Token::of(key) > *token
+    {
+        *token = Token::of(key);
+        replace_request(frame, id, &Request::Scan(scan));
+    }
+}
+
+/// Leaves of the keys that a node shall make clean only those that it would find.
+fn shorten_confirm(frame: &mut Vec<u8>, finds: &dyn Fn(&[u8]) -> bool) {
     let Ok((id, Request::CollectConfirm(mut confirm))) = decode_request(Bytes::copy_from_slice(frame)) else {
         return;
     };
-    confirm.keys.clear();
+    confirm.keys.retain(|(_, (key, _))| finds(key));
     replace_request(frame, id, &Request::CollectConfirm(confirm));
 }
 

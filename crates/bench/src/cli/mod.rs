@@ -1,4 +1,4 @@
-//! The command line of benchmarks: `tontine bench load|run|compare|resp|pipeline|persistent|cluster|handoff|moves|balance|doors|elastic|fetch|swap`. The binary is `cli`'s.
+//! The command line of benchmarks: `tontine bench load|run|compare|resp|pipeline|persistent|cluster|handoff|moves|balance|doors|elastic|feeds|fetch|swap`. The binary is `cli`'s.
 //!
 //! [`run`] blocks, and starts client threads with runtimes of their own: call it outside of any async runtime.
 
@@ -23,6 +23,7 @@ use crate::scenarios::balance::BalanceScenario;
 use crate::scenarios::cluster::ClusterScenario;
 use crate::scenarios::doors::DoorsScenario;
 use crate::scenarios::elastic::ElasticScenario;
+use crate::scenarios::feeds::FeedsScenario;
 use crate::scenarios::fetch::FetchScenario;
 use crate::scenarios::handoff::HandoffScenario;
 use crate::scenarios::moves::MovesScenario;
@@ -72,6 +73,8 @@ pub enum BenchCommand {
     Ports(ScenarioArgs<PortsScenario>),
     /// Load a running cluster by a schedule, and say whether requests fail while it grows and shrinks.
     Elastic(ScenarioArgs<ElasticScenario>),
+    /// Read and append feeds by the paper's placement, by hash and in windows: experiments of ZStore, and what theta does.
+    Feeds(ScenarioArgs<FeedsScenario>),
     /// Push a table to a read-only store under load and without, and say how fast it comes and what clients notice.
     Fetch(ScenarioArgs<FetchScenario>),
     /// Swap artifacts of different sizes on one node, and start it again: how long each takes.
@@ -324,6 +327,7 @@ pub fn run(command: &BenchCommand, reach: &Reach) -> Result<BenchReport, BenchEr
         BenchCommand::Cluster(arguments) => scenario(arguments.scenario.run(&reach.store), &arguments.output),
         BenchCommand::Handoff(arguments) => scenario(arguments.scenario.run(&reach.store), &arguments.output),
         BenchCommand::Fetch(arguments) => scenario(arguments.scenario.run(&reach.store), &arguments.output),
+        BenchCommand::Feeds(arguments) => scenario(arguments.scenario.run(), &arguments.output),
         BenchCommand::Elastic(arguments) => scenario(arguments.scenario.run(reach), &arguments.output),
         BenchCommand::Source(arguments) => scenario(arguments.scenario.run(), &arguments.output),
         BenchCommand::Moves(arguments) => scenario(arguments.scenario.run(&reach.store), &arguments.output),

@@ -14,6 +14,7 @@
 //! | [`source`] | how fast does a node fetch from a web server, S3 or HDFS, beside raw reading and writing? |
 //! | [`balance`] | what does a cluster of unequal nodes carry, moved by hand or by the autopilot, beside its nodes alone? |
 //! | [`elastic`] | do requests fail while a cluster grows and shrinks with a load that rises and falls? |
+//! | [`feeds`] | which placement is right for a feed: one active node, by hash, or windows? |
 //! | [`moves`] | what do clients notice while keys move, or a node joins, and how long does it take? |
 
 pub mod balance;
@@ -21,6 +22,7 @@ pub mod cluster;
 pub mod doors;
 mod drawing;
 pub mod elastic;
+pub mod feeds;
 pub mod fetch;
 pub mod handoff;
 pub mod moves;

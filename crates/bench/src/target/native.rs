@@ -2,7 +2,7 @@
 //!
 //! Each client thread has one client; its sessions share that client's links, and a session's batch is that many
 //! requests in flight. A scan reads one replica of each partition it crosses, in token order, starting at its key:
-//! that is the order which a hash-partitioned store has.
+//! that is the order which a store has, by hash or in windows.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -119,7 +119,8 @@ impl NativeSession {
 
     async fn scan(&self, start: &Bytes, count: u64) -> Result<Vec<(Bytes, Bytes)>, ClientError> {
         let cluster = self.client.cluster();
-        let token = Token::of(start);
+        let place = |store: &model::Store| store.token(start);
+        let token = cluster.store(self.store.name()).map_or_else(|| Token::of(start), place);
         let wanted = usize::try_from(count).unwrap_or(usize::MAX);
         let mut found = Vec::new();
         // Nothing sorts before the empty key, so the start itself is "after" it.

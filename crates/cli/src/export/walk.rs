@@ -144,7 +144,7 @@ impl Walk {
             self.from = self.definition.token(key);
             self.after = Some((self.from, key.clone()));
             // Or it is a part of one that is wider.
-            chunk.truncate(chunk.partition_point(|(key, _)| self.definition.token(key) <= self.last));
+            cut(&self.definition, &mut chunk, self.last);
             return Ok((!chunk.is_empty()).then_some(chunk));
         }
     }
@@ -253,8 +253,7 @@ impl Walk {
                     if damaged > 0 && !accepts_damaged {
                         return Err((cursor.node, unreadable(cursor.node, damaged)));
                     }
-                    cursor.page =
-                        records.into_iter().map(|(key, set)| (definition.token(&key), key, set)).collect();
+                    cursor.page = placed(definition, records);
                     cursor.exhausted = next.is_none();
                     cursor.next = next;
                     Ok(damaged)
@@ -263,6 +262,16 @@ impl Walk {
             self.damaged += left_out.iter().sum::<u64>();
         }
     }
+}
+
+/// Records of a page, each with where its store says that it lies.
+fn placed(definition: &Store, records: Vec<(Bytes, VersionSet)>) -> VecDeque<(Token, Bytes, VersionSet)> {
+    records.into_iter().map(|(key, set)| (definition.token(&key), key, set)).collect()
+}
+
+/// Leaves out what lies behind the end of the range.
+fn cut(definition: &Store, chunk: &mut Chunk, last: Token) {
+    chunk.truncate(chunk.partition_point(|(key, _)| definition.token(key) <= last));
 }
 
 /// The last place in front of a token; `None` at the start.
@@ -301,7 +310,7 @@ fn merge(cursors: &mut [Cursor], resolver: Resolver) -> Chunk {
 #[cfg(test)]
 mod tests {
     use model::versions::Stamp;
-    use model::{Actor, Timestamp, Value};
+    use model::{Actor, Consistency, KeyPattern, Placement, StoreName, Timestamp, Value, Windows};
 
     use super::*;
 
@@ -334,6 +343,39 @@ mod tests {
         assert_eq!(keys(&chunk), [b"a", b"b", b"c"]);
         assert_eq!(chunk[0].1.versions().len(), 1);
         assert_eq!(chunk[0].1.winner().unwrap().value, Value::Present("new".into()));
+    }
+
+    /// What an export takes of a page of a quarter of the ring, which a store with windows holds, where it asks the store or
+    /// the plain hash.
+    fn exported(by_hash: bool) -> (usize, usize) {
+        let consistency = Consistency { replicas: 1, reads_required: 1, writes_required: 1 };
+        let by = |placement| {
+            let store = Store::new(StoreName::new("feeds").unwrap(), consistency).unwrap();
+            Store { placement, ..store }
+        };
+        let key = KeyPattern::new("feed:{group}:{sequence}").unwrap();
+        let windows = Windows { theta: 4, key, buckets: 64, unknown: model::Unknown::new() };
+        let (held, last) = (by(Placement::Windows(windows)), Token(u64::MAX / 4));
+        let keys = (0..200).map(|number| Bytes::from(format!("feed:anna:{number}")));
+        let mut keys: Vec<Bytes> = keys.filter(|key| held.token(key) <= last).collect();
+        keys.sort_by_key(|key| (held.token(key), key.clone()));
+        let there = keys.len();
+        let definition = if by_hash { by(Placement::Hash) } else { held };
+        let records = keys.into_iter().map(|key| (key, set(1, 1, "v"))).collect();
+        let page = placed(&definition, records);
+        let mut cursors = [Cursor { node: NodeId(1), page, next: None, exhausted: true }];
+        let mut chunk = merge(&mut cursors, definition.resolver);
+        cut(&definition, &mut chunk, last);
+        (chunk.len(), there)
+    }
+
+    /// A plant: an export that asks the plain hash where a key of windows lies.
+    #[test]
+    fn must_not_1_an_export_asks_the_plain_hash_and_misses_a_key() {
+        let (taken, there) = exported(false);
+        assert!(there > 20 && taken == there, "{taken} of {there}");
+        let (taken, there) = exported(true);
+        assert!(taken < there, "the bug is found: it takes {taken} of {there}");
     }
 
     #[test]

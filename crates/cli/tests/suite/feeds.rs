@@ -80,7 +80,7 @@ fn must_not_3_a_key_that_does_not_fit_is_stored() {
     for key in ["feed:anna:007", "feed:anna:x", "greeting", "feed::7"] {
         cluster
             .run(&["put", key, "v", "-s", "feeds"])
-            .fails_with("keys of store feeds are feed:{group}:{sequence}");
+            .fails_with(&format!("key {key:?}: keys of store feeds are feed:{{group}}:{{sequence}}"));
         cluster.run(&["get", key, "-s", "feeds"]).exits(1);
     }
     let mut redis = Redis::connect(&cluster.resp(1));
@@ -120,6 +120,7 @@ fn what_makes_no_sense_is_refused() {
     refused(&["range", "news", "anna", "0", "9"], "so a range has no group");
     refused(&["range", "f", "anna", "9", "0"], "the range goes backwards");
     refused(&["range", "f", "anna", "0", "x"], "is no sequence number");
+    refused(&["range", "f", "anna", "0", "9", "-s", "f"], "give the name of the store as its first argument");
     assert!(
         cluster.run(&["store", "list"]).exits(0).text().contains("windows of 64: feed:{group}:{sequence}")
     );
@@ -180,4 +181,100 @@ fn must_not_4_a_feed_read_misses_an_acknowledged_entry_during_a_move() {
     let newest = acknowledged.into_inner();
     let all = numbers(&cluster, &["feeds", "anna", "1", &newest.to_string(), "--limit=1000000"]);
     assert_eq!(all, (1..=newest).collect::<Vec<_>>());
+}
+
+/// What `store advise` says: its verdict, and the document.
+fn advised(cluster: &Cluster, words: &[&str]) -> (i32, Json) {
+    let answer = cluster.run(&[&["store", "advise"], words, &["--json"]].concat());
+    (answer.code, answer.json())
+}
+
+#[test]
+fn advice_is_refused_where_there_are_no_windows_and_unknown_where_nothing_was_measured() {
+    let cluster = Cluster::start();
+    cluster.run(&["store", "create", "feeds", "--placement=windows", PATTERN]).exits(0);
+    cluster.run(&["store", "create", "table", "--read-only"]).exits(0);
+    cluster.run(&["store", "advise", "table"]).fails_with("is read-only");
+    cluster.run(&["store", "advise", "nothing"]).fails_with("there is no store nothing");
+    let words = cluster.run(&["store", "advise", "feeds", "--seconds=1"]).exits(1).text();
+    assert!(
+        words.contains("Nobody can tell yet") && words.contains("store advise feeds --seconds 30"),
+        "{words}"
+    );
+    let (code, told) = advised(&cluster, &["feeds", "--seconds=1"]);
+    assert_eq!((code, &told["advice"], &told["lower"]), (1, &Json::from("unknown"), &Json::Null));
+}
+
+#[test]
+fn advice_is_by_the_reads_and_puts_that_nodes_counted_whoever_drives_them() {
+    let cluster = Cluster::with(4, &[]);
+    cluster.run(&["store", "create", "feeds", "--placement=windows", "--theta=64", PATTERN]).exits(0);
+    let (nodes, stop, door) = (addresses(&cluster), AtomicBool::new(false), cluster.resp(2));
+    std::thread::scope(|scope| {
+        let _stops = Stops(&stop);
+        // Entries of a feed, and twenty of them at once, by a client that drives its reads itself.
+        scope.spawn(|| {
+            let (runtime, store) = feeds(&nodes);
+            let options = RequestOptions::default();
+            for number in 0.. {
+                if stop.load(Ordering::Relaxed) {
+                    return;
+                }
+                let put = store.put(format!("feed:anna:{number}"), "v", PutOptions::default());
+                runtime.block_on(put).expect("it is put");
+                runtime.block_on(store.range(b"anna", (0, 19), &options)).expect("it is read");
+            }
+        });
+        // The same by Redis, by hash.
+        scope.spawn(|| {
+            let mut redis = Redis::connect(&door);
+            let keys: Vec<String> = (0..40).map(|key| format!("key{key}")).collect();
+            let mut words: Vec<&[u8]> = vec![b"MGET"];
+            words.extend(keys.iter().map(String::as_bytes));
+            while !stop.load(Ordering::Relaxed) {
+                assert_eq!(redis.call(&[b"SET", b"key1", b"v"]), Reply::Status("OK".to_owned()));
+                redis.call(&words);
+            }
+        });
+        let known = || advised(&cluster, &["feeds", "--seconds=2", "--delay-ms=60000"]);
+        let (code, told) = until("all is known", known, |(_, told)| told["advice"] != "unknown");
+        assert_eq!(
+            (code, &told["advice"], &told["lower"]),
+            (0, &Json::from("fits"), &Json::from(20)),
+            "{told}"
+        );
+        assert!(
+            told["reads_counted"]["guessed"].as_u64() > Some(19)
+                && told["puts_per_second"].as_f64() > Some(0.0)
+        );
+        let upper = told["upper"].as_f64().unwrap();
+        let served = told["capacity"]["puts_per_second"].as_f64().unwrap();
+        assert!((upper - served * 60.0).abs() <= served, "what is served in a minute: {told}");
+        // Another delay, and each verdict follows from both bounds.
+        let (code, told) = advised(&cluster, &["feeds", "--seconds=2", "--delay-ms=1"]);
+        let bounds = (told["lower"].as_u64(), told["upper"].as_u64());
+        let expected = match bounds {
+            (Some(lower), Some(upper)) if lower > upper => "none-fits",
+            (Some(_), Some(upper)) if upper < 64 => "too-large",
+            (Some(_), Some(_)) => "fits",
+            _ => "unknown",
+        };
+        assert_eq!((&told["advice"], code), (&Json::from(expected), i32::from(expected != "fits")), "{told}");
+        let known = || advised(&cluster, &["default", "--seconds=2", "--delay-ms=60000"]);
+        let (code, told) = until("all is known", known, |(_, told)| told["advice"] != "unknown");
+        // R=2 of four nodes: by hash all are asked, in windows two or three.
+        assert_eq!((code, &told["advice"]), (0, &Json::from("windows-pay")), "{told}");
+        assert_eq!(
+            (&told["lower"], &told["reads_counted"]["guessed"]),
+            (&Json::from(40), &Json::from(0)),
+            "{told}"
+        );
+        let words =
+            cluster.run(&["store", "advise", "default", "--seconds=2", "--delay-ms=60000"]).exits(0).text();
+        for part in
+            ["keys lie by their hash", "--placement windows --theta 64", "half of", "the weakest node"]
+        {
+            assert!(words.contains(part), "{part}: {words}");
+        }
+    });
 }

@@ -3,7 +3,7 @@
 use model::limits::{FALLBACKS_LISTED, STORE_NAME_BYTES_MAX};
 use model::{
     Cluster, Consistency, FallbackOrder, Generation, Key, Node, NodeId, PartitionId, Resolver, Ring, Role,
-    Store, StoreError, StoreName, Zone,
+    Store, StoreError, StoreName, Token, Zone,
 };
 use proptest::prelude::*;
 
@@ -73,8 +73,8 @@ fn a_key_is_routed_by_its_store_to_the_first_n_nodes_of_its_partition() {
     let key = Key::new(&b"cart:1"[..]).unwrap();
     for (name, replicas) in [("carts", 3), ("sessions", 2)] {
         let store = cluster.store(name).unwrap();
-        let (partition, list) = cluster.route(store, key.token());
-        assert_eq!(partition, cluster.ring.partition(key.token()));
+        let (partition, list) = cluster.route(store, Token::of(key.bytes()));
+        assert_eq!(partition, cluster.ring.partition(Token::of(key.bytes())));
         assert_eq!(list.replicas(), &partition.nodes[..replicas]);
     }
     assert_eq!(cluster.store("baskets"), None);
@@ -103,12 +103,16 @@ fn whatever_the_order_of_fallbacks_replicas_stay_and_every_other_node_is_a_fallb
         let (cluster, store) = zoned(order);
         for number in 0..200 {
             let key = Key::new(format!("k{number}")).unwrap();
-            let (partition, list) = cluster.route(&store, key.token());
+            let (partition, list) = cluster.route(&store, Token::of(key.bytes()));
             assert_eq!(list.replicas(), &partition.nodes[..2]);
             let mut all = [list.replicas(), list.fallbacks()].concat();
             all.sort();
             assert_eq!(all, (1..=6).map(NodeId).collect::<Vec<_>>(), "{order:?}");
-            assert_eq!(cluster.route(&store, key.token()).1, list, "everybody finds the same order");
+            assert_eq!(
+                cluster.route(&store, Token::of(key.bytes())).1,
+                list,
+                "everybody finds the same order"
+            );
         }
     }
 }
@@ -117,9 +121,9 @@ fn whatever_the_order_of_fallbacks_replicas_stay_and_every_other_node_is_a_fallb
 fn any_spreads_the_keys_of_one_partition_over_all_other_nodes_and_consistent_does_not() {
     let first_fallbacks = |order| {
         let (cluster, store) = zoned(order);
-        let of_first = |key: &Key| cluster.ring.partition(key.token()).id.0 == 0;
+        let of_first = |key: &Key| cluster.ring.partition(Token::of(key.bytes())).id.0 == 0;
         let keys = (0..4000).map(|number| Key::new(format!("k{number}")).unwrap()).filter(of_first);
-        keys.map(|key| cluster.route(&store, key.token()).1.fallbacks()[0])
+        keys.map(|key| cluster.route(&store, Token::of(key.bytes())).1.fallbacks()[0])
             .collect::<std::collections::BTreeSet<_>>()
     };
     assert_eq!(first_fallbacks(FallbackOrder::Any).len(), 4);
@@ -132,7 +136,7 @@ fn proximity_keeps_a_stand_in_within_the_zone_of_the_replica() {
     let zone = |id: NodeId| cluster.node(id).unwrap().zone.clone();
     for number in 0..200 {
         let key = Key::new(format!("k{number}")).unwrap();
-        let list = cluster.route(&store, key.token()).1;
+        let list = cluster.route(&store, Token::of(key.bytes())).1;
         let [first, second] = list.replicas() else { panic!("two replicas") };
         // Two nodes in each zone: one is the replica, the other its stand-in.
         assert_eq!(zone(list.fallbacks()[0]), zone(*first));
@@ -153,7 +157,7 @@ fn proximity_keeps_a_stand_in_within_the_zone_of_the_replica() {
         }
     }
     let (cluster, store) = zoned(FallbackOrder::Consistent);
-    let list = cluster.route(&store, Key::new("k").unwrap().token()).1;
+    let list = cluster.route(&store, Token::of(b"k")).1;
     assert!(!list.fallbacks().iter().any(|&fallback| list.is_near(fallback, list.replicas()[0])));
 }
 

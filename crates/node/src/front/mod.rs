@@ -208,6 +208,7 @@ impl Front {
         drop(admitted);
         if tried.answer.is_ok() {
             self.replica.work().stamped(place.partition, key);
+            store.demand().add_stamped();
             self.add_own_stamped(1, Entry::Client);
         } else if tried.refused {
             // What a record's change needs is read before it, so what was refused was not done.
@@ -313,6 +314,7 @@ impl Front {
         let (stamped, waited) = self.stamp_here((view, store), place, key, order, options).await;
         let Stamped { set, dot, context, commit } = stamped?;
         self.replica.work().stamped(place.partition, key);
+        store.demand().add_stamped();
         let left = waited.then(|| self.coordinator.what_is_left(options, began));
         let options = left.as_ref().unwrap_or(options);
         let durable = into_future(store.durable(commit));

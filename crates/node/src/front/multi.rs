@@ -60,6 +60,9 @@ impl Front {
             }
         };
         self.coordinated.add_gets(keys.len());
+        if let Some(local) = &local {
+            local.demand().add_read(keys.len());
+        }
         let options = &self.shortly_before(options);
         let mut bytes_left = MULTI_ANSWER_BYTES_MAX;
         let deliver = &mut |position, answer: Result<Got, Failure>| {
@@ -119,6 +122,7 @@ impl Front {
             if let Ok(Stamped { set, commit, .. }) = answer {
                 let key = &entries[position].0;
                 self.replica.work().stamped(view.partition(store, key).0.partition, key);
+                store.demand().add_stamped();
                 sets.push((key.clone(), set.clone()));
                 newest = newest.max(*commit);
             }

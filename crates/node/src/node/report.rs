@@ -112,5 +112,6 @@ fn store_status(store: &LocalStore) -> StoreStatus {
         expiring_keys: store.expiring_known() as u64,
         expired_values_reaped_total: reaped.values,
         expired_bytes_reaped_total: reaped.bytes,
+        demand: Some(store.demand().report()),
     }
 }

@@ -8,6 +8,7 @@
 //! A stored record is the version set and, beside it, the actor under which *this* node stamps the key. A record
 //! that came from elsewhere has none, so the next stamp here mints a new one (see `model::versions`).
 
+mod demand;
 mod expiring;
 mod expiry;
 mod forgetting;

@@ -14,6 +14,7 @@ use wire::error::ErrorCode;
 use wire::messages::{Condition, Failure, Merged, StoreRef};
 use wire::versions::Single;
 
+use super::demand::Demand;
 use super::expiring::{EXPIRY_MARGIN, Expiring};
 use super::gets::GetNumbers;
 use super::record::{corrupt, decode, encode, refuse};
@@ -31,6 +32,7 @@ pub struct LocalStore {
     pub(super) tombstones: Arc<Tombstones>,
     pub(super) expiring: Arc<Expiring>,
     gets: Arc<GetNumbers>,
+    demand: Arc<Demand>,
     trees: Arc<Trees>,
     /// Trees of a clean stop, until the ring says which partitions there are.
     remembered: Arc<Mutex<BTreeMap<PartitionId, Tree>>>,
@@ -57,7 +59,8 @@ impl LocalStore {
     /// Puts a store in front of an engine.
     pub fn new(definition: Store, engine: Arc<dyn StorageEngine>, stamper: Arc<Stamper>) -> Self {
         let reference = StoreRef::from(&definition.name);
-        let (gets, trees, remembered) = (Arc::default(), Arc::default(), Arc::default());
+        let (gets, demand) = (Arc::default(), Arc::default());
+        let (trees, remembered) = (Arc::default(), Arc::default());
         let (tombstones, expiring) = (Arc::default(), Arc::new(Expiring::new(EXPIRY_MARGIN)));
         LocalStore {
             definition: Arc::new(definition),
@@ -67,6 +70,7 @@ impl LocalStore {
             tombstones,
             expiring,
             gets,
+            demand,
             trees,
             remembered,
         }
@@ -94,6 +98,7 @@ impl LocalStore {
             tombstones: self.tombstones.clone(),
             expiring: self.expiring.clone(),
             gets: self.gets.clone(),
+            demand: self.demand.clone(),
             trees: self.trees.clone(),
             remembered: self.remembered.clone(),
         }
@@ -102,6 +107,11 @@ impl LocalStore {
     /// How gets ended that were driven here.
     pub(crate) fn gets(&self) -> &GetNumbers {
         &self.gets
+    }
+
+    /// What clients asked of it.
+    pub(crate) fn demand(&self) -> &Demand {
+        &self.demand
     }
 
     pub(crate) fn shared_trees(&self) -> &Trees {

@@ -173,7 +173,7 @@ pub fn own_write_suffices(own: NodeId, definition: &Store, partition: &Partition
 #[cfg(test)]
 mod tests {
     use model::{
-        Cluster, Coming, Consistency, FallbackOrder, Key, Node, PartitionId, Ring, Step, Store, StoreName,
+        Cluster, Coming, Consistency, FallbackOrder, Node, PartitionId, Ring, Step, Store, StoreName, Token,
         Unknown, Zone,
     };
 
@@ -188,7 +188,7 @@ mod tests {
         let store = Store::new(StoreName::new("explored").unwrap(), consistency).unwrap();
         let store = Store { fallbacks, ..store };
         let cluster = Cluster::new("explored", nodes, Ring::equal_slices(1, &zones), vec![store.clone()]);
-        cluster.route(&store, Key::new("k").unwrap().token()).1
+        cluster.route(&store, Token::of(b"k")).1
     }
 
     #[test]

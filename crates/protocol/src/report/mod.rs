@@ -12,6 +12,7 @@
 //! here is kept up to date.
 
 mod artifacts;
+mod demand;
 mod load;
 mod moves;
 mod nodes;
@@ -29,6 +30,7 @@ use crate::rebalance::NodeFacts;
 pub use artifacts::{
     ArtifactProgress, ArtifactScrub, ArtifactState, ArtifactTrouble, ArtifactsReport, Fetching,
 };
+pub use demand::{KeyCounts, StoreDemand};
 pub use load::{HotKey, LoadReport, Middle, PARTITIONS_TOLD, PartitionLoad, WorkDone};
 pub use moves::{Leftover, MovesReport, PartitionEntered};
 pub use nodes::{NodeLoad, NodeSeen};

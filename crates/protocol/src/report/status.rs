@@ -3,6 +3,8 @@
 use model::{Consistency, Epoch, NodeId, Resolver, StoreName, WallMillis};
 use serde::{Deserialize, Serialize};
 
+use super::StoreDemand;
+
 /// How a node is.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Status {
@@ -167,6 +169,9 @@ pub struct StoreStatus {
     pub expired_values_reaped_total: u64,
     /// Their bytes.
     pub expired_bytes_reaped_total: u64,
+    /// What clients asked of it, since the node started; `None` from an earlier program.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub demand: Option<StoreDemand>,
 }
 
 impl StoreStatus {
@@ -190,6 +195,7 @@ impl StoreStatus {
             expiring_keys: 0,
             expired_values_reaped_total: 0,
             expired_bytes_reaped_total: 0,
+            demand: None,
         }
     }
 }

@@ -10,6 +10,18 @@ use crate::piloting::PilotCounts;
 /// Pause before a node that waits looks again whether it is named.
 const NAMED_PAUSE: Duration = Duration::from_millis(500);
 
+impl Setup {
+    /// Where the keys of its stores lie.
+    pub fn placement(&self) -> Placement {
+        let windows = |theta| {
+            let key = KeyPattern::new("k{sequence}").expect("it is what keys look like");
+            let buckets = self.buckets.max(PARTITIONS as u32);
+            Placement::Windows(Windows { theta, key, buckets, unknown: model::Unknown::new() })
+        };
+        self.theta.map_or(Placement::Hash, windows)
+    }
+}
+
 impl World {
     /// Publishes the cluster's first document.
     pub async fn found(&self) {
@@ -25,13 +37,8 @@ impl World {
             let store = Store::new(name, consistency).expect("the swarm draws numbers that fit each other");
             let settles = setup.monotonic && setup.plant != Some(Plant::HastyReads);
             let reads = if settles { Reads::Monotonic } else { Reads::Fast };
-            let windows = |theta| {
-                let key = KeyPattern::new("k{sequence}").expect("it is what keys look like");
-                let buckets = setup.buckets.max(PARTITIONS as u32);
-                Placement::Windows(Windows { theta, key, buckets, unknown: model::Unknown::new() })
-            };
-            let placement = setup.theta.map_or(Placement::Hash, windows);
-            let store = Store { resolver, sloppy: setup.sloppy, reads, placement, ..store };
+            let store =
+                Store { resolver, sloppy: setup.sloppy, reads, placement: setup.placement(), ..store };
             plant_in_definition(setup.plant, store)
         };
         let off = || Policy {

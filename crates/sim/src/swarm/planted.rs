@@ -151,8 +151,33 @@ impl Setup {
                 (self.reads, self.writes, self.own_quorums) = (1, 1, 500);
                 (Vec::new(), 0)
             }
-            _ => self.bring_out_moving(plant),
+            _ => self.bring_out_of_windows(plant),
         }
+    }
+
+    /// The same for rooms that ask the plain hash: where keys lie in windows, it says another place.
+    fn bring_out_of_windows(&mut self, plant: Plant) -> (Vec<Fault>, u64) {
+        let faults = match plant {
+            Plant::WalksByHash => {
+                (self.nodes, self.keys, self.walks) = (5, 200, 500);
+                (Vec::new(), 0)
+            }
+            Plant::HintsByHash => {
+                (self.nodes, self.sloppy, self.keys) = (5, true, 20);
+                (vec![Fault::Kill], 15)
+            }
+            Plant::RepairsByHash => {
+                (self.hint_bytes_max, self.keys) = (0, 20);
+                (vec![Fault::Kill], 8)
+            }
+            Plant::CollectsByHash => {
+                self.rarely_touch_keys();
+                (vec![Fault::Isolate, Fault::Kill], 5)
+            }
+            _ => return self.bring_out_moving(plant),
+        };
+        self.theta = Some(3);
+        faults
     }
 
     /// The same for bugs of moves, and of other bounds of partitions.

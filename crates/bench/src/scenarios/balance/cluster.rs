@@ -29,39 +29,39 @@ const POLL: Duration = Duration::from_millis(250);
 
 /// What shall be started.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Shape {
+pub(in crate::scenarios) struct Shape {
     /// Nodes at the beginning.
-    pub(super) nodes: usize,
+    pub(in crate::scenarios) nodes: usize,
     /// Partitions.
-    pub(super) partitions: usize,
+    pub(in crate::scenarios) partitions: usize,
     /// N, R and W.
-    pub(super) consistency: &'static str,
+    pub(in crate::scenarios) consistency: &'static str,
     /// Whether a headmaster runs beside them.
-    pub(super) headmaster: bool,
+    pub(in crate::scenarios) headmaster: bool,
 }
 
 /// A node that is bounded.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Bounded {
+pub(in crate::scenarios) struct Bounded {
     /// Which.
-    pub(super) node: NodeId,
+    pub(in crate::scenarios) node: NodeId,
     /// Its process.
-    pub(super) pid: u32,
+    pub(in crate::scenarios) pid: u32,
     /// Processors that it may use.
-    pub(super) cap: f64,
+    pub(in crate::scenarios) cap: f64,
 }
 
 /// The cluster. Dropped, its processes end, and then their groups go: fields are dropped in this order.
-pub(super) struct Capped {
+pub(in crate::scenarios) struct Capped {
     joined: Mutex<Vec<ServerProcess>>,
     contestant: Contestant,
     groups: Mutex<Vec<Group>>,
     bounded: Mutex<Vec<Bounded>>,
     interrupt: Interrupt,
     /// Runs commands against it.
-    pub(super) operator: Operator,
+    pub(in crate::scenarios) operator: Operator,
     /// Native addresses of the first nodes.
-    pub(super) addresses: Vec<String>,
+    pub(in crate::scenarios) addresses: Vec<String>,
 }
 
 impl Capped {
@@ -69,7 +69,7 @@ impl Capped {
     ///
     /// # Errors
     /// When they cannot be started.
-    pub(super) fn start(
+    pub(in crate::scenarios) fn start(
         tontine: &TontineArgs,
         shape: Shape,
         interrupt: &Interrupt,
@@ -101,7 +101,7 @@ impl Capped {
     ///
     /// # Errors
     /// When a record cannot be written.
-    pub(super) fn load(
+    pub(in crate::scenarios) fn load(
         &self,
         records: u64,
         value_length: usize,
@@ -127,7 +127,7 @@ impl Capped {
     ///
     /// # Errors
     /// When the system refuses it.
-    pub(super) fn bound(&self, caps: &[f64]) -> Result<(), ScenarioError> {
+    pub(in crate::scenarios) fn bound(&self, caps: &[f64]) -> Result<(), ScenarioError> {
         for ((number, &cap), pid) in (1..).zip(caps).zip(self.pids()?) {
             self.bound_one(NodeId(number), pid, cap)?;
         }
@@ -138,7 +138,7 @@ impl Capped {
     ///
     /// # Errors
     /// When the program does not tell.
-    pub(super) fn pids(&self) -> Result<Vec<u32>, ScenarioError> {
+    pub(in crate::scenarios) fn pids(&self) -> Result<Vec<u32>, ScenarioError> {
         self.wait_for("a node's process was not told", || {
             let output = self.contestant.peer.as_ref().map(|peer| peer.process.output()).unwrap_or_default();
             let pids = pids_of(&output);
@@ -158,7 +158,7 @@ impl Capped {
     }
 
     /// The nodes that are bounded.
-    pub(super) fn bounded(&self) -> Vec<Bounded> {
+    pub(in crate::scenarios) fn bounded(&self) -> Vec<Bounded> {
         self.bounded.lock().clone()
     }
 
@@ -166,7 +166,7 @@ impl Capped {
     ///
     /// # Errors
     /// When it cannot be started, or does not register.
-    pub(super) fn join(&self, tontine: &TontineArgs, cap: f64) -> Result<(), ScenarioError> {
+    pub(in crate::scenarios) fn join(&self, tontine: &TontineArgs, cap: f64) -> Result<(), ScenarioError> {
         let peer =
             self.contestant.peer.as_ref().ok_or(ScenarioError::Stuck { what: "no node was started" })?;
         let data = peer.process.directory().join("data");

@@ -13,14 +13,14 @@ use super::super::script::system;
 
 /// Whether the benchmark was told to stop.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Interrupt(Arc<AtomicBool>);
+pub(in crate::scenarios) struct Interrupt(Arc<AtomicBool>);
 
 impl Interrupt {
     /// Listens from now on, until the process ends.
     ///
     /// # Errors
     /// When the system refuses it.
-    pub(super) fn listen() -> Result<Interrupt, ScenarioError> {
+    pub(in crate::scenarios) fn listen() -> Result<Interrupt, ScenarioError> {
         let heard = Interrupt::default();
         let tell = heard.clone();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(system)?;
@@ -42,7 +42,7 @@ impl Interrupt {
     ///
     /// # Errors
     /// When it was.
-    pub(super) fn check(&self) -> Result<(), ScenarioError> {
+    pub(in crate::scenarios) fn check(&self) -> Result<(), ScenarioError> {
         if self.0.load(Ordering::Relaxed) { Err(ScenarioError::Interrupted) } else { Ok(()) }
     }
 }

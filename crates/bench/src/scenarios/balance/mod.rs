@@ -12,12 +12,12 @@
 //! that holds a key, as native ones do, and three replicas through the Redis ports of all nodes in turn.
 //! **Never** believe a throughput here without the generator's idle time beside it.
 
-mod cluster;
+pub(super) mod cluster;
 mod draws;
 mod generator;
 mod groups;
 mod hands;
-mod interrupt;
+pub(super) mod interrupt;
 mod plot;
 mod rows;
 mod series;

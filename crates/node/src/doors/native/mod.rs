@@ -389,6 +389,10 @@ impl Served {
     /// with a refusal.
     fn ask_replica(&self, (id, bytes): (u64, usize), request: Request, timed: Timed, burst: &mut Burst) {
         let (news, replica) = (News::of(&request), self.service.front.replica());
+        // What another node asks for a client of its own was counted there.
+        if let (Request::ReplicaGet(get), None) = (&request, self.agreed.node) {
+            replica.note_part(get);
+        }
         let admitted = match &request {
             Request::ReplicaMerge(_) => match self.permit(id, bytes) {
                 Some(permit) => Some(permit),

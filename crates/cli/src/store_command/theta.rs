@@ -1,0 +1,301 @@
+//! Between which bounds θ lies, from what nodes measured: pure arithmetic.
+//!
+//! ```text
+//!   lower bound   keys of a typical read: a window that is smaller makes it ask more nodes
+//!   upper bound   puts that one node serves within the delay that users accept: while a window is open, its node gets
+//!                 all of them
+//! ```
+//!
+//! Must never: make up a figure. What too little was measured for is [`None`], and the words say so.
+
+use model::limits::MULTI_KEYS_MAX;
+use model::placement::THETA_MAX;
+use model::{Cluster, NodeId, Placement, Store};
+use protocol::rebalance::balancer::Weights;
+use protocol::report::{KeyCounts, LoadReport, StoreDemand, WorkDone};
+
+/// Of fewer reads nobody can tell what is typical.
+const READS_MIN: f64 = 20.0;
+/// Of fewer keys that a node served between the looks nobody can tell what one costs.
+const OPERATIONS_MIN: u64 = 500;
+/// What θ is best where both bounds allow it (`docs/design/placement.md`).
+const THETA_BEST: u64 = 64;
+/// By what factor windows must have a read ask fewer nodes to be worth it.
+const GAIN_MIN: f64 = 1.5;
+
+/// How large the reads of several keys are.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Reads {
+    /// How many there were, as far as that can be known.
+    pub(super) count: f64,
+    /// How many of them are guessed from messages.
+    pub(super) guessed: f64,
+    /// So many keys, or fewer, half of them ask for.
+    pub(super) median: u64,
+    /// The same of nine in ten.
+    pub(super) most: u64,
+    /// Whether a window cuts typical reads, so that they may be larger.
+    pub(super) is_cut: bool,
+}
+
+impl Reads {
+    /// Of what all nodes counted; `None` where that is too little.
+    ///
+    /// A read that a node drove is known whole. Of one that a client drove, each node knows its part: of windows the whole
+    /// window, asked of R nodes; by hash R keys of n.
+    pub(super) fn of(store: &Store, nodes: usize, demand: &[&StoreDemand]) -> Option<Reads> {
+        let (replies, nodes) = (f64::from(store.consistency.reads_required.max(1)), nodes.max(1) as f64);
+        let (keys_each, reads_each) = match &store.placement {
+            Placement::Windows(_) => (1.0, 1.0 / replies),
+            Placement::Hash => ((nodes / replies).max(1.0), 1.0 / nodes),
+        };
+        let mut sizes: Vec<(u64, f64)> = Vec::new();
+        let each = |of: fn(&StoreDemand) -> &KeyCounts| demand.iter().flat_map(move |demand| of(demand));
+        sizes.extend(
+            each(|demand| &demand.reads_whole).map(|(keys, count)| (u64::from(*keys), *count as f64)),
+        );
+        let whole: f64 = sizes.iter().map(|(_, count)| count).sum();
+        let parts = each(|demand| &demand.reads_in_parts).map(|(keys, count)| {
+            let keys = (f64::from(*keys) * keys_each).round() as u64;
+            (keys.min(MULTI_KEYS_MAX as u64), *count as f64 * reads_each)
+        });
+        sizes.extend(parts);
+        sizes.sort_by_key(|(keys, _)| *keys);
+        let all: f64 = sizes.iter().map(|(_, count)| count).sum();
+        if all < READS_MIN {
+            return None;
+        }
+        let at = |share: f64| {
+            let mut seen = 0.0;
+            let found = sizes.iter().find(|(_, count)| {
+                seen += count;
+                seen >= share * all
+            });
+            found.map_or(0, |(keys, _)| *keys)
+        };
+        let (median, guessed) = (at(0.5), all - whole);
+        // Large numbers of keys lose a sixteenth.
+        let theta = store.placement.windows().map(|windows| windows.theta);
+        let is_cut = guessed > whole && theta.is_some_and(|theta| median >= theta - theta / 16);
+        Some(Reads { count: all, guessed, median, most: at(0.9), is_cut })
+    }
+}
+
+/// What one node can carry.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Serves {
+    /// Which.
+    pub(super) node: NodeId,
+    /// Puts in a second, beside what it reads now.
+    pub(super) puts_per_second: f64,
+    /// Microseconds of a processor that a put takes.
+    pub(super) put_us: f64,
+    /// Processors that it could use.
+    pub(super) processors: f64,
+}
+
+impl Serves {
+    /// Of what a node said at two looks; `None` where it served too little in between, or nobody counts its time.
+    ///
+    /// A put costs the first replica of its key a stamp and the driving of the others. What kinds of work cost beside each
+    /// other was measured once; what they cost here follows from the time that the node's workers ran.
+    pub(super) fn of(node: NodeId, before: &LoadReport, after: &LoadReport) -> Option<Serves> {
+        let weights = Weights::MEASURED;
+        let span_us = after.uptime_ms.checked_sub(before.uptime_ms).filter(|ms| *ms > 0)? as f64 * 1000.0;
+        let grew = |of: fn(&LoadReport) -> Option<u64>| of(after)?.checked_sub(of(before)?);
+        let (ran, waited) = (grew(|load| load.ran_us)? as f64, grew(|load| load.waited_us)? as f64);
+        let work = after.work().since(before.work());
+        let gets = after.coordinated_gets.saturating_sub(before.coordinated_gets);
+        let puts = after.coordinated_puts.saturating_sub(before.coordinated_puts);
+        if work.operations() + gets + puts < OPERATIONS_MIN || ran <= 0.0 {
+            return None;
+        }
+        let reading = weights.of(WorkDone { puts: 0, stamped: 0, ..work }) + weights.of_coordinated(gets, 0);
+        let all = weights.of(work) + weights.of_coordinated(gets, puts);
+        // What one weighs costs so much here.
+        let scale = ran / all;
+        let put_us = (weights.stamped + weights.coordinated_put) * scale;
+        let free = (f64::from(after.workers) - waited / span_us).max(ran / span_us);
+        let processors = free.min(after.processors).max(0.01);
+        let left = (processors - reading * scale / span_us).max(0.0);
+        Some(Serves { node, puts_per_second: left * 1e6 / put_us, put_us, processors })
+    }
+
+    /// Puts that it serves within so many milliseconds: the largest θ.
+    pub(super) fn theta(&self, delay_ms: u64) -> u64 {
+        (self.puts_per_second * delay_ms as f64 / 1000.0) as u64
+    }
+}
+
+/// What is advised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// A bound is not known.
+    Unknown,
+    /// The bounds cross.
+    NoneFits,
+    /// The store's own θ lies between them.
+    Fits,
+    /// The store's θ is below the lower bound; this one would do.
+    TooSmall(u64),
+    /// The store's θ is above the upper bound; this one would do.
+    TooLarge(u64),
+    /// A store by hash would gain by windows of this θ.
+    Pays(u64),
+    /// A store by hash would gain little by them.
+    PaysLittle(u64),
+}
+
+impl Verdict {
+    /// Its name for programs.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Verdict::Unknown => "unknown",
+            Verdict::NoneFits => "none-fits",
+            Verdict::Fits => "fits",
+            Verdict::TooSmall(_) => "too-small",
+            Verdict::TooLarge(_) => "too-large",
+            Verdict::Pays(_) => "windows-pay",
+            Verdict::PaysLittle(_) => "windows-pay-little",
+        }
+    }
+
+    /// The θ that it advises.
+    pub(super) fn theta(self) -> Option<u64> {
+        match self {
+            Verdict::TooSmall(theta)
+            | Verdict::TooLarge(theta)
+            | Verdict::Pays(theta)
+            | Verdict::PaysLittle(theta) => Some(theta),
+            Verdict::Unknown | Verdict::NoneFits | Verdict::Fits => None,
+        }
+    }
+
+    /// By the two bounds.
+    pub(super) fn of(store: &Store, nodes: usize, lower: Option<u64>, upper: Option<u64>) -> Verdict {
+        let (Some(lower), Some(upper)) = (lower, upper) else { return Verdict::Unknown };
+        if lower > upper {
+            return Verdict::NoneFits;
+        }
+        let best = THETA_BEST.clamp(lower, upper).min(THETA_MAX);
+        match store.placement.windows().map(|windows| windows.theta) {
+            Some(theta) if theta < lower => Verdict::TooSmall(best),
+            Some(theta) if theta > upper => Verdict::TooLarge(best),
+            Some(_) => Verdict::Fits,
+            None => {
+                let (hash, windows) = (asked(store, nodes, lower, 1), asked(store, nodes, lower, best));
+                match hash > windows * GAIN_MIN {
+                    true => Verdict::Pays(best),
+                    false => Verdict::PaysLittle(best),
+                }
+            }
+        }
+    }
+}
+
+/// Nodes that a read of so many keys asks on average, where windows of θ lie anywhere; θ = 1 is by hash.
+pub(super) fn asked(store: &Store, nodes: usize, keys: u64, theta: u64) -> f64 {
+    let (nodes, replies) = (nodes.max(1) as f64, f64::from(store.consistency.reads_required.max(1)));
+    let windows = 1.0 + keys.saturating_sub(1) as f64 / theta as f64;
+    nodes * (1.0 - (1.0 - replies.min(nodes) / nodes).powf(windows))
+}
+
+/// Nodes that hold a part of the ring.
+pub(super) fn holders(cluster: &Cluster) -> usize {
+    let holds = |id| cluster.ring.partitions().iter().any(|partition| partition.nodes.contains(&id));
+    cluster.nodes.iter().filter(|node| holds(node.id)).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use model::{Consistency, KeyPattern, StoreName, Windows};
+    use protocol::report::PartitionLoad;
+
+    use super::*;
+
+    fn store(theta: Option<u64>, reads_required: u8) -> Store {
+        let consistency =
+            Consistency { replicas: reads_required, reads_required, writes_required: reads_required };
+        let store = Store::new(StoreName::new("feeds").unwrap(), consistency).unwrap();
+        let key = KeyPattern::new("feed:{group}:{sequence}").unwrap();
+        let windows = |theta| Windows { theta, key, buckets: 4096, unknown: model::Unknown::new() };
+        Store { placement: theta.map(windows).map_or(Placement::Hash, Placement::Windows), ..store }
+    }
+
+    fn told(reads: &[(u32, u64)], parts: &[(u32, u64)]) -> StoreDemand {
+        StoreDemand { stamped_total: 0, reads_whole: reads.to_vec(), reads_in_parts: parts.to_vec() }
+    }
+
+    #[test]
+    fn typical_is_what_half_of_the_reads_ask_for_wherever_they_are_driven() {
+        let (one, other) = (told(&[(20, 30), (100, 10)], &[]), told(&[(20, 20)], &[]));
+        let reads = Reads::of(&store(Some(64), 1), 4, &[&one, &other]).unwrap();
+        assert_eq!((reads.count, reads.guessed, reads.median, reads.most), (60.0, 0.0, 20, 100));
+        assert_eq!(Reads::of(&store(Some(64), 1), 4, &[&told(&[(20, 19)], &[])]), None, "that is little");
+    }
+
+    #[test]
+    fn what_clients_drive_is_guessed_from_their_messages() {
+        // By hash, of four nodes, a read of 20 keys sends each 5 on average.
+        let parts = told(&[], &[(4, 100), (5, 200), (6, 100)]);
+        let reads = Reads::of(&store(None, 1), 4, &[&parts]).unwrap();
+        assert_eq!((reads.count, reads.guessed, reads.median), (100.0, 100.0, 20));
+        // Of windows, R nodes get all of it.
+        let parts = told(&[], &[(20, 200)]);
+        let reads = Reads::of(&store(Some(64), 2), 4, &[&parts]).unwrap();
+        assert_eq!((reads.count, reads.median, reads.is_cut), (100.0, 20, false));
+        let reads = Reads::of(&store(Some(20), 2), 4, &[&parts]).unwrap();
+        assert!(reads.is_cut, "they may be of more windows");
+    }
+
+    fn load(uptime_ms: u64, ran_us: u64, work: WorkDone, puts: u64) -> LoadReport {
+        let partitions = vec![PartitionLoad { work, ..PartitionLoad::default() }];
+        LoadReport {
+            uptime_ms,
+            ran_us: Some(ran_us),
+            waited_us: Some(0),
+            workers: 1,
+            processors: 1.0,
+            coordinated_puts: puts,
+            partitions,
+            ..LoadReport::default()
+        }
+    }
+
+    #[test]
+    fn a_node_serves_what_its_time_allows_beside_what_it_reads() {
+        let stamped = |stamped, gets| WorkDone { stamped, gets, ..WorkDone::default() };
+        let before = load(0, 0, stamped(0, 0), 0);
+        // 1,000 puts of 100 µs in a second.
+        let serves = Serves::of(NodeId(1), &before, &load(1000, 100_000, stamped(1000, 0), 1000)).unwrap();
+        assert_eq!((serves.put_us.round(), serves.puts_per_second.round()), (100.0, 10_000.0));
+        assert_eq!((serves.theta(10), serves.theta(1)), (100, 10));
+        // Half of its time goes into reads.
+        let reads = (7700.0_f64 / 1.9).round() as u64;
+        let serves = Serves::of(NodeId(1), &before, &load(1000, 200_000, stamped(1000, reads), 1000));
+        assert_eq!(serves.unwrap().puts_per_second.round(), 9_000.0);
+        assert_eq!(Serves::of(NodeId(1), &before, &load(1000, 100_000, stamped(499, 0), 0)), None);
+        let uncounted = LoadReport { ran_us: None, ..load(1000, 0, stamped(1000, 0), 0) };
+        assert_eq!(Serves::of(NodeId(1), &before, &uncounted), None);
+    }
+
+    #[test]
+    fn the_verdict_is_by_both_bounds_and_none_without_them() {
+        let of = |theta, lower, upper| Verdict::of(&store(theta, 1), 4, lower, upper);
+        assert_eq!(of(Some(64), None, Some(80)), Verdict::Unknown);
+        assert_eq!(of(Some(64), Some(20), None), Verdict::Unknown);
+        assert_eq!(of(Some(64), Some(200), Some(80)), Verdict::NoneFits);
+        assert_eq!(of(Some(64), Some(20), Some(80)), Verdict::Fits);
+        assert_eq!(of(Some(10), Some(20), Some(40)), Verdict::TooSmall(40));
+        assert_eq!(of(Some(1000), Some(100), Some(800)), Verdict::TooLarge(100));
+        assert_eq!(of(None, Some(20), Some(80)), Verdict::Pays(64));
+        assert_eq!(Verdict::of(&store(None, 2), 3, Some(20), Some(80)), Verdict::PaysLittle(64));
+        assert_eq!(Verdict::of(&store(None, 1), 1, Some(20), Some(80)), Verdict::PaysLittle(64));
+    }
+
+    #[test]
+    fn reads_of_windows_ask_few_nodes() {
+        let by = |theta| (asked(&store(None, 1), 4, 20, theta) * 100.0).round() / 100.0;
+        assert_eq!((by(1), by(64)), (3.99, 1.25));
+    }
+}

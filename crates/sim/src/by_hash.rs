@@ -1,0 +1,57 @@
+//! What a room finds that asks the plain hash where a key lies, in stores whose keys lie in windows.
+//!
+//! Each of these bugs would be one wrong call in a room of its own. Here it is planted at the port that the room uses, as
+//! what that call would lead to: the room looks at another place, and does not meet the key.
+
+use model::{Placement, Token};
+
+use crate::cluster::PARTITIONS;
+use crate::swarm::Setup;
+
+/// Where the keys of a run lie, beside where the plain hash says.
+#[derive(Clone, Debug, Default)]
+pub struct ByHash {
+    placement: Placement,
+    /// Bits of a token that do not tell its bucket.
+    within: u32,
+}
+
+impl ByHash {
+    /// Of a run's stores.
+    pub fn of(setup: &Setup) -> ByHash {
+        let buckets = setup.buckets.max(PARTITIONS as u32);
+        ByHash { placement: setup.placement(), within: u64::BITS - buckets.trailing_zeros() }
+    }
+
+    /// Whether the plain hash of a key names the bucket in which it lies.
+    pub fn finds(&self, key: &[u8]) -> bool {
+        let bucket = |token: Token| token.0 >> self.within;
+        bucket(self.placement.token(key)) == bucket(Token::of(key))
+    }
+
+    /// Whether the plain hash of a hint's key names the bucket in which it lies. The name of a hint is that of its
+    /// store, a zero byte, and its key.
+    pub fn finds_hint(&self, name: &[u8]) -> bool {
+        let key = name.iter().position(|byte| *byte == 0).map_or(name, |zero| &name[zero + 1..]);
+        self.finds(key)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_plain_hash_finds_all_keys_by_hash_and_few_in_windows() {
+        let key = |number: u32| format!("k{number}").into_bytes();
+        let found = |theta| {
+            let by_hash = ByHash::of(&Setup { theta, ..Setup::ordinary(1) });
+            (0..100).filter(|number| by_hash.finds(&key(*number))).count()
+        };
+        assert_eq!(found(None), 100);
+        assert!(found(Some(4)) < 40, "{}", found(Some(4)));
+        let by_hash = ByHash::of(&Setup { theta: Some(4), ..Setup::ordinary(1) });
+        let hints = (0..100).map(|number| [b"tuples\0", &key(number)[..]].concat());
+        assert_eq!(hints.filter(|name| by_hash.finds_hint(name)).count(), found(Some(4)));
+    }
+}
