@@ -53,6 +53,9 @@ class Tontine:
                 self.begin()
             if creating.wait(120):
                 raise SystemExit(f"the cluster was not created:\n{(self.folder / 'create.log').read_text()}")
+            # They were waiting for their names, and listen when they have them.
+            for number, member in enumerate(self.members, 1):
+                member.await_port((self.address(number), PORT))
         finally:
             end(creating)
 

@@ -63,11 +63,11 @@ def settled(arguments):
 
 
 def box_ticks():
-    """Ticks that processors had left, and all ticks. What has a low priority gives way, so it counts as left."""
-    _, user, nice, system, idle, iowait, *more = Path("/proc/stat").read_text().split("\n", 1)[0].split()
-    left = int(nice) + int(idle) + int(iowait)
+    """Ticks that processors had left, and all ticks. What has a low priority counts as well: it uses the disk, too."""
+    ticks = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]]
+    idle, iowait = ticks[3:5]
     # The last two, of guests, are among the others.
-    return left, left + int(user) + int(system) + sum(map(int, more[:3]))
+    return idle + iowait, sum(ticks[:8])
 
 
 class Watch(threading.Thread):
