@@ -26,6 +26,9 @@ const ORDERED_FOR: Duration = Duration::from_secs(120);
 /// Shortest pause before an order is given again.
 const ORDER_PAUSE: Duration = Duration::from_secs(1);
 
+/// How long a node that has just become a member may take until it serves.
+const SERVES_AFTER_MAX: Duration = Duration::from_secs(30);
+
 /// What can be done with plans.
 #[derive(Clone, Debug, clap::Subcommand)]
 pub enum PlanCommand {
@@ -266,7 +269,16 @@ pub(crate) async fn join(
     if let Some(planned) = &page.plan {
         say!("{}", shown::preview(planned));
     }
-    order_and_wait(shared, Order::Apply { plan }, no_wait).await
+    let (order, began) = (Order::Apply { plan }, tokio::time::Instant::now());
+    loop {
+        let answer = ordered(client, &order, Ordering::Once).await?;
+        // One that has just become a member serves a moment later.
+        let is_deaf = matches!(&answer, Answer::Refused { refusal: Refusal::NodeDeaf { .. }, .. });
+        if !is_deaf || began.elapsed() >= SERVES_AFTER_MAX {
+            return await_end(shared, client, (&order, &answer), no_wait).await;
+        }
+        tokio::time::sleep(ORDER_PAUSE).await;
+    }
 }
 
 /// Shows what would be cut for a node, by the newest cluster document, and changes nothing.
@@ -374,16 +386,26 @@ pub(crate) async fn give_and_wait(
     no_wait: bool,
 ) -> Result<ExitCode, CliError> {
     let client = shared.client().await?;
-    let wanted = if matches!(order, Order::Abort { .. }) { "aborted" } else { "done" };
     let answer = ordered(&client, &order, ordering).await?;
-    let Answer::Done { done, plan, .. } = &answer else {
-        return Err(orders::refused(&client, &order, &answer).await);
+    await_end(shared, &client, (&order, &answer), no_wait).await
+}
+
+/// Says what came of an order, and waits for the end of the plan that it began.
+async fn await_end(
+    shared: &Shared,
+    client: &Client,
+    (order, answer): (&Order, &Answer),
+    no_wait: bool,
+) -> Result<ExitCode, CliError> {
+    let wanted = if matches!(order, Order::Abort { .. }) { "aborted" } else { "done" };
+    let Answer::Done { done, plan, .. } = answer else {
+        return Err(orders::refused(client, order, answer).await);
     };
     let text = words::done(done, *plan);
     let ended = match plan {
         Some(plan) if !no_wait => {
             say!("{text}");
-            Some(wait::until_ended(&client, *plan).await?)
+            Some(wait::until_ended(client, *plan).await?)
         }
         _ => None,
     };

@@ -200,7 +200,7 @@ fn must_not_9_and_10_what_reshapes_a_golden_ring_is_refused_and_so_is_letting_go
     // It is a member now, and gets its part when it is asked for so.
     let dry = golden.cluster.run(&["node", "add", "4", "--dry-run"]).exits(0).text();
     assert!(
-        dry.contains("partition p0 is cut at token") && dry.contains("n4 gets the second part, p3"),
+        dry.contains("partition p1 is cut at token") && dry.contains("n4 gets the second part, p3"),
         "{dry}"
     );
     assert_eq!(ring(&golden.cluster), before);
@@ -257,10 +257,10 @@ fn the_partition_with_most_load_is_cut_where_it_halves() {
 fn a_golden_ring_with_what_it_has_not_is_refused_before_anything_is_made() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("data").display().to_string();
-    let dev = |further: &[&str]| tontine(&[&["dev", "--ring=golden", "--data-dir", &data], further].concat());
-    dev(&["--zones=2"]).fails_with("a golden ring has no zones");
-    dev(&["--partitions=16"]).fails_with("a golden ring has one partition for each node");
-    dev(&["--elastic=3..4"]).fails_with("a golden ring grows by `tontine node add` alone");
+    let dev = |further: &[&str]| tontine(&[&["dev", "--data-dir", &data], further].concat());
+    dev(&["--ring=golden", "--zones=2"]).fails_with("a golden ring has no zones");
+    dev(&["--ring=golden", "--partitions=16"]).fails_with("a golden ring has one partition for each node");
+    dev(&["--ring=golden", "--elastic=3..4"]).fails_with("a golden ring grows by `tontine node add` alone");
     dev(&["--ring=silver"]).fails_with("silver");
     assert!(!folder.path().join("data").exists());
 }
