@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{ExitCode, Stdio};
 use std::time::Duration;
 
+use control::bootstrap::RingShape;
 use coordination::address::{Address, Place};
 use coordination::documents::active_nodes_now;
 use coordination::zookeeper::SESSION_TIMEOUT_DEFAULT;
@@ -47,6 +48,12 @@ pub(crate) fn run(shared: &Shared, arguments: DevArguments) -> Result<ExitCode, 
         if !coordination_dir.exists() {
             // Before anything is made: what cannot be shall leave no trace.
             creation::check(&arguments.shape)?;
+            if arguments.elastic.is_some() && arguments.shape.ring_wanted() == RingShape::Golden {
+                return Err(CliError::Usage(
+                    "a golden ring grows by `tontine node add` alone; leave out --elastic, or --ring golden"
+                        .to_owned(),
+                ));
+            }
             if let Some(range) = arguments.elastic {
                 range.check(arguments.shape.nodes_wanted() as usize)?;
             }
@@ -380,12 +387,10 @@ fn how_to_add(arguments: &DevArguments, cluster: &Cluster, closed: Option<&close
         answer!("  {program} {certify}");
     }
     answer!("  {} --data-dir {}{tls}", words("serve"), crate::holder::shell(&[data_dir]));
-    for command in [
-        &format!("node add {}", last + 1),
-        "plan create spread",
-        "plan apply NUMBER        # the number that `plan create` prints",
-    ] {
-        answer!("  {program} {command}");
+    answer!("  {program} node add {}", last + 1);
+    if !cluster.ring.is_golden() {
+        answer!("  {program} plan create spread");
+        answer!("  {program} plan apply NUMBER        # the number that `plan create` prints");
     }
 }
 

@@ -2,22 +2,24 @@
 
 use std::process::ExitCode;
 
-use model::order::{Answer, Order};
+use model::order::{Answer, Order, Refusal};
 use model::plan::Consent;
 use model::{NodeId, Role, Weight};
 
 use crate::failure::CliError;
 use crate::node_list::NodeListArguments;
 use crate::orders::parse_node;
-use crate::plan_command::{Ordering, give_and_wait, order_and_wait};
+use crate::plan_command::{Ordering, give_and_wait, join, join_dry, order_and_wait};
 use crate::shared::Shared;
+use crate::words;
 
 /// What can be done with nodes.
 #[derive(Clone, Debug, clap::Subcommand)]
 pub enum NodeVerb {
     /// Show which nodes are alive, as the nodes see each other.
     List(NodeListArguments),
-    /// Make a waiting node a member. It gets its share of the data from the autopilot, or by a plan.
+    /// Make a waiting node a member. It gets its share of the data from the autopilot, or by a plan. On a golden ring it
+    /// gets a part of the largest partition.
     Add(AddArguments),
     /// Move all data off a node, and remove it from the cluster when it holds nothing.
     #[command(alias = "decommission")]
@@ -51,6 +53,15 @@ pub struct AddArguments {
     /// Keep it as a spare that holds no data: it takes the places of a node that is dead.
     #[arg(long)]
     pub standby: bool,
+    /// Golden rings: cut the partition with most measured load, where that halves.
+    #[arg(long, conflicts_with_all = ["standby", "dry_run"])]
+    pub hottest: bool,
+    /// Golden rings: show what would be cut, and change nothing.
+    #[arg(long, conflicts_with = "standby")]
+    pub dry_run: bool,
+    /// Golden rings: do not wait until the data is there.
+    #[arg(long, conflicts_with = "standby")]
+    pub no_wait: bool,
 }
 
 /// Which node, and how.
@@ -116,6 +127,27 @@ pub(crate) async fn run(shared: Shared, verb: NodeVerb) -> Result<ExitCode, CliE
     }
 }
 
+/// Makes a node a member, and on a golden ring gives it a partition.
+async fn add(shared: &Shared, arguments: &AddArguments) -> Result<ExitCode, CliError> {
+    let &AddArguments { member: MemberArguments { node }, hottest, dry_run, no_wait, .. } = arguments;
+    let admit = Order::Admit { node };
+    let client = shared.client().await?;
+    if !client.refresh().await?.ring.is_golden() {
+        if hottest || dry_run {
+            let refusal = Box::new(Refusal::Wish(model::plan::Refusal::NotGolden));
+            return Err(CliError::Refused { text: words::why(&refusal), refusal, retryable: false });
+        }
+        return order_and_wait(shared, admit, true).await;
+    }
+    if dry_run {
+        return join_dry(shared, node).await;
+    }
+    match crate::orders::order(&client, &admit).await? {
+        Answer::Done { .. } => join(shared, &client, (node, hottest), no_wait).await,
+        answer => Err(crate::orders::refused(&client, &admit, &answer).await),
+    }
+}
+
 /// Orders what a verb says.
 async fn ordered(shared: Shared, verb: NodeVerb) -> Result<ExitCode, CliError> {
     let (order, no_wait) = match verb {
@@ -137,8 +169,10 @@ async fn ordered(shared: Shared, verb: NodeVerb) -> Result<ExitCode, CliError> {
         }
         NodeVerb::Standby(member) => (Order::Cast { node: member.node, role: Role::Standby }, true),
         NodeVerb::List(arguments) => return crate::node_list::list(shared, arguments).await,
-        NodeVerb::Add(AddArguments { member, standby: false }) => (Order::Admit { node: member.node }, true),
-        NodeVerb::Add(AddArguments { member, standby: true }) => {
+        NodeVerb::Add(arguments @ AddArguments { standby: false, .. }) => {
+            return add(&shared, &arguments).await;
+        }
+        NodeVerb::Add(AddArguments { member, standby: true, .. }) => {
             // Both at once: a member that serves gets its share within a minute.
             let client = shared.client().await?;
             let admit = Order::Admit { node: member.node };

@@ -7,6 +7,16 @@ use model::balance::Policy;
 use model::limits::{BUCKETS_DEFAULT, FALLBACKS_LISTED, PARTITIONS_DEFAULT};
 use model::{Cluster, ClusterId, Consistency, Node, Resolver, Ring, Store, StoreError, StoreName};
 
+/// How a new ring is cut.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RingShape {
+    /// Into equal slices, each node with as many as its weight says.
+    #[default]
+    Equal,
+    /// Into one partition for each node, as if they had joined one after another.
+    Golden,
+}
+
 /// What a new cluster shall be.
 #[derive(Clone, Debug)]
 pub struct Blueprint {
@@ -16,7 +26,9 @@ pub struct Blueprint {
     pub id: Option<ClusterId>,
     /// Its nodes.
     pub nodes: Vec<Node>,
-    /// Partitions of its ring; rounded up to a power of two. Default: 1024.
+    /// How its ring is cut. Default: into equal slices.
+    pub ring: RingShape,
+    /// Partitions of a ring of equal slices; rounded up to a power of two. Default: 1024.
     pub partitions: usize,
     /// Buckets of its token space, a power of two. Never fewer than partitions.
     pub buckets: u32,
@@ -41,10 +53,14 @@ impl Blueprint {
         }
         let (name, partitions, buckets) = (name.to_owned(), PARTITIONS_DEFAULT, BUCKETS_DEFAULT);
         let (policy, users) = (Policy::founded(0), Users::default());
-        Ok(Blueprint { name, id: None, nodes, partitions, buckets, stores, policy, users })
+        let ring = RingShape::default();
+        Ok(Blueprint { name, id: None, nodes, ring, partitions, buckets, stores, policy, users })
     }
 
     /// The first document of the cluster.
+    ///
+    /// # Panics
+    /// When a golden ring has more nodes than buckets.
     pub fn cluster(&self) -> Cluster {
         let mut nodes = self.nodes.clone();
         nodes.sort_by_key(|node| node.id);
@@ -52,7 +68,14 @@ impl Blueprint {
         stores.sort_by(|a, b| a.name.cmp(&b.name));
         let members: Vec<_> = nodes.iter().map(|node| (node.id, node.zone.clone())).collect();
         let replicas = stores.iter().map(|store| usize::from(store.consistency.replicas)).max().unwrap_or(1);
-        let ring = Ring::equal_slices_listing(self.partitions, &members, replicas + FALLBACKS_LISTED);
+        let listed = replicas + FALLBACKS_LISTED;
+        let ring = match self.ring {
+            RingShape::Equal => Ring::equal_slices_listing(self.partitions, &members, listed),
+            RingShape::Golden => {
+                let nodes: Vec<_> = members.iter().map(|(node, _)| *node).collect();
+                Ring::golden(&nodes, self.buckets, listed).expect("a ring has no more nodes than buckets")
+            }
+        };
         let buckets = self.buckets.max(ring.partitions().len() as u32);
         Cluster {
             id: self.id,

@@ -110,7 +110,7 @@ pub struct ActiveNode {
 impl ActiveNode {
     /// A node that waits to be named, and does not go along with its documents.
     pub fn new(node: Node, incarnation: u64) -> Self {
-        let reads_form = model::cluster::FORM_PLACED;
+        let reads_form = model::cluster::FORM_MAX;
         ActiveNode { node, incarnation, follows_as: None, cluster: None, reads_form }
     }
 }

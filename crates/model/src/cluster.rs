@@ -23,7 +23,7 @@ use crate::routing::{PreferenceList, replicas_to_come};
 use crate::store::{FallbackOrder, Store, StoreName};
 
 pub use check::ClusterError;
-pub use document::{FORM, FORM_CLOSED, FORM_PLACED, refused_form};
+pub use document::{FORM, FORM_CLOSED, FORM_GOLDEN, FORM_MAX, FORM_PLACED, refused_form};
 pub use numbers::{Accepted, NumbersError};
 pub use stores::{ArtifactsError, CreateStoreError};
 

@@ -9,11 +9,13 @@
 //! **Architecture Invariant:** nothing here chooses what moves (`protocol::rebalance::planner` does), nor when a step is
 //! due (`protocol::rebalance::steps`).
 
+mod handover;
 mod refusal;
 mod reshape;
 mod state;
 mod waiting;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
@@ -24,6 +26,7 @@ use crate::node::NodeId;
 use crate::ring::{Partition, PartitionId};
 use crate::store::{Consistency, StoreName};
 
+pub use handover::{Handover, OwnerChange};
 pub use refusal::Refusal;
 pub use reshape::{Cut, Reshape, Reshaped};
 pub use state::{Held, Phase, PlanPage, PlanState, PlanSummary, Planned, Progress, Reason};
@@ -70,6 +73,13 @@ pub enum Wish {
         /// The other.
         other: PartitionId,
     },
+    /// A node that has no partition of a golden ring gets one.
+    Join {
+        /// Which node.
+        node: NodeId,
+        /// What is cut for it.
+        cut: JoinCut,
+    },
     /// Every partition is cut in the middle.
     Double,
     /// A store gets other numbers of replicas, and of those that must answer.
@@ -83,6 +93,25 @@ pub enum Wish {
     Balance {
         /// Where to.
         placed: Vec<Placed>,
+    },
+}
+
+/// What is cut for a node that joins a golden ring. A partition that is left over from another cut is given to it uncut,
+/// unless it is said where to cut.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "cut", rename_all = "kebab-case")]
+pub enum JoinCut {
+    /// The widest partition, by the golden ratio.
+    #[default]
+    Widest,
+    /// The one with most load, where that halves: a headmaster with figures makes [`JoinCut::At`] of it.
+    Hottest,
+    /// This one, there.
+    At {
+        /// Which partition.
+        partition: PartitionId,
+        /// The first token of the part that the node gets.
+        at: u64,
     },
 }
 
@@ -140,7 +169,7 @@ impl Renumber {
     }
 }
 
-/// What a plan changes: one of three.
+/// What a plan changes: one of four.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Change {
@@ -158,13 +187,22 @@ pub enum Change {
     },
     /// A store gets other numbers.
     Numbers(Renumber),
+    /// Partitions of a golden ring get other owners.
+    Golden {
+        /// What is said before anything moves: whose each partition will be, and what is cut for that.
+        handover: Handover,
+        /// The partitions that get other lists then.
+        moves: Vec<Move>,
+        /// Partitions that become one when all that has settled, each with the one behind it, in this order.
+        joins: Vec<(PartitionId, PartitionId)>,
+    },
 }
 
 impl Change {
     /// The partitions that get other lists.
     pub fn moves(&self) -> &[Move] {
         match self {
-            Change::Moves { moves } | Change::Reshape { moves, .. } => moves,
+            Change::Moves { moves } | Change::Reshape { moves, .. } | Change::Golden { moves, .. } => moves,
             Change::Numbers(_) => &[],
         }
     }
@@ -179,9 +217,25 @@ impl Change {
         if let Change::Numbers(numbers) = self { Some(numbers) } else { None }
     }
 
+    /// The document from which its moves begin: on a golden ring partitions have been cut by then.
+    pub fn before_moves<'a>(&self, cluster: &'a Cluster) -> Cow<'a, Cluster> {
+        match self {
+            Change::Golden { handover, .. } if handover.stands(&cluster.ring) == Reshaped::Due => {
+                handover.apply(cluster, usize::MAX).map_or(Cow::Borrowed(cluster), Cow::Owned)
+            }
+            _ => Cow::Borrowed(cluster),
+        }
+    }
+
     /// Whether there is nothing to do.
     pub fn is_empty(&self) -> bool {
-        matches!(self, Change::Moves { moves } if moves.is_empty())
+        match self {
+            Change::Moves { moves } => moves.is_empty(),
+            Change::Golden { handover, moves, joins } => {
+                handover.is_empty() && moves.is_empty() && joins.is_empty()
+            }
+            Change::Reshape { .. } | Change::Numbers(_) => false,
+        }
     }
 
     /// How many copies of partitions are brought in somewhere.

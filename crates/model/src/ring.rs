@@ -16,6 +16,7 @@
 //! ```
 
 mod document;
+pub mod golden;
 
 use std::fmt;
 
@@ -52,6 +53,9 @@ pub struct Partition {
     pub since: Generation,
     /// Where it moves to, while it does.
     pub coming: Option<Coming>,
+    /// Whose partition it is, on a golden ring: its list is this node and the next along the ring, in whatever order. On
+    /// any other ring nobody's. Requests never go by it.
+    pub owner: Option<NodeId>,
     /// Fields of a later program.
     pub unknown: Unknown,
 }
@@ -100,7 +104,8 @@ impl fmt::Display for Step {
 impl Partition {
     /// A partition that does not move, and is as old as its cluster.
     pub fn settled(id: PartitionId, start: u64, nodes: Vec<NodeId>) -> Self {
-        Partition { id, start, nodes, since: Generation::default(), coming: None, unknown: Unknown::new() }
+        let since = Generation::default();
+        Partition { id, start, nodes, since, coming: None, owner: None, unknown: Unknown::new() }
     }
 
     /// How far it has come, while it moves.
@@ -164,6 +169,12 @@ pub enum RingError {
         /// The offender.
         partition: PartitionId,
     },
+    /// On a golden ring each partition belongs to a node, and on any other none does.
+    #[error("partition {partition} belongs to a node and others do not, or the other way round")]
+    Owner {
+        /// The first that differs from the first of all.
+        partition: PartitionId,
+    },
     /// Only the partition behind another one may leave out where it starts, and only one behind two others how.
     #[error(
         "the partition at position {position} does not say where it starts, or has an id beyond the largest"
@@ -192,6 +203,10 @@ impl Ring {
             if !std::iter::once(&partition.nodes).chain(coming).all(|nodes| is_list(nodes)) {
                 return Err(RingError::Nodes { partition: partition.id });
             }
+        }
+        let is_golden = partitions[0].owner.is_some();
+        if let Some(other) = partitions.iter().find(|partition| partition.owner.is_some() != is_golden) {
+            return Err(RingError::Owner { partition: other.id });
         }
         let mut by_id: Vec<u32> = (0..partitions.len() as u32).collect();
         by_id.sort_by_key(|&position| partitions[position as usize].id);
@@ -248,11 +263,11 @@ impl Ring {
         &self.partitions
     }
 
-    /// Whether a partition names a node, as a replica, a fallback, or one to come.
+    /// Whether a partition names a node, as a replica, a fallback, one to come, or its owner.
     pub fn lists(&self, node: NodeId) -> bool {
         self.partitions.iter().any(|partition| {
             let coming = partition.coming.iter().flat_map(|coming| &coming.nodes);
-            partition.nodes.iter().chain(coming).any(|&listed| listed == node)
+            partition.nodes.iter().chain(coming).chain(&partition.owner).any(|&listed| listed == node)
         })
     }
 

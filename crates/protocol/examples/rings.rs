@@ -4,13 +4,14 @@
 //! cargo run --release -p protocol --example rings
 //! ```
 //!
-//! Three tables, each from nothing but arithmetic and seeded random numbers:
+//! Four tables, each from nothing but arithmetic and seeded random numbers:
 //!
 //! 1. **Rings** that grow one node at a time: how uneven, what each join moves, from how many donors, and how long their
 //!    document is. Random positions are consistent hashing as ZStore had it; golden cuts are its own strategy (paper 003,
 //!    4.2); halving is its plain rival; equal slices are ours.
-//! 2. **Delay by θ**: how long a put waits while windows of θ consecutive keys go to one node after another (4.3).
-//! 3. **Order of windows**: which window follows which on a ring, and what that does to the delay.
+//! 2. **Replicas** on golden rings: how uneven nodes are that hold N partitions, and what a join brings in.
+//! 3. **Delay by θ**: how long a put waits while windows of θ consecutive keys go to one node after another (4.3).
+//! 4. **Order of windows**: which window follows which on a ring, and what that does to the delay.
 //!
 //! Must never: take a shortcut through the planner. It is a second opinion about what the planner should give.
 
@@ -30,6 +31,7 @@ const PUTS: usize = 2_000_000;
 
 fn main() {
     rings();
+    replicas();
     delays();
     orders();
     fanout();
@@ -194,6 +196,41 @@ fn rings() {
         let joins = (runs as usize * (LAST - 1)) as f64;
         let bytes = slices * PARTITION_BYTES;
         println!("{worst:>8.2}{:>10.2}{:>8.1}{bytes:>14}", moved / joins, donors as f64 / joins);
+    }
+    println!();
+}
+
+/// Golden rings with N replicas: each partition lies on its owner and the next N - 1 along the ring, and the newcomer gets
+/// the part behind its donor's.
+fn replicas() {
+    const LAST: usize = 100;
+    println!(
+        "golden rings with N replicas: the node with most over the mean; what a join brings in over its fair share"
+    );
+    println!("  {:>3}{:>8}{:>8}{:>8}{:>8}{:>8}{:>8}{:>10}", "N", 5, 12, 20, 50, 100, "worst", "brings in");
+    for replicas in 1..=3 {
+        let mut ring = vec![(BUCKETS, 0)];
+        let (mut at, mut worst, mut brought) = (BTreeMap::new(), 0.0_f64, 0.0);
+        for node in 1..LAST {
+            let largest = (0..ring.len()).rev().max_by_key(|place| ring[*place].0).expect("it has a slice");
+            let stays = (ring[largest].0 as f64 * GOLDEN).round() as u64;
+            let part = ring[largest].0 - stays;
+            ring[largest].0 = stays;
+            ring.insert(largest + 1, (part, node));
+            let mut held = vec![0; node + 1];
+            for place in 0..ring.len() {
+                let list = (0..replicas.min(ring.len())).map(|step| ring[(place + step) % ring.len()].1);
+                list.for_each(|holder| held[holder] += ring[place].0);
+            }
+            let mean = BUCKETS as f64 * replicas.min(node + 1) as f64 / (node + 1) as f64;
+            let most = held.iter().max().map_or(0.0, |most| *most as f64 / mean);
+            at.insert(node + 1, most);
+            worst = worst.max(most);
+            brought += held[node] as f64 / mean;
+        }
+        print!("  {replicas:>3}");
+        [5, 12, 20, 50, 100].iter().for_each(|size| print!("{:>8.2}", at[size]));
+        println!("{worst:>8.2}{:>10.2}", brought / (LAST - 1) as f64);
     }
     println!();
 }

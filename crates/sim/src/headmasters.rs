@@ -24,7 +24,7 @@ use coordination::documents::{self, ReadError, orders, plans};
 use coordination::memory::MemorySession;
 use futures_util::future::{Either, select};
 use model::order::Order;
-use model::plan::{Consent, Phase, Placed, Planned, Wish};
+use model::plan::{Consent, JoinCut, Phase, Placed, Planned, Wish};
 use model::{Cluster, Moment, NodeId, Partition, PartitionId, Role, Weight};
 use parking_lot::Mutex;
 
@@ -233,6 +233,9 @@ fn wish(cluster: &Cluster, setup: &Setup, dice: &mut Dice) -> Wish {
         }
     }
     let node = |dice: &mut Dice| dice.pick(&cluster.nodes).id;
+    if setup.golden && dice.chance(900) {
+        return golden(cluster, dice);
+    }
     match dice.below(10) {
         0..=1 => Wish::Spread,
         2..=3 => Wish::Drain { nodes: vec![node(dice)] },
@@ -254,6 +257,22 @@ fn wish(cluster: &Cluster, setup: &Setup, dice: &mut Dice) -> Wish {
             let partitions: Vec<PartitionId> = fitting.take(dice.between(1, 8) as usize).collect();
             Wish::Move { partitions, from, to }
         }
+    }
+}
+
+/// What an operator wants of a golden ring: a node that has no partition gets one, and another one gives its own away.
+fn golden(cluster: &Cluster, dice: &mut Dice) -> Wish {
+    let owners = cluster.ring.owners();
+    let owner = *dice.pick(&owners);
+    let free: Vec<NodeId> =
+        cluster.nodes.iter().map(|node| node.id).filter(|id| !owners.contains(id)).collect();
+    let partition = dice.pick(cluster.ring.partitions()).id;
+    match dice.below(10) {
+        0..=4 if !free.is_empty() => Wish::Join { node: *dice.pick(&free), cut: JoinCut::Widest },
+        5 if !free.is_empty() => Wish::Replace { node: owner, by: *dice.pick(&free) },
+        6 => reordered(cluster, dice),
+        7 => Wish::Split { partition, at: None },
+        _ => Wish::Drain { nodes: vec![owner] },
     }
 }
 

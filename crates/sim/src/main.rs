@@ -1,4 +1,4 @@
-//! Runs seeds: `sim run --seed N [--verbose] [--bounds] [--numbers] [--plant NAME]`, `sim check --seeds A..=B [--random M] [--twice N]`.
+//! Runs seeds: `sim run --seed N [--verbose] [--bounds] [--numbers] [--golden] [--plant NAME]`, `sim check --seeds A..=B [--random M] [--twice N]`.
 //!
 //! Exit code 0: every seed passed; 1: a promise was broken, or too few reads were judged; 2: the command line is wrong.
 
@@ -21,11 +21,12 @@ use sim::played::Played;
 use sim::run::{Report, play};
 use sim::swarm::Setup;
 
-const USAGE: &str = "usage: sim run --seed N [--plant NAME] [--bounds] [--numbers] [--autopilot] [--verbose]
+const USAGE: &str = "usage: sim run --seed N [--plant NAME] [--bounds] [--numbers] [--golden] [--autopilot] [--verbose]
        sim plant all [--page]
        sim balance --seeds A..=B [--policy P] [--threads T] [--constant] [--verbose]
        sim elastic --seeds A..=B [--threads T] [--verbose]
-       sim check --seeds A..=B [--random M] [--twice N] [--threads T] [--service failing] [--pushes] [--numbers] [--autopilot]
+       sim check --seeds A..=B [--random M] [--twice N] [--threads T] [--service failing] [--pushes] [--numbers] [--golden]
+                 [--autopilot]
 
 run      plays one seed and says what happened
 balance  plays a day of shifting load, 24 hours, for each seed; with --constant one whose load stays as it is;
@@ -35,6 +36,7 @@ plant    plays each planted bug until a seed convicts it, and prints the page of
 check    plays the seeds A to B and M further ones, N of them twice, comparing the traces;
          with --service failing only those in which single calls of the coordination service fail,
          with --pushes only those in which tables are pushed to a read-only store
+         with --golden each of them on a golden ring, which headmasters grow and shrink by an operator's orders,
          with --autopilot each of them with the autopilot on, over played processors
 ";
 
@@ -68,7 +70,8 @@ fn main() -> ExitCode {
 }
 
 /// Options without a value.
-const FLAGS: [&str; 6] = ["--verbose", "--bounds", "--numbers", "--pushes", "--constant", "--autopilot"];
+const FLAGS: [&str; 7] =
+    ["--verbose", "--bounds", "--numbers", "--golden", "--pushes", "--constant", "--autopilot"];
 
 /// Options as pairs; [`FLAGS`] alone.
 struct Options<'a>(&'a [String]);
@@ -105,11 +108,13 @@ impl<'a> Options<'a> {
 
 fn run(arguments: &[String]) -> Result<ExitCode, String> {
     let options = Options(arguments);
-    options.only(&["--seed", "--plant", "--verbose", "--bounds", "--numbers", "--autopilot"])?;
+    let known = ["--seed", "--plant", "--verbose", "--bounds", "--numbers", "--golden", "--autopilot"];
+    options.only(&known)?;
     let seed = options.number("--seed")?.ok_or("run needs --seed")?;
     let setup = match options.text("--plant")? {
         None if arguments.iter().any(|argument| argument == "--bounds") => Setup::of_seed(seed).with_bounds(),
         None if has_numbers(arguments) => Setup::of_seed(seed).with_numbers(),
+        None if has_golden(arguments) => Setup::of_seed(seed).with_golden(),
         None if has_autopilot(arguments) => Setup::of_seed(seed).with_autopilot(),
         None => Setup::of_seed(seed),
         Some(name) => Setup::planted(
@@ -221,7 +226,7 @@ fn plants(arguments: &[String]) -> Result<ExitCode, String> {
 fn check(arguments: &[String]) -> Result<ExitCode, String> {
     let options = Options(arguments);
     let known = ["--seeds", "--random", "--twice", "--threads", "--service", "--pushes", "--numbers"];
-    options.only(&[&known[..], &["--autopilot"]].concat())?;
+    options.only(&[&known[..], &["--golden", "--autopilot"]].concat())?;
     let range = options.text("--seeds")?.unwrap_or("1..=100");
     let mut seeds = seeds_of(range)?;
     let twice = options.number("--twice")?.unwrap_or(0) as usize;
@@ -239,14 +244,20 @@ fn check(arguments: &[String]) -> Result<ExitCode, String> {
     if seeds.is_empty() {
         return Err(format!("no seed of {range} is to be played"));
     }
-    let (numbers, autopilot) = (has_numbers(arguments), has_autopilot(arguments));
-    let setup = |seed| match (numbers, autopilot) {
-        (true, _) => Setup::of_seed(seed).with_numbers(),
-        (_, true) => Setup::of_seed(seed).with_autopilot(),
+    let chosen = [has_numbers(arguments), has_golden(arguments), has_autopilot(arguments)];
+    let setup = |seed| match chosen {
+        [true, ..] => Setup::of_seed(seed).with_numbers(),
+        [_, true, _] => Setup::of_seed(seed).with_golden(),
+        [.., true] => Setup::of_seed(seed).with_autopilot(),
         _ => Setup::of_seed(seed),
     };
-    let flags = if numbers { " --numbers" } else { "" };
-    Ok(check_seeds(&seeds, (twice, threads), setup, if autopilot { " --autopilot" } else { flags }))
+    let flags = match chosen {
+        [true, ..] => " --numbers",
+        [_, true, _] => " --golden",
+        [.., true] => " --autopilot",
+        _ => "",
+    };
+    Ok(check_seeds(&seeds, (twice, threads), setup, flags))
 }
 
 fn balance(arguments: &[String]) -> Result<ExitCode, String> {
@@ -364,6 +375,11 @@ fn seeds_of(range: &str) -> Result<Vec<u64>, String> {
 /// Whether the numbers of stores change in each run.
 fn has_numbers(arguments: &[String]) -> bool {
     arguments.iter().any(|argument| argument == "--numbers")
+}
+
+/// Whether each run has a golden ring.
+fn has_golden(arguments: &[String]) -> bool {
+    arguments.iter().any(|argument| argument == "--golden")
 }
 
 /// Whether the autopilot is on in each run.

@@ -232,6 +232,8 @@ pub struct Setup {
     pub theta: Option<u64>,
     /// Whether partitions are cut and joined while others move.
     pub reshapes: bool,
+    /// Whether the ring is a golden one, which grows and shrinks by an operator's orders.
+    pub golden: bool,
     /// Clients that read a read-only store, to which artifacts are pushed if there is one.
     pub readers: u32,
     /// Whether the numbers of stores change.
@@ -308,6 +310,7 @@ impl Setup {
             buckets: 1,
             theta: None,
             reshapes: false,
+            golden: false,
             readers: 0,
             renumbers: false,
             service: MemoryFaults::default(),

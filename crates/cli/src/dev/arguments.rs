@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use control::bootstrap::RingShape;
 use model::Consistency;
 use model::limits::PARTITIONS_MAX;
 
@@ -57,13 +58,34 @@ pub struct ShapeArguments {
     /// Partitions of a new cluster, a power of two; 1024 by default. Each is moved as a whole.
     #[arg(long, value_parser = parse_partitions, value_name = "COUNT")]
     pub partitions: Option<usize>,
+    /// How the ring of a new cluster is cut: into equal slices, or golden, with one partition for each node. A node that
+    /// joins a golden ring gets a part of the largest partition. There are no weights and zones.
+    #[arg(long, value_enum, value_name = "SHAPE")]
+    pub ring: Option<RingKind>,
     /// Ports of a new cluster: node n serves the native protocol on PORT + n, Redis clients on PORT + 100 + n, and HTTP
     /// clients on PORT + 200 + n. The default is 7400, with any free port in place of one that is in use.
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..=65_000))]
     pub port_base: Option<u16>,
 }
 
+/// How a ring is cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum RingKind {
+    /// Into equal slices.
+    Equal,
+    /// Into one partition for each node, by the golden ratio.
+    Golden,
+}
+
 impl ShapeArguments {
+    /// How the ring of a new cluster is cut.
+    pub(crate) fn ring_wanted(&self) -> RingShape {
+        match self.ring {
+            Some(RingKind::Golden) => RingShape::Golden,
+            Some(RingKind::Equal) | None => RingShape::Equal,
+        }
+    }
+
     /// Nodes of a new cluster.
     pub(crate) fn nodes_wanted(&self) -> u32 {
         self.nodes.unwrap_or(3)

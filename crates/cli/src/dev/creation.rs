@@ -7,10 +7,10 @@ use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::net::TcpListener;
 
-use control::bootstrap::{self, Blueprint};
+use control::bootstrap::{self, Blueprint, RingShape};
 use coordination::DOCUMENT_BYTES_MAX;
 use coordination::address::Place;
-use model::{Cluster, ClusterId, Consistency, Node, NodeId, Zone};
+use model::{Cluster, ClusterId, Consistency, Node, NodeId, Weight, Zone};
 use runtime::Entropy;
 use runtime::entropy::os::OsEntropy;
 
@@ -128,7 +128,11 @@ pub(crate) fn blueprint_of(
     let blueprint = blueprint.map_err(|error| CliError::Other(error.to_string()))?;
     let partitions = arguments.partitions.unwrap_or(blueprint.partitions);
     let id = Some(ClusterId(OsEntropy.next_u64()));
-    let blueprint = Blueprint { id, partitions, ..blueprint };
+    let ring = arguments.ring_wanted();
+    if ring == RingShape::Golden {
+        check_golden(&blueprint.nodes, arguments)?;
+    }
+    let blueprint = Blueprint { id, ring, partitions, ..blueprint };
     let document = serde_json::to_vec(&blueprint.cluster()).expect("a cluster is plain data");
     if document.len() > DOCUMENT_BYTES_MAX {
         return Err(CliError::Usage(format!(
@@ -138,6 +142,33 @@ pub(crate) fn blueprint_of(
         )));
     }
     Ok(blueprint)
+}
+
+/// Whether a golden ring can be as it is asked for: its partitions are as many as its nodes, and lists follow the ring
+/// alone.
+fn check_golden(nodes: &[Node], arguments: &ShapeArguments) -> Result<(), CliError> {
+    if arguments.partitions.is_some() {
+        return Err(CliError::Usage(
+            "a golden ring has one partition for each node; leave out --partitions, or --ring golden"
+                .to_owned(),
+        ));
+    }
+    let first = nodes.first();
+    if let Some(heavy) = nodes.iter().find(|node| node.weight != Weight::default()) {
+        return Err(CliError::Usage(format!(
+            "a golden ring has no weights, and {} has weight {}; leave out --ring golden",
+            heavy.id,
+            heavy.weight.get()
+        )));
+    }
+    match nodes.iter().find(|node| first.is_some_and(|first| first.zone != node.zone)) {
+        Some(other) => Err(CliError::Usage(format!(
+            "a golden ring has no zones, and {} is in zone {} while {} is in zone {}; name one zone for all nodes, or leave \
+             out --ring golden",
+            other.id, other.zone, nodes[0].id, nodes[0].zone
+        ))),
+        None => Ok(()),
+    }
 }
 
 /// The zone of a node of a new cluster on this machine.
@@ -168,6 +199,11 @@ fn kept(arguments: &ShapeArguments, cluster: &Cluster) -> Vec<String> {
         if let Some(asked) = arguments.replicas.filter(|asked| *asked != stands.replicas) {
             kept.push(format!("{} (not --replicas {asked})", count(stands.replicas.into(), "replica")));
         }
+    }
+    let golden = RingShape::Golden == arguments.ring_wanted();
+    if arguments.ring.is_some() && golden != cluster.ring.is_golden() {
+        let (has, asked) = if golden { ("equal", "golden") } else { ("golden", "equal") };
+        kept.push(format!("a ring that is {has} (not --ring {asked})"));
     }
     let partitions = cluster.ring.partitions().len();
     if let Some(asked) = arguments.partitions.filter(|&asked| asked != partitions) {

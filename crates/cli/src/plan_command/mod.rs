@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use client::{Client, PlanQuery};
 use model::order::{Answer, Order, Refusal};
-use model::plan::{Consent, Planned, Wish};
-use model::{Consistency, NodeId, PartitionId};
+use model::plan::{Consent, JoinCut, Planned, Wish};
+use model::{Cluster, Consistency, NodeId, PartitionId};
 use serde_json::json;
 
 use crate::dev::parse_consistency;
@@ -25,6 +25,9 @@ use crate::words;
 const ORDERED_FOR: Duration = Duration::from_secs(120);
 /// Shortest pause before an order is given again.
 const ORDER_PAUSE: Duration = Duration::from_secs(1);
+
+/// How long a node that has just become a member may take until it serves.
+const SERVES_AFTER_MAX: Duration = Duration::from_secs(30);
 
 /// What can be done with plans.
 #[derive(Clone, Debug, clap::Subcommand)]
@@ -71,6 +74,18 @@ pub enum CreateCommand {
         /// The node that receives it.
         #[arg(long, value_parser = parse_node, value_name = "NODE")]
         by: NodeId,
+        /// How.
+        #[command(flatten)]
+        create: CreateArguments,
+    },
+    /// Give a node without a partition of a golden ring a part of the largest one.
+    Join {
+        /// Which node, such as 4 or n4. It is a member.
+        #[arg(value_parser = parse_node, value_name = "NODE")]
+        node: NodeId,
+        /// Cut the partition with most measured load instead, where that halves.
+        #[arg(long, conflicts_with = "dry_run")]
+        hottest: bool,
         /// How.
         #[command(flatten)]
         create: CreateArguments,
@@ -213,6 +228,9 @@ impl CreateCommand {
             CreateCommand::Spread(create) => (Wish::Spread, create),
             CreateCommand::Drain { nodes, create } => (Wish::Drain { nodes }, create),
             CreateCommand::Replace { node, by, create } => (Wish::Replace { node, by }, create),
+            CreateCommand::Join { node, hottest, create } => {
+                (Wish::Join { node, cut: join_cut(hottest) }, create)
+            }
             CreateCommand::Move { partitions, from, to, create } => {
                 (Wish::Move { partitions, from, to }, create)
             }
@@ -223,6 +241,56 @@ impl CreateCommand {
             CreateCommand::Double(create) => (Wish::Double, create),
         }
     }
+}
+
+/// What is cut for a node that joins a golden ring.
+fn join_cut(hottest: bool) -> JoinCut {
+    if hottest { JoinCut::Hottest } else { JoinCut::Widest }
+}
+
+/// Gives a member without a partition of a golden ring a part of one: shows the plan, and carries it out.
+pub(crate) async fn join(
+    shared: &Shared,
+    client: &Client,
+    (node, hottest): (NodeId, bool),
+    no_wait: bool,
+) -> Result<ExitCode, CliError> {
+    let wish = Wish::Join { node, cut: join_cut(hottest) };
+    let order = Order::Create { wish, consent: Consent::default() };
+    // A new member's figures take a while.
+    let answer = ordered(client, &order, if hottest { Ordering::Patient } else { Ordering::Once }).await?;
+    let plan = match &answer {
+        Answer::Done { plan: Some(plan), .. } => *plan,
+        Answer::Done { done, .. } => return Err(CliError::Other(words::done(done, None))),
+        refused => return Err(orders::refused(client, &order, refused).await),
+    };
+    let asked = client.plan(PlanQuery { number: Some(plan), ..PlanQuery::default() }).await;
+    let page = asked.map_err(|error| wait::unseen(plan, "is created", &error))?;
+    if let Some(planned) = &page.plan {
+        say!("{}", shown::preview(planned));
+    }
+    let (order, began) = (Order::Apply { plan }, tokio::time::Instant::now());
+    loop {
+        let answer = ordered(client, &order, Ordering::Once).await?;
+        // One that has just become a member serves a moment later.
+        let is_deaf = matches!(&answer, Answer::Refused { refusal: Refusal::NodeDeaf { .. }, .. });
+        if !is_deaf || began.elapsed() >= SERVES_AFTER_MAX {
+            return await_end(shared, client, (&order, &answer), no_wait).await;
+        }
+        tokio::time::sleep(ORDER_PAUSE).await;
+    }
+}
+
+/// Shows what would be cut for a node, by the newest cluster document, and changes nothing.
+pub(crate) async fn join_dry(shared: &Shared, node: NodeId) -> Result<ExitCode, CliError> {
+    let mut cluster = shared.client().await?.refresh().await?.as_ref().clone();
+    if cluster.node(node).is_none() {
+        let zone = cluster.nodes[0].zone.clone();
+        cluster.nodes.push(model::Node::new(node, zone, String::new(), None));
+        cluster.nodes.sort_by_key(|known| known.id);
+    }
+    let wish = Wish::Join { node, cut: JoinCut::Widest };
+    dry(shared, &cluster, wish, Consent::default())
 }
 
 async fn create(shared: &Shared, command: CreateCommand) -> Result<ExitCode, CliError> {
@@ -260,8 +328,12 @@ async fn create(shared: &Shared, command: CreateCommand) -> Result<ExitCode, Cli
 /// Shows the plan for a wish, by the newest cluster document, and keeps nothing.
 pub(crate) async fn show_dry(shared: &Shared, wish: Wish, consent: Consent) -> Result<ExitCode, CliError> {
     let cluster = shared.client().await?.refresh().await?;
+    dry(shared, &cluster, wish, consent)
+}
+
+fn dry(shared: &Shared, cluster: &Cluster, wish: Wish, consent: Consent) -> Result<ExitCode, CliError> {
     let bytes_max = ::coordination::DOCUMENT_BYTES_MAX - protocol::headmaster::ROOM_LEFT;
-    let plan = protocol::headmaster::planned(&cluster, &wish, consent, bytes_max);
+    let plan = protocol::headmaster::planned(cluster, &wish, consent, bytes_max);
     let plan = plan.map_err(|refusal| CliError::Refused {
         text: format!("no plan was created: {}", words::wish_refused(&refusal)),
         refusal: Box::new(Refusal::Wish(refusal)),
@@ -314,16 +386,26 @@ pub(crate) async fn give_and_wait(
     no_wait: bool,
 ) -> Result<ExitCode, CliError> {
     let client = shared.client().await?;
-    let wanted = if matches!(order, Order::Abort { .. }) { "aborted" } else { "done" };
     let answer = ordered(&client, &order, ordering).await?;
-    let Answer::Done { done, plan, .. } = &answer else {
-        return Err(orders::refused(&client, &order, &answer).await);
+    await_end(shared, &client, (&order, &answer), no_wait).await
+}
+
+/// Says what came of an order, and waits for the end of the plan that it began.
+async fn await_end(
+    shared: &Shared,
+    client: &Client,
+    (order, answer): (&Order, &Answer),
+    no_wait: bool,
+) -> Result<ExitCode, CliError> {
+    let wanted = if matches!(order, Order::Abort { .. }) { "aborted" } else { "done" };
+    let Answer::Done { done, plan, .. } = answer else {
+        return Err(orders::refused(client, order, answer).await);
     };
     let text = words::done(done, *plan);
     let ended = match plan {
         Some(plan) if !no_wait => {
             say!("{text}");
-            Some(wait::until_ended(&client, *plan).await?)
+            Some(wait::until_ended(client, *plan).await?)
         }
         _ => None,
     };

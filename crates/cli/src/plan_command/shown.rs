@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use model::plan::{Change, Cut, Phase, PlanDocument, PlanSummary, Planned, Renumber, Reshape, Wish};
+use model::plan::{
+    Change, Cut, Handover, JoinCut, Phase, PlanDocument, PlanSummary, Planned, Renumber, Reshape, Wish,
+};
 use model::{Consistency, NodeId};
 use protocol::rebalance::lengths;
 use serde_json::{Value as Json, json};
@@ -70,15 +72,25 @@ pub(super) fn dry(plan: &PlanDocument) -> String {
     format!("{}, computed from generation {}\n{}", wish(&plan.wish), plan.generation.0, body(plan))
 }
 
+/// A plan that is carried out at once, as it is shown before.
+pub(super) fn preview(planned: &Planned) -> String {
+    let (plan, number) = (&planned.plan, planned.number);
+    let text = format!("plan {number}: {}\n{}", wish(&plan.wish), body(plan));
+    format!("{}\nto take it back: `{} plan abort {number}`", text.trim_end(), program())
+}
+
 fn body(plan: &PlanDocument) -> String {
     let copies = plan.change.copies();
     let bounds = match &plan.change {
         Change::Moves { .. } => None,
         Change::Reshape { reshape, .. } => Some(bounds(reshape)),
         Change::Numbers(numbers) => Some(renumbered(numbers)),
+        Change::Golden { handover, .. } => Some(handed(handover)),
     };
+    let is_golden = matches!(plan.change, Change::Golden { .. });
     let moves = match (&bounds, plan.change.moves().len() as u64) {
         (Some(_), 0) => String::new(),
+        (Some(_), moves) if is_golden => format!("; {} then", moving(moves)),
         (Some(_), moves) => format!(" after {} moved", count(moves, "partition")),
         (None, moves) => count(moves, "partition"),
     };
@@ -135,6 +147,12 @@ pub(super) fn diff(plan: &PlanDocument) -> String {
     if let Some(numbers) = plan.change.numbers() {
         text.push_str(&renumbered(numbers));
     }
+    if let Change::Golden { handover, joins, .. } = &plan.change {
+        text = format!("first {}\n{text}", handed(handover));
+        for (partition, other) in joins {
+            text.push_str(&format!("\nthen partition {partition} takes in {other}"));
+        }
+    }
     match plan.change.reshape() {
         None => {}
         Some(Reshape::Cut { cuts }) => {
@@ -159,6 +177,23 @@ fn bounds(reshape: &Reshape) -> String {
         Reshape::Cut { cuts } => format!("{} cut in two", count(cuts.len() as u64, "partition")),
         Reshape::Join { partition, other } => format!("partition {partition} takes in {other}"),
     }
+}
+
+/// Which partition is cut and where, and whose partitions will be.
+fn handed(Handover { cut, owners }: &Handover) -> String {
+    let mut parts = Vec::new();
+    if let Some(Cut { partition, at, second }) = cut {
+        parts.push(format!("partition {partition} is cut at token {at}"));
+        let owner = owners.iter().find(|change| change.partition == *second);
+        parts.extend(owner.map(|change| format!("{} gets the second part, {second}", change.to)));
+    }
+    let others = owners.iter().filter(|change| cut.as_ref().is_none_or(|cut| cut.second != change.partition));
+    parts.extend(others.map(|change| format!("{} gets {} of {}", change.to, change.partition, change.from)));
+    if parts.is_empty() { "every partition stays where it belongs".to_owned() } else { parts.join(", ") }
+}
+
+fn moving(moves: u64) -> String {
+    if moves == 1 { "1 partition moves".to_owned() } else { format!("{moves} partitions move") }
 }
 
 /// Which numbers a store gets.
@@ -237,6 +272,10 @@ fn wish(wish: &Wish) -> String {
         Wish::Split { partition, at: None } => format!("split {partition}"),
         Wish::Split { partition, at: Some(at) } => format!("split {partition} at token {at}"),
         Wish::Merge { partition, other } => format!("merge {partition} and {other}"),
+        Wish::Join { node, cut: JoinCut::Widest | JoinCut::Hottest } => format!("join {node}"),
+        Wish::Join { node, cut: JoinCut::At { partition, .. } } => {
+            format!("join {node} by a part of {partition}")
+        }
         Wish::Double => "double all partitions".to_owned(),
         Wish::Numbers { store, numbers: to } => format!("{} for store {store}", numbers(to)),
         Wish::Balance { placed } => {

@@ -66,6 +66,7 @@ fn wished(wish: &Wish) -> String {
         }
         Wish::Split { partition, .. } => format!("split partition {partition}"),
         Wish::Merge { partition, other } => format!("merge partitions {partition} and {other}"),
+        Wish::Join { node, .. } => format!("give {node} a part of the golden ring"),
         Wish::Double => "double the partitions".to_owned(),
         Wish::Numbers { store, numbers } => format!("give store {store} {}", numbered(*numbers)),
         Wish::Balance { placed } => format!("balance {}", count(placed.len() as u64, "partition")),

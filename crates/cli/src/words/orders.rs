@@ -68,6 +68,7 @@ fn begun((moves, cuts, joins): (usize, usize, bool), numbers: Option<(&str, &Con
     };
     match (moves, cuts, joins) {
         (0, 0, false) => String::new(),
+        (1.., 1, _) => format!(": a partition is split, then {moved}"),
         (_, 1, _) => ": a partition is split".to_owned(),
         (_, 2.., _) => format!(": {cuts} partitions are split"),
         (0, _, true) => ": two partitions become one".to_owned(),

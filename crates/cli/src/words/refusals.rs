@@ -58,11 +58,67 @@ pub(crate) fn wish_refused(refusal: &Refusal) -> String {
             };
             format!("partitions {partition} and {other} are no neighbours: {instead}")
         }
+        Refusal::Golden { wish } => golden_refused(wish),
+        Refusal::NotGolden => {
+            "the ring is not golden, so no partition is cut for a node that joins; give it its share of the data with `tontine \
+             plan create spread`"
+                .to_owned()
+        }
+        Refusal::HasPartition { node, partition } => {
+            format!("{node} has partition {partition} of the golden ring already; a node has one")
+        }
+        Refusal::Uneven { node, weight, zone, zone_wanted } => format!(
+            "a golden ring has neither weights nor zones, and {node} has weight {weight} and zone {zone}, while the others \
+             have weight 100 and zone {zone_wanted}; start it with an empty data directory and `tontine serve --zone \
+             {zone_wanted}`"
+        ),
+        Refusal::NoFigures { is_off: true, .. } => {
+            "nobody measures which partition has most load, because the autopilot is off; let it look with `tontine balance \
+             observe`, or leave out --hottest to cut the largest partition"
+                .to_owned()
+        }
+        Refusal::NoFigures { seconds: Some(seconds), .. } => format!(
+            "there are no figures yet of which partition has most load; ask again in {seconds} s, or leave out --hottest to \
+             cut the largest partition"
+        ),
+        Refusal::NoFigures { .. } => {
+            "there are no figures of which partition has most load: none was used lately, or a node does not say (`tontine \
+             balance why`); leave out --hottest to cut the largest partition"
+                .to_owned()
+        }
+        Refusal::OneBucket { partition } => format!(
+            "partition {partition} has most load, and all of it lies in one bucket, so no cut halves it; leave out --hottest \
+             to cut the largest partition"
+        ),
         Refusal::OtherLists { partition, other } => format!(
             "partitions {partition} and {other} lie on different nodes; bring them together with a new plan: \
              `tontine plan create merge {partition} {other}`"
         ),
     }
+}
+
+/// What is not done on a golden ring, and what is done instead.
+fn golden_refused(wish: &str) -> String {
+    let (what, instead) = match wish {
+        "spread" => (
+            "data is not spread over it by share",
+            "a node gets its part with `tontine node add NODE`, and gives it away with `tontine node drain NODE`",
+        ),
+        "double" => ("not every partition is cut", "`tontine node add NODE` cuts the largest one"),
+        "weight" => (
+            "nodes have no weights",
+            "cut the partition with most load for a new node with `tontine node add NODE --hottest`",
+        ),
+        "merge" => (
+            "partitions of two nodes do not become one while both stay",
+            "a node gives its partition away with `tontine node drain NODE`",
+        ),
+        _ => (
+            "where copies lie follows from whose the partitions are",
+            "move a node's partition with `tontine plan create replace NODE --by OTHER`",
+        ),
+    };
+    format!("the ring is golden, with one partition for each node, so {what}: {instead}")
 }
 
 /// That a node is no member, and how it becomes one.

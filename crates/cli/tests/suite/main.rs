@@ -19,6 +19,7 @@ mod elastic;
 mod elastic_sources;
 mod export;
 mod feeds;
+mod golden;
 mod handoff;
 mod http_door;
 mod keys;

@@ -10,8 +10,9 @@ use thiserror::Error;
 use super::buckets::is_bucket_count;
 use super::{Cluster, Generation};
 use crate::limits::{NODES_MAX, PARTITIONS_MAX};
-use crate::node::NodeId;
+use crate::node::{Node, NodeId, Weight};
 use crate::placement::PlacementError;
+use crate::plan::Refusal;
 use crate::readonly::ReadOnlyError;
 use crate::ring::{Partition, PartitionId, Step};
 use crate::store::{StoreError, StoreName};
@@ -160,6 +161,19 @@ impl Cluster {
         self.ring.partitions().iter().try_for_each(|partition| self.check_partition(partition, &nodes))
     }
 
+    /// Why a node gets no partition of this golden ring: its weight or zone is another than that of the others. Nothing on
+    /// any other ring.
+    pub fn uneven_on_golden(&self, node: &Node) -> Option<Refusal> {
+        let mut owners = self.ring.owners().into_iter().filter(|owner| *owner != node.id);
+        let zone_wanted = owners.find_map(|owner| self.node(owner)).map(|owner| &owner.zone)?;
+        (node.weight != Weight::default() || node.zone != *zone_wanted).then(|| Refusal::Uneven {
+            node: node.id,
+            weight: node.weight.get(),
+            zone: node.zone.0.clone(),
+            zone_wanted: zone_wanted.0.clone(),
+        })
+    }
+
     /// Each store has at most two sets of replicas for a partition.
     fn check_changing(&self) -> Result<(), ClusterError> {
         let mut changing = self.stores.iter().filter(|store| store.coming.is_some());
@@ -196,7 +210,8 @@ impl Cluster {
             self.check_past(&format!("partition {id}"), partition.since)?;
         }
         let coming = partition.coming.as_ref().map_or(&[][..], |coming| &coming.nodes);
-        if let Some(&node) = partition.nodes.iter().chain(coming).find(|node| !nodes.contains(node)) {
+        let named = partition.nodes.iter().chain(coming).chain(&partition.owner);
+        if let Some(&node) = named.into_iter().find(|node| !nodes.contains(node)) {
             return Err(ClusterError::NodeUnknown { partition: id, node });
         }
         // One that goes back to fewer nodes than it has been given is on its way already.

@@ -19,9 +19,14 @@ use crate::store::Store;
 pub const FORM: u32 = 5;
 /// The form of documents with users. A program that knows no users would serve anyone, so it must refuse such a document.
 pub const FORM_CLOSED: u32 = 6;
-/// The form of documents with a store whose keys lie in windows, and the greatest one that this program understands. A
-/// program that knows no windows would look for keys where they are not.
+/// The form of documents with a store whose keys lie in windows. A program that knows no windows would look for keys
+/// where they are not.
 pub const FORM_PLACED: u32 = 7;
+/// The form of documents with a golden ring, and the greatest one that this program understands. A program that knows none
+/// would spread it.
+pub const FORM_GOLDEN: u32 = 8;
+/// The greatest form that this program understands.
+pub const FORM_MAX: u32 = FORM_GOLDEN;
 /// That of documents from before forms were numbered.
 const FORM_UNNAMED: u32 = 1;
 
@@ -46,21 +51,21 @@ pub fn refused_form(json: &[u8]) -> Option<String> {
     let Head { form, ring } = serde_json::from_slice(json).ok()?;
     let form = form.or(ring.map(|_| FORM_UNNAMED))?;
     let says = match form {
-        FORM..=FORM_PLACED => return None,
+        FORM..=FORM_MAX => return None,
         0..FORM => {
             "an earlier program wrote it; export the data with that program, and load it into a new cluster of this one"
         }
         _ => "a later program wrote it; upgrade this one",
     };
-    Some(format!("it has form {form}, and this program understands forms {FORM} to {FORM_PLACED}: {says}"))
+    Some(format!("it has form {form}, and this program understands forms {FORM} to {FORM_MAX}: {says}"))
 }
 
 impl Form {
     fn of<E: Error>(form: u32) -> Result<Form, E> {
-        match (FORM..=FORM_PLACED).contains(&form) {
+        match (FORM..=FORM_MAX).contains(&form) {
             true => Ok(Form(form)),
             false => {
-                let text = format!("form {form}, and this program understands forms {FORM} to {FORM_PLACED}");
+                let text = format!("form {form}, and this program understands forms {FORM} to {FORM_MAX}");
                 Err(E::custom(text))
             }
         }
@@ -115,6 +120,7 @@ impl Cluster {
     /// The form of its document: the least one that has all that it says.
     pub fn form(&self) -> u32 {
         match () {
+            () if self.ring.is_golden() => FORM_GOLDEN,
             () if self.stores.iter().any(|store| !store.placement.is_hash()) => FORM_PLACED,
             () if !self.users.is_empty() => FORM_CLOSED,
             () => FORM,

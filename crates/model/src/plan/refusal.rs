@@ -110,6 +110,43 @@ pub enum Refusal {
     },
     /// The numbers of a store cannot change, or do and nothing else changes meanwhile.
     Numbers(NumbersError),
+    /// The ring is a golden one, on which that is not done.
+    Golden {
+        /// What was wished for, by its kind.
+        wish: String,
+    },
+    /// The ring is no golden one, on which alone nodes join by a cut.
+    NotGolden,
+    /// The node has a partition of the golden ring.
+    HasPartition {
+        /// The node.
+        node: NodeId,
+        /// Its partition.
+        partition: PartitionId,
+    },
+    /// A golden ring knows neither weights nor zones, and the node has another one than the others.
+    Uneven {
+        /// The node.
+        node: NodeId,
+        /// Its weight.
+        weight: u32,
+        /// Its zone.
+        zone: String,
+        /// The zone of the others.
+        zone_wanted: String,
+    },
+    /// Nobody has measured which partition has most load.
+    NoFigures {
+        /// Whether the autopilot is off, so that nobody measures.
+        is_off: bool,
+        /// After how many seconds there will be figures, if anybody can say so.
+        seconds: Option<u64>,
+    },
+    /// The load of the partition with most lies in one bucket, so no cut halves it.
+    OneBucket {
+        /// The partition.
+        partition: PartitionId,
+    },
     /// Two partitions cannot become one before they lie on the same nodes.
     OtherLists {
         /// The first.

@@ -143,7 +143,7 @@ impl Reshape {
 }
 
 impl Cut {
-    fn stands(&self, ring: &Ring) -> Reshaped {
+    pub(super) fn stands(&self, ring: &Ring) -> Reshaped {
         let holds = |tokens: (Token, Token)| (tokens.0.0 + 1..=tokens.1.0).contains(&self.at);
         match (ring.get(self.second), ring.bounds(self.partition)) {
             (Some(second), Some(first)) if second.start == self.at && first.1.0 + 1 == self.at => {
@@ -194,6 +194,9 @@ fn one(
     let (first, second) = (get(partition)?, get(other)?);
     check_settled(first)?;
     check_settled(second)?;
+    if first.owner != second.owner {
+        return Err(Refusal::Golden { wish: "merge".to_owned() });
+    }
     if cluster.replicas_in(&first.nodes) != cluster.replicas_in(&second.nodes) {
         return Err(Refusal::OtherLists { partition, other });
     }
@@ -226,7 +229,7 @@ fn cut(cluster: &Cluster, partition: &Partition, at: Option<u64>) -> Result<u64,
 }
 
 /// The least id above all that the ring has.
-fn first_free(cluster: &Cluster) -> Result<u32, Refusal> {
+pub(super) fn first_free(cluster: &Cluster) -> Result<u32, Refusal> {
     let partitions = cluster.ring.partitions();
     let last = partitions.iter().map(|partition| partition.id.0).max().unwrap_or(0);
     last.checked_add(1)

@@ -22,6 +22,8 @@ pub(super) struct Entry {
     since: Generation,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     coming: Option<Coming>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    owner: Option<NodeId>,
     #[serde(flatten)]
     unknown: Unknown,
 }
@@ -54,8 +56,8 @@ impl TryFrom<Vec<Entry>> for Ring {
             if partitions.last().is_some_and(|last| last.start >= start) {
                 return Err(RingError::Order { partition: id });
             }
-            let Entry { nodes, since, coming, unknown, .. } = entry;
-            partitions.push(Partition { id, start, nodes, since, coming, unknown });
+            let Entry { nodes, since, coming, owner, unknown, .. } = entry;
+            partitions.push(Partition { id, start, nodes, since, coming, owner, unknown });
         }
         Ring::new(partitions)
     }
@@ -71,6 +73,7 @@ impl From<Ring> for Vec<Entry> {
             nodes: partition.nodes,
             since: partition.since,
             coming: partition.coming,
+            owner: partition.owner,
             unknown: partition.unknown,
         };
         ring.partitions.into_iter().zip(known).map(entry).collect()

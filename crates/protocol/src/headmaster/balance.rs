@@ -15,7 +15,7 @@ use model::balance::{
     Away, Came, CameOf, Decision, Excess, Mode, Policy, PolicyChange, Says, Turned, Verdict,
 };
 use model::order::{Done, Given, Order, Refusal};
-use model::plan::{Consent, Move, Phase, PlanDocument, PlanState, Planned, Wish};
+use model::plan::{self, Consent, Move, Phase, PlanDocument, PlanState, Planned, Wish};
 use model::{Cluster, Moment, Node, NodeId, PartitionId, Role};
 
 use super::orders::{done, refused};
@@ -231,9 +231,28 @@ impl Headmaster {
         self.conclude(seen, &policy, finding)
     }
 
+    /// The partition with most load, and where that halves.
+    pub(super) fn hottest(&self, seen: &Observation) -> Result<(PartitionId, u64), plan::Refusal> {
+        let is_off = seen.policy.as_ref().is_none_or(|policy| policy.mode == Mode::Off);
+        let unmeasured = |seconds| plan::Refusal::NoFigures { is_off, seconds };
+        if is_off {
+            return Err(unmeasured(None));
+        }
+        let windows = self.balancing.samples.loads(&seen.cluster, seen.now).map_err(|says| match says {
+            Says::Gathers { seconds } => unmeasured(Some(seconds)),
+            _ => unmeasured(None),
+        })?;
+        let loads = windows.last().ok_or_else(|| unmeasured(None))?;
+        balancer::hottest(&seen.cluster, loads)
+    }
+
     /// What a new node should get now, if one is there that holds less than its share.
     fn joining(&self, seen: &Observation, history: &History, policy: &Policy) -> Option<Finding> {
         let cluster = &seen.cluster;
+        if cluster.ring.is_golden() {
+            // It gets a partition when an operator says so.
+            return None;
+        }
         let serves = |node: &&Node| node.role == Role::Serving && seen.registered(node.id).is_some();
         let fresh = cluster.nodes.iter().filter(serves).filter(|node| !holds(cluster, node.id));
         let fresh = fresh.map(|node| (node.id, (Share::First, seen.wall.0)));

@@ -2,6 +2,8 @@
 //!
 //! Must never: let a plan go on with a partition that another hand has moved.
 
+mod golden;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use model::cluster::Accepted;
@@ -50,6 +52,9 @@ pub(super) fn due(
             Conduct::End(Phase::Done)
         }
         Change::Moves { moves } => moved(cluster, (moves, None), state, facts, bytes_max),
+        Change::Golden { handover, moves, joins } => {
+            golden::due(cluster, (handover, moves, joins), state, facts, bytes_max)
+        }
         Change::Reshape { moves, reshape } => moved(cluster, (moves, Some(reshape)), state, facts, bytes_max),
     }
 }

@@ -9,8 +9,8 @@ use std::collections::BTreeSet;
 
 use model::balance::Join;
 use model::order::{Done, Given, Holds, Refusal};
-use model::plan::{Consent, Phase, Wish};
-use model::{Cluster, Node, NodeId, Role};
+use model::plan::{self, Consent, Phase, Wish};
+use model::{Cluster, Node, NodeId, Role, Weight};
 
 use super::orders::{change_node, changed, done, publish, refused};
 use super::plans::created_by;
@@ -37,7 +37,19 @@ pub(super) fn admit(seen: &Observation, given: &Given, node: NodeId) -> Step {
     if let Some(refusal) = unsafe_beside(&seen.cluster, &active.node) {
         return refused(given, refusal);
     }
+    if let Some(refusal) = seen.cluster.uneven_on_golden(&active.node) {
+        return refused(given, Refusal::Wish(refusal));
+    }
     publish(given, with(&seen.cluster, vec![active.node.clone()]))
+}
+
+/// Changes how much of the data a node shall carry. On a golden ring each carries what its partition is.
+pub(super) fn weigh(seen: &Observation, given: &Given, node: NodeId, weight: Weight) -> Step {
+    if seen.cluster.ring.is_golden() && weight != Weight::default() {
+        return refused(given, Refusal::Wish(plan::Refusal::Golden { wish: "weight".to_owned() }));
+    }
+    let change = |entry: &mut Node| entry.weight = weight;
+    change_node(seen, given, node, Done::NodeWeighs { node, weight }, change)
 }
 
 /// The next document, with these nodes.
@@ -203,7 +215,8 @@ impl Headmaster {
             let is_new =
                 !active.is_member && seen.cluster.node(id).is_none() && !seen.remembered.contains_key(&id);
             let known = seen.cluster.nodes.iter().chain(&waiting);
-            let may_join = unsafe_beside(&seen.cluster, &active.node).is_none();
+            let is_uneven = seen.cluster.uneven_on_golden(&active.node).is_some();
+            let may_join = unsafe_beside(&seen.cluster, &active.node).is_none() && !is_uneven;
             if is_new && may_join && active.node.address_taken(known).is_none() {
                 waiting.push(active.node.clone());
             }

@@ -11,7 +11,7 @@ use model::plan::{self, Consent, Phase, Wish};
 use model::readonly;
 use model::{Cluster, Node, NodeId};
 
-use super::members::{admit, cast, readdress};
+use super::members::{admit, cast, readdress, weigh};
 use super::plans::{created_by, too_old, turned};
 use super::{Action, Due, Headmaster, Observation, Step, answered, next};
 
@@ -56,10 +56,7 @@ impl Headmaster {
             }
             Order::Remove { node } => self.remove(seen, given, *node),
             Order::Replace { node, by, consent } => self.replace(seen, given, (*node, *by), *consent),
-            Order::Weigh { node, weight } => {
-                let change = |entry: &mut Node| entry.weight = *weight;
-                Ok(change_node(seen, given, *node, Done::NodeWeighs { node: *node, weight: *weight }, change))
-            }
+            Order::Weigh { node, weight } => Ok(weigh(seen, given, *node, *weight)),
             Order::Cast { node, role } => Ok(cast(seen, given, *node, *role)),
             Order::Readdress { node, native, resp, http, tls } => {
                 Ok(readdress(seen, given, *node, (native, resp, http, *tls)))

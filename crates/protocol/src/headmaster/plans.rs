@@ -5,9 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use model::cluster::Accepted;
 use model::order::{Answer, Done, Given, Refusal, Stale};
 use model::plan::{
-    self, Blocked, Change, Consent, Phase, PlanDocument, PlanState, Planned, Progress, Reshape, Size, Wish,
+    self, Blocked, Change, Consent, JoinCut, Phase, PlanDocument, PlanState, Planned, Progress, Reshape,
+    Size, Wish,
 };
-use model::{Cluster, NodeId};
+use model::{Cluster, NodeId, PartitionId};
 
 use super::orders::{done, refused};
 use super::{Action, Ask, Due, Headmaster, Kept, Observation, Step, answered};
@@ -28,10 +29,10 @@ pub fn planned(
     bytes_max: usize,
 ) -> Result<Plan, plan::Refusal> {
     let plan = planner::plan(cluster, wish, consent)?;
-    if let Change::Reshape { moves, reshape } = &plan.change
-        && moves.is_empty()
-    {
-        reshape.apply(cluster, bytes_max)?;
+    match &plan.change {
+        Change::Reshape { moves, reshape } if moves.is_empty() => _ = reshape.apply(cluster, bytes_max)?,
+        Change::Golden { handover, .. } => _ = handover.apply(cluster, bytes_max)?,
+        _ => {}
     }
     Ok(plan)
 }
@@ -57,9 +58,16 @@ impl Headmaster {
         if let Some(number) = created_by(seen, given.number) {
             return Ok(of_plan(seen, given, number, Done::PlanCreated));
         }
-        match self.planned(&seen.cluster, wish, consent) {
+        let measured = match wish {
+            Wish::Join { node, cut: JoinCut::Hottest } => match self.hottest(seen) {
+                Ok((partition, at)) => Wish::Join { node: *node, cut: JoinCut::At { partition, at } },
+                Err(refusal) => return Ok(unmeasured(given, refusal)),
+            },
+            wish => wish.clone(),
+        };
+        match self.planned(&seen.cluster, &measured, consent) {
             Ok(plan) if plan.is_empty() => Ok(done(seen, given, Done::NothingToMove)),
-            Ok(plan) => self.save(seen, given, plan, (wish, consent)),
+            Ok(plan) => self.save(seen, given, plan, (&measured, consent)),
             Err(refusal) => Ok(refused(given, Refusal::Wish(refusal))),
         }
     }
@@ -92,7 +100,7 @@ impl Headmaster {
         Ok(())
     }
 
-    /// About how much a plan brings in: of what leaves a node, as large a part as places of the node.
+    /// About how much a plan brings in: of what a node holds, as large a part as buckets of the node.
     fn estimate(&mut self, seen: &Observation, plan: &PlanDocument) -> Due<Option<Size>> {
         if plan.change.numbers().is_some() {
             // Nodes say how much they hold of all stores together.
@@ -100,10 +108,17 @@ impl Headmaster {
         }
         let nodes: BTreeSet<NodeId> = plan.places.keys().copied().collect();
         self.asked(seen, Ask { nodes, sizes: true, ..Ask::default() })?;
+        let cluster = &plan.change.before_moves(&seen.cluster);
+        let mut held: BTreeMap<NodeId, u64> = BTreeMap::new();
+        for partition in cluster.ring.partitions() {
+            for node in cluster.replicas_in(&partition.nodes) {
+                *held.entry(*node).or_default() += buckets(cluster, partition.id);
+            }
+        }
         let size = |node: &NodeId| seen.said.get(node)?.as_ref().ok()?.size;
         let mean = |node: &NodeId| {
-            let (places, size) = (plan.places.get(node)?.0, size(node)?);
-            (places > 0).then(|| (size.records as f64 / places as f64, size.bytes as f64 / places as f64))
+            let (held, size) = (*held.get(node)? as f64, size(node)?);
+            Some((size.records as f64 / held, size.bytes as f64 / held))
         };
         let (mut records, mut bytes) = (0.0, 0.0);
         for one in plan.change.moves() {
@@ -113,7 +128,8 @@ impl Headmaster {
             if count == 0 && !one.entering.is_empty() {
                 return Ok(None);
             }
-            let copies = one.entering.len() as f64 / f64::from(count.max(1));
+            let copies = one.entering.len() as u64 * buckets(cluster, one.partition);
+            let copies = copies as f64 / f64::from(count.max(1));
             records += sum.0 * copies;
             bytes += sum.1 * copies;
         }
@@ -167,7 +183,7 @@ impl Headmaster {
             Ok(again) if again.change == plan.change => None,
             Ok(_) => Some(match &plan.change {
                 Change::Numbers(_) => Stale::OtherNumbers,
-                Change::Reshape { .. } => Stale::OtherBounds,
+                Change::Reshape { .. } | Change::Golden { .. } => Stale::OtherBounds,
                 Change::Moves { .. } => Stale::OtherMoves,
             }),
             Err(refusal) => Some(Stale::Refused(refusal)),
@@ -216,6 +232,15 @@ impl Headmaster {
         };
         noted(seen, given, (number, state), what)
     }
+}
+
+/// There are no figures yet, or never: the former passes by itself.
+fn unmeasured(given: &Given, refusal: plan::Refusal) -> Step {
+    let again_after_ms = match &refusal {
+        plan::Refusal::NoFigures { seconds, .. } => seconds.map(|seconds| seconds * 1000),
+        _ => None,
+    };
+    answered(given, Answer::Refused { refusal: Refusal::Wish(refusal), again_after_ms })
 }
 
 /// The plan is created, with the number behind the last one.
@@ -303,10 +328,11 @@ pub(super) fn too_old(seen: &Observation, form: u32) -> Option<NodeId> {
 
 /// What a plan does, in short.
 pub(super) fn begun(change: &Change) -> Done {
-    let (cuts, joins) = match change.reshape() {
-        Some(Reshape::Cut { cuts }) => (cuts.len(), false),
-        Some(Reshape::Join { .. }) => (0, true),
-        None => (0, false),
+    let (cuts, joins) = match change {
+        Change::Reshape { reshape: Reshape::Cut { cuts }, .. } => (cuts.len(), false),
+        Change::Reshape { reshape: Reshape::Join { .. }, .. } => (0, true),
+        Change::Golden { handover, joins, .. } => (usize::from(handover.cut.is_some()), !joins.is_empty()),
+        Change::Moves { .. } | Change::Numbers(_) => (0, false),
     };
     let numbers = change.numbers().map(|numbers| (numbers.store.clone(), numbers.to));
     Done::PlanBegun { moves: change.moves().len(), cuts, joins, numbers }
@@ -326,10 +352,18 @@ fn pace_before(seen: &Observation, plan: &PlanDocument) -> Option<plan::PlanPace
     })
 }
 
-/// About how many buckets of stores a plan brings in somewhere: partitions count as equally wide.
+/// How many buckets of stores a plan brings in somewhere.
 fn units(cluster: &Cluster, plan: &PlanDocument) -> u64 {
-    let partitions = cluster.ring.partitions().len() as u64;
-    (plan.change.copies() * cluster.stores.len()) as u64 * u64::from(cluster.buckets) / partitions.max(1)
+    let cluster = &plan.change.before_moves(cluster);
+    let copies = plan.change.entering(cluster).into_iter();
+    let buckets: u64 = copies.map(|(_, partition)| buckets(cluster, partition)).sum();
+    buckets * cluster.stores.len() as u64
+}
+
+/// How many buckets a partition has.
+fn buckets(cluster: &Cluster, partition: PartitionId) -> u64 {
+    let (bounds, tokens) = (cluster.ring.bounds(partition), cluster.bucket_tokens());
+    bounds.zip(tokens).map_or(1, |((first, last), tokens)| (last.0 - first.0) / tokens + 1)
 }
 
 /// Steps that cannot be taken while nodes are away that are away now.
@@ -350,6 +384,7 @@ fn blocked(seen: &Observation, plan: &PlanDocument) -> Vec<Blocked> {
             *counts.entry((step, waiting)).or_default() += 1;
         }
     }
+    let cluster = &plan.change.before_moves(cluster);
     for one in plan.change.moves() {
         let Some(partition) = cluster.ring.get(one.partition) else { continue };
         for (step, waiting) in steps::blocked_by(cluster, partition, &one.to, &away) {

@@ -55,7 +55,13 @@ pub(super) fn progress(cluster: &Cluster, change: &Change) -> Progress {
         Change::Reshape { moves, reshape } if reshape.stands(&cluster.ring) == Reshaped::Done => {
             vec![(Stand::Settled, moves.len())]
         }
-        Change::Moves { moves } | Change::Reshape { moves, .. } => {
+        // Partitions are taken in by others when all moves have settled.
+        Change::Golden { moves, joins, .. }
+            if joins.iter().any(|(_, other)| cluster.ring.get(*other).is_none()) =>
+        {
+            vec![(Stand::Settled, moves.len())]
+        }
+        Change::Moves { moves } | Change::Reshape { moves, .. } | Change::Golden { moves, .. } => {
             moves.iter().map(|one| (Stand::of(cluster, one), 1)).collect()
         }
     };

@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::plan::{Change, Move, Renumber, Reshape, Reshaped};
+use model::plan::{Change, Handover, Move, Renumber, Reshape, Reshaped};
 use model::{Cluster, Consistency, NodeId, PartitionId, Role};
 
 /// How bad a finding is.
@@ -51,6 +51,8 @@ pub enum Kind {
     OtherBounds,
     /// Two partitions that become one would lie on different nodes.
     OtherLists(PartitionId, PartitionId),
+    /// The owner of a partition of a golden ring would be none of its replicas.
+    OwnerElsewhere(PartitionId),
     /// The store is not there, or has other numbers.
     OtherNumbers,
     /// The numbers of partitions or copies of a change of numbers are not those of the ring.
@@ -93,6 +95,7 @@ impl Kind {
             Kind::OtherPlaces(_) => "other-places",
             Kind::OtherBounds => "other-bounds",
             Kind::OtherLists(..) => "other-lists",
+            Kind::OwnerElsewhere(_) => "owner-elsewhere",
             Kind::OtherNumbers => "other-numbers",
             Kind::OtherCounts => "other-counts",
         }
@@ -112,6 +115,7 @@ pub fn lint(cluster: &Cluster, change: &Change, places: &Places) -> Vec<Finding>
             reshaped(cluster, moves, reshape, &mut kinds);
         }
         Change::Numbers(numbers) => renumbered(cluster, numbers, &mut kinds),
+        Change::Golden { handover, moves, joins } => golden(cluster, handover, moves, joins, &mut kinds),
     }
     let mut findings: Vec<Finding> = kinds.into_iter().map(Kind::found).collect();
     findings.sort_by(|a, b| b.severity.cmp(&a.severity).then_with(|| a.kind.cmp(&b.kind)));
@@ -216,13 +220,46 @@ fn reshaped(cluster: &Cluster, moves: &[Move], reshape: &Reshape, kinds: &mut Ve
         kinds.push(Kind::OtherBounds);
     }
     let Reshape::Join { partition, other } = reshape else { return };
-    let list = |id: PartitionId| {
-        let moved = moves.iter().find(|one| one.partition == id).map(|one| &one.to[..]);
-        moved.or_else(|| cluster.ring.get(id).map(|known| &known.nodes[..])).unwrap_or_default()
-    };
+    let list = |id: PartitionId| list(cluster, moves, id);
     if cluster.replicas_in(list(*partition)) != cluster.replicas_in(list(*other)) {
         kinds.push(Kind::OtherLists(*partition, *other));
     }
+}
+
+/// Partitions get other owners, lists that follow from that, and some become one.
+fn golden(
+    cluster: &Cluster,
+    handover: &Handover,
+    moves: &[Move],
+    joins: &[(PartitionId, PartitionId)],
+    kinds: &mut Vec<Kind>,
+) {
+    let is_due = handover.stands(&cluster.ring) == Reshaped::Due || handover.is_empty();
+    let Some(handed) = is_due.then(|| handover.apply(cluster, usize::MAX).ok()).flatten() else {
+        kinds.push(Kind::OtherBounds);
+        return;
+    };
+    moved(&handed, moves, &Places::new(), kinds);
+    for (partition, other) in joins {
+        let (one, two) = (list(&handed, moves, *partition), list(&handed, moves, *other));
+        let owner = |id: PartitionId| handed.ring.get(id).and_then(|known| known.owner);
+        if handed.replicas_in(one) != handed.replicas_in(two) || owner(*partition) != owner(*other) {
+            kinds.push(Kind::OtherLists(*partition, *other));
+        }
+    }
+    let taken_in = |id: PartitionId| joins.iter().any(|(_, other)| *other == id);
+    for partition in handed.ring.partitions().iter().filter(|partition| !taken_in(partition.id)) {
+        let then = list(&handed, moves, partition.id);
+        if partition.owner.is_some_and(|owner| !handed.replicas_in(then).contains(&owner)) {
+            kinds.push(Kind::OwnerElsewhere(partition.id));
+        }
+    }
+}
+
+/// The list of a partition when these moves have settled.
+fn list<'a>(cluster: &'a Cluster, moves: &'a [Move], id: PartitionId) -> &'a [NodeId] {
+    let moved = moves.iter().find(|one| one.partition == id).map(|one| &one.to[..]);
+    moved.or_else(|| cluster.ring.get(id).map(|known| &known.nodes[..])).unwrap_or_default()
 }
 
 fn renumbered(cluster: &Cluster, numbers: &Renumber, kinds: &mut Vec<Kind>) {

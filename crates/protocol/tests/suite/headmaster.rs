@@ -66,7 +66,7 @@ impl Stage {
         Stage {
             now: Moment::default(),
             registered: cluster.nodes.clone(),
-            reads_form: model::cluster::FORM_PLACED,
+            reads_form: model::cluster::FORM_MAX,
             cluster,
             orders: Vec::new(),
             plans: Vec::new(),
@@ -490,7 +490,7 @@ fn a_store_with_windows_is_not_created_while_a_node_understands_no_such_document
         rest
     "#]]
     .assert_eq(&stage.play(9));
-    stage.reads_form = model::cluster::FORM_PLACED;
+    stage.reads_form = model::cluster::FORM_MAX;
     stage.order(Order::create_store(store));
     expect![[r#"
         publish 2: n1 n2 n3, settled, order 2

@@ -11,6 +11,7 @@ mod disorder;
 mod entering;
 mod evenness;
 mod get_transcripts;
+mod golden;
 mod gossip;
 mod gossip_alone;
 mod handoffs;

@@ -53,6 +53,7 @@ impl World {
             name: CLUSTER.to_owned(),
             id: Some(ClusterId(1)),
             nodes: entries(&self.machines[..serving]),
+            ring: if setup.golden { bootstrap::RingShape::Golden } else { bootstrap::RingShape::Equal },
             partitions: PARTITIONS,
             buckets: setup.buckets,
             stores: self.stores().iter().map(|name| store(name)).collect(),
@@ -73,7 +74,11 @@ impl World {
 
     /// What documents say of a machine's node.
     fn entry(&self, id: NodeId) -> Member {
-        let zones = self.setup.autopilot.as_ref().map_or(3, |own| own.zones);
+        let zones = match &self.setup.autopilot {
+            Some(own) => own.zones,
+            None if self.setup.golden => 1,
+            None => 3,
+        };
         Member::new(id, Zone(format!("z{}", id.0 % zones)), address(id), None)
     }
 

@@ -39,6 +39,15 @@ impl Setup {
         Setup { renumbers: true, ..self }
     }
 
+    /// The same run on a golden ring, whose nodes come and go by the plans of headmasters. There is a node that is no
+    /// replica.
+    pub fn with_golden(mut self) -> Setup {
+        (self.moves, self.headmasters, self.autopilot) = (true, true, None);
+        self.nodes = self.nodes.max(u32::from(self.replicas) + 2);
+        self.span = self.span.max(Duration::from_secs(8));
+        Setup { golden: true, buckets: 64, reshapes: false, renumbers: false, ..self }
+    }
+
     /// Moves in a third of the runs, by headmasters in half of these. There must be a node that is no replica.
     pub(super) fn draw_moves(&mut self, dice: &mut Dice) {
         self.moves = dice.chance(333);

@@ -4,6 +4,7 @@
 //! a single bucket has all the work, no cut helps, and nodes tell no middle.
 
 use model::balance::{CutAt, Excess, Settings};
+use model::plan::Refusal;
 use model::{Cluster, NodeId, PartitionId};
 
 use super::Loads;
@@ -31,6 +32,22 @@ pub(super) fn cut(
         Some((node, excess, CutAt { partition, at: middle.at, permille: middle.permille, then: then.act }))
     })
     .next()
+}
+
+/// The partition with most load of all, and the token at which that halves.
+///
+/// # Errors
+/// Nothing has any load; or all of it lies in one bucket.
+pub fn hottest(cluster: &Cluster, loads: &Loads<'_>) -> Result<(PartitionId, u64), Refusal> {
+    let work = |places: &[(NodeId, f64)]| places.iter().map(|(_, work)| work).sum::<f64>();
+    let costs = loads.costs(cluster).places;
+    let hottest = costs.iter().max_by(|a, b| work(a.1).total_cmp(&work(b.1)));
+    let Some((&partition, places)) = hottest.filter(|(_, places)| work(places) > 0.0) else {
+        return Err(Refusal::NoFigures { is_off: false, seconds: None });
+    };
+    let busiest = places.iter().max_by(|a, b| a.1.total_cmp(&b.1)).map(|(node, _)| *node);
+    let middle = busiest.and_then(|node| loads.middle(node, partition));
+    middle.map(|middle| (partition, middle.at)).ok_or(Refusal::OneBucket { partition })
 }
 
 /// The partition that costs a node most.

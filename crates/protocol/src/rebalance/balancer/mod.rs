@@ -33,6 +33,7 @@ use model::balance::{Decision, Excess, Lost, LostBecause, NodeAt, Predicted, Rul
 use model::plan::Placed;
 use model::{Cluster, Moment, NodeId, PartitionId};
 
+pub use cutting::hottest;
 pub use joining::{HARDLY_ANY, Share, join};
 pub use loads::{Loads, NodeLoad};
 use samples::WINDOWS;
@@ -130,6 +131,8 @@ pub fn look(
     now: Moment,
 ) -> Result<Option<Finding>, Says> {
     match settings.policy {
+        // A golden ring is only reordered, and these two rules do nothing but copy.
+        _ if cluster.ring.is_golden() => {}
         Rule::Thresholds => return thresholds::look(cluster, samples, settings, now),
         Rule::Greedy => return greedy::look(cluster, samples, settings, now),
         Rule::Even | Rule::NoReordering => {}
@@ -204,7 +207,11 @@ fn helpless(
     if at.beside + at.own > at.load - at.own {
         return Finding { outcome: Outcome::Nothing(Says::Coordinates { node }), ..found };
     }
-    let outcome = match cutting::cut(cluster, loads, history, settings, over) {
+    let cut = match cluster.ring.is_golden() {
+        true => None,
+        false => cutting::cut(cluster, loads, history, settings, over),
+    };
+    let outcome = match cut {
         Some((node, exceeds, cut)) => Outcome::Cut {
             decision: Box::new(Decision {
                 policy: settings.policy,

@@ -259,6 +259,10 @@ impl<'a> Search<'a> {
         if let Some(best) = self.best_legal(reorders, excess) {
             return Some(best);
         }
+        // Where copies lie on a golden ring follows from whose partitions are.
+        if self.cluster.ring.is_golden() {
+            return None;
+        }
         let targets = self.targets();
         let copies = held.iter().flat_map(|one| self.copies(node, one.0, one.1, &targets)).collect();
         self.best_legal(copies, excess)

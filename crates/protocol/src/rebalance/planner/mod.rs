@@ -13,6 +13,7 @@
 //! **Architecture Invariant:** a plan changes nothing. What begins a move is a document, see [`steps`](super::steps).
 
 mod assignment;
+mod golden;
 mod lists;
 mod quotas;
 
@@ -93,7 +94,11 @@ pub fn plan(cluster: &Cluster, wish: &Wish, consent: Consent) -> Result<Plan, Re
     if let Some((store, step)) = cluster.changing().and_then(|store| Some((store, store.step()?))) {
         return Err(NumbersError::Changes { store: store.name.clone(), step }.into());
     }
+    if let Some(planned) = golden::plan(cluster, wish) {
+        return planned;
+    }
     let assignment = match wish {
+        Wish::Join { .. } => return Err(Refusal::NotGolden),
         Wish::Numbers { store, numbers } => return renumbering(cluster, store, *numbers, consent),
         Wish::Split { partition, at } => {
             return reshaping(cluster, Reshape::split(cluster, *partition, *at)?);
@@ -126,6 +131,7 @@ fn named(wish: &Wish) -> Vec<NodeId> {
         Wish::Spread | Wish::Split { .. } | Wish::Merge { .. } => Vec::new(),
         Wish::Double | Wish::Numbers { .. } => Vec::new(),
         Wish::Drain { nodes } => nodes.clone(),
+        Wish::Join { node, .. } => vec![*node],
         Wish::Balance { placed } => placed.iter().flat_map(|one| one.replicas.iter().copied()).collect(),
         Wish::Replace { node, by } => vec![*node, *by],
         Wish::Move { from, to, .. } => vec![*from, *to],
@@ -285,7 +291,12 @@ fn balanced(cluster: &Cluster, placed: &[Placed]) -> Result<Plan, Refusal> {
             return Err(Refusal::TooFewZones { left: zones(replicas), before: zones(before) });
         }
         after.extend(replicas);
-        moves.extend(moved(cluster, partition, lists.list(position, replicas, &partition.nodes)));
+        let to = match cluster.ring.is_golden() {
+            // Fallbacks are the next along the ring, whoever else is a member.
+            true => [replicas, &partition.nodes[before.len()..]].concat(),
+            false => lists.list(position, replicas, &partition.nodes),
+        };
+        moves.extend(moved(cluster, partition, to));
     }
     let places = places(cluster, after.into_iter());
     Ok(Plan { generation: cluster.generation, change: Change::Moves { moves }, places })
