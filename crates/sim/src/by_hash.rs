@@ -40,6 +40,22 @@ impl ByHash {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::catalogue::convicts;
+    use crate::plant::Plant;
+    use crate::run::play;
+
+    #[test]
+    fn must_not_1_a_walk_hint_repair_or_round_asks_the_plain_hash_and_misses_a_key() {
+        for plant in [Plant::WalksByHash, Plant::HintsByHash, Plant::RepairsByHash, Plant::CollectsByHash] {
+            assert!(convicts(plant, 1), "{plant:?}");
+            // It is the bug that convicts, and it is none where keys lie by their hash.
+            let planted = Setup::planted(1, plant);
+            for clean in [Setup { plant: None, ..planted.clone() }, Setup { theta: None, ..planted }] {
+                let found = play(clean).violations;
+                assert!(found.is_empty(), "{plant:?}: {:?}", found.first());
+            }
+        }
+    }
 
     #[test]
     fn the_plain_hash_finds_all_keys_by_hash_and_few_in_windows() {

@@ -44,7 +44,7 @@ impl Reads {
     /// A read that a node drove is known whole. Of one that a client drove, each node knows its part: of windows the whole
     /// window, asked of R nodes; by hash R keys of n.
     pub(super) fn of(store: &Store, nodes: usize, demand: &[&StoreDemand]) -> Option<Reads> {
-        let (replies, nodes) = (f64::from(store.consistency.reads_required.max(1)), nodes.max(1) as f64);
+        let (replies, nodes) = (f64::from(store.consistency.reads_required), nodes.max(1) as f64);
         let (keys_each, reads_each) = match &store.placement {
             Placement::Windows(_) => (1.0, 1.0 / replies),
             Placement::Hash => ((nodes / replies).max(1.0), 1.0 / nodes),
@@ -195,7 +195,7 @@ impl Verdict {
 
 /// Nodes that a read of so many keys asks on average, where windows of θ lie anywhere; θ = 1 is by hash.
 pub(super) fn asked(store: &Store, nodes: usize, keys: u64, theta: u64) -> f64 {
-    let (nodes, replies) = (nodes.max(1) as f64, f64::from(store.consistency.reads_required.max(1)));
+    let (nodes, replies) = (nodes.max(1) as f64, f64::from(store.consistency.reads_required));
     let windows = 1.0 + keys.saturating_sub(1) as f64 / theta as f64;
     nodes * (1.0 - (1.0 - replies.min(nodes) / nodes).powf(windows))
 }

@@ -14,6 +14,9 @@ use super::rows::Row;
 use super::site::{Site, key};
 use super::{FeedsScenario, LINES, Line, NUMBERS, Numbers};
 
+/// Measures a cluster with one placement, and adds rows.
+type Measure<'a> = &'a mut dyn FnMut(&Site, &mut Vec<Row>, (Numbers, Line));
+
 /// The one feed.
 const GROUP: &str = "a";
 /// Seconds that do not count before each measurement, as a share of it.
@@ -166,7 +169,7 @@ impl FeedsScenario {
         nodes: usize,
         keys: u64,
         value: &Bytes,
-        measure: &mut dyn FnMut(&Site, &mut Vec<Row>, (Numbers, Line)),
+        measure: Measure<'_>,
     ) -> Result<Vec<Row>, ScenarioError> {
         let mut rows = Vec::new();
         for numbers in NUMBERS {

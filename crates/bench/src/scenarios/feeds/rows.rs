@@ -4,6 +4,9 @@ use super::super::ScenarioReport;
 use super::drive::Measured;
 use super::{Line, Numbers};
 
+/// Of fewer requests messages are not told.
+const REQUESTS_MIN: u64 = 100;
+
 /// One measurement.
 pub(super) struct Row {
     pub(super) numbers: Numbers,
@@ -30,8 +33,10 @@ impl Row {
         self.measured.ran.as_secs_f64() * 1e6 / self.measured.keys.max(1) as f64
     }
 
-    fn messages_per_request(&self) -> f64 {
-        self.measured.messages / self.measured.requests.max(1) as f64
+    /// None of few requests: what nodes say to each other meanwhile is more.
+    fn messages_per_request(&self) -> Option<f64> {
+        let requests = self.measured.requests;
+        (requests >= REQUESTS_MIN).then(|| self.measured.messages / requests as f64)
     }
 
     fn nodes_asked(&self) -> Option<f64> {
@@ -45,7 +50,7 @@ impl Row {
             ("p50_ms", Some(self.measured.at_ms(0.5)), 2),
             ("p99_ms", Some(self.measured.at_ms(0.99)), 2),
             ("node_cpu_us_per_key", Some(self.cpu_us_per_key()), 2),
-            ("messages_per_request", Some(self.messages_per_request()), 2),
+            ("messages_per_request", self.messages_per_request(), 2),
             ("nodes_asked", self.nodes_asked(), 2),
             ("busiest_over_mean", self.busiest, 2),
             ("refused", Some(self.measured.refused as f64), 0),
@@ -113,13 +118,13 @@ mod tests {
         latencies.record(2_000_000).unwrap();
         let measured = Measured {
             seconds: 2.0,
-            requests: 10,
+            requests: 100,
             keys: 1000,
             refused: 0,
             missing: 3,
             latencies,
             ran: Duration::from_millis(5),
-            messages: 15.0,
+            messages: 150.0,
             nodes_asked: Some(1.25),
             busiest: None,
             busiest_stamped: None,
