@@ -58,6 +58,7 @@ impl Story {
             start: 0,
             nodes: nodes.iter().copied().chain([4]).map(NodeId).collect(),
             coming: None,
+            owner: None,
             unknown: Default::default(),
             since: Generation::default(),
         };
