@@ -1,6 +1,6 @@
 //! One adapter: a child process that answers JSON-RPC 2.0, one message a line.
 //!
-//! Calls come one after the other. A call that is not answered in time, or in another form, ends the process; the next
+//! Calls come one after the other, in the order in which fleets ask: a fleet with many calls keeps no other one waiting. A call that is not answered in time, or in another form, ends the process; the next
 //! call starts it again, after a pause that doubles. Verbs may be repeated, so nothing is lost by that.
 //!
 //! Must never: show what an adapter wrote that is no answer. It may hold secrets.
@@ -9,11 +9,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
-use futures_util::lock::Mutex;
 use model::Moment;
 use runtime::{Clock, Program, ProgramError, Programs};
 use serde::Deserialize;
 use serde_json::{Value as Json, json};
+use tokio::sync::Mutex;
 
 use super::adapters::{CallError, Launch};
 
@@ -188,7 +188,64 @@ pub(super) fn plain(words: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
+
+    use futures_util::future::join;
+    use runtime::BoxFuture;
+    use runtime::clock::os::OsClock;
+    use runtime::programs::ErrorLines;
+
     use super::*;
+
+    /// A program that answers each call at once.
+    struct Answering {
+        number: u64,
+    }
+
+    impl Program for Answering {
+        fn send<'a>(&'a mut self, _line: &'a str) -> BoxFuture<'a, Result<(), ProgramError>> {
+            self.number += 1;
+            Box::pin(async { Ok(()) })
+        }
+
+        fn next(&mut self) -> BoxFuture<'_, Result<String, ProgramError>> {
+            Box::pin(async {
+                tokio::task::yield_now().await;
+                Ok(json!({ "jsonrpc": "2.0", "id": self.number, "result": null }).to_string())
+            })
+        }
+    }
+
+    impl Programs for Answering {
+        fn start(
+            &self,
+            _command: &[String],
+            _environment: &std::collections::BTreeMap<String, String>,
+            _errors: ErrorLines,
+        ) -> Result<Box<dyn Program>, ProgramError> {
+            Ok(Box::new(Answering { number: 0 }))
+        }
+    }
+
+    #[test]
+    fn fleets_of_one_adapter_take_turns() {
+        let launch: Launch = serde_json::from_value(json!({ "command": ["adapter"] })).unwrap();
+        let called = ("engine adapter".to_owned(), "a file".to_owned());
+        let child = Child::new(called, launch, Arc::new(Answering { number: 0 }), Arc::new(OsClock::new()));
+        let calls = RefCell::new(String::new());
+        let fleet = |name: char| {
+            let (child, calls) = (&child, &calls);
+            async move {
+                for _ in 0..20 {
+                    child.call("observe", Json::Null).await.unwrap();
+                    calls.borrow_mut().push(name);
+                }
+            }
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(join(fleet('a'), fleet('b')));
+        assert_eq!(calls.take(), "ab".repeat(20));
+    }
 
     #[test]
     fn words_are_one_short_line() {
