@@ -183,6 +183,14 @@ class Cloud:
         self._thread.join()
         self._server.server_close()
 
+    def forget(self) -> None:
+        """Forgets every machine and token, as moto does."""
+        with self.lock:
+            self.moto.reset()
+            self.machines.clear()
+            self._tokens.clear()
+            self.requests.clear()
+
     def fail(self, action: str, fault: str, times: int = 1, words: str = "asked for") -> None:
         """Lets the next requests of this action fail so: an error's code, or `LOST`."""
         self._faults += [(action, fault, words)] * times

@@ -16,6 +16,8 @@ use crate::shared::Shared;
 
 /// How old a look may be before it is said to be old, in milliseconds.
 const LOOK_AGE_MAX: u64 = 30_000;
+/// The measure that people look for first.
+const PROCESSOR: &str = "processor";
 
 /// Shows fleets.
 #[derive(Clone, Debug, clap::Args)]
@@ -180,7 +182,7 @@ fn machines(fleet: &Fleet, look: Option<&Look>) -> String {
     let row = |machine: &Machine| {
         let or_dash = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
         let member = member(machine, look);
-        let measured = member.map(|member| measures(member, fleet)).filter(|text| !text.is_empty());
+        let measured = member.map(|member| measures_of(member, fleet)).filter(|text| !text.is_empty());
         let purpose =
             (machine.standby && machine.state != MachineState::Ready).then(|| "to stand by".to_owned());
         let notes = [purpose, machine.note.clone(), member.and_then(|member| member.detail.clone())];
@@ -199,14 +201,36 @@ fn machines(fleet: &Fleet, look: Option<&Look>) -> String {
     table(&std::iter::once(heading).chain(fleet.machines.iter().map(row)).collect::<Vec<_>>())
 }
 
-/// What a member measured of what the rules ask for; without rules, the first few measures.
-fn measures(member: &Member, fleet: &Fleet) -> String {
+/// What a member measured of what the rules ask for; without rules, its processor and the first few others.
+fn measures_of(member: &Member, fleet: &Fleet) -> String {
     let rules = || fleet.policy.add.iter().chain(&fleet.policy.remove);
     let is_asked = |name: &String| rules().next().is_none() || rules().any(|rule| rule.measure == *name);
     let one = |(name, measured): (&String, &model::elasticity::adapter::Measured)| {
         format!("{name} {:.1} ({} s)", measured.value, measured.age_ms / 1000)
     };
-    member.measures.iter().filter(|(name, _)| is_asked(name)).take(3).map(one).collect::<Vec<_>>().join(", ")
+    let mut asked: Vec<_> = member.measures.iter().filter(|(name, _)| is_asked(name)).collect();
+    asked.sort_by_key(|(name, _)| name.as_str() != PROCESSOR);
+    asked.into_iter().take(3).map(one).collect::<Vec<_>>().join(", ")
+}
+
+/// Members that run on no machine of the fleet, in a fleet that has some.
+fn homeless(fleet: &Fleet, look: &Look) -> Option<String> {
+    let is_on = |machine: &Machine, one: &Member| {
+        machine.member.as_deref() == Some(&one.id)
+            || (machine.address.is_some() && machine.address == one.address)
+    };
+    let has_machine = |one: &Member| fleet.machines.iter().any(|machine| is_on(machine, one));
+    let members = look.members.iter().flatten();
+    let found: Vec<&str> = members.filter(|one| !has_machine(one)).map(|one| one.id.as_str()).collect();
+    if found.is_empty() || fleet.machines.is_empty() {
+        return None;
+    }
+    Some(format!(
+        "members on no machine of the fleet: {}; `{} elastic adopt {} --member MEMBER` takes one in",
+        found.join(", "),
+        program(),
+        fleet.name
+    ))
 }
 
 /// What the last look says beside the machines.
@@ -235,6 +259,7 @@ fn seen(fleet: &Fleet, look: Option<&Look>) -> Vec<String> {
     for warning in look.provider.iter().flat_map(|facts| &facts.warnings) {
         lines.push(format!("note: {warning}"));
     }
+    lines.extend(homeless(fleet, look));
     let count = strangers(fleet, look).len();
     if count > 0 {
         lines.push(format!("orphans: {count}; `{} elastic orphans {}` lists them", program(), fleet.name));
@@ -337,4 +362,36 @@ pub(super) fn sentence(fleet: &str, decision: &Decision) -> String {
         line.push_str("; done");
     }
     line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn members_on_no_machine_are_named_and_the_processor_comes_first() {
+        let policy = "engine = \"e\"\nprovider = \"p\"\nmachine-type = \"t\"\nmin = 1\nmax = 3\n";
+        let mut fleet = Fleet::new("shop", "a1b2".to_owned(), toml::from_str(policy).unwrap());
+        let looked = |members: serde_json::Value| -> Look {
+            serde_json::from_value(json!({
+                "at": 1, "by": "here", "generation": 1, "provider": { "Err": "away" }, "instances": { "Err": "away" },
+                "engine": { "Err": "away" }, "members": { "Ok": members }, "failures": [],
+            }))
+            .unwrap()
+        };
+        let value = json!({ "value": 1.0, "age_ms": 2000 });
+        let measures = json!({ "a": value, "b": value, "c": value, "processor": value });
+        let look = looked(json!([
+            { "id": "n1", "state": "serving", "measures": measures },
+            { "id": "n2", "address": "h2", "state": "waiting" },
+        ]));
+        assert_eq!(homeless(&fleet, &look), None, "a fleet without machines is told to adopt anyway");
+        let member = &look.members.as_ref().unwrap()[0];
+        assert_eq!(measures_of(member, &fleet), "processor 1.0 (2 s), a 1.0 (2 s), b 1.0 (2 s)");
+        fleet.machines.push(serde_json::from_value(json!({
+            "token": "a1b2-1", "member": "n1", "state": "serving", "since": 1, "began": 1, "type": "t", "price_per_hour": "0"
+        })).unwrap());
+        let told = homeless(&fleet, &look).unwrap();
+        assert!(told.starts_with("members on no machine of the fleet: n2; `"), "{told}");
+    }
 }
