@@ -10,6 +10,7 @@ use serde_json::{Value as Json, json};
 use wire::messages::RequestOptions;
 
 use crate::failure::CliError;
+use crate::keys;
 use crate::output::{bytes_json, print, shown, table};
 use crate::shared::Shared;
 
@@ -81,6 +82,7 @@ pub(crate) async fn range(shared: Shared, arguments: RangeArguments) -> Result<E
         }
         text
     });
+    keys::tell_stale(&shared, entries.iter().map(|(_, _, found)| found));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -106,5 +108,5 @@ fn check(cluster: &Cluster, name: &str, has_group: bool) -> Result<(), CliError>
 
 fn entry((number, key, found): &(u64, Vec<u8>, Found)) -> Json {
     let values: Vec<Json> = found.values().map(|value| bytes_json(value)).collect();
-    json!({ "number": number, "key": bytes_json(key), "values": values })
+    json!({ "number": number, "key": bytes_json(key), "values": values, "sloppy": found.is_sloppy() })
 }

@@ -359,6 +359,16 @@ fn ttl_cell(left: Option<Duration>) -> String {
     left.map_or_else(|| "-".to_owned(), durations::rough)
 }
 
+/// Tells people how many of several values may be older than the last write of their key.
+pub(crate) fn tell_stale<'a>(shared: &Shared, found: impl Iterator<Item = &'a Found>) {
+    let stale = found.filter(|found| found.is_sloppy()).count();
+    if stale > 0 && shared.format() == Format::Text {
+        say!(
+            "note: too few replicas of {stale} of these keys answered, so their values may be older than their last write"
+        );
+    }
+}
+
 /// `tontine mget`.
 pub(crate) async fn mget(shared: Shared, arguments: MgetArguments) -> Result<ExitCode, CliError> {
     let store = of_artifact(open(&shared).await?, arguments.artifact)?;
@@ -367,6 +377,7 @@ pub(crate) async fn mget(shared: Shared, arguments: MgetArguments) -> Result<Exi
     let mut documents = Vec::new();
     let mut rows = vec![["KEY", "TTL", "VALUE"].map(str::to_owned).to_vec()];
     let (mut missing, mut failed) = (false, None);
+    tell_stale(&shared, results.iter().flatten());
     for (key, result) in keys.iter().zip(results) {
         let found = match result {
             Ok(found) => found,

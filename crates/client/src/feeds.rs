@@ -55,7 +55,7 @@ impl StoreHandle {
         let found = self.multi_get((from..=last).map(key), options).await?;
         let mut entries = Vec::new();
         for (sequence, found) in (from..=last).zip(found) {
-            let found = found?;
+            let found = found.map_err(|error| of_number(sequence, error))?;
             if found.values().next().is_some() {
                 entries.push((sequence, key(sequence), found));
             }
@@ -71,5 +71,15 @@ impl StoreHandle {
             code: ErrorCode::KeyUnfit,
             detail: format!("store {} keeps its keys by their hash, so it has no ranges", self.name()),
         })
+    }
+}
+
+/// An error that names the number whose entry cannot be read.
+fn of_number(sequence: u64, error: ClientError) -> ClientError {
+    match error {
+        ClientError::Failed { code, detail } => {
+            ClientError::Failed { code, detail: format!("number {sequence}: {detail}") }
+        }
+        other => other,
     }
 }

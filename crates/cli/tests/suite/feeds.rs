@@ -74,6 +74,35 @@ fn a_feed_is_read_in_the_order_of_its_numbers_however_they_were_written() {
 }
 
 #[test]
+fn a_range_says_which_values_may_be_older_than_their_last_write() {
+    let cluster = Cluster::with(4, &[]);
+    cluster.run(&["store", "create", "feeds", "--placement=windows", "--theta=1", PATTERN]).exits(0);
+    for number in 0..12 {
+        cluster.run(&["put", &format!("feed:anna:{number}"), "v", "-s", "feeds"]).exits(0);
+    }
+    let words = |number: u32| ["feeds".to_owned(), "anna".to_owned(), number.to_string(), number.to_string()];
+    let range = |number, more: &[&str]| {
+        let words = words(number);
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        cluster.run(&[&["range"], &words[..], more].concat())
+    };
+    assert_eq!(range(3, &["--json"]).exits(0).json()["entries"][0]["sloppy"], false);
+    cluster.end_node(3, Signal::KILL);
+    cluster.end_node(4, Signal::KILL);
+    let may_be_stale = |number: &u32| {
+        let answer = range(*number, &["--json"]);
+        answer.code == 0 && answer.json()["entries"][0]["sloppy"] == true
+    };
+    let one = until("a value that one replica has", || (0..12).find(may_be_stale), Option::is_some).unwrap();
+    let told = range(one, &[]).exits(0);
+    assert!(told.stderr.contains("may be older than their last write"), "{}", told.stderr);
+    let key = format!("feed:anna:{one}");
+    let told = cluster.run(&["mget", &key, "-s", "feeds"]).exits(0);
+    assert!(told.stderr.contains("may be older than their last write"), "{}", told.stderr);
+    range(99, &[]).fails_with("number 99: too few replicas");
+}
+
+#[test]
 fn must_not_3_a_key_that_does_not_fit_is_stored() {
     let cluster = Cluster::with(5, &[]);
     cluster.run(&["store", "create", "feeds", "--placement=windows", PATTERN]).exits(0);
