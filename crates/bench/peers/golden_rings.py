@@ -77,8 +77,8 @@ class Ring:
 
     def held(self):
         nodes = self.json("status")["nodes"]
-        sum_of = lambda node: sum(store["records"] for store in node["status"]["stores"])
-        return {node["node"]: sum_of(node) for node in nodes if node.get("status")}
+        records = lambda report: sum(store["records"] for store in report["status"]["stores"])
+        return {node["node"]: records(node["report"]) for node in nodes if node["report"]}
 
     def serve(self, number):
         words = ["serve", "--coordination", self.service, "--listen", free_address(), "--resp", free_address()]
@@ -111,7 +111,15 @@ class Ring:
         widths = [end - start for (_, start), end in zip(partitions, ends)]
         largest = partitions[widths.index(max(widths))][0]
         plan = self.json("plan", "create", "split", str(largest))["plan"]
-        self.run("plan", "apply", str(plan))
+        self.apply(plan)
+
+    def apply(self, plan):
+        """Carries a plan out. A node that has just become a member serves a moment later."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while self.json("plan", "show", str(plan))["phase"] != "done":
+            if time.monotonic() > deadline:
+                raise SystemExit(f"plan {plan} is not done")
+            self.run("plan", "apply", str(plan), check=False)
 
     def grow(self, number):
         """The plan by which a node gets its part."""
@@ -121,7 +129,7 @@ class Ring:
         if self.kind == "equal":
             self.run("node", "add", str(number))
             plan = self.json("plan", "create", "spread")["plan"]
-            self.run("plan", "apply", str(plan))
+            self.apply(plan)
         else:
             self.run("node", "add", str(number))
         return self.json("plan", "show")

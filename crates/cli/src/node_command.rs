@@ -9,7 +9,7 @@ use model::{NodeId, Role, Weight};
 use crate::failure::CliError;
 use crate::node_list::NodeListArguments;
 use crate::orders::parse_node;
-use crate::plan_command::{Ordering, give_and_wait, join, join_dry, order_and_wait};
+use crate::plan_command::{Ordering, drain_shown, give_and_wait, join, join_dry, order_and_wait};
 use crate::shared::Shared;
 use crate::words;
 
@@ -184,6 +184,7 @@ async fn ordered(shared: Shared, verb: NodeVerb) -> Result<ExitCode, CliError> {
         }
         NodeVerb::Drain(DrainArguments { member, accept_fewer_zones, no_wait }) => {
             let consent = Consent { fewer_zones: accept_fewer_zones, ..Consent::default() };
+            drain_shown(&shared, member.node).await?;
             (Order::Drain { node: member.node, consent }, no_wait)
         }
         NodeVerb::Remove(member) => (Order::Remove { node: member.node }, true),

@@ -4,6 +4,7 @@
 //! where all others are off. The faults of a run stay within what its promises bear (the *fault budget*): see
 //! [`Losses`].
 
+mod conditions;
 mod moves;
 mod piloted;
 mod planted;
@@ -232,7 +233,7 @@ pub struct Setup {
     pub theta: Option<u64>,
     /// Whether partitions are cut and joined while others move.
     pub reshapes: bool,
-    /// Whether the ring is a golden one, which grows and shrinks by an operator's orders.
+    /// Whether the ring is a golden one.
     pub golden: bool,
     /// Clients that read a read-only store, to which artifacts are pushed if there is one.
     pub readers: u32,
@@ -276,7 +277,7 @@ impl Setup {
             engine,
             losses,
             shuffle: dice.chance(500),
-            conditions: conditions(&mut dice),
+            conditions: conditions::draw(&mut dice),
             clients: dice.between(1, 5) as u32,
             redis_clients: 0,
             http: false,
@@ -585,19 +586,5 @@ impl Setup {
             numbers_change: self.renumbers,
             reaped_after: self.expiry_margin.saturating_sub(2 * self.clock_error()),
         }
-    }
-}
-
-fn conditions(dice: &mut Dice) -> Conditions {
-    let lossy = dice.chance(250);
-    let mut some = |per_mille| if lossy && dice.chance(700) { dice.between(1, per_mille) } else { 0 };
-    let (loss_per_mille, duplicate_per_mille) = (some(30), some(30));
-    Conditions {
-        delay_us_min: *dice.pick(&[20, 100, 1000]),
-        delay_us_spread: *dice.pick(&[50, 500, 5_000, 40_000]),
-        slow_per_mille: *dice.pick(&[0, 5, 30]),
-        loss_per_mille,
-        duplicate_per_mille,
-        reorder: lossy && dice.chance(500),
     }
 }

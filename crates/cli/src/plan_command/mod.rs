@@ -281,6 +281,18 @@ pub(crate) async fn join(
     }
 }
 
+/// Shows on standard error who gets the partition of a node that is drained, on a golden ring. What cannot be the order
+/// itself will say.
+pub(crate) async fn drain_shown(shared: &Shared, node: NodeId) -> Result<(), CliError> {
+    let cluster = shared.client().await?.refresh().await?;
+    let wish = Wish::Drain { nodes: vec![node] };
+    let plan = protocol::rebalance::planner::plan(&cluster, &wish, Consent::default());
+    if let (true, Ok(plan)) = (cluster.ring.is_golden(), plan) {
+        say!("{}", shown::dry(&plan.document(wish, Consent::default())).trim_end());
+    }
+    Ok(())
+}
+
 /// Shows what would be cut for a node, by the newest cluster document, and changes nothing.
 pub(crate) async fn join_dry(shared: &Shared, node: NodeId) -> Result<ExitCode, CliError> {
     let mut cluster = shared.client().await?.refresh().await?.as_ref().clone();

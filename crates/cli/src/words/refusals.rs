@@ -24,7 +24,11 @@ pub(crate) fn wish_refused(refusal: &Refusal) -> String {
         Refusal::HeldAlready { partition, node } => {
             format!("{node} is a replica of partition {partition} already")
         }
-        Refusal::TakesNothing { node } => format!("{node} is leaving: it takes no new data"),
+        Refusal::TakesNothing { node } => format!(
+            "{node} takes no new data: it is leaving, dead or a standby; if it is to take its share, run `tontine node \
+             recommission {}`",
+            node.0
+        ),
         Refusal::TooFewNodes { left, needed } => {
             format!("{left} nodes would be left to hold data, and {needed} replicas are needed")
         }
@@ -58,6 +62,17 @@ pub(crate) fn wish_refused(refusal: &Refusal) -> String {
             };
             format!("partitions {partition} and {other} are no neighbours: {instead}")
         }
+        Refusal::OtherLists { partition, other } => format!(
+            "partitions {partition} and {other} lie on different nodes; bring them together with a new plan: \
+             `tontine plan create merge {partition} {other}`"
+        ),
+        of_golden_ring => golden(of_golden_ring),
+    }
+}
+
+/// Why a wish about a golden ring cannot be fulfilled.
+fn golden(refusal: &Refusal) -> String {
+    match refusal {
         Refusal::Golden { wish } => golden_refused(wish),
         Refusal::NotGolden => {
             "the ring is not golden, so no partition is cut for a node that joins; give it its share of the data with `tontine \
@@ -86,14 +101,11 @@ pub(crate) fn wish_refused(refusal: &Refusal) -> String {
              balance why`); leave out --hottest to cut the largest partition"
                 .to_owned()
         }
-        Refusal::OneBucket { partition } => format!(
-            "partition {partition} has most load, and all of it lies in one bucket, so no cut halves it; leave out --hottest \
-             to cut the largest partition"
+        Refusal::NotHalved { partition } => format!(
+            "partition {partition} has most load, and no cut is known that halves it: it had too few requests lately, or most \
+             of its load lies in one bucket; ask again under load, or leave out --hottest to cut the largest partition"
         ),
-        Refusal::OtherLists { partition, other } => format!(
-            "partitions {partition} and {other} lie on different nodes; bring them together with a new plan: \
-             `tontine plan create merge {partition} {other}`"
-        ),
+        other => format!("it is refused: {other:?}"),
     }
 }
 
@@ -141,7 +153,7 @@ fn advice(error: &NumbersError) -> &'static str {
         NumbersError::Zones { .. } => ": move partitions first, or accept it with --accept-fewer-zones",
         NumbersError::Weaker { .. } => ": accept it with --accept-weaker",
         NumbersError::Nodes { .. } | NumbersError::Listed { .. } => {
-            ": add nodes first, and give them data with `tontine plan create spread`"
+            ": add nodes first, and give them data with `tontine plan create spread` (on a golden ring `tontine node add` does)"
         }
         NumbersError::Changes { .. } | NumbersError::Moves { .. } => {
             ": wait until it has settled, or abort its plan"

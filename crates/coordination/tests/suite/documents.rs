@@ -144,6 +144,6 @@ async fn a_registration_is_readable_json() {
     let session = MemoryService::new().open();
     register(&session, &active(1, 7001, 2)).await.unwrap();
     let data = session.get(&active_node_path(NodeId(1))).await.unwrap().data;
-    let json = r#"{"node":{"id":1,"zone":"a","native":"127.0.0.1:7001","resp":null},"incarnation":2,"reads_form":7}"#;
+    let json = r#"{"node":{"id":1,"zone":"a","native":"127.0.0.1:7001","resp":null},"incarnation":2,"reads_form":8}"#;
     assert_eq!(data, json);
 }

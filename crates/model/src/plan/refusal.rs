@@ -142,8 +142,8 @@ pub enum Refusal {
         /// After how many seconds there will be figures, if anybody can say so.
         seconds: Option<u64>,
     },
-    /// The load of the partition with most lies in one bucket, so no cut halves it.
-    OneBucket {
+    /// No cut is known that halves the load of the partition with most.
+    NotHalved {
         /// The partition.
         partition: PartitionId,
     },

@@ -231,12 +231,12 @@ fn a_document_of_another_form_is_refused_by_its_number_whatever_else_it_holds() 
         model::cluster::refused_form(document.as_bytes()).unwrap()
     };
     assert_eq!(
-        refused(r#"{"form":8,"name":7,"ring":"a circle"}"#),
-        "it has form 8, and this program understands forms 5 to 7: a later program wrote it; upgrade this one"
+        refused(r#"{"form":9,"name":7,"ring":"a circle"}"#),
+        "it has form 9, and this program understands forms 5 to 8: a later program wrote it; upgrade this one"
     );
     assert_eq!(
         refused(r#"{"form":4,"name":7,"ring":"a circle"}"#),
-        "it has form 4, and this program understands forms 5 to 7: an earlier program wrote it; export the data with that \
+        "it has form 4, and this program understands forms 5 to 8: an earlier program wrote it; export the data with that \
          program, and load it into a new cluster of this one"
     );
     // Before forms were numbered.
@@ -244,6 +244,24 @@ fn a_document_of_another_form_is_refused_by_its_number_whatever_else_it_holds() 
     for no_document in ["{", "{}", PLAIN] {
         assert_eq!(model::cluster::refused_form(no_document.as_bytes()), None, "{no_document}");
     }
+}
+
+/// A program that knows no golden rings would spread one: the form keeps it away, and a lower one is a lie.
+#[test]
+fn a_document_with_a_golden_ring_says_form_8_and_is_refused_under_a_lower_one() {
+    let golden = PLAIN.replace(r#""nodes":[2,1]"#, r#""nodes":[2,1],"owner":2"#);
+    assert_ne!(golden, PLAIN);
+    let error = serde_json::from_str::<Cluster>(&golden).unwrap_err().to_string();
+    assert!(error.contains("it says form 5, and what it has needs form 8"), "{error}");
+    let said = golden.replace(r#""form":5"#, r#""form":8"#);
+    let read: Cluster = serde_json::from_str(&said).unwrap();
+    assert!(read.ring.is_golden());
+    let written = serde_json::to_string(&read).unwrap();
+    assert!(written.starts_with(r#"{"form":8,"#), "{written}");
+    // Its owner is a member, as all that a document names.
+    let strange = said.replace(r#""owner":2"#, r#""owner":77"#);
+    let error = serde_json::from_str::<Cluster>(&strange).unwrap_err().to_string();
+    assert!(error.contains("lists node n77, which the document does not know"), "{error}");
 }
 
 #[test]

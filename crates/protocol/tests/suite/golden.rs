@@ -255,6 +255,53 @@ fn a_node_that_is_dead_is_replaced_by_one_without_a_partition_and_by_no_other() 
     check(&replaced);
 }
 
+/// A drain that was aborted leaves the node's role, and perhaps one list without it.
+#[test]
+fn a_node_whose_drain_was_aborted_takes_nothing_new_and_goes_with_the_next_drain() {
+    let mut five = golden(6, 5, 3);
+    five.nodes[1].role = Role::Leaving;
+    // n5, n3 and n2 became n5, n3 and n4 when it was aborted.
+    let mut partitions = five.ring.partitions().to_vec();
+    let replicas: Vec<NodeId> = five.replicas_in(&partitions[1].nodes).to_vec();
+    assert_eq!(replicas, [5, 3, 2].map(NodeId));
+    partitions[1].nodes = [5, 3, 4].map(NodeId).to_vec();
+    five.ring = Ring::new(partitions).unwrap();
+    let refused = Err(Refusal::TakesNothing { node: NodeId(2) });
+    assert_eq!(wished(&five, &join(6)), refused, "it would be put back into that list");
+    // Its neighbour leaves, and both are gone then; and each is sound.
+    for nodes in [&[3][..], &[2], &[1]] {
+        let left = done(&five, &drain(nodes));
+        check(&left);
+        assert!(!left.ring.owners().contains(&NodeId(2)), "{nodes:?}");
+    }
+    five.nodes[1].role = Role::Serving;
+    check(&done(&five, &join(6)));
+    // One that is dead gives nothing away, and takes nothing: it is replaced.
+    (five.nodes[1].role, five.nodes[1].gone) = (Role::Leaving, true);
+    assert_eq!(wished(&five, &join(6)), refused);
+    check(&done(&five, &Wish::Replace { node: NodeId(2), by: NodeId(6) }));
+}
+
+#[test]
+fn no_partition_of_a_small_ring_gets_fewer_replicas_than_an_aborted_plan_has_left_it() {
+    let mut two = golden(4, 2, 3);
+    let mut partitions = two.ring.partitions().to_vec();
+    partitions[0].nodes = [1, 3, 2].map(NodeId).to_vec();
+    two.ring = Ring::new(partitions).unwrap();
+    let refused = Err(Refusal::TooFewNodes { left: 2, needed: 3 });
+    assert_eq!(wished(&two, &drain(&[3])), refused);
+    assert_eq!(wished(&two, &Wish::Replace { node: NodeId(2), by: NodeId(4) }), refused);
+    check(&done(&two, &join(3)));
+}
+
+#[test]
+fn a_standby_gets_no_more_where_another_neighbour_serves() {
+    let mut five = golden(5, 5, 1);
+    // n5 is the narrower neighbour of n3.
+    five.nodes[4].role = Role::Standby;
+    assert_eq!(shape(&done(&five, &drain(&[3]))), [(967, 1), (597, 5), (1934, 2), (598, 4)]);
+}
+
 proptest! {
     /// Nodes come and go in any order, with cuts left over in between, and each plan leaves a ring in order.
     #[test]

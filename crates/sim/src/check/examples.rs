@@ -57,6 +57,7 @@ impl Story {
             id: PartitionId(0),
             start: 0,
             nodes: nodes.iter().copied().chain([4]).map(NodeId).collect(),
+            owner: None,
             coming: None,
             owner: None,
             unknown: Default::default(),

@@ -10,6 +10,9 @@ use model::{Cluster, NodeId, PartitionId};
 use super::Loads;
 use super::search::{History, Search};
 
+/// What of the load may lie before a cut that halves it, in permille.
+const HALVES: std::ops::RangeInclusive<u32> = 333..=667;
+
 /// Where the dearest partition of a node that exceeds a limit should be cut.
 pub(super) fn cut(
     cluster: &Cluster,
@@ -37,7 +40,7 @@ pub(super) fn cut(
 /// The partition with most load of all, and the token at which that halves.
 ///
 /// # Errors
-/// Nothing has any load; or all of it lies in one bucket.
+/// Nothing has any load; or no cut leaves a third of it on each side, as far as nodes say.
 pub fn hottest(cluster: &Cluster, loads: &Loads<'_>) -> Result<(PartitionId, u64), Refusal> {
     let work = |places: &[(NodeId, f64)]| places.iter().map(|(_, work)| work).sum::<f64>();
     let costs = loads.costs(cluster).places;
@@ -47,7 +50,8 @@ pub fn hottest(cluster: &Cluster, loads: &Loads<'_>) -> Result<(PartitionId, u64
     };
     let busiest = places.iter().max_by(|a, b| a.1.total_cmp(&b.1)).map(|(node, _)| *node);
     let middle = busiest.and_then(|node| loads.middle(node, partition));
-    middle.map(|middle| (partition, middle.at)).ok_or(Refusal::OneBucket { partition })
+    let halves = middle.filter(|middle| HALVES.contains(&middle.permille));
+    halves.map(|middle| (partition, middle.at)).ok_or(Refusal::NotHalved { partition })
 }
 
 /// The partition that costs a node most.

@@ -129,9 +129,14 @@ fn widest_cut(cluster: &Cluster, owners: &[NodeId], node: NodeId) -> Result<Hand
     Handover::cut(cluster, (partition.id, at), (owners[position], node))
 }
 
-/// Each run of partitions of nodes that leave goes to the narrower of its two neighbours, and becomes one with it.
+/// Each run of partitions of nodes that leave goes to the narrower of its two neighbours, and becomes one with it. So does
+/// what a node has kept whose drain was aborted: it takes nothing new, and so is no neighbour that could.
 fn drained(cluster: &Cluster, leaving: &[NodeId]) -> Result<Plan, Refusal> {
     let before = cluster.ring.owners();
+    let role = |node: NodeId| cluster.node(node).map_or(Role::Leaving, |known| known.role);
+    let is_gone = |node: NodeId| cluster.node(node).is_some_and(|known| known.gone);
+    let stays_leaving = before.iter().copied().filter(|node| role(*node) == Role::Leaving && !is_gone(*node));
+    let leaving: BTreeSet<NodeId> = stays_leaving.chain(leaving.iter().copied()).collect();
     let distinct = |owners: &[NodeId]| owners.iter().collect::<BTreeSet<_>>().len();
     let stay: BTreeSet<NodeId> = before.iter().copied().filter(|node| !leaving.contains(node)).collect();
     let needed = cluster.replicas_max().min(distinct(&before)).max(1);
@@ -149,7 +154,9 @@ fn drained(cluster: &Cluster, leaving: &[NodeId]) -> Result<Plan, Refusal> {
         }
         let (first, behind) = (position, position + run);
         let sides = [first.checked_sub(1), Some(behind).filter(|behind| *behind < before.len())];
-        let to = sides.into_iter().flatten().min_by_key(|side| widths[*side]);
+        // A standby is kept free of data, as far as may be.
+        let serves = |side: usize| role(before[side]) == Role::Serving;
+        let to = sides.into_iter().flatten().min_by_key(|side| (!serves(*side), widths[*side]));
         let to = to.expect("a node stays, so a run of those that leave has a neighbour");
         let change =
             |at: usize| OwnerChange { partition: partitions[at].id, from: before[at], to: before[to] };
@@ -212,6 +219,18 @@ fn follow(
         .zip(&lists)
         .filter_map(|(partition, to)| moved(&handed, partition, to.clone()))
         .collect();
+    for one in &moves {
+        let (before, after) = (handed.replicas_in(&one.from).len(), handed.replicas_in(&one.to).len());
+        if after < before {
+            return Err(Refusal::TooFewNodes { left: after, needed: before });
+        }
+        let takes_nothing = |node: &&NodeId| {
+            handed.node(**node).is_none_or(|known| known.role == Role::Leaving || known.gone)
+        };
+        if let Some(&node) = one.entering.iter().find(takes_nothing) {
+            return Err(Refusal::TakesNothing { node });
+        }
+    }
     let places = {
         let after = arrived(&handed, &moves, joins)?;
         places(cluster, held(&after).collect::<Vec<_>>().into_iter())
