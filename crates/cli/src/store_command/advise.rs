@@ -206,7 +206,7 @@ impl<'a> Advice<'a> {
         };
         let least = if reads.is_cut { " or more: windows cut them" } else { "" };
         format!(
-            "half of {:.0} reads of several keys ask for at most {}{least}, nine in ten for {}{how}",
+            "half of {:.0} reads of several keys ask for at most {}{least}, nine in ten for at most {}{how}",
             reads.count, reads.median, reads.most
         )
     }

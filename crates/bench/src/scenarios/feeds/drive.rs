@@ -289,7 +289,7 @@ fn busiest(looks: &[Done], of: fn(&Done) -> &std::collections::BTreeMap<NodeId, 
     let ratios = looks.windows(2).filter_map(|pair| {
         let (before, after) = (of(&pair[0]), of(&pair[1]));
         let nodes: BTreeSet<&NodeId> = before.keys().filter(|node| after.contains_key(node)).collect();
-        if nodes.len() != after.len() || nodes.is_empty() {
+        if nodes.len() != after.len() || nodes.len() != before.len() || nodes.is_empty() {
             return None;
         }
         let grew: Vec<u64> = nodes.iter().map(|node| after[node].saturating_sub(before[node])).collect();
