@@ -128,7 +128,7 @@ impl<'a> Advice<'a> {
             }
         }
         advice.reads = Reads::of(store, advice.nodes, &all);
-        advice.verdict = Verdict::of(store, advice.nodes, advice.lower(), advice.upper());
+        advice.verdict = Verdict::of(store, advice.nodes, advice.reads, advice.upper());
         advice
     }
 
@@ -206,7 +206,7 @@ impl<'a> Advice<'a> {
         };
         let least = if reads.is_cut { " or more: windows cut them" } else { "" };
         format!(
-            "half of {:.0} reads of several keys ask for at most {}{least}, nine in ten for {}{how}",
+            "half of {:.0} reads of several keys ask for at most {}{least}, nine in ten for at most {}{how}",
             reads.count, reads.median, reads.most
         )
     }
@@ -264,6 +264,9 @@ impl<'a> Advice<'a> {
 
     /// How many nodes a typical read asks.
     fn nodes_asked(&self, theta: u64) -> String {
+        if self.reads.is_some_and(|reads| reads.is_cut) {
+            return "How large reads are is not known, since windows cut them.".to_owned();
+        }
         let keys = self.lower().unwrap_or(1);
         let by = |theta| asked(self.store, self.nodes, keys, theta);
         format!(

@@ -20,6 +20,8 @@ const READS_MIN: f64 = 20.0;
 const OPERATIONS_MIN: u64 = 500;
 /// What θ is best where both bounds allow it (`docs/design/placement.md`).
 const THETA_BEST: u64 = 64;
+/// Where so large a share of messages asks for whole windows, reads are larger than windows.
+const FILLED_MIN: f64 = 0.2;
 /// By what factor windows must have a read ask fewer nodes to be worth it.
 const GAIN_MIN: f64 = 1.5;
 
@@ -73,11 +75,15 @@ impl Reads {
             });
             found.map_or(0, |(keys, _)| *keys)
         };
-        let (median, guessed) = (at(0.5), all - whole);
-        // Large numbers of keys lose a sixteenth.
-        let theta = store.placement.windows().map(|windows| windows.theta);
-        let is_cut = guessed > whole && theta.is_some_and(|theta| median >= theta - theta / 16);
-        Some(Reads { count: all, guessed, median, most: at(0.9), is_cut })
+        let guessed = all - whole;
+        let is_cut = store.placement.windows().is_some_and(|windows| {
+            // Large numbers of keys lose a sixteenth.
+            let least = windows.theta - windows.theta / 16;
+            let parts = each(|demand| &demand.reads_in_parts);
+            let filled = parts.filter(|(keys, _)| u64::from(*keys) >= least);
+            filled.map(|(_, count)| *count as f64 * reads_each).sum::<f64>() > guessed * FILLED_MIN
+        });
+        Some(Reads { count: all, guessed, median: at(0.5), most: at(0.9), is_cut })
     }
 }
 
@@ -171,14 +177,17 @@ impl Verdict {
         }
     }
 
-    /// By the two bounds.
-    pub(super) fn of(store: &Store, nodes: usize, lower: Option<u64>, upper: Option<u64>) -> Verdict {
-        let (Some(lower), Some(upper)) = (lower, upper) else { return Verdict::Unknown };
+    /// By the two bounds. Where windows cut reads, the lower one is larger than the window, nobody knows by how much.
+    pub(super) fn of(store: &Store, nodes: usize, reads: Option<Reads>, upper: Option<u64>) -> Verdict {
+        let (Some(reads), Some(upper)) = (reads, upper) else { return Verdict::Unknown };
+        let theta = store.placement.windows().map(|windows| windows.theta);
+        let cut = theta.filter(|_| reads.is_cut).map(|theta| theta + 1);
+        let lower = reads.median.max(cut.unwrap_or(0));
         if lower > upper {
             return Verdict::NoneFits;
         }
         let best = THETA_BEST.clamp(lower, upper).min(THETA_MAX);
-        match store.placement.windows().map(|windows| windows.theta) {
+        match theta {
             Some(theta) if theta < lower => Verdict::TooSmall(best),
             Some(theta) if theta > upper => Verdict::TooLarge(best),
             Some(_) => Verdict::Fits,
@@ -246,6 +255,12 @@ mod tests {
         assert_eq!((reads.count, reads.median, reads.is_cut), (100.0, 20, false));
         let reads = Reads::of(&store(Some(20), 2), 4, &[&parts]).unwrap();
         assert!(reads.is_cut, "they may be of more windows");
+        // Whoever reads more than a window hears that it is too small.
+        let (store, parts) = (store(Some(4), 1), told(&[], &[(2, 60), (4, 100)]));
+        let reads = Reads::of(&store, 4, &[&parts]);
+        assert!(reads.is_some_and(|reads| reads.is_cut));
+        assert_eq!(Verdict::of(&store, 4, reads, Some(80)), Verdict::TooSmall(64));
+        assert_eq!(Verdict::of(&store, 4, reads, Some(4)), Verdict::NoneFits);
     }
 
     fn load(uptime_ms: u64, ran_us: u64, work: WorkDone, puts: u64) -> LoadReport {
@@ -281,7 +296,8 @@ mod tests {
 
     #[test]
     fn the_verdict_is_by_both_bounds_and_none_without_them() {
-        let of = |theta, lower, upper| Verdict::of(&store(theta, 1), 4, lower, upper);
+        let reads = |median| Reads { count: 99.0, guessed: 0.0, median, most: median, is_cut: false };
+        let of = |theta, lower: Option<u64>, upper| Verdict::of(&store(theta, 1), 4, lower.map(reads), upper);
         assert_eq!(of(Some(64), None, Some(80)), Verdict::Unknown);
         assert_eq!(of(Some(64), Some(20), None), Verdict::Unknown);
         assert_eq!(of(Some(64), Some(200), Some(80)), Verdict::NoneFits);
@@ -289,8 +305,8 @@ mod tests {
         assert_eq!(of(Some(10), Some(20), Some(40)), Verdict::TooSmall(40));
         assert_eq!(of(Some(1000), Some(100), Some(800)), Verdict::TooLarge(100));
         assert_eq!(of(None, Some(20), Some(80)), Verdict::Pays(64));
-        assert_eq!(Verdict::of(&store(None, 2), 3, Some(20), Some(80)), Verdict::PaysLittle(64));
-        assert_eq!(Verdict::of(&store(None, 1), 1, Some(20), Some(80)), Verdict::PaysLittle(64));
+        assert_eq!(Verdict::of(&store(None, 2), 3, Some(reads(20)), Some(80)), Verdict::PaysLittle(64));
+        assert_eq!(Verdict::of(&store(None, 1), 1, Some(reads(20)), Some(80)), Verdict::PaysLittle(64));
     }
 
     #[test]

@@ -38,8 +38,8 @@ pub(super) enum Ask {
 pub(super) trait Asks {
     /// The next one, and what [`Asks::ended`] is told of it.
     fn next(&self) -> (Ask, usize);
-    /// One has ended.
-    fn ended(&self, _which: usize) {}
+    /// One has ended, and was done or not.
+    fn ended(&self, _which: usize, _is_done: bool) {}
 }
 
 impl<F: Fn() -> Ask> Asks for F {
@@ -232,7 +232,7 @@ async fn one(store: &StoreHandle, asks: &dyn Asks, counts: &Counts, due: Instant
     };
     counts.read.borrow_mut().extend(read);
     let outcome = carry_out(store, ask).await;
-    asks.ended(which);
+    asks.ended(which, outcome.is_ok());
     counts.under_way.set(counts.under_way.get() - 1);
     if counts.counting.get() || was_counted {
         let took = u64::try_from(due.elapsed().as_nanos()).unwrap_or(u64::MAX);
@@ -289,7 +289,7 @@ fn busiest(looks: &[Done], of: fn(&Done) -> &std::collections::BTreeMap<NodeId, 
     let ratios = looks.windows(2).filter_map(|pair| {
         let (before, after) = (of(&pair[0]), of(&pair[1]));
         let nodes: BTreeSet<&NodeId> = before.keys().filter(|node| after.contains_key(node)).collect();
-        if nodes.len() != after.len() || nodes.is_empty() {
+        if nodes.len() != after.len() || nodes.len() != before.len() || nodes.is_empty() {
             return None;
         }
         let grew: Vec<u64> = nodes.iter().map(|node| after[node].saturating_sub(before[node])).collect();

@@ -58,9 +58,10 @@ impl Asks for Feeds {
         (Ask::Get((count - NEWEST..count).map(|number| key(&name, number)).collect()), 0)
     }
 
-    fn ended(&self, which: usize) {
+    fn ended(&self, which: usize, is_done: bool) {
         if let Some(group) = which.checked_sub(1) {
-            self.entries[group].set(self.entries[group].get() + 1);
+            // A number whose put failed is given again.
+            self.entries[group].set(self.entries[group].get() + u64::from(is_done));
             self.appending[group].set(false);
         }
     }
@@ -118,7 +119,9 @@ mod tests {
             }
         }
         assert!(!on_its_way.is_empty());
-        feeds.ended(on_its_way[0]);
+        feeds.ended(on_its_way[0], false);
+        assert_eq!(feeds.entries[on_its_way[0] - 1].get(), 100, "it is not there");
+        feeds.ended(on_its_way[0], true);
         assert_eq!(feeds.entries[on_its_way[0] - 1].get(), 101);
     }
 }

@@ -74,6 +74,8 @@ impl Site {
             Shape { nodes, partitions: PARTITIONS, consistency: numbers.consistency, headmaster: true };
         let capped = Capped::start(tontine, shape, interrupt)?;
         let pids = capped.pids()?;
+        // Nothing moves while it is measured.
+        capped.operator.run(&["balance", "off"])?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(system)?;
         match line.theta {
             None => capped.operator.run(&["store", "create", STORE])?,
