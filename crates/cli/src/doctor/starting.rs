@@ -126,11 +126,11 @@ fn otherwise(dead: &Node, nodes: &[NodeStatus], spare: Option<Spare>) -> String 
         Some(Spare::Waits(new)) => {
             let new = new.0;
             format!(
-                "let n{new}, which waits, take its places: {program} node add {new}; {program} node replace {id} {new} --wait"
+                "let n{new}, which waits, take its places: {program} node add {new} --standby; {program} node replace {id} {new} --wait"
             )
         }
         None => format!(
-            "start another one with `{program} serve`, make it a member with `{program} node add NEW`, and let it take the places \
+            "start another one with `{program} serve`, make it a member with `{program} node add NEW --standby`, and let it take the places \
              of n{id}: {program} node replace {id} NEW --wait"
         ),
     };
@@ -147,7 +147,8 @@ pub(super) fn waits_to_join(new: &Node, nodes: &[NodeStatus]) -> Finding {
     let dead = nodes.iter().find(|status| status.answer.is_err() && !status.node.gone);
     let places = match dead {
         Some(dead) => format!(
-            "; if n{dead} is lost for good, it can then take its places with `{program} node replace {dead} {id} --wait`",
+            "; if n{dead} is lost for good, let it take its places instead: {program} node add {id} --standby; {program} node \
+             replace {dead} {id} --wait",
             dead = dead.node.id.0
         ),
         None => String::new(),
@@ -157,7 +158,7 @@ pub(super) fn waits_to_join(new: &Node, nodes: &[NodeStatus]) -> Finding {
         node: Some(new.id),
         store: None,
         what: format!("n{id} at {} is registered and waits to become a member", new.native),
-        next: format!("if you want it{places}: {program} node add {id}"),
+        next: format!("if you want it: {program} node add {id}{places}"),
     }
 }
 

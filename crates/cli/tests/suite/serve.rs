@@ -208,7 +208,12 @@ fn a_lost_disk_is_told_the_two_ways_and_the_node_takes_its_place_again() {
     let fourth = place.start_at("d4", 4, &[]);
     Place::await_said(&fourth, "n4 is registered and waits");
     let advice = run(&["doctor"]).exits(1).text();
-    assert!(advice.contains("n4 at ") && advice.contains(" node replace 3 4 --wait`: "), "{advice}");
+    assert!(
+        advice.contains("n4 at ")
+            && advice.contains(" node add 4 --standby; ")
+            && advice.contains(" node replace 3 4 --wait"),
+        "{advice}"
+    );
     drop(fourth);
 
     for further in [&["--id=n3"][..], &["--id=3"], &[]] {
