@@ -11,7 +11,7 @@ use super::LINES;
 /// Keys whose tokens are found: more than a cache of the first level has.
 const KEYS: u64 = 4_096;
 /// How often all of them.
-const TIMES: u64 = 500;
+const TIMES: u64 = 50;
 /// Runs, of which the fastest counts: the rest is noise.
 const RUNS: usize = 9;
 /// Buckets of a cluster.
