@@ -8,7 +8,7 @@ use serde_json::Value as Json;
 use wire::messages::RequestOptions;
 
 use crate::cluster::{Cluster, PATIENCE, Signal};
-use crate::observe::{addresses, until};
+use crate::observe::{addresses, await_no_hints, until};
 use crate::resp::{Redis, Reply};
 use crate::traffic::Stops;
 
@@ -71,6 +71,62 @@ fn a_feed_is_read_in_the_order_of_its_numbers_however_they_were_written() {
     assert_eq!(routed[0]["window"]["bucket"], routed[1]["window"]["bucket"]);
     assert_eq!(routed[0]["replicas"], routed[1]["replicas"]);
     assert_ne!(routed[0]["window"]["bucket"], routed[2]["window"]["bucket"]);
+}
+
+#[test]
+fn must_not_5_sequences_that_go_back_repeat_come_from_two_writers_or_jump_are_not_read_back() {
+    const JUMP: u64 = 1_000_000_000_000;
+    let cluster = Cluster::start();
+    cluster.run(&["store", "create", "feeds", "--placement=windows", "--theta=4", PATTERN]).exits(0);
+    let back_and_again: Vec<u64> = (0..60).rev().chain((0..60).step_by(3)).collect();
+    let on_and_far: Vec<u64> = (0..60).step_by(2).chain((1..20).map(|step| step * JUMP)).collect();
+    std::thread::scope(|scope| {
+        for (node, written) in [(1, &back_and_again), (2, &on_and_far)] {
+            let mut redis = Redis::connect(&cluster.resp(node));
+            scope.spawn(move || {
+                assert_eq!(redis.call(&[b"TONTINE.STORE", b"feeds"]), Reply::Status("OK".to_owned()));
+                for number in written {
+                    let answer = redis.call(&[b"SET", format!("feed:anna:{number}").as_bytes(), b"v"]);
+                    assert_eq!(answer, Reply::Status("OK".to_owned()), "{number}");
+                }
+            });
+        }
+    });
+    assert_eq!(numbers(&cluster, &["feeds", "anna", "0", "99"]), (0..60).collect::<Vec<u64>>());
+    for far in (1..20).map(|step| step * JUMP) {
+        assert_eq!(numbers(&cluster, &["feeds", "anna", &far.to_string(), &far.to_string()]), [far]);
+    }
+    // However far it reaches, a range begins with one page, and says where to go on.
+    let far = JUMP.to_string();
+    let first = cluster.run(&["range", "feeds", "anna", "0", &far, "--limit=60", "--json"]).exits(0).json();
+    assert_eq!((first["entries"].as_array().unwrap().len(), &first["next"]), (60, &Json::from(1000)));
+}
+
+#[test]
+fn must_not_6_a_deletion_a_ttl_or_a_hint_in_an_old_window_is_treated_unlike_others() {
+    let mut cluster = Cluster::start();
+    cluster.run(&["store", "create", "feeds", "--placement=windows", "--theta=4", PATTERN]).exits(0);
+    let put = |cluster: &Cluster, number: u32, value: &str, more: &[&str]| {
+        let key = format!("feed:anna:{number}");
+        cluster.run(&[&["put", &key, value, "-s", "feeds"], more].concat()).exits(0);
+    };
+    (0..40).for_each(|number| put(&cluster, number, "old", &[]));
+    // Windows that were full long ago change while a replica is away.
+    cluster.end_node(3, Signal::KILL);
+    put(&cluster, 1, "new", &[]);
+    put(&cluster, 2, "soon over", &["--ttl=1ms"]);
+    cluster.run(&["delete", "feed:anna:3", "-s", "feeds"]).exits(0);
+    cluster.start_node_again(3);
+    await_no_hints(&cluster);
+    let all: Vec<u64> = (0..40).filter(|number| ![2, 3].contains(number)).collect();
+    assert_eq!(numbers(&cluster, &["feeds", "anna", "0", "99"]), all);
+    // The replica that was away knows all of it by itself.
+    cluster.end_node(1, Signal::KILL);
+    cluster.end_node(2, Signal::KILL);
+    let get = |number: u32| cluster.run(&["get", &format!("feed:anna:{number}"), "-s", "feeds", "-r", "1"]);
+    assert_eq!(get(1).exits(0).text(), "new\n");
+    assert_eq!(get(4).exits(0).text(), "old\n");
+    [2, 3].into_iter().for_each(|number| drop(get(number).exits(1)));
 }
 
 #[test]

@@ -59,7 +59,6 @@ impl Story {
             nodes: nodes.iter().copied().chain([4]).map(NodeId).collect(),
             owner: None,
             coming: None,
-            owner: None,
             unknown: Default::default(),
             since: Generation::default(),
         };
