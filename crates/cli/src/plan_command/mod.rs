@@ -26,6 +26,8 @@ const ORDERED_FOR: Duration = Duration::from_secs(120);
 /// Shortest pause before an order is given again.
 const ORDER_PAUSE: Duration = Duration::from_secs(1);
 
+/// How often a drain looks for a document by which it can be shown.
+const DRAIN_LOOKS_MAX: u32 = 5;
 /// How long a node that has just become a member may take until it serves.
 const SERVES_AFTER_MAX: Duration = Duration::from_secs(30);
 
@@ -284,11 +286,19 @@ pub(crate) async fn join(
 /// Shows on standard error who gets the partition of a node that is drained, on a golden ring. What cannot be the order
 /// itself will say.
 pub(crate) async fn drain_shown(shared: &Shared, node: NodeId) -> Result<(), CliError> {
-    let cluster = shared.client().await?.refresh().await?;
+    let client = shared.client().await?;
     let wish = Wish::Drain { nodes: vec![node] };
-    let plan = protocol::rebalance::planner::plan(&cluster, &wish, Consent::default());
-    if let (true, Ok(plan)) = (cluster.ring.is_golden(), plan) {
-        say!("{}", shown::dry(&plan.document(wish, Consent::default())).trim_end());
+    for _ in 0..DRAIN_LOOKS_MAX {
+        let cluster = client.refresh().await?;
+        if !cluster.ring.is_golden() {
+            break;
+        }
+        if let Ok(plan) = protocol::rebalance::planner::plan(&cluster, &wish, Consent::default()) {
+            say!("{}", shown::dry(&plan.document(wish, Consent::default())).trim_end());
+            break;
+        }
+        // Who was asked may be a document behind, by which an earlier plan is still under way.
+        tokio::time::sleep(ORDER_PAUSE).await;
     }
     Ok(())
 }

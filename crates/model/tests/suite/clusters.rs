@@ -249,8 +249,11 @@ fn a_document_of_another_form_is_refused_by_its_number_whatever_else_it_holds() 
 /// A program that knows no golden rings would spread one: the form keeps it away, and a lower one is a lie.
 #[test]
 fn a_document_with_a_golden_ring_says_form_8_and_is_refused_under_a_lower_one() {
-    let golden = PLAIN.replace(r#""nodes":[2,1]"#, r#""nodes":[2,1],"owner":2"#);
-    assert_ne!(golden, PLAIN);
+    let owned = PLAIN.replace(r#""nodes":[1,2]}"#, r#""nodes":[1,2],"owner":1}"#);
+    let golden = owned.replace(r#""nodes":[2,1]"#, r#""nodes":[2,1],"owner":2"#);
+    assert!(owned != PLAIN && golden != owned);
+    let error = serde_json::from_str::<Cluster>(&owned).unwrap_err().to_string();
+    assert!(error.contains("belongs to a node and others do not"), "{error}");
     let error = serde_json::from_str::<Cluster>(&golden).unwrap_err().to_string();
     assert!(error.contains("it says form 5, and what it has needs form 8"), "{error}");
     let said = golden.replace(r#""form":5"#, r#""form":8"#);
