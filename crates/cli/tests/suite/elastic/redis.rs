@@ -90,7 +90,7 @@ fn a_drain_of_a_redis_server_is_taken_back() {
         let now = members(&mut engine);
         let own = now.iter().find(|member| member["id"] == *id).unwrap();
         assert_eq!(own["state"], "draining", "it ended between two looks: {own}");
-        (own["permille"].as_u64() > Some(50)).then_some(())
+        (own["permille"].as_u64() > Some(10)).then_some(())
     });
     engine.kill();
     let mut engine = Speaking::start(&servers.words(&[]));
