@@ -36,7 +36,15 @@ fn a_controller_that_stood_still_goes_on_beside_its_successor_without_harm() {
     await_so("it is about to be ended", || {
         state(&fleet, &token).is_none_or(|state| state == "empty" || state == "terminating")
     });
-    signal(first.id(), Signal::STOP);
+    // One that stands still with the lock of the coordination directory stops all others, too.
+    await_so("it stands still without the lock", || {
+        signal(first.id(), Signal::STOP);
+        let is_free = fleet.run(&["status", "shop", "--json"]).code == 0;
+        if !is_free {
+            signal(first.id(), Signal::CONT);
+        }
+        is_free
+    });
     let was = state(&fleet, &token);
     await_so("the second one leads", || second.stderr().contains("controller of fleets elected"));
     // The successor ends the machine, and another one comes at once.
