@@ -297,6 +297,9 @@ pub(crate) async fn drain_shown(shared: &Shared, node: NodeId) -> Result<(), Cli
             say!("{}", shown::dry(&plan.document(wish, Consent::default())).trim_end());
             break;
         }
+        if cluster.ring.is_settled() {
+            break;
+        }
         // Who was asked may be a document behind, by which an earlier plan is still under way.
         tokio::time::sleep(ORDER_PAUSE).await;
     }

@@ -39,7 +39,7 @@ fn a_node_that_is_killed_in_mid_fetch_goes_on_where_it_was() {
     cluster.run(&["store", "create", "words", "--read-only"]).exits(0);
     cluster.run(&["artifact", "push", &one, "--timeout-s", "0"]);
     let fetched = |cluster: &Cluster| metric(cluster, 2, FETCHED) as u64;
-    let before = until("a quarter of it is there", || fetched(&cluster), |bytes| *bytes >= total / 4);
+    let before = until("half of it is there", || fetched(&cluster), |bytes| *bytes >= total / 2);
     assert!(before < total, "it is under way: {before} of {total} bytes");
     cluster.end_node(2, Signal::KILL);
     cluster.start_node_again(2);
