@@ -181,6 +181,8 @@ class Cluster:
 
     def members(self):
         """Whether each member votes, by id."""
+        # A read waits until the first member has applied what the others have agreed to; its list does not.
+        call(url_of(1), "/v3/kv/range", {"key": coded("a")})
         found = call(url_of(1), "/v3/cluster/member/list", {})["members"]
         return {f"{int(one['ID']):x}": not one.get("isLearner", False) for one in found}
 

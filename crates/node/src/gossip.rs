@@ -267,6 +267,10 @@ impl Witness for Gossip {
         self.is_avoided(node)
     }
 
+    fn is_gone(&self, node: NodeId) -> bool {
+        self.is_avoided(node) && matches!(self.troubled.read().get(&node), Some(State::Down | State::Left))
+    }
+
     fn learn(&self, cluster: &Cluster) {
         // Every set of links of this node learns it.
         if self.named.fetch_max(cluster.generation.0, Ordering::AcqRel) > cluster.generation.0 {

@@ -100,8 +100,8 @@ pub(crate) fn says(says: &Says, settings: &Settings) -> String {
              node has room; make room there, or add a node"
         ),
         Says::AllFull => format!(
-            "every node is above {most}% of what it can carry: no move helps; add a node, with `tontine node add` and then \
-             `tontine plan create spread`"
+            "every node is above {most}% of what it can carry: no move helps; add a node, with `tontine node add` and then, \
+             unless the ring is golden, `tontine plan create spread`"
         ),
         Says::Would { decision } => format!("if it were on, it would act: {}", in_short(decision)),
         Says::Quiet { hours, decision } => {

@@ -10,8 +10,8 @@ use super::names;
 pub(super) fn not_created(error: &CreateStoreError) -> String {
     match error {
         CreateStoreError::Replicas { .. } => format!(
-            "{error}; add nodes with `tontine node add` and give them data with `tontine plan create spread`, or ask for fewer \
-             replicas with --consistency"
+            "{error}; add nodes with `tontine node add` and give them data with `tontine plan create spread` (on a golden ring \
+             `tontine node add` does), or ask for fewer replicas with --consistency"
         ),
         CreateStoreError::Placement(_) => {
             format!("{error}; `tontine store create --help` says what keys and windows may be")

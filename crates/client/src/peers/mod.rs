@@ -196,6 +196,11 @@ impl Peers {
         self.witness.is_suspected(node)
     }
 
+    /// Whether `node` is believed to be away: it was silent or refused connections for long, or said that it stops.
+    pub fn is_gone(&self, node: NodeId) -> bool {
+        self.witness.is_gone(node)
+    }
+
     /// The nodes that something came from since this was asked last.
     pub fn heard(&self) -> Vec<NodeId> {
         let state = self.state.lock();

@@ -19,6 +19,11 @@ pub trait Witness: Send + Sync {
     /// Whether calls to `node` are better avoided.
     fn is_suspected(&self, node: NodeId) -> bool;
 
+    /// Whether `node` is believed to be away, and not only suspected. Who cannot tell these apart takes it for away.
+    fn is_gone(&self, node: NodeId) -> bool {
+        self.is_suspected(node)
+    }
+
     /// The cluster's nodes may have changed.
     fn learn(&self, _cluster: &Cluster) {}
 }

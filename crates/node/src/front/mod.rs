@@ -449,6 +449,10 @@ impl Front {
         node != self.replica.node() && self.peers.is_suspected(node)
     }
 
+    fn is_gone(&self, node: NodeId) -> bool {
+        node != self.replica.node() && self.peers.is_gone(node)
+    }
+
     /// The view and store by this name now, of either kind.
     pub fn at_hand(&self, store: &str) -> Option<(Arc<View>, AtHand)> {
         let view = self.replica.view().get();

@@ -32,6 +32,9 @@ const SIGN_OF_LIFE: Duration = Duration::from_millis(100);
 /// The same where only replicas may stamp: suspicion is often wrong.
 const SIGN_OF_LIFE_NEEDED: Duration = Duration::from_secs(1);
 
+/// How soon a node that judges conditions is tried again.
+const REACHED_AGAIN: Duration = Duration::from_millis(20);
+
 /// Writes on their way.
 struct Orders<'a> {
     front: &'a Front,
@@ -113,8 +116,13 @@ impl Stampers for Orders<'_> {
         view.route(store, &self.orders[key.position()].0).preference
     }
 
+    /// Of writes with a condition a node that is only suspected keeps its place, and is pinged before it is sent one. If it
+    /// lives, it judges conditions for others at the same time.
     fn is_suspected(&self, node: NodeId) -> bool {
-        self.front.is_suspected(node)
+        match self.entry {
+            Entry::Exclusive => self.front.is_gone(node),
+            Entry::Client | Entry::Passed => self.front.is_suspected(node),
+        }
     }
 
     fn lagging(&self) -> SmallVec<[NodeId; 4]> {
@@ -239,10 +247,26 @@ impl Orders<'_> {
         stream::iter(hints).buffered(HINTS_TOGETHER).collect::<Vec<_>>().await.into()
     }
 
+    /// Has another node write. One that judges conditions is tried again for a while: that a link broke does not say that
+    /// the node judges for nobody.
     async fn pass_on(&self, at: &At, errand: &Errand) -> Answers {
         let can_stand_in = self.entry == Entry::Client && self.terms(at).1;
         let sign = if can_stand_in { SIGN_OF_LIFE } else { SIGN_OF_LIFE_NEEDED };
         let sign = sign.min(errand.patience_until(self.end));
+        let until = self.clock().now().after(sign);
+        loop {
+            let answers = self.try_to_pass_on(at, errand, sign).await;
+            let reached =
+                |(_, answer): &(KeyIndex, _)| !matches!(answer, Err(CallError::Unreachable { .. }));
+            let is_over = self.entry != Entry::Exclusive || self.clock().now() >= until;
+            if is_over || answers.iter().any(reached) {
+                return answers;
+            }
+            self.front.pause(REACHED_AGAIN).await;
+        }
+    }
+
+    async fn try_to_pass_on(&self, at: &At, errand: &Errand, sign: Duration) -> Answers {
         if let Some(reason) = self.stands_still(errand.node, sign).await {
             return all(&errand.keys, &Err(CallError::Unreachable { reason }));
         }

@@ -30,6 +30,9 @@ const SPAN: Duration = Duration::from_secs(20);
 /// Clients of the native protocol, and as many of Redis.
 const CLIENTS: u32 = 2;
 
+/// How often it is links that hold nodes up.
+const BREAKS_PER_MILLE: u64 = 200;
+
 /// Who holds what, and what must not have happened.
 #[derive(Default)]
 struct Locks {
@@ -221,12 +224,16 @@ async fn reorder(world: Arc<World>, locks: Arc<Locks>, mut dice: Dice, end: Mome
     }
 }
 
-/// Nodes stand still for a moment, or what they send is late: so they go by different documents.
+/// Nodes stand still for a moment, or what they send is late: so they go by different documents. Or links between two of
+/// them break, and each suspects the other, which lives.
 async fn hold_up(world: Arc<World>, mut dice: Dice, end: Moment) {
     while world.executor.now() < end {
         world.executor.sleep(dice.millis(0, 50)).await;
         let position = dice.below(3) as usize;
-        if dice.chance(500) {
+        if dice.chance(BREAKS_PER_MILLE) {
+            let hosts = [position, (position + 1) % 3].map(|position| world.machines()[position].host());
+            world.wires.break_links(hosts[0], hosts[1]);
+        } else if dice.chance(500) {
             world.pause(position, dice.millis(1, 40)).await;
         } else {
             let host = world.machines()[position].host();

@@ -133,8 +133,14 @@ impl Drop for Local {
 
 /// Waits until something is found.
 #[track_caller]
-pub(crate) fn await_some<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + PATIENCE;
+pub(crate) fn await_some<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
+    await_within(PATIENCE, what, look)
+}
+
+/// The same, for so long at most.
+#[track_caller]
+pub(crate) fn await_within<T>(patience: Duration, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + patience;
     loop {
         if let Some(found) = look() {
             return found;

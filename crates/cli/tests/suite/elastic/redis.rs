@@ -7,8 +7,8 @@ use rustix::process::Signal;
 use serde_json::json;
 
 use self::fixture::{Servers, at, is_proof, members, state};
-use crate::adapters::speaking::{Speaking, await_some};
-use crate::cluster::{TONTINE, tontine};
+use crate::adapters::speaking::{Speaking, await_some, await_within};
+use crate::cluster::{PATIENCE, TONTINE, tontine};
 use crate::resp::Reply;
 
 /// Asks for a verb until it is begun, as a controller does: on a busy machine servers may be late.
@@ -24,7 +24,7 @@ fn begin_to(verb: &str, engine: &mut Speaking, id: &str) {
 fn a_redis_cluster_grows_by_one_and_shrinks_again_with_every_read_compared() {
     let mut servers = Servers::cluster(3);
     let load = servers.load(3_000);
-    let words = servers.words(&["--pace=60"]);
+    let words = servers.words(&["--pace=90"]);
     let check: Vec<&str> =
         ["adapter", "check", "--", TONTINE].into_iter().chain(words.iter().map(String::as_str)).collect();
     let told = tontine(&check).exits(0).text();
@@ -44,7 +44,8 @@ fn a_redis_cluster_grows_by_one_and_shrinks_again_with_every_read_compared() {
     let mut joining = 0;
     let mut unproved = 0;
     begin_to("join", &mut engine, &id);
-    await_some("it serves", || {
+    // So many slots move, with two calls and more for each.
+    await_within(3 * PATIENCE, "it serves", || {
         let now = state(&mut engine, &id);
         joining += u32::from(now == "joining");
         let evidence = engine.call("evidence", json!({ "member": id }));
