@@ -25,6 +25,7 @@ mod metrics;
 mod names;
 mod quorums;
 mod refusals;
+mod replays;
 mod sentences;
 mod source;
 mod text;
@@ -78,6 +79,7 @@ pub const RULES: &[Rule] = &[
     (calls::SELECT, calls::check_select),
     (quorums::RULE, quorums::check),
     (refusals::RULE, refusals::check),
+    (replays::RULE, replays::check),
     (logs::RULE, logs::check),
     (links::RULE, links::check),
     (sentences::RULE, sentences::check),
