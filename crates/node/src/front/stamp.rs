@@ -116,12 +116,12 @@ impl Stampers for Orders<'_> {
         view.route(store, &self.orders[key.position()].0).preference
     }
 
-    /// Of writes with a condition a node that is only suspected keeps its place, and is pinged before it is sent one. If it
-    /// lives, it judges conditions for others at the same time.
+    /// Of writes whose condition was judged a node that is only suspected keeps its place, and is pinged before it is sent
+    /// one. If it lives, it judges conditions for others at the same time.
     fn is_suspected(&self, node: NodeId) -> bool {
-        match self.entry {
-            Entry::Exclusive => self.front.is_gone(node),
-            Entry::Client | Entry::Passed => self.front.is_suspected(node),
+        match self.keeps_to_first() {
+            true => self.front.is_gone(node),
+            false => self.front.is_suspected(node),
         }
     }
 
@@ -206,6 +206,12 @@ impl Orders<'_> {
         left_at(errand.at, self.end, self.options)
     }
 
+    /// Whether it matters that no other node stamps beside the first replica. A deletion that Redis clients ask for is worth
+    /// no wait: whoever stamps it, it takes away what its client has seen.
+    fn keeps_to_first(&self) -> bool {
+        self.entry == Entry::Exclusive && self.judged.is_some()
+    }
+
     /// What was judged under a document from before a partition had its present replicas, in their present order, is judged
     /// again: another node may have stamped since.
     fn judged_before(&self, (view, store): &At, errand: &Errand) -> Option<Failure> {
@@ -257,7 +263,7 @@ impl Orders<'_> {
         loop {
             let answers = self.try_to_pass_on(at, errand, sign).await;
             let reached = |(_, answer): &(KeyIndex, _)| !matches!(answer, Err(CallError::Unreachable { .. }));
-            let is_over = self.entry != Entry::Exclusive || self.clock().now() >= until;
+            let is_over = !self.keeps_to_first() || self.clock().now() >= until;
             if is_over || answers.iter().any(reached) {
                 return answers;
             }
