@@ -256,8 +256,7 @@ impl Orders<'_> {
         let until = self.clock().now().after(sign);
         loop {
             let answers = self.try_to_pass_on(at, errand, sign).await;
-            let reached =
-                |(_, answer): &(KeyIndex, _)| !matches!(answer, Err(CallError::Unreachable { .. }));
+            let reached = |(_, answer): &(KeyIndex, _)| !matches!(answer, Err(CallError::Unreachable { .. }));
             let is_over = self.entry != Entry::Exclusive || self.clock().now() >= until;
             if is_over || answers.iter().any(reached) {
                 return answers;
