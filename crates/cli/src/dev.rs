@@ -48,14 +48,9 @@ pub(crate) fn run(shared: &Shared, arguments: DevArguments) -> Result<ExitCode, 
         if !coordination_dir.exists() {
             // Before anything is made: what cannot be shall leave no trace.
             creation::check(&arguments.shape)?;
-            if arguments.elastic.is_some() && arguments.shape.ring_wanted() == RingShape::Golden {
-                return Err(CliError::Usage(
-                    "a golden ring grows by `tontine node add` alone; leave out --elastic, or --ring golden"
-                        .to_owned(),
-                ));
-            }
             if let Some(range) = arguments.elastic {
-                range.check(arguments.shape.nodes_wanted() as usize)?;
+                let is_golden = arguments.shape.ring_wanted() == RingShape::Golden;
+                range.check(arguments.shape.nodes_wanted() as usize, is_golden)?;
             }
         }
         let _held = crate::holder::hold(&arguments.data_dir)?;

@@ -252,6 +252,9 @@ def test_a_stopped_machine_is_not_taken_for_one_that_never_ran(
 ) -> None:
     adapter.ensure("u-1")
     (machine,) = cloud.live("shop")
+    # One that powers itself off is stopped, too: its disk may have the only copy of something.
+    (request,) = [one for one in cloud.requests if one["Action"] == "RunInstances"]
+    assert request["InstanceInitiatedShutdownBehavior"] == "stop"
     cloud.ask({"Action": "StopInstances", "InstanceId.1": machine.id})
     (shown,) = adapter.instances()
     assert (shown["state"], "it is stopped" in shown["detail"]) == ("running", True)

@@ -51,8 +51,14 @@ pub(super) fn parse_range(text: &str) -> Result<Range, String> {
 }
 
 impl Range {
-    /// Refuses a range that has no room for the nodes of `dev`, which are of its fleet.
-    pub(super) fn check(self, nodes: usize) -> Result<(), CliError> {
+    /// Refuses a range that has no room for the nodes of `dev`, which are of its fleet, and any for a golden ring.
+    pub(super) fn check(self, nodes: usize, is_golden: bool) -> Result<(), CliError> {
+        if is_golden {
+            return Err(CliError::Usage(
+                "a golden ring grows by `tontine node add` alone; leave out --elastic, or use a cluster without --ring golden"
+                    .to_owned(),
+            ));
+        }
         let (min, max) = (self.min, self.max);
         if nodes <= max as usize {
             return Ok(());
@@ -83,7 +89,7 @@ impl Elastic {
                 "--elastic starts nodes without a password; leave one of both out".to_owned(),
             ));
         }
-        range.check(cluster.nodes.len())?;
+        range.check(cluster.nodes.len(), cluster.ring.is_golden())?;
         let place_of =
             std::path::absolute(&arguments.data_dir).map_err(CliError::io("cannot find --data-dir"))?;
         let machines = place_of.join("machines");
@@ -252,8 +258,10 @@ mod tests {
     #[test]
     fn a_range_has_room_for_the_nodes_of_dev() {
         let range = parse_range("3..6").unwrap();
-        range.check(6).unwrap();
-        let refused = range.check(8).unwrap_err().to_string();
+        range.check(6, false).unwrap();
+        let golden = range.check(6, true).unwrap_err().to_string();
+        assert!(golden.contains("`tontine node add` alone"), "{golden}");
+        let refused = range.check(8, false).unwrap_err().to_string();
         assert!(refused.contains("--elastic 3..8"), "{refused}");
         for wrong in ["3", "6..3", "0..3", "3..65", "a..b"] {
             assert!(parse_range(wrong).is_err(), "{wrong}");

@@ -193,9 +193,10 @@ pub(super) fn misfits(policy: &Policy, look: &Look) -> Vec<String> {
     if policy.sizing() != Sizing::Rules {
         asked.push(("objective.measure".to_owned(), policy.objective.measure.clone()));
     }
-    // An adapter that names none does not say which it has.
     let measures: Vec<&str> = engine.measures.iter().map(String::as_str).collect();
-    asked.retain(|(_, measure)| !measures.is_empty() && !measures.contains(&measure.as_str()));
+    // Nobody says which measures a source gives, nor which an adapter has that names none.
+    let are_known = policy.sources.is_empty() && !measures.is_empty();
+    asked.retain(|(_, measure)| are_known && !measures.contains(&measure.as_str()));
     misfits.extend(asked.into_iter().map(|(field, measure)| {
         format!("{field}: the engine does not measure {measure:?}; it measures {}", known(&measures))
     }));
@@ -290,14 +291,18 @@ mod tests {
             serde_json::from_value(text).unwrap()
         };
         assert_eq!(misfits(&policy(3, "small", "processor"), &look), [""; 0]);
-        let misfits = misfits(&policy(2, "huge", "processors"), &look);
         assert_eq!(
-            misfits,
+            misfits(&policy(2, "huge", "processors"), &look),
             [
                 "machine-type: the provider has no type \"huge\"; it has small",
                 "min: it is 2, and the engine keeps all copies with 3 members at least; write that or more",
                 "add[0].measure: the engine does not measure \"processors\"; it measures processor",
             ]
         );
+        // A source may give it; the policy of the operator's guide is such a one.
+        let source = json!({ "kind": "prometheus", "at": "http://{address}:9100/metrics" });
+        let mut policy = policy(3, "small", "http_requests_total");
+        policy.sources.push(serde_json::from_value(source).unwrap());
+        assert_eq!(misfits(&policy, &look), [""; 0]);
     }
 }

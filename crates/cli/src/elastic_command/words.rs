@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use model::WallMillis;
 use model::elasticity::{Direction, Held, Money, Reason, Rule, Spread, Verdict};
 
 use crate::durations;
@@ -11,17 +12,7 @@ use crate::output::{count, moment, program};
 pub(super) fn held(name: &str, held: &Held) -> String {
     let program = program();
     match held {
-        Held::Samples { fresh, wanted, since } => {
-            let anew = since.map(|since| {
-                let time = moment(since.0);
-                format!(" (samples count since {time}, when the size changed)")
-            });
-            format!(
-                "{fresh} of the members have fresh samples over the whole span of the rules, and {wanted} must{}; `{program} \
-                 elastic status {name}` shows what each measured last",
-                anew.unwrap_or_default()
-            )
-        }
+        Held::Samples { fresh, wanted, since } => samples(name, (*fresh, *wanted), *since),
         Held::Unlearned => format!(
             "the members were never used enough to tell what they carry; it is learned from 15 % of use on, and `{program} \
              elastic plan {name} +1` orders more meanwhile"
@@ -29,6 +20,11 @@ pub(super) fn held(name: &str, held: &Held) -> String {
         Held::Fewest { min } => {
             format!("the fleet may not have fewer than {}; lower `min` in its policy", members(*min))
         }
+        Held::Carries { load, carries, left } => format!(
+            "the load is {load}/s, and {} with one of them lost would carry {carries}/s of it within the objective; wait until \
+             the load is lower, or raise `objective.strained` in the fleet's policy",
+            members(*left)
+        ),
         Held::Most { max } => {
             format!("the fleet may not have more than {}; raise `max` in its policy", members(*max))
         }
@@ -41,7 +37,8 @@ pub(super) fn held(name: &str, held: &Held) -> String {
             "another change is under way; wait for it, or take it back with `{program} elastic abort {name}`"
         ),
         Held::Rests { seconds } => format!(
-            "the fleet rests for {} more after its last change",
+            "the fleet rests for {} more after its last change; wait, shorten `cooldowns` in its policy, or order a size with \
+             `{program} elastic plan {name} +N|-N`",
             durations::rough(Duration::from_secs(*seconds))
         ),
         Held::Paused => {
@@ -50,11 +47,13 @@ pub(super) fn held(name: &str, held: &Held) -> String {
             )
         }
         Held::NoGain { growths } => format!(
-            "the last {growths} growths brought next to nothing, so more members do not help; look for what they wait for, and \
-             order more with `{program} elastic plan {name} +1` if you know better"
+            "the last {growths} growths brought next to nothing, so more members do not help; look for what they wait for. This \
+             ends a day after the last of them, or when another kind of load would gain; `{program} elastic plan {name} +1` orders \
+             more and ends it now"
         ),
         Held::Costs { cost, saves } => format!(
-            "a removal costs {} and saves {} until its machine is wanted again",
+            "a removal costs {} and saves {} until its machine is wanted again; `{program} elastic plan {name} -1` removes one all \
+             the same",
             Money(*cost),
             Money(*saves)
         ),
@@ -63,10 +62,29 @@ pub(super) fn held(name: &str, held: &Held) -> String {
                 "its mode carries nothing out; `{program} elastic approve {name} NUMBER` does where the mode is `advise`"
             )
         }
-        Held::Unheard { detail } => detail.clone(),
-        Held::Preflight { detail } => format!("the provider would not end the machine: {detail}"),
-        Held::Provider { detail } | Held::Engine { detail } | Held::Order { detail } => detail.clone(),
+        Held::Preflight { detail } => format!(
+            "the provider would not end the machine: {detail}; lift that at the provider, and the removal goes on, or take it \
+             back with `{program} elastic abort {name}`"
+        ),
+        Held::Unheard { detail }
+        | Held::Provider { detail }
+        | Held::Engine { detail }
+        | Held::Order { detail } => detail.clone(),
     }
+}
+
+/// That so few members have samples of so many that must.
+fn samples(name: &str, (fresh, wanted): (u32, u32), since: Option<WallMillis>) -> String {
+    let anew = since.map(|since| {
+        let time = moment(since.0);
+        format!(" (samples count since {time}, when the size changed)")
+    });
+    format!(
+        "{fresh} of the members have fresh samples over the whole span of the rules, and {wanted} must{}; `{} elastic status \
+         {name}` shows what each measured last",
+        anew.unwrap_or_default(),
+        program()
+    )
 }
 
 /// So many members.

@@ -8,7 +8,10 @@ use client::{Client, ClientOptions};
 use model::Partition;
 use runtime::Ports;
 use rustix::process::Signal;
+use serde_json::json;
 
+use crate::adapters::speaking::Speaking;
+use crate::adapters::tontine::words;
 use crate::cluster::{Cluster, PATIENCE, Process, command, signal, tontine};
 use crate::observe::{addresses, headmaster, put, until};
 use crate::traffic::Traffic;
@@ -258,6 +261,20 @@ fn the_partition_with_most_load_is_cut_where_it_halves() {
     let heard = traffic.end();
     assert!(heard.failed.is_empty(), "{:?}", heard.failed);
     heard.check(&golden.cluster);
+}
+
+#[test]
+fn no_fleet_manages_a_golden_ring_so_no_machine_is_bought_for_one() {
+    let mut cluster = Cluster::with(1, &["--ring=golden"]);
+    let mut engine = Speaking::start(&words(&cluster, &[]));
+    for (verb, of) in [("describe", json!({})), ("join", json!({ "member": "n2" }))] {
+        let why = engine.refusal(verb, of, -32001);
+        assert!(why.contains("is golden, so no fleet can manage it"), "{why}");
+    }
+    let data = cluster.data().display().to_string();
+    cluster.stop();
+    tontine(&["dev", "--data-dir", &data, "--elastic=1..2"])
+        .fails_with("a golden ring grows by `tontine node add` alone");
 }
 
 #[test]

@@ -145,22 +145,45 @@ fn mismatch<T: DeserializeOwned>(answer: &Json, error: &str) -> String {
         None if error.starts_with("missing field ") => error.to_owned(),
         _ => "a value cannot be read".to_owned(),
     };
-    match place::<T>(answer) {
-        Some(place) => format!("{place}: {}", plain(&why)),
+    match place::<T>(answer, error) {
+        Some(place) => format!("{}: {}", plain(&place), plain(&why)),
         None => plain(&why),
     }
 }
 
-/// Which element of a list cannot be read, if one alone is enough for that.
-fn place<T: DeserializeOwned>(answer: &Json) -> Option<String> {
+/// Where the value is that cannot be read: the field, and of a list the element and its field.
+fn place<T: DeserializeOwned>(answer: &Json, error: &str) -> Option<String> {
+    let without = |object: &Map<String, Json>, field: &str| {
+        let mut object = object.clone();
+        object.remove(field);
+        object
+    };
+    let mut bare = answer.as_object()?.clone();
+    bare.values_mut().filter_map(Json::as_array_mut).for_each(Vec::clear);
+    let is_told = |answer: Map<String, Json>| {
+        T::deserialize(&Json::Object(answer)).is_err_and(|found| found.to_string() == error)
+    };
+    // A field that is missing is none of those that are there.
+    let is_missing = error.starts_with("missing field ");
+    if is_told(bare.clone()) {
+        let is_bad = |field: &&String| !is_missing && !is_told(without(&bare, field));
+        return bare.keys().find(is_bad).cloned();
+    }
+    let is_told_of = |field: &str, item: Json| {
+        let mut one = bare.clone();
+        one.insert(field.to_owned(), Json::Array(vec![item]));
+        is_told(one)
+    };
     for (field, list) in answer.as_object()? {
-        for (number, item) in list.as_array().into_iter().flatten().enumerate() {
-            let is_readable =
-                |items: Json| T::deserialize(&Json::from_iter([(field.clone(), items)])).is_ok();
-            if is_readable(Json::Array(Vec::new())) && !is_readable(Json::from_iter([item.clone()])) {
-                return Some(plain(&format!("{field}[{number}]")));
-            }
-        }
+        let mut items = list.as_array().into_iter().flatten().enumerate();
+        let found = items.find(|(_, item)| is_told_of(field, (*item).clone()));
+        let Some((number, item)) = found else { continue };
+        let parts = item.as_object().filter(|_| !is_missing);
+        let part = parts.and_then(|parts| {
+            parts.keys().find(|part| !is_told_of(field, Json::Object(without(parts, part))))
+        });
+        let part = part.map(|part| format!(".{part}")).unwrap_or_default();
+        return Some(format!("{field}[{number}]{part}"));
     }
     None
 }
@@ -221,10 +244,13 @@ mod tests {
         let fleet = fleet();
         let good = json!({ "id": "i-1", "state": "running" });
         for (bad, told) in [
-            (json!({ "id": "i-2", "state": SECRET }), "instances[1]: a value is not as expected: one of"),
+            (
+                json!({ "id": "i-2", "state": SECRET }),
+                "instances[1].state: a value is not as expected: one of",
+            ),
             (
                 json!({ "id": { SECRET: SECRET }, "state": "ended" }),
-                "instances[1]: a value is not as expected: a string",
+                "instances[1].id: a value is not as expected: a string",
             ),
             (json!({ "state": "running" }), "instances[1]: missing field `id`"),
             (json!({ "id": SECRET.repeat(40_000), "state": "running" }), "a name has 960000 bytes"),
@@ -234,10 +260,41 @@ mod tests {
             assert!(why.contains(told), "{why}");
             assert!(!why.contains("hunter2") && !why.contains("s3cret") && why.len() < 500, "{why}");
         }
-        let price = json!({ "name": "t", "price_per_hour": SECRET });
-        let says = Says(json!({ "name": "p", "protocol": 1, "types": [price] }));
-        let why = Ask::new(&says, &fleet).provider().now_or_never().unwrap().unwrap_err();
-        assert!(why.contains("a value cannot be read") && !why.contains("hunter2"), "{why}");
+    }
+
+    #[test]
+    fn a_price_that_is_none_is_told_with_its_field_and_so_is_what_is_missing() {
+        let fleet = fleet();
+        let kind = |price: Json| json!({ "name": "t", "price_per_hour": price });
+        let facts =
+            |price: Json| json!({ "name": "p", "protocol": 1, "types": [kind(json!("1")), kind(price)] });
+        let of_price = "types[1].price_per_hour: a value is not as expected: an amount of money, such as 2.5, not negative";
+        let mut quota = facts(json!("1"));
+        quota["quota"] = json!(-7.5);
+        for (answer, told) in [
+            (facts(json!(-7.5)), of_price),
+            (facts(json!("-7.5")), of_price),
+            (facts(json!(-7)), of_price),
+            (facts(json!(SECRET)), of_price),
+            (quota, "quota: a value is not as expected: u32"),
+            (
+                json!({ "name": "p", "types": [kind(json!("1"))] }),
+                "the contract says: missing field `protocol`",
+            ),
+            (
+                json!({ "protocol": 1, "types": [kind(json!("1"))] }),
+                "the contract says: missing field `name`",
+            ),
+            (
+                json!({ "name": "p", "protocol": 1, "types": [kind(json!("1")), { "price_per_hour": "1" }] }),
+                "types[1]: missing field `name`",
+            ),
+        ] {
+            let says = Says(answer);
+            let why = Ask::new(&says, &fleet).provider().now_or_never().unwrap().unwrap_err();
+            assert!(why.contains(told), "{told:?} is not in: {why}");
+            assert!(!why.contains("hunter2") && !why.contains("7.5"), "{why}");
+        }
     }
 
     #[test]

@@ -39,6 +39,15 @@ pub enum Held {
         /// So many.
         min: u32,
     },
+    /// Those that would be left do not carry the load within the objective while one of them is lost.
+    Carries {
+        /// Operations in a second, of all members.
+        load: u64,
+        /// What they carry with one lost.
+        carries: u64,
+        /// So many would be left.
+        left: u32,
+    },
     /// It has the most.
     Most {
         /// So many.

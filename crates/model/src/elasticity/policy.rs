@@ -32,6 +32,7 @@ impl Serialize for Money {
 
 impl<'de> Deserialize<'de> for Money {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Money, D::Error> {
+        use serde::de::Unexpected;
         struct Amount;
         impl serde::de::Visitor<'_> for Amount {
             type Value = Money;
@@ -41,15 +42,13 @@ impl<'de> Deserialize<'de> for Money {
             }
 
             fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Money, E> {
-                text.parse().map_err(E::custom)
+                text.parse().map_err(|_| E::invalid_value(Unexpected::Str(text), &self))
             }
 
             fn visit_f64<E: serde::de::Error>(self, amount: f64) -> Result<Money, E> {
                 match amount.is_finite() && (0.0..1e12).contains(&amount) {
                     true => Ok(Money((amount * 1e6).round() as u64)),
-                    false => Err(E::custom(format!(
-                        "{amount} is no amount of money; write one such as 2.5, not negative"
-                    ))),
+                    false => Err(E::invalid_value(Unexpected::Float(amount), &self)),
                 }
             }
 
@@ -477,10 +476,17 @@ impl Policy {
                 rule.check(&format!("{list}[{number}]"))?;
             }
         }
-        match (self.remove.is_empty(), self.remove.iter().any(|rule| rule.is == Direction::Above)) {
-            (false, true) => wrong("remove", "a rule that removes says `is = \"at-most\"`".to_owned()),
-            _ => Ok(()),
+        // The other way round, a fleet without load would grow, and one with much of it shrink.
+        for (list, rules, is, word, does) in [
+            ("add", &self.add, Direction::Above, "above", "adds"),
+            ("remove", &self.remove, Direction::AtMost, "at-most", "removes"),
+        ] {
+            if let Some(number) = rules.iter().position(|rule| rule.is != is) {
+                let why = format!("a rule that {does} says `is = \"{word}\"`; write that");
+                return wrong(&format!("{list}[{number}].is"), why);
+            }
         }
+        Ok(())
     }
 }
 
@@ -493,7 +499,10 @@ impl Rule {
             return wrong("measure", "it is empty; `tontine elastic status` lists what is measured");
         }
         if !self.bound.is_finite() {
-            return wrong("bound", "it is no number");
+            return wrong(
+                "bound",
+                "it is no number; write one in the measure's unit, such as 40 for percent",
+            );
         }
         if self.over == 0 || self.over > SECONDS_MAX {
             return wrong("over", "it must be 1 s to 30 days");
@@ -526,6 +535,28 @@ mod tests {
         let ganglia = endpoint(SourceKind::Ganglia, "gmond:8649", "");
         assert_eq!(ganglia, Ok(("gmond:8649".to_owned(), String::new())));
         assert!(endpoint(SourceKind::Ganglia, "[::1]:8649", "").is_ok());
+    }
+
+    #[test]
+    fn a_rule_that_would_add_where_load_is_low_is_refused_and_so_is_one_that_would_remove_where_it_is_high() {
+        let policy = |add: &str, remove: &str| -> Policy {
+            let rule = |is| serde_json::json!({ "of": "any", "is": is, "bound": 40 });
+            let (add, remove) = ([rule(add)], [rule("at-most"), rule(remove)]);
+            serde_json::from_value(serde_json::json!({
+                "engine": "e", "provider": "p", "machine-type": "t", "min": 1, "max": 2, "add": add, "remove": remove,
+            }))
+            .unwrap()
+        };
+        let refused = |add, remove| policy(add, remove).check().unwrap_err().to_string();
+        assert_eq!(policy("above", "at-most").check(), Ok(()));
+        assert_eq!(
+            refused("at-most", "at-most"),
+            "add[0].is: a rule that adds says `is = \"above\"`; write that"
+        );
+        assert_eq!(
+            refused("above", "above"),
+            "remove[1].is: a rule that removes says `is = \"at-most\"`; write that"
+        );
     }
 
     #[test]

@@ -172,6 +172,7 @@ fn may_remove(work: &Work<'_>, target: u32) -> Result<(), Held> {
     }
     let flips = flips(fleet, work.seen.now).min(FLIPS_MAX);
     rests(work, fleet.policy.cooldowns.shrink.saturating_mul(4_u64.pow(flips)))?;
+    sizing::may_be_left(work.seen, fleet, target)?;
     match fleet.in_state(MachineState::Serving).next() {
         Some(machine) => guards::may_drain(work, machine),
         None => Ok(()),

@@ -1,4 +1,5 @@
-//! What stands above every command and policy: fewest members, acts at a time, money, room at the provider.
+//! What stands above every command and policy: fewest members, what carries the load, acts at a time, money, room at the
+//! provider.
 //!
 //! A guard answers with what holds. Must never: let something pass because an adapter did not answer.
 
@@ -8,7 +9,7 @@ use model::WallMillis;
 use model::elasticity::adapter::{InstanceState, Member, MemberState};
 use model::elasticity::{Fleet, Held, Machine, MachineState, Money, Paused};
 
-use super::{Observation, Work, since};
+use super::{Observation, Work, since, sizing};
 
 /// Machines that may fail in a row until nothing new is begun.
 pub(super) const FAILURES_MAX: u32 = 3;
@@ -189,6 +190,6 @@ pub(super) fn may_drain(work: &Work<'_>, leaves: &Machine) -> Result<(), Held> {
     }
     match fleet.serving() <= fleet.policy.min {
         true => Err(Held::Fewest { min: fleet.policy.min }),
-        false => Ok(()),
+        false => sizing::may_be_left(seen, fleet, fleet.serving() - 1),
     }
 }

@@ -455,7 +455,7 @@ fn terminating(observation: &Observation, machine: &Machine, seen: Seen<'_>) -> 
     };
     let Some(instance) = still_there else {
         if let Some(step) = cleans(observation, machine, seen) {
-            return step;
+            return proof(observation, machine, seen).err().unwrap_or(step);
         }
         return match seen.member {
             Sight::Unheard => WAIT,
@@ -483,7 +483,8 @@ fn terminating(observation: &Observation, machine: &Machine, seen: Seen<'_>) -> 
     }
 }
 
-/// What is left of a machine that has ended by itself is cleaned up: a provider may keep its disk, and list it for ever.
+/// What is left of a machine that has ended by itself is cleaned up, by evidence: a provider may keep its disk, and list it for
+/// ever.
 fn cleans(observation: &Observation, machine: &Machine, seen: Seen<'_>) -> Option<Step> {
     let Sight::Here(one) = seen.instance else { return None };
     let cleans = one.state == InstanceState::Ended && since(observation.now, machine.since) < CLEANS_MS;
@@ -504,7 +505,13 @@ fn failed(observation: &Observation, machine: &Machine, seen: Seen<'_>) -> Step 
     };
     match (seen.member, seen.state()) {
         (Sight::Unheard, _) => WAIT,
-        (Sight::Absent, _) if ended => cleans(observation, machine, seen).unwrap_or(Step::Gone),
+        (Sight::Absent, _) if ended => match seen.instance {
+            // To end it for good takes its disk, on which the only copy of something may be.
+            Sight::Here(one) if one.state == InstanceState::Ended && question(machine).is_some() => {
+                to_its_end(observation, machine, seen)
+            }
+            _ => Step::Gone,
+        },
         // It came late, and it serves: it is drained in good order if it is one too many.
         (_, Some(MemberState::Serving)) if !ended => Step::To(MachineState::Serving, None),
         (_, Some(MemberState::Joining)) if !ended => drain(machine),

@@ -7,7 +7,7 @@ use model::elasticity::{
     FleetOrder, Given, Held, Machine, MachineState, Money, ORDERS_MAX, Reason, Resize, Token, Verdict,
 };
 
-use super::{Work, converge, decisions, guards};
+use super::{Work, converge, decisions, guards, sizing};
 
 /// The type of a machine that has no provider.
 const UNMANAGED: &str = "unmanaged";
@@ -54,6 +54,10 @@ fn plan(work: &mut Work<'_>, resize: Resize, by: &str) -> Result<(), Held> {
     }
     let target = u32::try_from(wanted).unwrap_or(u32::MAX);
     resize_to(work, target, max)?;
+    if resize.0 > 0 {
+        // Whoever orders more knows better than the growths before that gained nothing.
+        work.next.futile = 0;
+    }
     let verdict = match resize.0.signum() {
         1 => Verdict::Add,
         -1 => Verdict::Remove,
@@ -73,6 +77,9 @@ fn resize_to(work: &mut Work<'_>, target: u32, max: u32) -> Result<(), Held> {
     let grows = target > fleet.target.unwrap_or_else(|| fleet.will_serve());
     if grows && target > max {
         return Err(Held::Most { max });
+    }
+    if target < fleet.serving() {
+        sizing::may_be_left(work.seen, fleet, target)?;
     }
     let comes_back = |machine: &&Machine| converge::can_come_back(work.seen, machine);
     let back = fleet.machines.iter().filter(comes_back).count() as u32;

@@ -8,12 +8,14 @@
 //! A forecast adds only. A member is removed where the highest load of the last quarter of an hour needs one less, and where
 //! that costs less than it saves.
 //!
+//! Two growths without gain stop further ones, until a day has passed, another kind of load gains, or a person orders more.
+//!
 //! Must never: take members that say nothing for idle ones. For growing, the others stand for them; nothing shrinks then.
 
 use model::WallMillis;
 use model::elasticity::{
-    Direction, Fleet, GAIN_MIN, Held, MachineState, Money, Objective, Observed, Reading, Reason, Rule,
-    Sizing, Spread, Verdict,
+    Decision, Direction, Fleet, GAIN_MIN, Held, MachineState, Money, Objective, Observed, Reading, Reason,
+    Rule, Sizing, Spread, Verdict,
 };
 
 use super::rules::{self, Means};
@@ -35,6 +37,8 @@ const HOLDS_MS: u64 = 3_600_000;
 const GROWTH_MAX: u32 = 2;
 /// Growths in a row without gain after which no more is added.
 const FUTILE_MAX: u32 = 2;
+/// How long that holds after the last of them, in milliseconds: what they lacked may have come since, so one more is tried.
+const FUTILE_MS: u64 = 24 * 3_600_000;
 
 /// What is measured of all members that serve.
 struct Measured {
@@ -126,6 +130,38 @@ pub(super) fn note_gain(seen: &Observation, fleet: &mut Fleet, before: u32) {
     }
 }
 
+/// Whether one more growth would bring next to nothing: the last ones did, less than a day ago, and by what was learned since
+/// the last of them would do so for the mix of today.
+fn is_futile(seen: &Observation, fleet: &Fleet, mix: (f64, f64)) -> bool {
+    let is_judged = |one: &&Decision| one.verdict == Verdict::Add && one.came.is_some();
+    let last = fleet.decisions.iter().rfind(is_judged);
+    fleet.futile >= FUTILE_MAX
+        && last.is_some_and(|last| {
+            let gain = fleet.capacity.gain(last.members, last.target, mix);
+            last.ended.is_some_and(|ended| since(seen.now, ended) < FUTILE_MS)
+                && gain.is_none_or(|gain| gain < GAIN_MIN)
+        })
+}
+
+/// Whether so many members carry what is measured now, within the objective, with one of them lost. Without a load that is
+/// known, or where nothing was learned, nothing is refused.
+pub(super) fn may_be_left(seen: &Observation, fleet: &Fleet, left: u32) -> Result<(), Held> {
+    let Some(measured) = measure(seen, fleet).filter(|one| one.fresh * 2 > one.serving) else {
+        return Ok(());
+    };
+    // What members that leave still do comes to the others.
+    let draining = fleet.in_state(MachineState::Draining).count();
+    let factor = 1.0 + draining as f64 / f64::from(measured.serving);
+    let load = (measured.reads * factor, measured.updates * factor);
+    let (all, with_one_lost) = (load.0 + load.1, left.saturating_sub(1).max(1));
+    match fleet.capacity.carries(with_one_lost, load, fleet.policy.objective.strained) {
+        Some(carries) if carries < all => {
+            Err(Held::Carries { load: all as u64, carries: carries as u64, left })
+        }
+        _ => Ok(()),
+    }
+}
+
 /// What the load wants of a fleet that is to have `current` members.
 pub(super) fn judge(seen: &Observation, fleet: &Fleet, current: u32) -> Sized {
     let unknown = |held, readings| {
@@ -157,7 +193,7 @@ pub(super) fn judge(seen: &Observation, fleet: &Fleet, current: u32) -> Sized {
     let most = measured.serving.saturating_mul(GROWTH_MAX).max(current);
     let target = wanted.clamp(fleet.policy.min, fleet.policy.max).min(most);
     if target > current {
-        let held = (fleet.futile >= FUTILE_MAX).then_some(Held::NoGain { growths: fleet.futile });
+        let held = is_futile(seen, fleet, load).then_some(Held::NoGain { growths: fleet.futile });
         let expected = Some(measured.used * f64::from(measured.serving) / f64::from(target));
         return Sized { verdict: Verdict::Add, target, reasons, held, readings: measured.readings, expected };
     }

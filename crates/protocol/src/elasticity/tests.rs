@@ -1,5 +1,7 @@
 //! What rules and guards say of single observations. `explore` and the simulation have the histories.
 
+mod ended;
+mod sizes;
 mod starting;
 
 use model::elasticity::adapter::{InstanceState, MachineType, MemberState, PROTOCOL};
@@ -530,23 +532,6 @@ fn a_machine_that_never_started_is_asked_for_again() {
     assert_eq!(acts(&two), [], "it runs");
     two.instances.as_mut().unwrap()[1].state = InstanceState::Pending;
     assert!(matches!(acts(&two)[..], [Action::Ensure { .. }]), "{:?}", acts(&two));
-}
-
-#[test]
-fn what_has_ended_by_itself_is_cleaned_up_and_costs_nothing_any_more() {
-    let mut two = seen(2);
-    end(&mut two, 2);
-    two.members.as_mut().unwrap().pop();
-    later(&mut two, 3_600_000);
-    two.fleet.machines[1].state = MachineState::Failed;
-    two.fleet.machines[1].since = two.now;
-    two.fleet.machines[0].began = two.now;
-    assert_eq!(two.fleet.paid(WallMillis(0), two.now), Money(0), "it ended when it began");
-    assert_eq!(two.fleet.cost_per_hour(), Money(1_000_000));
-    assert!(matches!(&acts(&two)[..], [Action::Terminate { instance, .. }] if instance == "i2"));
-    two.now.0 += 20_000;
-    let is_there = |machine: &Machine| machine.instance.as_deref() == Some("i2");
-    assert!(!published(&two).machines.iter().any(is_there), "its provider lists it for hours");
 }
 
 #[test]

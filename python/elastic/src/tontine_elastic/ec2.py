@@ -235,7 +235,9 @@ class Ec2:
             "detail": instance.get("StateReason", {}).get("Message"),
         }
         if state in ("stopping", "stopped"):
-            shown["detail"] = f"it is {state}, and keeps its disk; start it, or end it at EC2"
+            shown["detail"] = (
+                f"it is {state}, and keeps its disk; start it and its member, or end it at EC2"
+            )
         return {name: value for name, value in shown.items() if value}
 
     def _request(self, fleet: str, token: str, kind: str, text: str) -> Json:
@@ -250,8 +252,8 @@ class Ec2:
             "MinCount": 1,
             "MaxCount": 1,
             "UserData": text,
-            # A machine that shuts itself down must not go on costing something.
-            "InstanceInitiatedShutdownBehavior": "terminate",
+            # Its disk goes with it only once a controller has proved that nothing is on it.
+            "InstanceInitiatedShutdownBehavior": "stop",
             "MetadataOptions": {"HttpTokens": "required"},
             "TagSpecifications": [
                 {"ResourceType": what, "Tags": pairs} for what in ("instance", "volume")

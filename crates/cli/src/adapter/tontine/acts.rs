@@ -12,7 +12,7 @@ use model::{Cluster, NodeId, Role};
 use protocol::report::Parts;
 use serde_json::Value as Json;
 
-use super::{Tontine, of_client};
+use super::{Tontine, not_golden, of_client};
 use crate::adapter::rpc::{self, Failure};
 use crate::words;
 
@@ -27,6 +27,7 @@ impl Tontine {
     /// Makes a node a member that has its share.
     pub(super) async fn join(&self, member: NodeId) -> Result<Json, Failure> {
         let (client, cluster) = self.view().await?;
+        not_golden(&cluster)?;
         let office = office(&client).await?;
         match cluster.node(member).map(|node| node.role) {
             Some(Role::Leaving) => {

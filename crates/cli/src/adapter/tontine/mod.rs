@@ -153,8 +153,10 @@ impl Tontine {
         Ok((client, cluster))
     }
 
+    /// Refused for a golden ring, so that no machine is bought for one.
     async fn facts(&self) -> Result<EngineFacts, Failure> {
         let (_, cluster) = self.view().await?;
+        not_golden(&cluster)?;
         Ok(EngineFacts {
             name: format!("tontine cluster {}", cluster.name),
             protocol: PROTOCOL,
@@ -182,6 +184,18 @@ impl Tontine {
         words.extend(["--zone".to_owned(), quoted(&zone)]);
         words.extend(serve.iter().map(|word| quoted(word)));
         Ok(Boot { script: format!("#!/bin/sh\n{}\n", words.join(" ")) })
+    }
+}
+
+/// A golden ring has no plan that gives a new member its share, and a member without one is of no use.
+fn not_golden(cluster: &Cluster) -> Result<(), Failure> {
+    match cluster.ring.is_golden() {
+        true => Err(Failure::refused(format!(
+            "the ring of cluster {} is golden, so no fleet can manage it: its nodes join by `tontine node add`, one at a time, \
+             and leave by `tontine node drain`",
+            cluster.name
+        ))),
+        false => Ok(()),
     }
 }
 

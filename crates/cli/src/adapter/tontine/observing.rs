@@ -65,6 +65,18 @@ impl Sample {
         let is_one = self.incarnation == earlier.incarnation;
         (is_one && (SPAN_MS_MIN..=SPAN_MS_MAX).contains(&span)).then_some(span)
     }
+
+    /// Operations in a second since an earlier one; none where the counter went back, which is no rest.
+    fn operations_per_second(&self, earlier: &Sample) -> Option<f64> {
+        let done = self.operations.checked_sub(earlier.operations)?;
+        Some(done as f64 * 1_000.0 / self.span_ms(earlier)? as f64)
+    }
+
+    /// How many processors it used since an earlier one; none where the counter went back, or is not told.
+    fn processors_used(&self, earlier: &Sample) -> Option<f64> {
+        let ran_us = self.ran_us?.checked_sub(earlier.ran_us?)?;
+        Some(ran_us as f64 / 1_000.0 / self.span_ms(earlier)? as f64)
+    }
 }
 
 impl Tontine {
@@ -197,13 +209,11 @@ impl Seen<'_> {
         }
         if let (Some(load), Some(earlier)) = (&report.load, earlier) {
             let now = Sample::of(report, load);
-            if let Some(span_ms) = now.span_ms(earlier) {
-                let operations = now.operations.saturating_sub(earlier.operations);
-                told(OPERATIONS, operations as f64 * 1_000.0 / span_ms as f64);
-                if let (Some(ran), Some(before)) = (now.ran_us, earlier.ran_us) {
-                    let share = ran.saturating_sub(before) as f64 / 1_000.0 / span_ms as f64;
-                    told(PROCESSOR, share / load.processors.max(0.01) * 100.0);
-                }
+            if let Some(operations) = now.operations_per_second(earlier) {
+                told(OPERATIONS, operations);
+            }
+            if let Some(used) = now.processors_used(earlier) {
+                told(PROCESSOR, used / load.processors.max(0.01) * 100.0);
             }
         }
         measures
@@ -230,4 +240,25 @@ pub(super) fn host(native: &str) -> &str {
 
 fn permille(part: usize, whole: usize) -> Option<u32> {
     (whole > 0).then(|| u32::try_from(part.min(whole) * 1_000 / whole).unwrap_or(1_000))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_counter_that_goes_back_gives_no_rate_and_one_that_rests_gives_0() {
+        let sample = |uptime_ms, ran_us, operations| Sample { incarnation: 1, uptime_ms, ran_us, operations };
+        let rates = |earlier: Sample, now: Sample| {
+            (now.operations_per_second(&earlier), now.processors_used(&earlier))
+        };
+        let before = sample(1_000, Some(500_000), 100);
+        assert_eq!(rates(before, sample(3_000, Some(1_500_000), 300)), (Some(100.0), Some(0.5)));
+        assert_eq!(rates(before, sample(3_000, Some(500_000), 100)), (Some(0.0), Some(0.0)), "it rests");
+        assert_eq!(rates(before, sample(3_000, Some(499_999), 99)), (None, None));
+        assert_eq!(rates(before, sample(3_000, None, 300)), (Some(100.0), None));
+        assert_eq!(rates(before, sample(1_400, Some(600_000), 300)), (None, None), "too short");
+        let again = Sample { incarnation: 2, ..sample(3_000, Some(1_500_000), 300) };
+        assert_eq!(rates(before, again), (None, None), "another process");
+    }
 }
