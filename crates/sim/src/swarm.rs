@@ -231,6 +231,8 @@ pub struct Setup {
     pub buckets: u32,
     /// θ of the stores, if their keys lie in windows.
     pub theta: Option<u64>,
+    /// Feeds that their keys name, in turn; 0 where keys name none. Above 0 only beside a θ.
+    pub groups: u32,
     /// Whether partitions are cut and joined while others move.
     pub reshapes: bool,
     /// Whether the ring is a golden one.
@@ -310,6 +312,7 @@ impl Setup {
             autopilot: None,
             buckets: 1,
             theta: None,
+            groups: 0,
             reshapes: false,
             golden: false,
             readers: 0,
