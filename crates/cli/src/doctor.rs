@@ -61,6 +61,7 @@ pub(crate) async fn doctor(shared: Shared) -> Result<ExitCode, CliError> {
     let waits = seen.as_ref().map(|seen| &seen.waiting[..]).unwrap_or_default();
     let spare = Spare::find(&cluster, &nodes, waits);
     findings.extend(waits.iter().map(|node| starting::waits_to_join(node, &nodes)));
+    findings.extend(starting::empty(&cluster));
     let balancing = seen.as_ref().and_then(|seen| seen.balancing.as_ref());
     findings.extend(balancing.into_iter().flat_map(office::stopped));
     let verdict = balancing

@@ -526,6 +526,19 @@ fn window(store: &Store, key: &[u8]) -> Json {
     })
 }
 
+/// The token of a key, and where it lies in a store that keeps windows.
+fn placed(store: &Store, key: &[u8]) -> String {
+    let token = store.token(key).0;
+    let Some(windows) = store.placement.windows() else { return format!("{token:016x}") };
+    let Some(parts) = windows.parts(key) else { return "(the key does not fit)".to_owned() };
+    let group = match windows.key.has_group() {
+        true => format!("group {}, ", shown(parts.group)),
+        false => String::new(),
+    };
+    let number = windows.window(parts.sequence);
+    format!("{token:016x} ({group}window {number}, bucket {})", windows.bucket(parts.group, number))
+}
+
 /// `tontine route`.
 pub(crate) async fn route(shared: Shared, arguments: KeysArguments) -> Result<ExitCode, CliError> {
     let client = shared.client().await?;
@@ -570,11 +583,7 @@ pub(crate) async fn route(shared: Shared, arguments: KeysArguments) -> Result<Ex
         });
         rows.push(vec![
             shown(key.as_bytes()),
-            match window(store, key.as_bytes()) {
-                Json::Null if !store.placement.is_hash() => "(the key does not fit)".to_owned(),
-                Json::Null => format!("{:016x}", token.0),
-                of => format!("{:016x} (window {}, bucket {})", token.0, of["number"], of["bucket"]),
-            },
+            placed(store, key.as_bytes()),
             format!("{}{}", partition.id, moves.unwrap_or_default()),
             replicas.join(", "),
             if fallbacks.is_empty() { "(none)".to_owned() } else { fallbacks.join(", ") },

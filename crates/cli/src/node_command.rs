@@ -2,13 +2,14 @@
 
 use std::process::ExitCode;
 
-use model::order::{Answer, Order, Refusal};
+use model::order::{Answer, Done, Order, Refusal};
 use model::plan::Consent;
 use model::{NodeId, Role, Weight};
 
 use crate::failure::CliError;
 use crate::node_list::NodeListArguments;
 use crate::orders::parse_node;
+use crate::output::program;
 use crate::plan_command::{Ordering, drain_shown, give_and_wait, join, join_dry, order_and_wait};
 use crate::shared::Shared;
 use crate::words;
@@ -143,8 +144,32 @@ async fn add(shared: &Shared, arguments: &AddArguments) -> Result<ExitCode, CliE
         return join_dry(shared, node).await;
     }
     match crate::orders::order(&client, &admit).await? {
-        Answer::Done { .. } => join(shared, &client, (node, hottest), no_wait).await,
+        Answer::Done { done, .. } => {
+            if matches!(done, Done::NodeAdmitted { .. }) {
+                say!(
+                    "{node} is a member now; if it does not get its part, `{} node add {}` goes on",
+                    program(),
+                    node.0
+                );
+            }
+            let joined = join(shared, &client, (node, hottest), no_wait).await;
+            joined.map_err(|error| half_way(node, error))
+        }
         answer => Err(crate::orders::refused(&client, &admit, &answer).await),
+    }
+}
+
+/// The error of a node that is a member and did not get a part.
+fn half_way(node: NodeId, error: CliError) -> CliError {
+    let has_none =
+        |refusal: &Refusal| !matches!(refusal, Refusal::Wish(model::plan::Refusal::HasPartition { .. }));
+    match error {
+        CliError::Refused { refusal, text, retryable } if has_none(&refusal) => {
+            let goes_on = format!("`{} node add {}` goes on then", program(), node.0);
+            let text = format!("{text}; {node} is a member meanwhile and holds nothing, and {goes_on}");
+            CliError::Refused { refusal, text, retryable }
+        }
+        error => error,
     }
 }
 

@@ -42,6 +42,13 @@ pub enum ClientError {
         /// N.
         replicas: u8,
     },
+    /// The store has no such range: it keeps no windows, a group is missing or too many, or the range goes backwards.
+    /// Nothing was done.
+    #[error("{detail}")]
+    NoRange {
+        /// Why, and what a range of this store is.
+        detail: String,
+    },
     /// The request was refused. Nothing was done; the code says why.
     #[error("{code}: {detail}")]
     Failed {

@@ -2,7 +2,6 @@
 
 use model::FeedKey;
 use model::limits::MULTI_KEYS_MAX;
-use wire::error::ErrorCode;
 use wire::messages::RequestOptions;
 
 use crate::error::ClientError;
@@ -27,8 +26,8 @@ impl StoreHandle {
     /// [`RANGE_PAGE_MAX`] numbers.
     ///
     /// # Errors
-    /// When the store keeps no windows, or takes groups and none is given, or the other way round. When an entry cannot be
-    /// read: nobody knows then what the page would have.
+    /// [`ClientError::NoRange`] when `from` is above `to`, when the store keeps no windows, or when it takes groups and none
+    /// is given, or the other way round. Another when an entry cannot be read: nobody knows then what the page would have.
     pub async fn range(
         &self,
         group: &[u8],
@@ -36,21 +35,17 @@ impl StoreHandle {
         options: &RequestOptions,
     ) -> Result<RangePage, ClientError> {
         let windows = self.windows()?;
-        let refused = |detail: String| ClientError::Failed { code: ErrorCode::KeyUnfit, detail };
         if from > to {
-            return Err(refused(format!("the range goes backwards, from {from} to {to}")));
+            let detail =
+                format!("the range goes backwards, from {from} to {to}: the lower number comes first");
+            return Err(ClientError::NoRange { detail });
         }
         let last = to.min(from.saturating_add(RANGE_PAGE_MAX - 1));
         let key = |sequence| windows.key.key(group, sequence);
         if windows.parts(&key(from)) != Some(FeedKey { group, sequence: from }) {
-            return Err(refused(match windows.key.has_group() {
-                true => {
-                    format!("keys of store {} are {}, so a range needs a group", self.name(), windows.key)
-                }
-                false => {
-                    format!("keys of store {} are {}, so a range has no group", self.name(), windows.key)
-                }
-            }));
+            let wants = if windows.key.has_group() { "needs a group" } else { "has no group" };
+            let detail = format!("keys of store {} are {}, so a range {wants}", self.name(), windows.key);
+            return Err(ClientError::NoRange { detail });
         }
         let found = self.multi_get((from..=last).map(key), options).await?;
         let mut entries = Vec::new();
@@ -67,8 +62,7 @@ impl StoreHandle {
     fn windows(&self) -> Result<model::Windows, ClientError> {
         let cluster = self.cluster();
         let windows = cluster.store(self.name()).and_then(|store| store.placement.windows());
-        windows.cloned().ok_or_else(|| ClientError::Failed {
-            code: ErrorCode::KeyUnfit,
+        windows.cloned().ok_or_else(|| ClientError::NoRange {
             detail: format!("store {} keeps its keys by their hash, so it has no ranges", self.name()),
         })
     }

@@ -70,4 +70,25 @@ mod tests {
         let hints = (0..100).map(|number| [b"tuples\0", &key(number)[..]].concat());
         assert_eq!(hints.filter(|name| by_hash.finds_hint(name)).count(), found(Some(4)));
     }
+
+    #[test]
+    fn a_tenth_of_the_runs_have_windows_half_of_these_name_groups_and_all_their_keys_fit() {
+        let setups: Vec<Setup> =
+            (1..=1000).map(Setup::of_seed).filter(|setup| setup.theta.is_some()).collect();
+        let groups = setups.iter().filter(|setup| setup.groups > 0).count();
+        assert!(
+            (60..140).contains(&setups.len()) && (groups * 4 > setups.len()),
+            "{groups} of {}",
+            setups.len()
+        );
+        for setup in setups {
+            let placement = setup.placement();
+            let windows = placement.windows().expect("it has a theta");
+            let keys: Vec<_> = (0..setup.keys).map(|number| setup.key(number)).collect();
+            let parts = |key: &[u8]| windows.parts(key).expect("it fits").group.to_vec();
+            let named: std::collections::BTreeSet<Vec<u8>> = keys.iter().map(|key| parts(key)).collect();
+            assert_eq!(named.len() as u32, setup.groups.max(1).min(setup.keys), "{:?}", setup.seed);
+            assert_eq!(keys.iter().collect::<std::collections::BTreeSet<_>>().len(), keys.len());
+        }
+    }
 }

@@ -23,7 +23,7 @@ use crate::executor::{ProcessId, WallClock};
 use crate::history::{Action, Basis, Lifetime, NOTHING_TO_DELETE, Operation, OperationId, Outcome, Recorder};
 use crate::network::{Host, LinkStream};
 use crate::plant::Plant;
-use crate::workload::{MANY_MAX, TTLS_MS, key};
+use crate::workload::{MANY_MAX, TTLS_MS};
 use replies::{acknowledged, changed, got_and_changed, refused, shown, stored};
 
 /// Pause before a client that lost its connection opens another.
@@ -242,7 +242,7 @@ impl RedisClient {
     /// Draws a command and appends it.
     fn ask(&mut self, bytes: &mut BytesMut) -> Asked {
         let keys = self.world.setup.keys;
-        let at = key(self.dice.below(u64::from(keys)) as u32);
+        let at = self.world.setup.key(self.dice.below(u64::from(keys)) as u32);
         let draw = self.dice.below(1000);
         let (puts, deletes) = (self.world.setup.puts, self.world.setup.deletes);
         if self.touches.chance(self.world.setup.touches) {
@@ -250,7 +250,8 @@ impl RedisClient {
         }
         let many = keys > 1 && self.dice.chance(150);
         if many {
-            let keys: Vec<Bytes> = (0..keys.min(MANY_MAX as u32)).map(key).collect();
+            let keys: Vec<Bytes> =
+                (0..keys.min(MANY_MAX as u32)).map(|number| self.world.setup.key(number)).collect();
             return match draw {
                 _ if draw < puts => self.set_many(bytes, keys),
                 _ if draw < puts + deletes => self.delete_many(bytes, &keys[..2]),

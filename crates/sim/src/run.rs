@@ -30,7 +30,7 @@ use crate::scenario;
 use crate::storm;
 use crate::swarm::{Fault, Setup};
 use crate::tampering;
-use crate::workload::{self, Worker};
+use crate::workload::Worker;
 
 /// Verdicts of the judges of a whole run that get the evidence of the run beside them.
 const EXPLAINED_MAX: usize = 10;
@@ -347,7 +347,7 @@ async fn last_words(
     world.tell("reading what is left");
     for store in world.stores() {
         for number in 0..world.setup.keys {
-            let remains = world.remains(store, &workload::key(number))?;
+            let remains = world.remains(store, &world.setup.key(number))?;
             found.lock().remains.push(remains);
         }
     }
@@ -359,7 +359,7 @@ async fn become_equal(world: &Arc<World>) -> Option<String> {
     if !world.setup.equal_at_the_end() {
         return None;
     }
-    let keys: Vec<_> = (0..world.setup.keys).map(workload::key).collect();
+    let keys: Vec<_> = (0..world.setup.keys).map(|number| world.setup.key(number)).collect();
     let give_up = world.executor.now().after(CONVERGENCE);
     loop {
         let difference = world.difference(&keys)?;
@@ -377,7 +377,7 @@ async fn forget_expired(world: &Arc<World>) -> Option<Violation> {
     }
     let give_up = world.executor.now().after(CONVERGENCE);
     loop {
-        let keys = || (0..world.setup.keys).map(workload::key);
+        let keys = || (0..world.setup.keys).map(|number| world.setup.key(number));
         let remains = world.stores().iter().flat_map(|store| keys().map(|key| world.remains(store, &key)));
         let remains: Vec<Remains> = remains.filter_map(Result::ok).collect();
         let now = WallMillis(WALL_START_MS + world.executor.now().nanos / 1_000_000);

@@ -231,6 +231,8 @@ pub struct Setup {
     pub buckets: u32,
     /// θ of the stores, if their keys lie in windows.
     pub theta: Option<u64>,
+    /// Feeds that their keys name, in turn; 0 where keys name none. Above 0 only beside a θ.
+    pub groups: u32,
     /// Whether partitions are cut and joined while others move.
     pub reshapes: bool,
     /// Whether the ring is a golden one.
@@ -266,7 +268,7 @@ impl Setup {
         };
         let loses = engine != EngineKind::Log(Durability::Always) && writes > 1 && dice.chance(400);
         let losses = if loses { Losses::Nodes(u32::from(writes) - 1) } else { Losses::None };
-        let mut setup = Setup {
+        let setup = Setup {
             seed,
             nodes,
             replicas,
@@ -310,6 +312,7 @@ impl Setup {
             autopilot: None,
             buckets: 1,
             theta: None,
+            groups: 0,
             reshapes: false,
             golden: false,
             readers: 0,
@@ -318,12 +321,12 @@ impl Setup {
             scenario: None,
             plant: None,
         };
-        setup.draw_faults(&mut dice);
-        setup.with_more()
+        setup.with_more(&mut dice)
     }
 
-    /// What was added to runs over time, each from dice of its own, so that it does not move the rest.
-    fn with_more(mut self) -> Setup {
+    /// Faults, and what was added to runs over time: each of that from dice of its own, so that it does not move the rest.
+    fn with_more(mut self, first: &mut Dice) -> Setup {
+        self.draw_faults(first);
         let seed = self.seed;
         self.draw_reads(&mut Dice::apart(seed, 9));
         self.draw_expiry(&mut Dice::apart(seed, 10));

@@ -69,7 +69,8 @@ impl Worker {
         let client = self.connect().await;
         while self.ports.clock.now() < end {
             let store = *self.dice.pick(&STORES);
-            let key = key(self.dice.below(u64::from(self.world.setup.keys)) as u32);
+            let number = self.dice.below(u64::from(self.world.setup.keys)) as u32;
+            let key = self.world.setup.key(number);
             let handle = client.store(store).expect("the cluster has the store");
             match self.extras.chance(self.world.setup.walks) {
                 true => self.walk(&client.cluster(), &handle, store, &key).await,
@@ -92,12 +93,13 @@ impl Worker {
             let handle = client.store(store).expect("the cluster has the store");
             for number in 0..self.world.setup.keys {
                 let end = end.max(self.ports.clock.now().after(KEY_RECOVERY));
-                while !self.get(&handle, store, key(number)).await {
+                let key = self.world.setup.key(number);
+                while !self.get(&handle, store, key.clone()).await {
                     if self.ports.clock.now() > end {
-                        return Err(format!("{store}/k{number} cannot be read after healing"));
+                        return Err(format!("{store}/{} cannot be read after healing", key.escape_ascii()));
                     }
-                    if self.world.only_damaged(store, &key(number)) {
-                        self.put_anew(&handle, store, key(number)).await;
+                    if self.world.only_damaged(store, &key) {
+                        self.put_anew(&handle, store, key.clone()).await;
                     }
                     self.ports.clock.sleep(CONNECT_AGAIN).await;
                 }
@@ -161,10 +163,10 @@ impl Worker {
 
     /// Keys of a request of many: all of them, or some where there are very many.
     fn some_keys(&mut self) -> Vec<Bytes> {
-        let keys = self.world.setup.keys;
-        match u64::from(keys) {
-            0..=MANY_MAX => (0..keys).map(key).collect(),
-            _ => (0..MANY_MAX).map(|_| key(self.extras.below(u64::from(keys)) as u32)).collect(),
+        let (setup, extras) = (&self.world.setup, &mut self.extras);
+        match u64::from(setup.keys) {
+            0..=MANY_MAX => (0..setup.keys).map(|number| setup.key(number)).collect(),
+            keys => (0..MANY_MAX).map(|_| setup.key(extras.below(keys) as u32)).collect(),
         }
     }
 
@@ -173,7 +175,10 @@ impl Worker {
         let definition = cluster.store(store).expect("it is one of the cluster's");
         let partition = cluster.ring.partition(definition.token(near));
         let lies_there = |key: &Bytes| cluster.ring.partition(definition.token(key)).id == partition.id;
-        let keys: Vec<Bytes> = (0..self.world.setup.keys).map(key).filter(lies_there).collect();
+        let keys: Vec<Bytes> = (0..self.world.setup.keys)
+            .map(|number| self.world.setup.key(number))
+            .filter(lies_there)
+            .collect();
         let begin = |key: &Bytes| self.begin(store, key, Action::Get, Basis::Overwrite, None);
         let ids: Vec<OperationId> = keys.iter().map(begin).collect();
         ids.iter().for_each(|&id| self.recorder.walks(id));
@@ -447,11 +452,6 @@ fn written(answer: Result<Written, ClientError>) -> (Outcome, Option<Context>) {
         }
         Err(error) => (refused(&error), None),
     }
-}
-
-/// The key with this number.
-pub fn key(number: u32) -> Bytes {
-    format!("k{number}").into()
 }
 
 fn refused(error: &ClientError) -> Outcome {

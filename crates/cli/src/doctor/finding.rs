@@ -64,6 +64,8 @@ codes! {
         "The node is away, and the autopilot will let a standby take its places.";
     NodeWaits "node-waits" Note
         "A node is registered and waits to become a member.";
+    NodeEmpty "node-empty" Note
+        "A member of a golden ring holds nothing, and gets nothing by itself.";
     ClockOff "clock-off" Bad
         "The node's clock differs by more than a minute from those of most nodes.";
     PasswordMissing "password-missing" Bad

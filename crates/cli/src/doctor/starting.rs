@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use coordination::zookeeper::SCHEME;
 use model::balance::Verdict;
-use model::{Cluster, Node, NodeId};
+use model::{Cluster, Node, NodeId, Role};
 use protocol::report::Installation;
 
 use super::finding::{Code, Finding};
@@ -162,6 +162,23 @@ pub(super) fn waits_to_join(new: &Node, nodes: &[NodeStatus]) -> Finding {
     }
 }
 
+/// Members of a golden ring that hold nothing: on such a ring no plan but their own gives them a part.
+pub(super) fn empty(cluster: &Cluster) -> impl Iterator<Item = Finding> {
+    let is_empty = move |node: &&Node| {
+        cluster.ring.is_golden() && node.role == Role::Serving && !node.gone && !cluster.ring.lists(node.id)
+    };
+    cluster.nodes.iter().filter(is_empty).map(|node| {
+        let (program, id) = (program(), node.id.0);
+        Finding {
+            code: Code::NodeEmpty,
+            node: Some(node.id),
+            store: None,
+            what: format!("n{id} is a member and holds nothing: on a golden ring it gets a part by order"),
+            next: format!("{program} node add {id}; or keep it as a spare: {program} node standby {id}"),
+        }
+    })
+}
+
 /// Nodes that are away, and whose places a standby takes soon.
 pub(super) fn replaced_soon(verdict: &Verdict) -> impl Iterator<Item = Finding> {
     let age_s = crate::clocks::now_ms().unsigned_abs().saturating_sub(verdict.at_ms) / 1000;
@@ -224,6 +241,21 @@ mod tests {
 
     use super::super::tests::answering;
     use super::*;
+
+    #[test]
+    fn a_member_of_a_golden_ring_that_holds_nothing_is_named_unless_it_is_a_spare() {
+        let nodes = || (1..=4).map(|id| answering(id, Status::default()).node).collect::<Vec<_>>();
+        let golden = model::Ring::golden(&[1, 2, 3].map(NodeId), 16, 3).unwrap();
+        let mut cluster = Cluster::new("c", nodes(), golden, Vec::new());
+        let found: Vec<Finding> = empty(&cluster).collect();
+        assert_eq!(found.iter().map(|one| one.node).collect::<Vec<_>>(), [Some(NodeId(4))]);
+        assert!(!found[0].is_bad() && found[0].next.contains(" node add 4;"), "{}", found[0].next);
+        cluster.nodes[3].role = Role::Standby;
+        assert_eq!(empty(&cluster).count(), 0);
+        let zones: Vec<_> = nodes()[..3].iter().map(|node| (node.id, node.zone.clone())).collect();
+        let equal = Cluster::new("c", nodes(), model::Ring::equal_slices(4, &zones), Vec::new());
+        assert_eq!(empty(&equal).count(), 0, "there it gets its share");
+    }
 
     #[test]
     fn a_node_of_many_machines_is_started_on_its_own_or_its_place_is_taken() {

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use client::{Client, PlanQuery};
 use model::order::{Answer, Order, Refusal};
-use model::plan::{Consent, JoinCut, Planned, Wish};
-use model::{Cluster, Consistency, NodeId, PartitionId};
+use model::plan::{Consent, JoinCut, Phase, Planned, Wish};
+use model::{Cluster, Consistency, NodeId, PartitionId, Role};
 use serde_json::json;
 
 use crate::dev::parse_consistency;
@@ -442,7 +442,24 @@ async fn await_end(
         return Ok(ExitCode::SUCCESS);
     };
     print(shared.format(), &shown::json(&planned), || shown::end(&planned));
+    if planned.word() == Phase::Aborted.word() {
+        still_leaving(client, &planned.plan.wish).await;
+    }
     Ok(if planned.word() == wanted { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}
+
+/// Says which nodes still leave although the plan of their drain was aborted: that is their role, which the plan leaves.
+async fn still_leaving(client: &Client, wish: &Wish) {
+    let Wish::Drain { nodes } = wish else { return };
+    let Ok(cluster) = client.refresh().await else { return };
+    let leaves = |node: &&NodeId| cluster.node(**node).is_some_and(|known| known.role == Role::Leaving);
+    for node in nodes.iter().filter(leaves) {
+        let (program, id) = (program(), node.0);
+        say!(
+            "{node} still counts as leaving: keep it with `{program} node recommission {id}`, or let it go with `{program} node \
+             drain {id}`"
+        );
+    }
 }
 
 /// What to do about a refusal for what passes by itself.

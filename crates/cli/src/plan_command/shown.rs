@@ -264,7 +264,7 @@ pub(super) fn history(all: &[PlanSummary]) -> String {
         ]
     }));
     if all.is_empty() {
-        return format!("there is no plan; create one with `{} plan create spread`", program());
+        return format!("there is no plan; `{} help plan create` lists what can be planned", program());
     }
     table(&rows)
 }

@@ -2,7 +2,7 @@
 
 use model::order::{Done, Holds, Life, Order, Refusal, Stale};
 use model::plan::Phase;
-use model::{Cluster, Consistency, NodeId, Role};
+use model::{Cluster, Consistency, NodeId, Role, Weight};
 
 use super::{refusals, stores, users};
 use crate::output::count;
@@ -39,7 +39,9 @@ pub(crate) fn done(done: &Done, plan: Option<u64>) -> String {
         ),
         Done::NodeRemoved { node } => format!("{node} is no member any more; stop its process"),
         Done::NodeWeighs { node, weight } => {
-            format!("{node} has weight {} now; `tontine plan create spread` goes by it", weight.get())
+            // No node of a golden ring gets another weight than this.
+            let golden = if *weight == Weight::default() { " (on a golden ring nothing does)" } else { "" };
+            format!("{node} has weight {} now; `tontine plan create spread` goes by it{golden}", weight.get())
         }
         Done::NodeCast { node, role } => {
             let what = match role {
@@ -47,7 +49,14 @@ pub(crate) fn done(done: &Done, plan: Option<u64>) -> String {
                 Role::Leaving => "takes nothing new, and leaves when it holds nothing",
                 Role::Standby => "is given no share of the data by plans to come",
             };
-            format!("{node} {what}")
+            let golden = match role {
+                Role::Serving => format!(
+                    " (on a golden ring it keeps its partition, or gets one with `tontine node add {}`)",
+                    node.0
+                ),
+                Role::Leaving | Role::Standby => String::new(),
+            };
+            format!("{node} {what}{golden}")
         }
         Done::NodeReaddressed { node } => format!("the cluster document says where {node} is"),
         Done::PolicyStands { policy } => super::balance::policy(policy),
@@ -155,7 +164,8 @@ fn said(order: Option<&Order>, refusal: &Refusal) -> String {
             findings.join(", ")
         ),
         Refusal::PlanTooLarge { moves } => format!(
-            "the plan has {moves} moves, more than a document holds; move fewer partitions with `tontine plan create move`"
+            "the plan has {moves} moves, more than a document holds; move fewer partitions with `tontine plan create move`, or on a \
+             golden ring drain fewer nodes at once"
         ),
         Refusal::Wish(because) => refusals::wish_refused(because),
         Refusal::NodeTooOld { node } => format!(
@@ -337,11 +347,17 @@ mod tests {
         let cluster = Cluster::new("shop", Vec::new(), ring, Vec::new());
         let said = |order: Order, refusal: Refusal| refused(&order, &refusal, &cluster);
         let drain = Order::Drain { node, consent: Consent::default() };
-        let text = said(drain, Refusal::Wish(plan::Refusal::TooFewNodes { left: 2, needed: 3 }));
+        let too_few = plan::Refusal::TooFewNodes { left: 2, needed: 3, leaving: Vec::new() };
         assert_eq!(
-            text,
-            "n4 cannot be drained: 2 nodes would be left to hold data, and 3 replicas are needed"
+            said(drain, Refusal::Wish(too_few)),
+            "n4 cannot be drained: 2 nodes would be left to hold data, and 3 replicas are needed; add a node first with \
+             `tontine node add NEW`"
         );
+        let weighs = |weight| done(&Done::NodeWeighs { node, weight: Weight::new(weight).unwrap() }, None);
+        assert!(weighs(200).ends_with("`tontine plan create spread` goes by it"));
+        assert!(weighs(100).ends_with("goes by it (on a golden ring nothing does)"));
+        let stays = done(&Done::NodeCast { node, role: Role::Serving }, None);
+        assert!(stays.ends_with("or gets one with `tontine node add 4`)"), "{stays}");
         let text = said(Order::Apply { plan: 7 }, Refusal::OtherPlan { other: 6 });
         assert!(text.starts_with("plan 7 cannot be applied: plan 6 is being carried out"), "{text}");
         assert!(text.ends_with("or end it with `tontine plan abort 6`"), "{text}");

@@ -22,16 +22,22 @@ pub(crate) fn wish_refused(refusal: &Refusal) -> String {
             format!("{node} is no replica of partition {partition}")
         }
         Refusal::HeldAlready { partition, node } => {
-            format!("{node} is a replica of partition {partition} already")
+            format!(
+                "{node} is a replica of partition {partition} already; name a node that is not, such as one that you add with \
+                 `tontine node add NEW --standby`"
+            )
         }
-        Refusal::TakesNothing { node } => format!(
-            "{node} takes no new data: it is leaving, dead or a standby; if it is to take its share, run `tontine node \
+        Refusal::TakesNothing { node, is_gone: false } => format!(
+            "{node} takes no new data: it is leaving or a standby; if it is to take its share, run `tontine node \
              recommission {}`",
             node.0
         ),
-        Refusal::TooFewNodes { left, needed } => {
-            format!("{left} nodes would be left to hold data, and {needed} replicas are needed")
-        }
+        Refusal::TakesNothing { node, is_gone: true } => format!(
+            "{node} was declared dead and takes no new data; give its places to a node that holds none, with `tontine node \
+             replace {} NEW`",
+            node.0
+        ),
+        Refusal::TooFewNodes { left, needed, leaving } => too_few(*left, *needed, leaving),
         Refusal::TooFewZones { left, before } => format!(
             "replicas would lie in {left} zones, and they can lie in {before} at present: accept fewer zones to go \
              on"
@@ -70,6 +76,23 @@ pub(crate) fn wish_refused(refusal: &Refusal) -> String {
     }
 }
 
+/// That too few nodes would be left, and what ends that.
+fn too_few(left: usize, needed: usize, leaving: &[NodeId]) -> String {
+    let few = format!("{left} nodes would be left to hold data, and {needed} replicas are needed");
+    match leaving {
+        [] => format!("{few}; add a node first with `tontine node add NEW`"),
+        [node, others @ ..] => {
+            let names = super::names(leaving);
+            let count = if others.is_empty() { "counts" } else { "count" };
+            format!(
+                "{few}: {names} still {count} as leaving, after an earlier drain; keep {node} with `tontine node recommission \
+                 {}`, or add a node first with `tontine node add NEW`",
+                node.0
+            )
+        }
+    }
+}
+
 /// Why a wish about a golden ring cannot be fulfilled.
 fn golden(refusal: &Refusal) -> String {
     match refusal {
@@ -80,7 +103,10 @@ fn golden(refusal: &Refusal) -> String {
                 .to_owned()
         }
         Refusal::HasPartition { node, partition } => {
-            format!("{node} has partition {partition} of the golden ring already; a node has one")
+            format!(
+                "{node} has partition {partition} of the golden ring already, and a node has one; see what each holds with \
+                 `tontine status`, and add another node with `tontine node add NEW`"
+            )
         }
         Refusal::Uneven { node, weight, zone, zone_wanted } => format!(
             "a golden ring has neither weights nor zones, and {node} has weight {weight} and zone {zone}, while the others \
@@ -170,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn partitions_that_cannot_be_cut_or_joined_say_what_can_be_done_instead() {
+    fn what_cannot_be_done_is_told_with_what_can_be_done_instead() {
         let partition = PartitionId(1);
         let told = |refusal: Refusal| wish_refused(&refusal);
         assert_eq!(
@@ -197,6 +223,29 @@ mod tests {
             told(Refusal::NodeUnknown { node: NodeId(9) }),
             "the cluster has no node n9; `tontine node list` shows its members and the nodes that wait; one that waits \
              becomes a member with `tontine node add 9`"
+        );
+        let too_few = |leaving: &[u32]| {
+            let leaving = leaving.iter().copied().map(NodeId).collect();
+            told(Refusal::TooFewNodes { left: 2, needed: 3, leaving })
+        };
+        assert!(too_few(&[]).ends_with("are needed; add a node first with `tontine node add NEW`"));
+        assert_eq!(
+            too_few(&[4]),
+            "2 nodes would be left to hold data, and 3 replicas are needed: n4 still counts as leaving, after an \
+             earlier drain; keep n4 with `tontine node recommission 4`, or add a node first with `tontine node add NEW`"
+        );
+        assert!(too_few(&[4, 5]).contains(": n4, n5 still count as leaving"));
+        let takes_nothing = |is_gone| told(Refusal::TakesNothing { node: NodeId(2), is_gone });
+        assert!(takes_nothing(false).ends_with("run `tontine node recommission 2`"));
+        assert_eq!(
+            takes_nothing(true),
+            "n2 was declared dead and takes no new data; give its places to a node that holds none, with `tontine node \
+             replace 2 NEW`"
+        );
+        assert_eq!(
+            told(Refusal::HeldAlready { partition, node: NodeId(2) }),
+            "n2 is a replica of partition p1 already; name a node that is not, such as one that you add with `tontine node \
+             add NEW --standby`"
         );
         let neighbours = Vec::new();
         assert_eq!(

@@ -71,6 +71,8 @@ fn a_feed_is_read_in_the_order_of_its_numbers_however_they_were_written() {
     assert_eq!(routed[0]["window"]["bucket"], routed[1]["window"]["bucket"]);
     assert_eq!(routed[0]["replicas"], routed[1]["replicas"]);
     assert_ne!(routed[0]["window"]["bucket"], routed[2]["window"]["bucket"]);
+    let told = cluster.run(&["route", "feed:anna:4", "-s", "feeds"]).exits(0).text();
+    assert!(told.contains(" (group anna, window 1, bucket "), "{told}");
 }
 
 #[test]

@@ -207,7 +207,11 @@ fn must_not_9_and_10_what_reshapes_a_golden_ring_is_refused_and_so_is_letting_go
     fails(&["node", "remove", "2"], "n2 is a replica of 3 partitions");
     golden.cluster.run(&["balance", "off"]).exits(0);
     fails(&["node", "add", "4", "--hottest"], "the autopilot is off");
+    fails(&["node", "add", "4", "--hottest"], "n4 is a member meanwhile and holds nothing, and `");
     assert_eq!(ring(&golden.cluster), before);
+    let found = golden.cluster.json(&["doctor"])["findings"].clone();
+    let is_named = |one: &serde_json::Value| one["code"] == "node-empty" && one["node"] == 4;
+    assert!(found.as_array().unwrap().iter().any(is_named), "{found}");
     // It is a member now, and gets its part when it is asked for so.
     let dry = golden.cluster.run(&["node", "add", "4", "--dry-run"]).exits(0).text();
     assert!(
@@ -239,6 +243,14 @@ fn an_aborted_join_leaves_a_cut_that_the_next_one_reuses() {
     assert_eq!(left.len(), 2);
     golden.cluster.run(&["node", "add", "2"]).exits(0);
     golden.check(2);
+    // An aborted drain leaves the node's role, and whoever looks or drains another one is told so.
+    let leaves = "n2 still counts as leaving";
+    golden.cluster.run(&["node", "drain", "2", "--no-wait"]).exits(0);
+    let aborted = golden.cluster.run(&["plan", "abort", "3"]).exits(0);
+    assert!(aborted.stderr.contains(leaves), "{}", aborted.stderr);
+    let refused = golden.cluster.run(&["node", "drain", "1"]);
+    assert!(refused.stderr.contains("`tontine node recommission 2`"), "{}", refused.stderr);
+    refused.fails_with(leaves);
     golden.drain(2);
     golden.check(1);
 }

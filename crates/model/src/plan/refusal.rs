@@ -43,6 +43,9 @@ pub enum Refusal {
     TakesNothing {
         /// The node.
         node: NodeId,
+        /// Whether it is called gone: then it is replaced.
+        #[serde(default)]
+        is_gone: bool,
     },
     /// Fewer nodes would be left than replicas are needed.
     TooFewNodes {
@@ -50,6 +53,9 @@ pub enum Refusal {
         left: usize,
         /// Replicas that are needed.
         needed: usize,
+        /// Members that the wish does not let go, and that count as leaving all the same: of an earlier drain.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        leaving: Vec<NodeId>,
     },
     /// Replicas would lie in fewer zones than they can at present.
     TooFewZones {

@@ -156,11 +156,15 @@ fn a_list_has_all_replicas_and_as_many_fallbacks_as_are_listed() {
 fn a_cluster_that_never_had_enough_nodes_keeps_what_it_has_and_is_not_made_smaller() {
     let two = cluster(4, &["a"; 2], 2, 3);
     assert!(spread(&two).is_empty(), "{}", told(&spread(&two)));
-    check(&two, Wish::Drain { nodes: vec![NodeId(2)] }, expect!["TooFewNodes { left: 1, needed: 2 }"]);
+    check(
+        &two,
+        Wish::Drain { nodes: vec![NodeId(2)] },
+        expect!["TooFewNodes { left: 1, needed: 2, leaving: [] }"],
+    );
     check(
         &two,
         Wish::Drain { nodes: [1, 2].map(NodeId).to_vec() },
-        expect!["TooFewNodes { left: 0, needed: 2 }"],
+        expect!["TooFewNodes { left: 0, needed: 2, leaving: [] }"],
     );
     let joined = cluster(4, &["a"; 3], 2, 3);
     assert_eq!((spread(&joined).copies(), places(&joined)), (4, vec![4; 3]), "a third replica of each");

@@ -130,13 +130,24 @@ fn a_node_that_leaves_gives_its_partition_to_the_narrower_neighbour() {
 #[test]
 fn must_not_10_the_last_node_of_a_golden_ring_or_one_below_n_is_let_go() {
     let refused = |cluster: &Cluster, nodes: &[u32]| wished(cluster, &drain(nodes)).unwrap_err();
-    assert_eq!(refused(&golden(1, 1, 1), &[1]), Refusal::TooFewNodes { left: 0, needed: 1 });
-    assert_eq!(refused(&golden(2, 2, 1), &[1, 2]), Refusal::TooFewNodes { left: 0, needed: 1 });
-    assert_eq!(refused(&golden(4, 3, 3), &[2]), Refusal::TooFewNodes { left: 2, needed: 3 });
-    assert_eq!(refused(&golden(4, 4, 3), &[2, 3]), Refusal::TooFewNodes { left: 2, needed: 3 });
+    let too_few = |left, needed| Refusal::TooFewNodes { left, needed, leaving: Vec::new() };
+    assert_eq!(refused(&golden(1, 1, 1), &[1]), too_few(0, 1));
+    assert_eq!(refused(&golden(2, 2, 1), &[1, 2]), too_few(0, 1));
+    assert_eq!(refused(&golden(4, 3, 3), &[2]), too_few(2, 3));
+    assert_eq!(refused(&golden(4, 4, 3), &[2, 3]), too_few(2, 3));
     // A cluster that never had N nodes is not made smaller.
-    assert_eq!(refused(&golden(2, 2, 3), &[2]), Refusal::TooFewNodes { left: 1, needed: 2 });
+    assert_eq!(refused(&golden(2, 2, 3), &[2]), too_few(1, 2));
     assert!(wished(&golden(4, 4, 3), &drain(&[2])).is_ok());
+    // One whose drain was aborted counts as leaving, and is named. One that the wish lets go is not.
+    let mut aborted = golden(4, 4, 3);
+    aborted.nodes[3].role = Role::Leaving;
+    let beside = Refusal::TooFewNodes { left: 2, needed: 3, leaving: vec![NodeId(4)] };
+    assert_eq!(refused(&aborted, &[3]), beside);
+    assert_eq!(refused(&aborted, &[3, 4]), too_few(2, 3));
+    assert!(wished(&aborted, &drain(&[4])).is_ok());
+    // Whoever is dead is no drain's matter.
+    aborted.nodes[3].gone = true;
+    assert_eq!(refused(&aborted, &[2, 3]), too_few(2, 3));
     // By order, too: nothing is published, and the node stays what it was.
     let mut stage = Stage::of(golden(3, 3, 3), false);
     let before = stage.cluster.clone();
@@ -266,8 +277,8 @@ fn a_node_whose_drain_was_aborted_takes_nothing_new_and_goes_with_the_next_drain
     assert_eq!(replicas, [5, 3, 2].map(NodeId));
     partitions[1].nodes = [5, 3, 4].map(NodeId).to_vec();
     five.ring = Ring::new(partitions).unwrap();
-    let refused = Err(Refusal::TakesNothing { node: NodeId(2) });
-    assert_eq!(wished(&five, &join(6)), refused, "it would be put back into that list");
+    let refused = |is_gone| Err(Refusal::TakesNothing { node: NodeId(2), is_gone });
+    assert_eq!(wished(&five, &join(6)), refused(false), "it would be put back into that list");
     // Its neighbour leaves, and both are gone then; and each is sound.
     for nodes in [&[3][..], &[2], &[1]] {
         let left = done(&five, &drain(nodes));
@@ -278,7 +289,7 @@ fn a_node_whose_drain_was_aborted_takes_nothing_new_and_goes_with_the_next_drain
     check(&done(&five, &join(6)));
     // One that is dead gives nothing away, and takes nothing: it is replaced.
     (five.nodes[1].role, five.nodes[1].gone) = (Role::Leaving, true);
-    assert_eq!(wished(&five, &join(6)), refused);
+    assert_eq!(wished(&five, &join(6)), refused(true));
     check(&done(&five, &Wish::Replace { node: NodeId(2), by: NodeId(6) }));
 }
 
@@ -288,7 +299,7 @@ fn no_partition_of_a_small_ring_gets_fewer_replicas_than_an_aborted_plan_has_lef
     let mut partitions = two.ring.partitions().to_vec();
     partitions[0].nodes = [1, 3, 2].map(NodeId).to_vec();
     two.ring = Ring::new(partitions).unwrap();
-    let refused = Err(Refusal::TooFewNodes { left: 2, needed: 3 });
+    let refused = Err(Refusal::TooFewNodes { left: 2, needed: 3, leaving: Vec::new() });
     assert_eq!(wished(&two, &drain(&[3])), refused);
     assert_eq!(wished(&two, &Wish::Replace { node: NodeId(2), by: NodeId(4) }), refused);
     check(&done(&two, &join(3)));
@@ -461,7 +472,13 @@ fn must_not_9_the_autopilot_of_a_golden_ring_trades_places_and_nothing_else() {
         let is_hot = |id| [PartitionId(0), PartitionId(3)].contains(&id);
         Some(load(stage, node, |id| if is_hot(id) { 3000.0 } else { 100.0 }, 0.0))
     };
-    for (replicas, cluster, loads) in [(1, golden(5, 4, 1), hot_first as Loads), (3, turned, two_hot)] {
+    // It does what it may: it trades first places where that helps. It does not cut the only partition that is hot, though
+    // a half of that could go.
+    for (cluster, loads, acts) in [
+        (golden(5, 4, 1), hot_first as Loads, false),
+        (turned, two_hot, true),
+        (golden(5, 4, 3), hot_first, false),
+    ] {
         let mut stage = Stage::of(cluster, true);
         stage.policy = Policy::founded(0);
         stage.loads = loads;
@@ -470,8 +487,7 @@ fn must_not_9_the_autopilot_of_a_golden_ring_trades_places_and_nothing_else() {
         assert_eq!(shape(&stage.cluster), shape(&before), "{told}");
         check(&stage.cluster);
         assert!(stage.plans.iter().all(|(plan, _)| plan.change.copies() == 0), "{told}");
-        // It does what it may: with one replica nothing, and with three the first places.
-        assert_eq!(stage.plans.is_empty(), replicas == 1, "{told}");
+        assert_eq!(!stage.plans.is_empty(), acts, "{told}");
     }
 }
 

@@ -136,7 +136,11 @@ fn a_node_takes_the_places_of_another_one() {
 #[test]
 fn what_cannot_be_is_refused_with_the_numbers() {
     let three = cluster(4, &["a", "b", "c"], 3, 3);
-    check(&three, Wish::Drain { nodes: vec![NodeId(2)] }, expect!["TooFewNodes { left: 2, needed: 3 }"]);
+    check(
+        &three,
+        Wish::Drain { nodes: vec![NodeId(2)] },
+        expect!["TooFewNodes { left: 2, needed: 3, leaving: [] }"],
+    );
     check(&three, Wish::Drain { nodes: vec![NodeId(9)] }, expect!["NodeUnknown { node: NodeId(9) }"]);
     check(
         &three,
@@ -267,7 +271,7 @@ fn partitions_that_merge_are_first_brought_together_and_the_narrower_one_moves()
     let mut leaving = four.clone();
     let enters = plan.moves()[0].entering[0];
     leaving.nodes.iter_mut().find(|node| node.id == enters).unwrap().role = Role::Leaving;
-    assert_eq!(wished(&leaving, merge(0, 1)), Err(Refusal::TakesNothing { node: enters }));
+    assert_eq!(wished(&leaving, merge(0, 1)), Err(Refusal::TakesNothing { node: enters, is_gone: false }));
 }
 
 #[test]

@@ -54,7 +54,7 @@ fn a_move_names_a_replica_that_gives_and_a_node_that_takes() {
     assert_eq!(moved(&four, 3, 4), Err(Refusal::NotHeld { partition, node: NodeId(3) }), "it is a fallback");
     assert_eq!(moved(&four, 1, 2), Err(Refusal::HeldAlready { partition, node: NodeId(2) }));
     four.nodes[3].role = Role::Leaving;
-    assert_eq!(moved(&four, 1, 4), Err(Refusal::TakesNothing { node: NodeId(4) }));
+    assert_eq!(moved(&four, 1, 4), Err(Refusal::TakesNothing { node: NodeId(4), is_gone: false }));
     four.nodes[3].role = Role::Standby;
     assert_eq!(moved(&four, 1, 4), Ok(1));
 }

@@ -14,11 +14,20 @@ impl Setup {
     /// Where the keys of its stores lie.
     pub fn placement(&self) -> Placement {
         let windows = |theta| {
-            let key = KeyPattern::new("k{sequence}").expect("it is what keys look like");
+            let pattern = if self.groups > 0 { "k{group}:{sequence}" } else { "k{sequence}" };
+            let key = KeyPattern::new(pattern).expect("it is what keys look like");
             let buckets = self.buckets.max(PARTITIONS as u32);
             Placement::Windows(Windows { theta, key, buckets, unknown: model::Unknown::new() })
         };
         self.theta.map_or(Placement::Hash, windows)
+    }
+
+    /// The key with this number. Feeds take turns, so each has as many entries as any other, or one more.
+    pub fn key(&self, number: u32) -> Bytes {
+        match self.groups {
+            0 => format!("k{number}").into(),
+            groups => format!("k{}:{}", number % groups, number / groups).into(),
+        }
     }
 }
 

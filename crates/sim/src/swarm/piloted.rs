@@ -61,6 +61,9 @@ impl Setup {
         // Keys of a tenth of the runs lie in windows, of which a few are all that a run has.
         let mut placement = Dice::apart(seed, 40);
         setup.theta = placement.chance(100).then(|| *placement.pick(&[1, 2, 3, 64]));
+        if setup.theta.is_some() && placement.chance(500) {
+            setup.groups = *placement.pick(&[1, 2, 3, 7]);
+        }
         if setup.headmasters && dice.chance(PILOTED) { setup.with_autopilot() } else { setup }
     }
 

@@ -14,7 +14,7 @@ use sim::cluster::{STORES, World};
 use sim::history::Recorder;
 use sim::network::{Conditions, Host};
 use sim::swarm::{EngineKind, Setup};
-use sim::workload::{self, Worker};
+use sim::workload::Worker;
 use storage::Durability;
 
 const LIMIT: Duration = Duration::from_secs(600);
@@ -64,8 +64,9 @@ fn play(seed: u64, loss_per_mille: u64, scenario: impl FnOnce(Arc<World>) -> Box
         await_states(&acting, |_, _, state| state == State::Alive).await;
         for store in STORES {
             for number in 0..acting.setup.keys {
-                left.lock()
-                    .push(acting.remains(store, &workload::key(number)).expect("what remains can be read"));
+                left.lock().push(
+                    acting.remains(store, &acting.setup.key(number)).expect("what remains can be read"),
+                );
             }
         }
         ended.store(true, Ordering::Relaxed);

@@ -192,7 +192,7 @@ impl Assignment {
                     self.put(position, NOBODY, node);
                 } else if !self.fill_by_chain(position, &mut spare, i32::MAX) {
                     let left = self.nodes.len();
-                    return Err(Refusal::TooFewNodes { left, needed: self.replicas });
+                    return Err(Refusal::TooFewNodes { left, needed: self.replicas, leaving: Vec::new() });
                 }
             }
         }

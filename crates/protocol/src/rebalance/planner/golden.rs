@@ -17,7 +17,9 @@ use model::plan::{Handover, JoinCut, OwnerChange};
 use model::ring::golden::{along, golden_part, widest};
 use model::{Cluster, NodeId, PartitionId, Role};
 
-use super::{Change, Move, Placed, Plan, Refusal, Reshape, Wish, held, moved, places};
+use super::{
+    Change, Move, Placed, Plan, Refusal, Reshape, Wish, held, moved, places, takes_nothing, too_few,
+};
 
 /// The plan for a wish, if the ring is a golden one and the wish is not fulfilled there as on any other.
 pub(super) fn plan(cluster: &Cluster, wish: &Wish) -> Option<Result<Plan, Refusal>> {
@@ -66,7 +68,7 @@ fn joined(cluster: &Cluster, node: NodeId, cut: JoinCut) -> Result<Plan, Refusal
         return Err(Refusal::HasPartition { node, partition });
     }
     if known.role != Role::Serving || known.gone {
-        return Err(Refusal::TakesNothing { node });
+        return Err(takes_nothing(cluster, node));
     }
     if let Some(refusal) = cluster.uneven_on_golden(known) {
         return Err(refusal);
@@ -131,17 +133,17 @@ fn widest_cut(cluster: &Cluster, owners: &[NodeId], node: NodeId) -> Result<Hand
 
 /// Each run of partitions of nodes that leave goes to the narrower of its two neighbours, and becomes one with it. So does
 /// what a node has kept whose drain was aborted: it takes nothing new, and so is no neighbour that could.
-fn drained(cluster: &Cluster, leaving: &[NodeId]) -> Result<Plan, Refusal> {
+fn drained(cluster: &Cluster, let_go: &[NodeId]) -> Result<Plan, Refusal> {
     let before = cluster.ring.owners();
     let role = |node: NodeId| cluster.node(node).map_or(Role::Leaving, |known| known.role);
     let is_gone = |node: NodeId| cluster.node(node).is_some_and(|known| known.gone);
     let stays_leaving = before.iter().copied().filter(|node| role(*node) == Role::Leaving && !is_gone(*node));
-    let leaving: BTreeSet<NodeId> = stays_leaving.chain(leaving.iter().copied()).collect();
+    let leaving: BTreeSet<NodeId> = stays_leaving.chain(let_go.iter().copied()).collect();
     let distinct = |owners: &[NodeId]| owners.iter().collect::<BTreeSet<_>>().len();
     let stay: BTreeSet<NodeId> = before.iter().copied().filter(|node| !leaving.contains(node)).collect();
     let needed = cluster.replicas_max().min(distinct(&before)).max(1);
     if stay.len() < needed {
-        return Err(Refusal::TooFewNodes { left: stay.len(), needed });
+        return Err(too_few(cluster, (stay.len(), needed), let_go));
     }
     let (widths, partitions) = (widths(cluster), cluster.ring.partitions());
     let (mut owners, mut joins) = (Vec::new(), Vec::new());
@@ -178,7 +180,7 @@ fn replaced(cluster: &Cluster, node: NodeId, by: NodeId) -> Result<Plan, Refusal
     }
     let known = cluster.node(by).ok_or(Refusal::NodeUnknown { node: by })?;
     if known.role == Role::Leaving {
-        return Err(Refusal::TakesNothing { node: by });
+        return Err(takes_nothing(cluster, by));
     }
     if let Some(refusal) = cluster.uneven_on_golden(known) {
         return Err(refusal);
@@ -222,13 +224,13 @@ fn follow(
     for one in &moves {
         let (before, after) = (handed.replicas_in(&one.from).len(), handed.replicas_in(&one.to).len());
         if after < before {
-            return Err(Refusal::TooFewNodes { left: after, needed: before });
+            return Err(Refusal::TooFewNodes { left: after, needed: before, leaving: Vec::new() });
         }
-        let takes_nothing = |node: &&NodeId| {
+        let leaves = |node: &&NodeId| {
             handed.node(**node).is_none_or(|known| known.role == Role::Leaving || known.gone)
         };
-        if let Some(&node) = one.entering.iter().find(takes_nothing) {
-            return Err(Refusal::TakesNothing { node });
+        if let Some(&node) = one.entering.iter().find(leaves) {
+            return Err(takes_nothing(&handed, node));
         }
     }
     let places = {

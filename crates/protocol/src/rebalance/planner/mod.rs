@@ -143,6 +143,19 @@ fn eligible<'a>(cluster: &'a Cluster, leaving: &'a [NodeId]) -> impl Iterator<It
     cluster.nodes.iter().filter(|node| node.role == Role::Serving && !leaving.contains(&node.id))
 }
 
+/// That too few nodes would be left, and which members leave beside those that the wish lets go.
+fn too_few(cluster: &Cluster, (left, needed): (usize, usize), let_go: &[NodeId]) -> Refusal {
+    let leaves = |node: &&Node| node.role == Role::Leaving && !node.gone && !let_go.contains(&node.id);
+    let leaving = cluster.nodes.iter().filter(leaves).map(|node| node.id).collect();
+    Refusal::TooFewNodes { left, needed, leaving }
+}
+
+/// That a node is given nothing.
+fn takes_nothing(cluster: &Cluster, node: NodeId) -> Refusal {
+    let is_gone = cluster.node(node).is_some_and(|known| known.gone);
+    Refusal::TakesNothing { node, is_gone }
+}
+
 /// Data on all nodes that may hold some. With `evenly`, nodes that hold more than their share give off; otherwise only
 /// what lies where it may not stay moves.
 fn shared_out(
@@ -158,7 +171,7 @@ fn shared_out(
     // A cluster that never had N nodes keeps what it has; it is not made smaller.
     let replicas = wanted.min(nodes.len());
     if replicas < fewest {
-        return Err(Refusal::TooFewNodes { left: replicas, needed: fewest });
+        return Err(too_few(cluster, (replicas, fewest), leaving));
     }
     let zones = |nodes: &mut dyn Iterator<Item = &Node>| {
         nodes.map(|node| node.zone.clone()).collect::<BTreeSet<_>>().len()
@@ -200,7 +213,7 @@ fn replaced(
 ) -> Result<Assignment, Refusal> {
     let role = cluster.node(to).map(|node| node.role).unwrap_or_default();
     if role == Role::Leaving {
-        return Err(Refusal::TakesNothing { node: to });
+        return Err(takes_nothing(cluster, to));
     }
     let nodes: Vec<&Node> = cluster.nodes.iter().collect();
     let mut assignment = Assignment::of(cluster, &nodes, cluster.replicas_max());
@@ -280,12 +293,13 @@ fn balanced(cluster: &Cluster, placed: &[Placed]) -> Result<Plan, Refusal> {
         };
         let distinct = replicas.iter().collect::<BTreeSet<_>>().len();
         if distinct < before.len() || distinct < replicas.len() {
-            return Err(Refusal::TooFewNodes { left: distinct, needed: before.len().max(replicas.len()) });
+            let needed = before.len().max(replicas.len());
+            return Err(Refusal::TooFewNodes { left: distinct, needed, leaving: Vec::new() });
         }
         let entering = |node: &&NodeId| !before.contains(node);
         let leaves = |node: &&NodeId| cluster.node(**node).is_none_or(|known| known.role == Role::Leaving);
         if let Some(&node) = replicas.iter().filter(entering).find(leaves) {
-            return Err(Refusal::TakesNothing { node });
+            return Err(takes_nothing(cluster, node));
         }
         if zones(replicas) < zones(before) {
             return Err(Refusal::TooFewZones { left: zones(replicas), before: zones(before) });
@@ -347,9 +361,9 @@ fn merging(cluster: &Cluster, partition: PartitionId, other: PartitionId) -> Res
         true => None,
         false => moved(cluster, get(moves), to.clone()),
     };
-    let takes_nothing = |node: &&NodeId| cluster.node(**node).is_none_or(|known| known.role == Role::Leaving);
-    if let Some(&node) = one.iter().flat_map(|one| &one.entering).find(takes_nothing) {
-        return Err(Refusal::TakesNothing { node });
+    let leaves = |node: &&NodeId| cluster.node(**node).is_none_or(|known| known.role == Role::Leaving);
+    if let Some(&node) = one.iter().flat_map(|one| &one.entering).find(leaves) {
+        return Err(takes_nothing(cluster, node));
     }
     let together = match &one {
         Some(one) => gathered(cluster, one),
