@@ -141,9 +141,7 @@ impl Redis {
             owners[usize::from(*slot)] = to.clone();
         }
         let givers = serving(seen).into_iter().filter(|id| id != member).collect();
-        let coming = incoming(&owners, &givers, member);
-        let coming: Vec<(u16, Id)> =
-            coming.into_iter().filter(|(slot, _)| !view.migrating.contains_key(slot)).collect();
+        let coming = incoming(&owners, &givers, member, |slot| view.migrating.contains_key(&slot));
         if is_new {
             let link = link(seen, member)?;
             if let Reply::Number(keys @ 1..) = link.call(&["DBSIZE"]).await? {

@@ -4,22 +4,31 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::map::{Id, SLOTS};
 
-/// The slots that one takes from the others until it has its share, each with its owner. Whoever has most gives next.
-pub(super) fn incoming(owners: &[Id], holders: &BTreeSet<Id>, taker: &Id) -> Vec<(u16, Id)> {
-    let mut slots = BTreeMap::from_iter(holders.iter().map(|id| (id, Vec::new())));
+/// The slots that one takes from the others until it has its share, each with its owner. Whoever has most gives next. A slot
+/// that is `fixed` counts for its owner, and is not taken from it.
+pub(super) fn incoming(
+    owners: &[Id],
+    holders: &BTreeSet<Id>,
+    taker: &Id,
+    fixed: impl Fn(u16) -> bool,
+) -> Vec<(u16, Id)> {
+    let mut slots = BTreeMap::from_iter(holders.iter().map(|id| (id, (0, Vec::new()))));
     slots.entry(taker).or_default();
     for (slot, owner) in (0..SLOTS).zip(owners) {
-        if let Some(of) = slots.get_mut(owner) {
-            of.push(slot);
+        if let Some((has, given)) = slots.get_mut(owner) {
+            *has += 1;
+            given.extend((!fixed(slot)).then_some(slot));
         }
     }
     let share = usize::from(SLOTS) / slots.len();
-    let has = slots.remove(taker).map_or(0, |own| own.len());
+    let (has, _) = slots.remove(taker).unwrap_or_default();
     let mut taken = Vec::new();
     while has + taken.len() < share {
-        let Some((giver, own)) = slots.iter_mut().max_by_key(|(_, own)| own.len()) else { break };
-        let Some(slot) = own.pop() else { break };
-        taken.push((slot, (*giver).clone()));
+        let most =
+            slots.iter_mut().filter(|(_, (_, given))| !given.is_empty()).max_by_key(|(_, (has, _))| *has);
+        let Some((giver, (has, given))) = most else { break };
+        *has -= 1;
+        taken.extend(given.pop().map(|slot| (slot, (*giver).clone())));
     }
     taken.sort();
     taken
@@ -59,7 +68,7 @@ mod tests {
         let mut owners: Vec<Id> = (0..16_384).map(|slot| id(slot * 3 / 16_384)).collect();
         let mut holders: BTreeSet<Id> = (0..3).map(id).collect();
         for newcomer in 3..9 {
-            let taken = incoming(&owners, &holders, &id(newcomer));
+            let taken = incoming(&owners, &holders, &id(newcomer), |_| false);
             assert_eq!(taken.len(), 16_384 / (newcomer + 1));
             for (slot, owner) in taken {
                 assert_eq!(owners[usize::from(slot)], owner);
@@ -82,11 +91,22 @@ mod tests {
         }
     }
 
+    /// The last batch of a drain that is taken back is on its way to the third one, whose highest slots it becomes.
+    #[test]
+    fn slots_that_are_on_their_way_are_not_taken_and_others_are_in_their_place() {
+        let mut owners: Vec<Id> = (0..16_384).map(|slot| id(slot * 4 / 16_384)).collect();
+        let holders: BTreeSet<Id> = (0..3).map(id).collect();
+        owners[16_384 - 128..].fill(id(2));
+        let taken = incoming(&owners, &holders, &id(3), |slot| slot >= 16_384 - 64);
+        assert_eq!(taken.len(), 128);
+        assert!(taken.iter().all(|(slot, owner)| *slot < 16_384 - 64 && *owner == id(2)));
+    }
+
     #[test]
     fn what_has_its_share_takes_nothing_and_nobody_gives_to_nobody() {
         let owners: Vec<Id> = (0..16_384).map(|slot| id(slot * 4 / 16_384)).collect();
         let holders: BTreeSet<Id> = (0..4).map(id).collect();
-        assert_eq!(incoming(&owners, &holders, &id(2)), []);
+        assert_eq!(incoming(&owners, &holders, &id(2), |_| false), []);
         assert_eq!(outgoing(&owners, &BTreeSet::new(), &[1, 2]), []);
     }
 }
