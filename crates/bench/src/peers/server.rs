@@ -5,7 +5,8 @@ use std::io;
 use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{self, Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -234,15 +235,22 @@ pub(super) fn free_port() -> io::Result<u16> {
 }
 
 /// What `dev --port-base` can be given on this machine just now: nodes that serve no default port, where people who
-/// try something else would meet them unawares.
+/// try something else would meet them unawares. It lies above the ports that Linux hands out: a
+/// connection keeps one of those for a minute after its end, so no row of them need be free.
 pub(super) fn free_base() -> io::Result<u16> {
     const NODES_MAX: u16 = 16;
+    const FIRST: u16 = 61_000;
+    // Ports of nodes begin at the base, a hundred above and two hundred above; 300 ports hold five bases.
+    const GROUPS: u32 = 15;
+    const BASES: u32 = GROUPS * 5;
+    // Each process begins elsewhere, and each call in it.
+    static NEXT: AtomicU32 = AtomicU32::new(0);
     let is_free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
-    for _ in 0..100 {
-        let base = free_port()?;
-        if base <= 65_000
-            && (1..=NODES_MAX).all(|node| [0, 100, 200].iter().all(|offset| is_free(base + offset + node)))
-        {
+    for _ in 0..BASES {
+        let number = (process::id() % BASES + NEXT.fetch_add(1, Ordering::Relaxed)) % BASES;
+        let (group, place) = (number as u16 / 5, number as u16 % 5);
+        let base = FIRST + group * 300 + place * 20;
+        if (1..=NODES_MAX).all(|node| [0, 100, 200].iter().all(|offset| is_free(base + offset + node))) {
             return Ok(base);
         }
     }
@@ -261,6 +269,8 @@ pub(super) fn scratch(parent: Option<&Path>) -> io::Result<TempDir> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::TcpStream;
+
     use super::*;
 
     fn start(program: &str, arguments: &[&str]) -> Result<ServerProcess, PeerError> {
@@ -275,13 +285,32 @@ mod tests {
 
     #[test]
     fn a_free_base_leaves_room_for_the_ports_of_sixteen_nodes_and_is_no_port_that_is_taken() {
-        let taken = TcpListener::bind(("127.0.0.1", 0)).unwrap();
-        let taken = taken.local_addr().unwrap().port();
-        for _ in 0..20 {
+        let first = free_base().unwrap();
+        let _taken = TcpListener::bind(("127.0.0.1", first + 116)).unwrap();
+        // More calls than there are bases.
+        for _ in 0..100 {
             let base = free_base().unwrap();
-            assert!(base.checked_add(100 + 16).is_some());
-            let served = |port: u16| (1..=16).any(|node| port == base + node || port == base + 100 + node);
-            assert!(!served(taken), "{base} would serve {taken}");
+            assert!(base.checked_add(200 + 16).is_some());
+            let served = |port: u16| {
+                (1..=16).any(|node| [0, 100, 200].iter().any(|offset| port == base + offset + node))
+            };
+            assert!(!served(first + 116), "{base} would serve {}", first + 116);
+        }
+    }
+
+    #[test]
+    fn thousands_of_connections_that_ended_lately_leave_a_base_free() {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let address = listener.local_addr().unwrap();
+        for _ in 0..8000 {
+            // The side that closes first keeps its port for a minute.
+            let connection = TcpStream::connect(address).unwrap();
+            let accepted = listener.accept().unwrap();
+            drop(connection);
+            drop(accepted);
+        }
+        for _ in 0..20 {
+            free_base().unwrap();
         }
     }
 
