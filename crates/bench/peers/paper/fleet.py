@@ -33,7 +33,8 @@ class Fleet:
         engine = [arguments.tontine, "adapter", "tontine", "--connect", connect, "--port", str(PORT), *self.service]
         engine = ["sh", "-c", SLOW.replace("BOOTS", str(arguments.boots)), "sh", *engine, "--", "--workers", "1"]
         # Texts of JSON are texts of TOML.
-        adapters = f"[engines.tontine]\ncommand = {json.dumps(engine)}\n[providers.local]\ncommand = {json.dumps(self.provider)}\n"
+        words = {"engines.tontine": engine, "providers.local": self.provider}
+        adapters = "".join(f"[{name}]\ncommand = {json.dumps(command)}\n" for name, command in words.items())
         (folder / "adapters.toml").write_text(adapters)
         (folder / f"{NAME}.toml").write_text(policy)
 
