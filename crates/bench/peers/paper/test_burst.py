@@ -4,6 +4,7 @@ import unittest
 from types import SimpleNamespace
 
 import burst
+import real_run
 
 
 def options(**more):
@@ -67,6 +68,21 @@ class Burst(unittest.TestCase):
     def test_a_policy_has_rules_only_where_it_goes_by_them(self):
         self.assertIn("bound = 40", burst.policy(options(), "rules"))
         self.assertNotIn("bound", burst.policy(options(), "target", 3))
+
+    def test_how_long_machines_took_and_what_members_did_is_told_to_the_simulation(self):
+        life = ["requested", "booting", "joining", "joining", "serving", "draining", "draining", None]
+        each = [{"measures": {"operations": {"value": value}}} for value in (10, 10, 40)]
+        told = [
+            (at, {"fleet": {"machines": [{"token": "a", "state": state}] if state else []}, "look": {"members": {"Ok": each}}})
+            for at, state in enumerate(life)
+        ]
+        boots = real_run.spans(told, "requested".__eq__, lambda state: state not in ("requested", "booting"))
+        joins = real_run.spans(told, "joining".__eq__, "serving".__eq__)
+        drains = real_run.spans(told, "draining".__eq__, lambda state: state is None)
+        self.assertEqual((boots, joins, drains), ([2], [2], [2]))
+        self.assertEqual(real_run.works(told, [(0, 20)]), (3, 6), "of all, and of the busiest as if all did as much")
+        unknown = [(0, {"fleet": {"machines": []}, "look": None})]
+        self.assertEqual(real_run.works(unknown, [(0, 20)]), (None, None))
 
 
 if __name__ == "__main__":
