@@ -280,6 +280,7 @@ def main():
             print(f"{name}, which {seen}: {told['out_s']} s out, {told['machine_minutes']} machine-minutes")
         return 0
     arguments.engine, arguments.keys, arguments.copies = Tontine.name, "uniform", 3
+    arguments.warm_seconds = 0
     arguments.add = arguments.most - arguments.members
     with Experiment(settled(arguments)) as experiment:
         report, seconds = run(experiment)
