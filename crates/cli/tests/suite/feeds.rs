@@ -292,6 +292,27 @@ fn advice_is_refused_where_there_are_no_windows_and_unknown_where_nothing_was_me
     assert_eq!((code, &told["advice"], &told["lower"]), (1, &Json::from("unknown"), &Json::Null));
 }
 
+/// Each verdict follows from both bounds, as they are told.
+#[track_caller]
+fn check_verdict_of_another_delay(cluster: &Cluster) {
+    let (code, told) = advised(cluster, &["feeds", "--seconds=2", "--delay-ms=1"]);
+    let bounds = (told["lower"].as_u64(), told["upper"].as_u64(), told["upper_binds"].as_bool());
+    let expected = match bounds {
+        (Some(_), Some(_), Some(false)) => "fits",
+        (Some(lower), Some(upper), _) if 2 * lower > 3 * upper => "none-fits",
+        (Some(lower), Some(upper), _) if 128 > 3 * upper.max(lower) => "too-large",
+        (Some(_), Some(upper), _) if upper < 64 => "near",
+        (Some(_), Some(_), _) => "fits",
+        _ => "unknown",
+    };
+    let fits = matches!(expected, "fits" | "near");
+    assert_eq!((&told["advice"], code), (&Json::from(expected), i32::from(!fits)), "{told}");
+    let words = cluster.run(&["store", "advise", "feeds", "--seconds=2", "--delay-ms=60000"]).text();
+    assert!(words.contains("for more than 500 keys left out"), "{words}");
+    let counts = ["The upper bound counts: ", "The upper bound does not count yet: "];
+    assert!(counts.iter().any(|counts| words.contains(counts)), "{words}");
+}
+
 #[test]
 fn advice_is_by_the_reads_and_puts_that_nodes_counted_whoever_drives_them() {
     let cluster = Cluster::with(4, &[]);
@@ -347,23 +368,7 @@ fn advice_is_by_the_reads_and_puts_that_nodes_counted_whoever_drives_them() {
             (0, &Json::from("fits"), &Json::from(20)),
             "{told}"
         );
-        // Another delay, and each verdict follows from both bounds, as they are told.
-        let (code, told) = advised(&cluster, &["feeds", "--seconds=2", "--delay-ms=1"]);
-        let bounds = (told["lower"].as_u64(), told["upper"].as_u64(), told["upper_binds"].as_bool());
-        let expected = match bounds {
-            (Some(_), Some(_), Some(false)) => "fits",
-            (Some(lower), Some(upper), _) if 2 * lower > 3 * upper => "none-fits",
-            (Some(lower), Some(upper), _) if 128 > 3 * upper.max(lower) => "too-large",
-            (Some(_), Some(upper), _) if upper < 64 => "near",
-            (Some(_), Some(_), _) => "fits",
-            _ => "unknown",
-        };
-        let fits = matches!(expected, "fits" | "near");
-        assert_eq!((&told["advice"], code), (&Json::from(expected), i32::from(!fits)), "{told}");
-        let words = cluster.run(&["store", "advise", "feeds", "--seconds=2", "--delay-ms=60000"]).text();
-        assert!(words.contains("for more than 500 keys left out"), "{words}");
-        let counts = ["The upper bound counts: ", "The upper bound does not count yet: "];
-        assert!(counts.iter().any(|counts| words.contains(counts)), "{words}");
+        check_verdict_of_another_delay(&cluster);
         let known = || advised(&cluster, &["default", "--seconds=2", "--delay-ms=60000"]);
         let (code, told) = until("all is known", known, |(_, told)| told["advice"] != "unknown");
         // R=2 of four nodes: by hash all are asked, in windows two or three.
