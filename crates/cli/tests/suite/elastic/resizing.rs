@@ -100,6 +100,20 @@ impl Abused {
         }
     }
 
+    /// Gives an order, and once more where it was refused because an adapter had just been killed.
+    fn order(&self, words: &[&str]) {
+        let began = Instant::now();
+        loop {
+            let answer = self.fleet.run(words);
+            if answer.code == 0 {
+                return;
+            }
+            let is_too_early = answer.code == 2 && answer.stderr.contains("did not answer");
+            assert!(is_too_early && began.elapsed() < PATIENCE, "{words:?}: {}", answer.stderr);
+            std::thread::sleep(Duration::from_millis(500));
+        }
+    }
+
     /// Kills until every machine serves, and as many as are wanted. How many those are.
     fn await_settled(&mut self) -> i64 {
         let began = Instant::now();
@@ -143,11 +157,11 @@ fn nothing_is_lost_in_random_resizes_of_a_fleet_with_kills() {
     let (began, mut serving, mut resizes, mut back) = (Instant::now(), 3, 0, 0);
     while resizes < wanted {
         let by = abused.resize(serving);
-        abused.fleet.run(&["plan", "shop", &format!("{by:+}"), "--no-wait"]).exits(0);
+        abused.order(&["plan", "shop", &format!("{by:+}"), "--no-wait"]);
         let is_taken_back = abused.dice.below(5) == 0;
         if is_taken_back {
             abused.kill();
-            abused.fleet.run(&["abort", "shop"]).exits(0);
+            abused.order(&["abort", "shop"]);
             back += 1;
         }
         let settled = abused.await_settled();
