@@ -25,11 +25,11 @@ use crate::coordination::CoordinationArguments;
 use crate::failure::CliError;
 use crate::headmaster::Beside;
 use crate::holder::PASSWORD_VARIABLE;
-use crate::output::Format;
 use crate::ready::{node_json, ready_line, stores_json};
 use crate::server::EngineKind;
 use crate::shared::{Shared, block_on};
 use crate::stop_signals::{STOP_WITH_STDIN, StopSignals};
+use crate::text::Format;
 pub(crate) use arguments::{DevArguments, ShapeArguments, parse_consistency};
 
 /// Longest wait for a child to serve.

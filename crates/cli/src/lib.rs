@@ -60,6 +60,7 @@ mod shared;
 mod status;
 mod stop_signals;
 mod store_command;
+mod text;
 mod tls_settings;
 mod user_command;
 mod watchdog;

@@ -27,7 +27,6 @@ const WHY: &str = "rooms in a circle are understood together or not at all; a ro
 const LEFT: &[(&str, &[&str])] = &[
     ("bench", &["cli", "scenarios"]),
     ("cli", &["cluster_command", "dev"]),
-    ("cli", &["failure", "output", "words"]),
     ("cli", &["node_settings", "serve", "server"]),
     ("coordination", &["tree", "watch"]),
     ("model", &["access", "balance", "cluster", "order", "plan", "readonly", "ring", "routing", "store"]),

@@ -272,7 +272,7 @@ fn plan_json(planned: &Planned) -> Json {
 
 fn plan_text(planned: &Planned) -> String {
     let (plan, number) = (&planned.plan, planned.number);
-    let when = crate::output::moment(plan.created_ms);
+    let when = crate::text::moment(plan.created_ms);
     let head = format!("plan {number}, {}, of {when}", planned.word());
     match &plan.decision {
         Some(decision) => format!("{head}\n{}", full(decision, planned)),

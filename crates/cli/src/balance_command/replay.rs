@@ -11,8 +11,9 @@ use serde_json::json;
 use super::trace::Reader;
 use crate::durations;
 use crate::failure::CliError;
-use crate::output::{count, print, program, size};
+use crate::output::{print, program};
 use crate::shared::Shared;
+use crate::text::{count, size};
 use crate::words;
 
 /// Replays recorded loads.

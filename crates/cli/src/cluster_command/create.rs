@@ -18,8 +18,9 @@ use super::{is_passing, registered, shown, unread};
 use crate::coordination::CoordinationArguments;
 use crate::dev::{ShapeArguments, creation};
 use crate::failure::CliError;
-use crate::output::{count, print, program};
+use crate::output::{print, program};
 use crate::shared::Shared;
+use crate::text::count;
 
 /// Longest name of a cluster: it is a part of messages and of notes on disk.
 const NAME_BYTES_MAX: usize = 100;

@@ -19,7 +19,7 @@ use super::closed::Closed;
 use crate::cluster_command::create::prepare;
 use crate::coordination::find_documents;
 use crate::failure::CliError;
-use crate::output::count;
+use crate::text::count;
 
 /// First port of the native protocol that a new cluster tries; node 1 takes the next one.
 const NATIVE_PORT_BASE: u16 = 7400;

@@ -8,8 +8,9 @@ use protocol::rebalance::{Facts, steps};
 use protocol::report::Report;
 
 use super::finding::{Code, Finding};
-use crate::output::{count, program};
+use crate::output::program;
 use crate::status::NodeStatus;
+use crate::text::count;
 use crate::words;
 
 /// One finding for all partitions that move, and one for each node that holds what is not its own.

@@ -8,7 +8,7 @@ use model::balance::{
 use model::plan::Move;
 use protocol::rebalance::balancer::thresholds::{CALM, STRUGGLING};
 
-use crate::output::{count, size, table};
+use crate::text::{count, size, table};
 
 /// The autopilot's policy in a sentence.
 pub(crate) fn policy(policy: &Policy) -> String {

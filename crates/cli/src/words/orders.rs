@@ -5,7 +5,7 @@ use model::plan::Phase;
 use model::{Cluster, Consistency, NodeId, Role, Weight};
 
 use super::{refusals, stores, users};
-use crate::output::count;
+use crate::text::count;
 
 /// What was done.
 pub(crate) fn done(done: &Done, plan: Option<u64>) -> String {
