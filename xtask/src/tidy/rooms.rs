@@ -28,7 +28,6 @@ const LEFT: &[(&str, &[&str])] = &[
     ("bench", &["cli", "scenarios"]),
     ("cli", &["cluster_command", "dev"]),
     ("cli", &["node_settings", "serve", "server"]),
-    ("coordination", &["tree", "watch"]),
     ("model", &["access", "balance", "cluster", "order", "plan", "readonly", "ring", "routing", "store"]),
     ("node", &["access", "audit", "doors", "node"]),
     (
