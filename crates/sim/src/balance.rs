@@ -21,7 +21,7 @@ use model::{
 };
 use protocol::headmaster::{Action, Again, Ask, Headmaster, Kept, Observation, Registered, Said};
 use protocol::rebalance::balancer::Weights;
-use protocol::rebalance::{Entered, NodeFacts};
+use protocol::report::{Entered, NodeFacts};
 use protocol::report::{LoadReport, PartitionLoad, WorkDone};
 
 use crate::dice::Dice;

@@ -44,7 +44,6 @@ const LEFT: &[(&str, &[&str])] = &[
             "view",
         ],
     ),
-    ("protocol", &["rebalance", "report"]),
     (
         "sim",
         &[

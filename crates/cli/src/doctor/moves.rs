@@ -4,7 +4,8 @@ use model::order::Office;
 use model::plan::Phase;
 use model::{Cluster, Partition};
 use protocol::headmaster::held_up;
-use protocol::rebalance::{Facts, steps};
+use protocol::rebalance::steps;
+use protocol::report::Facts;
 use protocol::report::Report;
 
 use super::finding::{Code, Finding};

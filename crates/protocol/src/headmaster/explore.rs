@@ -20,8 +20,8 @@ use model::routing::replicas_before;
 use model::{Consistency, Node, Ring, Store, Zone};
 
 use super::*;
-use crate::rebalance::Entered;
 use crate::rebalance::entering::takes_part;
+use crate::report::Entered;
 
 /// The list of the partition at first, and the one to which it moves.
 const FROM: NodeId = NodeId(1);

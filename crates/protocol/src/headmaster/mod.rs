@@ -39,8 +39,8 @@ use model::plan::{Phase, PlanDocument, PlanPace, PlanState, Planned, Size, Wish}
 use model::{Cluster, Generation, Moment, Node, NodeId, PartitionId, StoreName, WallMillis};
 
 use crate::push;
-use crate::rebalance::{Facts, NodeFacts};
 use crate::report::LoadReport;
+use crate::report::{Facts, NodeFacts};
 use balance::Balancing;
 use course::Course;
 use standby::Absences;

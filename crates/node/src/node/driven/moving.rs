@@ -9,7 +9,8 @@ use model::{
     Step, Store, StoreName, Token, VersionSet,
 };
 use protocol::rebalance::planner::Reshape;
-use protocol::rebalance::{Facts, steps};
+use protocol::rebalance::steps;
+use protocol::report::Facts;
 use protocol::report::MovesReport;
 use storage::Change;
 use wire::error::ErrorCode;

@@ -19,7 +19,7 @@ use model::cluster::Accepted;
 use model::{Consistency, Node, StoreName, Zone};
 
 use super::*;
-use crate::rebalance::{Entered, Facts, NodeFacts};
+use crate::report::{Entered, Facts, NodeFacts};
 use chain::{Chain, Chains, Mask, bit, is_in};
 use plants::{Bug, is_found, planted};
 
