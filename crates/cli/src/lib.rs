@@ -56,6 +56,7 @@ mod ready;
 mod repair;
 mod serve;
 mod server;
+mod shape;
 mod shared;
 mod status;
 mod stop_signals;

@@ -21,12 +21,12 @@ use serde_json::{Value as Json, json};
 use advise::AdviseStoreArguments;
 
 use crate::artifact;
-use crate::dev::parse_consistency;
 use crate::failure::CliError;
 use crate::orders;
 use crate::output::{print, program};
 use crate::plan_command;
 use crate::ready::{read_only_json, stores_json};
+use crate::shape::parse_consistency;
 use crate::shared::Shared;
 use crate::text::{count, size, table};
 
