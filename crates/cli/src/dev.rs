@@ -22,11 +22,11 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, ChildStdin, Command};
 
 use crate::coordination::CoordinationArguments;
+use crate::engine_kind::EngineKind;
 use crate::failure::CliError;
 use crate::headmaster::Beside;
 use crate::holder::PASSWORD_VARIABLE;
 use crate::ready::{node_json, ready_line, stores_json};
-use crate::server::EngineKind;
 use crate::shared::{Shared, block_on};
 use crate::stop_signals::{STOP_WITH_STDIN, StopSignals};
 use crate::text::Format;

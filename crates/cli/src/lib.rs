@@ -12,6 +12,7 @@
 mod output;
 
 mod adapter;
+mod addresses;
 mod artifact;
 mod audit;
 mod balance_command;
@@ -27,6 +28,7 @@ mod dev;
 mod doctor;
 mod durations;
 mod elastic_command;
+mod engine_kind;
 mod events;
 mod export;
 mod failure;

@@ -172,7 +172,7 @@ fn progress(found: &[ActiveNode], wanted: usize, place: &coordination::address::
             wanted - found.len(),
             program(),
             crate::holder::shell(&[place.address.to_string()]),
-            match crate::serve::is_of_one_machine(&place.address) {
+            match crate::addresses::is_of_one_machine(&place.address) {
                 true => "",
                 false => " --listen HOST:7401 --insecure",
             }
