@@ -21,7 +21,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::balance::Decision;
-use crate::cluster::{Cluster, Generation};
+use crate::cluster::Cluster;
+use crate::generation::Generation;
 use crate::node::NodeId;
 use crate::ring::{Partition, PartitionId};
 use crate::store::{Consistency, StoreName};

@@ -5,7 +5,8 @@ use serde_json::Value;
 
 use crate::access::UserError;
 use crate::balance::SettingError;
-use crate::cluster::{ArtifactsError, CreateStoreError, Generation};
+use crate::cluster::{ArtifactsError, CreateStoreError};
+use crate::generation::Generation;
 use crate::node::NodeId;
 use crate::plan::{self, Phase};
 use crate::readonly::ArtifactNumber;

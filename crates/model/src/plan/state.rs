@@ -4,7 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{PlanDocument, Refusal, Size, Waiting, Wish};
 use crate::balance::CameOf;
-use crate::cluster::{Generation, NumbersError};
+use crate::cluster::NumbersError;
+use crate::generation::Generation;
 use crate::node::NodeId;
 use crate::ring::PartitionId;
 use crate::store::StoreName;
