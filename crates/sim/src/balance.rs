@@ -14,8 +14,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use model::balance::{Mode, Policy, Rule, Settings};
-use model::plan::{Phase, PlanState, Planned, Size};
+use model::balance::{Mode, Policy, Settings};
+use model::plan::{Phase, PlanState, Planned, Rule, Size};
 use model::{
     Cluster, Consistency, Moment, Node, NodeId, PartitionId, Ring, Store, StoreName, WallMillis, Zone,
 };

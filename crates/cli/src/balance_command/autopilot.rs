@@ -3,9 +3,9 @@
 use std::process::ExitCode;
 
 use client::PlanQuery;
-use model::balance::{Away, Decision, Mode, Policy, PolicyChange, Says};
+use model::balance::{Away, Mode, Policy, PolicyChange, Says};
 use model::order::{Answer, Balancing, Order};
-use model::plan::Planned;
+use model::plan::{Decision, Planned};
 use model::{Cluster, NodeId, PartitionId};
 use serde_json::{Value as Json, json};
 

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use model::balance::{Rule, Settings};
+use model::balance::Settings;
+use model::plan::Rule;
 use protocol::rebalance::replay::{Event, Replay};
 use serde_json::json;
 

@@ -1,6 +1,7 @@
 //! What came of orders.
 
-use model::order::{Done, Holds, Life, Order, Refusal, Stale};
+use model::node::Life;
+use model::order::{Done, Holds, Order, Refusal, Stale};
 use model::plan::Phase;
 use model::{Cluster, Consistency, NodeId, Role, Weight};
 

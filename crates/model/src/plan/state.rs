@@ -2,8 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{PlanDocument, Refusal, Size, Waiting, Wish};
-use crate::balance::CameOf;
+use super::{CameOf, PlanDocument, Refusal, Size, Waiting, Wish};
 use crate::cluster::NumbersError;
 use crate::generation::Generation;
 use crate::node::NodeId;
