@@ -10,8 +10,7 @@ use model::{
 };
 use protocol::rebalance::planner::Reshape;
 use protocol::rebalance::steps;
-use protocol::report::Facts;
-use protocol::report::MovesReport;
+use protocol::report::{Facts, MovesReport};
 use storage::Change;
 use wire::error::ErrorCode;
 use wire::messages::{ReplicaMerge, Request, Response, Scan};
