@@ -19,6 +19,7 @@ mod disks;
 mod documents;
 mod finding;
 mod hints;
+mod leaving;
 mod moves;
 mod office;
 mod passwords;
@@ -62,6 +63,7 @@ pub(crate) async fn doctor(shared: Shared) -> Result<ExitCode, CliError> {
     let spare = Spare::find(&cluster, &nodes, waits);
     findings.extend(waits.iter().map(|node| starting::waits_to_join(node, &nodes)));
     findings.extend(starting::empty(&cluster));
+    findings.extend(seen.iter().flat_map(|seen| leaving::found(&cluster, seen)));
     let balancing = seen.as_ref().and_then(|seen| seen.balancing.as_ref());
     findings.extend(balancing.into_iter().flat_map(office::stopped));
     let verdict = balancing

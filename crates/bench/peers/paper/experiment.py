@@ -39,6 +39,7 @@ def options(description):
     add("--objective-ms", type=float, default=50, help="the p99 within which capacity is found")
     add("--step-seconds", type=float, default=10, help="seconds of each try to find capacity")
     add("--capacity-from", type=float, default=200, help="the rate with which the search begins")
+    add("--warm-seconds", type=float, help="load before all that: 60 s for Cassandra and HBase, none for others")
     add("--ring-delay-ms", type=int, default=30_000, help="Cassandra only: how long one that joins watches the ring")
     add("--tontine", default=str(ROOT / "target/shipped/tontine"), help="the program")
     add("--engines", default=str(ROOT / "java/elastic/target/engines"), help="where java/elastic/engine puts jars")
@@ -50,6 +51,8 @@ def settled(arguments):
     """Fills in what depends on other options."""
     if arguments.copies is None:
         arguments.copies = {"tontine": min(3, arguments.members), "hbase": min(2, arguments.members)}.get(arguments.engine, 1)
+    if arguments.warm_seconds is None:
+        arguments.warm_seconds = 60 if arguments.engine in ("cassandra", "hbase") else 0
     most = arguments.members + arguments.add
     arguments.generator_processors = round(processors() - arguments.cap * most, 3)
     if arguments.generator_processors <= 0.1:
@@ -134,6 +137,8 @@ class Experiment:
         self.engine.generator.load()
         say(f"loaded in {time.monotonic() - began:.0f} s")
         self.engine.settle()
+        if one.warm_seconds:
+            self.engine.generator.warm()
         if one.capacity is None:
             one.capacity = self.engine.generator.capacity()
             if not one.capacity:

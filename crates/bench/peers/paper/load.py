@@ -50,6 +50,15 @@ class JavaLoad:
         """A command of one engine."""
         return json.loads(run(self.command(word), patience=1800))
 
+    def warm(self):
+        """More than the engine carries for a while. A virtual machine that has just started takes ten times as long for
+        an operation, and the search would stop there."""
+        one = self.arguments
+        load = self.start(5 * one.capacity_from)
+        load.await_begin()
+        time.sleep(one.warm_seconds)
+        load.stop()
+
     def capacity(self):
         one = self.arguments
         told = self.folder / "capacity.json"
@@ -157,6 +166,10 @@ class TontineLoad:
         outcomes = json.loads(told.read_text())["run"]["outcomes"]
         failed = sum(outcomes["failed"].values()) + sum(outcomes["indeterminate"].values())
         return {"right": outcomes["done"], "failed": failed, "absent": outcomes["missing"], "wrong": outcomes["corrupt"]}
+
+    def warm(self):
+        one = self.arguments
+        self.slice(5 * one.capacity_from, one.warm_seconds)
 
     def capacity(self):
         """As `java/load` finds it: doubles the rate, then halves the gap to within a twentieth."""

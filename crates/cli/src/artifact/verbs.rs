@@ -1,6 +1,6 @@
 //! `tontine artifact swap`, `rollback`, `delete` and `abort`: what a read-only store lists and serves.
 //!
-//! Each is one change of the cluster document, which the node that is asked makes.
+//! Each is an order: the node that is asked keeps it, and a headmaster makes the change of the cluster document.
 
 use std::process::ExitCode;
 

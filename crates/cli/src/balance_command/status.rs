@@ -8,7 +8,7 @@ use model::{Cluster, Node, NodeId};
 use protocol::report::{Parts, Report};
 use serde_json::{Value as Json, json};
 
-use super::rates::{self, NodeRates, PartAtNode, PartitionRates, Span};
+use super::rates::{self, NodeRates, PartAtNode, PartitionRates, Span, WorkRate};
 use crate::clocks;
 use crate::failure::CliError;
 use crate::output::{Format, count, print, size, table};
@@ -31,7 +31,8 @@ Nodes:
   COORD/S     keys that clients had it get and put
   AGE         how long ago it said so
 
-Partitions: the ten with most work. Gets, puts and stamped puts are those of the nodes of its list, in that order.")]
+Partitions: the ten with most work. Its replicas come first, in the order of its list; behind them in brackets other nodes
+that worked for it between the looks, as while it moves. Gets, puts and stamped puts are those of the same nodes.")]
 pub struct BalanceStatusArguments {
     /// Time between the two looks, 1 to 600.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=600), value_name = "COUNT")]
@@ -167,25 +168,31 @@ fn text(cluster: &Cluster, told: &[Told<'_>], busiest: &[PartitionRates]) -> Str
     )
 }
 
-/// The nodes of a partition's list that hold it, in the order of the list, and then others that told of it.
-fn holders(cluster: &Cluster, rates: &PartitionRates) -> Vec<NodeId> {
+/// The replicas of a partition, in the order of its list.
+fn replicas(cluster: &Cluster, rates: &PartitionRates) -> Vec<NodeId> {
     let list = cluster.ring.get(rates.partition).map(|partition| &partition.nodes[..]).unwrap_or_default();
-    let mut holders: Vec<NodeId> = cluster.replicas_in(list).to_vec();
-    let others = rates.nodes.iter().map(|at| at.node).filter(|node| !holders.contains(node));
-    let others: Vec<NodeId> = others.collect();
-    holders.extend(others);
-    holders
+    cluster.replicas_in(list).to_vec()
+}
+
+/// Other nodes that worked for it between the looks. One that held it earlier tells what it has done since it began, and
+/// is none of these.
+fn others(replicas: &[NodeId], rates: &PartitionRates) -> Vec<NodeId> {
+    let works = |at: &&PartAtNode| !replicas.contains(&at.node) && at.work != WorkRate::default();
+    rates.nodes.iter().filter(works).map(|at| at.node).collect()
 }
 
 fn partition_row(cluster: &Cluster, rates: &PartitionRates) -> Vec<String> {
-    let holders = holders(cluster, rates);
-    let each = |of: fn(&PartAtNode) -> f64| {
-        let each = holders.iter().map(|node| rates.at(*node).map_or("-".to_owned(), |at| rate(of(at))));
-        each.collect::<Vec<_>>().join(" ")
+    let replicas = replicas(cluster, rates);
+    let others = others(&replicas, rates);
+    let named = |of: &dyn Fn(NodeId) -> String| {
+        let bracketed = others.iter().map(|node| format!("({})", of(*node)));
+        replicas.iter().map(|node| of(*node)).chain(bracketed).collect::<Vec<_>>().join(" ")
     };
+    let each =
+        |of: fn(&PartAtNode) -> f64| named(&|node| rates.at(node).map_or("-".to_owned(), |at| rate(of(at))));
     vec![
         rates.partition.0.to_string(),
-        holders.iter().map(NodeId::to_string).collect::<Vec<_>>().join(" "),
+        named(&|node| node.to_string()),
         each(|at| at.work.gets_per_second),
         each(|at| at.work.puts_per_second),
         each(|at| at.work.stamped_per_second),
@@ -193,11 +200,13 @@ fn partition_row(cluster: &Cluster, rates: &PartitionRates) -> Vec<String> {
     ]
 }
 
-/// A partition with its nodes in the order of its list; those that told nothing of it are left out.
+/// A partition with its replicas in the order of its list, and others that worked for it; those that told nothing of it
+/// are left out.
 fn partition_json(cluster: &Cluster, rates: &PartitionRates) -> Json {
-    let nodes: Vec<&PartAtNode> =
-        holders(cluster, rates).into_iter().filter_map(|node| rates.at(node)).collect();
-    json!({ "partition": rates.partition, "nodes": nodes, "bytes": rates.bytes() })
+    let replicas = replicas(cluster, rates);
+    let all = replicas.iter().copied().chain(others(&replicas, rates));
+    let nodes: Vec<&PartAtNode> = all.filter_map(|node| rates.at(node)).collect();
+    json!({ "partition": rates.partition, "nodes": nodes, "replicas": replicas, "bytes": rates.bytes() })
 }
 
 fn percent(share: Option<f64>) -> String {
@@ -279,5 +288,36 @@ mod tests {
         assert_eq!(json["nodes"][0]["stamped_total"], 8);
         let silent = told.iter().find(|told| told.node.id == list[2]).unwrap().json();
         assert_eq!(silent["error"], "connection refused");
+    }
+
+    /// It showed two nodes where N is 1: one had given the partition away, and told what it had done for it before.
+    #[test]
+    fn a_node_that_held_a_partition_earlier_is_not_listed_and_one_that_works_for_it_is_in_brackets() {
+        let mut cluster = cluster();
+        cluster.stores[0].consistency.replicas = 1;
+        let list = cluster.ring.partitions()[0].nodes.clone();
+        let busiest = |before: &[Look], after: &[Look]| {
+            let told: Vec<Told<'_>> = after.iter().map(|after| Told::of(before, after, 1200)).collect();
+            let spans: Vec<(NodeId, Span<'_>)> =
+                told.iter().map(|told| (told.node.id, told.compared.clone().ok().unwrap())).collect();
+            let busiest = rates::busiest(&spans, 10);
+            (partition_row(&cluster, &busiest[0]), partition_json(&cluster, &busiest[0]))
+        };
+        let (before, mut after) = (look_at(&cluster, 0), look_at(&cluster, 2));
+        let (row, json) = busiest(&before, &after);
+        assert_eq!(row[1], format!("{} ({})", list[0], list[1]));
+        assert_eq!((&*row[2], &*row[3]), ("100 (0)", "0 (4.0)"));
+        assert_eq!((json["nodes"].as_array().unwrap().len(), &json["replicas"]), (2, &json!([list[0]])));
+        // It does nothing between the looks, and did before.
+        let load = |look: &mut Look| look.answer.as_mut().unwrap().load.clone();
+        let earlier = after.iter_mut().find(|look| look.node.id == list[1]).unwrap();
+        let mut idle = load(earlier).unwrap();
+        let mut before = before;
+        idle.uptime_ms -= 1000;
+        before.iter_mut().find(|look| look.node.id == list[1]).unwrap().answer.as_mut().unwrap().load =
+            Some(idle);
+        let (row, json) = busiest(&before, &after);
+        assert_eq!((row[1].clone(), &*row[2]), (list[0].to_string(), "100"));
+        assert_eq!(json["nodes"].as_array().unwrap().len(), 1);
     }
 }

@@ -66,6 +66,10 @@ codes! {
         "A node is registered and waits to become a member.";
     NodeEmpty "node-empty" Note
         "A member of a golden ring holds nothing, and gets nothing by itself.";
+    NodeLeaving "node-leaving" Note
+        "A node counts as leaving and keeps its data, since no plan moves that off it: its drain was aborted.";
+    NodeLeft "node-left" Note
+        "A node has left the cluster, and its process still runs.";
     ClockOff "clock-off" Bad
         "The node's clock differs by more than a minute from those of most nodes.";
     PasswordMissing "password-missing" Bad

@@ -9,9 +9,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use client::{Client, PlanQuery};
-use model::order::{Answer, Order, Refusal};
+use model::order::{Answer, Office, Order, Refusal};
 use model::plan::{Consent, JoinCut, Phase, Planned, Wish};
-use model::{Cluster, Consistency, NodeId, PartitionId, Role};
+use model::{Cluster, Consistency, Node, NodeId, PartitionId, Role};
 use serde_json::json;
 
 use crate::dev::parse_consistency;
@@ -306,16 +306,50 @@ pub(crate) async fn drain_shown(shared: &Shared, node: NodeId) -> Result<(), Cli
     Ok(())
 }
 
-/// Shows what would be cut for a node, by the newest cluster document, and changes nothing.
+/// Shows what would be cut for a node, by the newest cluster document, and changes nothing. A node that `node add` would
+/// not take is refused here, too.
 pub(crate) async fn join_dry(shared: &Shared, node: NodeId) -> Result<ExitCode, CliError> {
-    let mut cluster = shared.client().await?.refresh().await?.as_ref().clone();
-    if cluster.node(node).is_none() {
-        let zone = cluster.nodes[0].zone.clone();
-        cluster.nodes.push(model::Node::new(node, zone, String::new(), None));
-        cluster.nodes.sort_by_key(|known| known.id);
+    let client = shared.client().await?;
+    let mut cluster = client.refresh().await?.as_ref().clone();
+    let (_, office) = client.office().await?;
+    if let Some(reason) = office.unread {
+        return Err(CliError::Other(format!(
+            "no plan is shown: the coordination service cannot be read ({reason}), so nobody knows whether {node} can join; \
+             `{} doctor` says what to do",
+            program()
+        )));
+    }
+    match newcomer(&cluster, &office, node) {
+        Ok(None) => {}
+        Ok(Some(new)) => {
+            cluster.nodes.push(new);
+            cluster.nodes.sort_by_key(|known| known.id);
+        }
+        Err(refusal) => {
+            let (text, refusal) = (words::why(&refusal), Box::new(refusal));
+            return Err(CliError::Refused { text, refusal, retryable: false });
+        }
     }
     let wish = Wish::Join { node, cut: JoinCut::Widest };
     dry(shared, &cluster, wish, Consent::default())
+}
+
+/// The entry that a node would get as a member; `None` of one that is a member.
+///
+/// # Errors
+/// Why it can be none, as the headmaster would say.
+fn newcomer(cluster: &Cluster, office: &Office, node: NodeId) -> Result<Option<Node>, Refusal> {
+    match cluster.node(node).map(|known| known.role) {
+        Some(Role::Leaving) => return Err(Refusal::NodeIsLeaving { node }),
+        Some(_) => return Ok(None),
+        None => {}
+    }
+    let is_it = |known: &&Node| known.id == node;
+    if office.left.iter().any(|known| is_it(&known)) {
+        return Err(Refusal::NodeWasMember { node });
+    }
+    let new = office.waiting.iter().find(is_it).ok_or(Refusal::NodeNotRegistered { node })?;
+    protocol::headmaster::unfit(cluster, new).map_or(Ok(Some(new.clone())), Err)
 }
 
 async fn create(shared: &Shared, command: CreateCommand) -> Result<ExitCode, CliError> {
@@ -504,4 +538,33 @@ fn parse_token(text: &str) -> Result<u64, String> {
         "expected a token, for example 288230376151711744, or 0x0400000000000000 with the digits that `tontine route` prints"
             .to_owned()
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use model::{Ring, Zone};
+
+    use super::*;
+
+    /// A plan was shown for a node that had left, for one that does not exist, and for one of another zone.
+    #[test]
+    fn a_plan_is_shown_only_for_a_node_that_would_be_taken() {
+        let node = |id: u32, zone: &str| {
+            Node::new(NodeId(id), Zone(zone.to_owned()), format!("10.0.0.{id}:7401"), None)
+        };
+        let ring = Ring::golden(&[1, 2].map(NodeId), 16, 2).unwrap();
+        let mut cluster = Cluster::new("c", vec![node(1, "a"), node(2, "a")], ring, Vec::new());
+        cluster.nodes[1].role = Role::Leaving;
+        let waiting =
+            vec![node(3, "a"), node(4, "b"), Node { native: "10.0.0.1:7401".to_owned(), ..node(5, "a") }];
+        let office = Office { waiting, left: vec![node(6, "a")], ..Office::default() };
+        let of = |id| newcomer(&cluster, &office, NodeId(id));
+        assert_eq!(of(1), Ok(None));
+        assert_eq!(of(2), Err(Refusal::NodeIsLeaving { node: NodeId(2) }));
+        assert_eq!(of(3), Ok(Some(node(3, "a"))));
+        assert!(matches!(of(4), Err(Refusal::Wish(_))), "of another zone");
+        assert!(matches!(of(5), Err(Refusal::AddressTaken { .. })));
+        assert_eq!(of(6), Err(Refusal::NodeWasMember { node: NodeId(6) }));
+        assert_eq!(of(7), Err(Refusal::NodeNotRegistered { node: NodeId(7) }));
+    }
 }

@@ -11,7 +11,7 @@ use model::{Cluster, NodeId, Placement, Store, StoreName};
 use protocol::report::{Parts, Report, StoreDemand};
 use serde_json::{Value as Json, json};
 
-use super::theta::{self, Reads, Serves, Verdict, asked};
+use super::theta::{self, Bounds, MARGIN, READ_KEYS_MAX, Reads, Serves, Verdict, asked};
 use crate::failure::CliError;
 use crate::output::{Format, count, print, program, table};
 use crate::shared::Shared;
@@ -21,7 +21,9 @@ use crate::shared::Shared;
 #[command(after_help = "\
 Theta lies between two bounds:
   lower  the keys of a typical read: smaller windows make it ask more nodes
-  upper  what one node serves within the delay that you accept: a window's node gets all puts while it is open
+  upper  what one node serves within the delay that you accept: a window's node gets all puts while it is open.
+         It counts where puts reach half of what one node serves; below that a node keeps up with them
+A theta that misses a bound by less than a factor of 1.5 is good enough. Requests for more than 500 keys do not count.
 Run it while clients read and write. Theta of a store is settled when it is created.
 
 Example: puts may wait for 20 ms
@@ -55,7 +57,7 @@ pub(super) async fn run(shared: &Shared, arguments: &AdviseStoreArguments) -> Re
     let advice = Advice::of(&cluster, store, &before, &after, arguments.delay_ms);
     print(shared.format(), &advice.json(), || advice.text());
     Ok(match advice.verdict {
-        Verdict::Fits | Verdict::Pays(_) | Verdict::PaysLittle(_) => ExitCode::SUCCESS,
+        Verdict::Fits | Verdict::Near | Verdict::Pays(_) | Verdict::PaysLittle(_) => ExitCode::SUCCESS,
         Verdict::Unknown | Verdict::NoneFits | Verdict::TooSmall(_) | Verdict::TooLarge(_) => {
             ExitCode::from(1)
         }
@@ -128,7 +130,7 @@ impl<'a> Advice<'a> {
             }
         }
         advice.reads = Reads::of(store, advice.nodes, &all);
-        advice.verdict = Verdict::of(store, advice.nodes, advice.reads, advice.upper());
+        advice.verdict = Verdict::of(store, advice.nodes, advice.bounds());
         advice
     }
 
@@ -140,6 +142,17 @@ impl<'a> Advice<'a> {
         self.serves.map(|serves| serves.theta(self.delay_ms))
     }
 
+    /// Whether puts come near what one node serves; `None` where nobody knows that.
+    fn binds(&self) -> Option<bool> {
+        self.serves.map(|serves| serves.is_neared_by(self.puts_per_second))
+    }
+
+    /// The numbers that are shown, if both are known.
+    fn bounds(&self) -> Option<Bounds> {
+        let is_cut = self.reads?.is_cut;
+        Some(Bounds { lower: self.lower()?, is_cut, upper: self.upper()?, binds: self.binds()? })
+    }
+
     fn windows(&self) -> Option<u64> {
         self.store.placement.windows().map(|windows| windows.theta)
     }
@@ -147,7 +160,8 @@ impl<'a> Advice<'a> {
     fn json(&self) -> Json {
         let reads = self.reads.map(|reads| {
             json!({ "count": reads.count.round() as u64, "guessed": reads.guessed.round() as u64,
-                "keys_median": reads.median, "keys_most": reads.most, "cut_by_windows": reads.is_cut })
+                "keys_median": reads.median, "keys_most": reads.most, "cut_by_windows": reads.is_cut,
+                "wide_left_out": reads.wide.round() as u64 })
         });
         let serves = self.serves.map(|serves| {
             json!({ "node": serves.node, "puts_per_second": serves.puts_per_second.round() as u64,
@@ -156,7 +170,7 @@ impl<'a> Advice<'a> {
         let silent = self.silent.iter().map(|(node, why)| json!({ "node": node, "error": why }));
         json!({
             "store": self.store.name, "theta": self.windows(), "delay_ms": self.delay_ms,
-            "lower": self.lower(), "upper": self.upper(), "advice": self.verdict.name(),
+            "lower": self.lower(), "upper": self.upper(), "upper_binds": self.binds(), "advice": self.verdict.name(),
             "advised_theta": self.verdict.theta(), "reads_counted": reads, "capacity": serves,
             "puts_per_second": self.puts_per_second, "silent": silent.collect::<Vec<_>>(),
         })
@@ -180,13 +194,8 @@ impl<'a> Advice<'a> {
             table(&rows),
             self.advice()
         );
-        if let (Some(serves), true) = (self.serves, self.puts_per_second >= 1.0)
-            && serves.puts_per_second > self.puts_per_second
-        {
-            text.push_str(&format!(
-                "Now all puts of the store, {:.0} a second, are fewer than one node serves: no theta delays them yet.\n",
-                self.puts_per_second
-            ));
+        if let Some(serves) = self.serves {
+            text.push_str(&self.puts(serves));
         }
         for (node, why) in &self.silent {
             text.push_str(&format!("{node} is not counted: {why}\n"));
@@ -194,10 +203,36 @@ impl<'a> Advice<'a> {
         text
     }
 
+    /// What the upper bound means by the puts of now.
+    fn puts(&self, serves: Serves) -> String {
+        let binds = serves.is_neared_by(self.puts_per_second);
+        let figures = format!(
+            "the store has {:.0} puts/s, and one node serves {:.0}",
+            self.puts_per_second, serves.puts_per_second
+        );
+        let mut text = match binds {
+            true => format!("The upper bound counts: {figures}."),
+            false => {
+                format!("The upper bound does not count yet: {figures}, so it keeps up with all of them.")
+            }
+        };
+        if let Some(theta) = self.windows().or(self.verdict.theta()) {
+            let when = if binds { "While a window is open" } else { "Once they outgrow one node" };
+            text.push_str(&format!(
+                " {when}, a put may wait {:.1} ms at theta {theta}.",
+                serves.delay_ms(theta)
+            ));
+        }
+        text.push('\n');
+        text
+    }
+
     /// What the lower bound is by, or what helps to know it.
     fn why_lower(&self) -> String {
         let Some(reads) = self.reads else {
-            return "too few reads of several keys were counted since the nodes started".to_owned();
+            return format!(
+                "too few reads of 2 to {READ_KEYS_MAX} keys were counted since the nodes started"
+            );
         };
         let how = match (reads.guessed > 0.0, reads.guessed < reads.count) {
             (false, _) => "",
@@ -205,8 +240,12 @@ impl<'a> Advice<'a> {
             (true, false) => ", guessed from messages of clients that drive reads themselves",
         };
         let least = if reads.is_cut { " or more: windows cut them" } else { "" };
+        let wide = match reads.wide.round() as u64 {
+            0 => String::new(),
+            wide => format!("; {} for more than {READ_KEYS_MAX} keys left out", count(wide, "request")),
+        };
         format!(
-            "half of {:.0} reads of several keys ask for at most {}{least}, nine in ten for at most {}{how}",
+            "half of {:.0} reads of several keys ask for at most {}{least}, nine in ten for at most {}{how}{wide}",
             reads.count, reads.median, reads.most
         )
     }
@@ -238,15 +277,20 @@ impl<'a> Advice<'a> {
                  delay with --delay-ms, read fewer keys at once, or keep keys by their hash.",
                 self.delay_ms
             ),
-            Verdict::Fits => format!(
-                "{} lies between them: keep it. {}",
-                self.windows().unwrap_or_default(),
-                self.nodes_asked(self.windows().unwrap_or(1))
-            ),
+            Verdict::Fits => {
+                let (own, upper) = (self.windows().unwrap_or_default(), self.upper().unwrap_or_default());
+                let lies = if own <= upper { "lies between them" } else { "is no smaller than reads" };
+                format!("{own} {lies}: keep it. {}", self.nodes_asked(own))
+            }
+            Verdict::Near => {
+                let own = self.windows().unwrap_or_default();
+                format!("{own} {}. {}", self.why_near(own), self.nodes_asked(own))
+            }
             Verdict::TooSmall(theta) | Verdict::TooLarge(theta) => format!(
-                "{} lies outside. Theta of a store is settled: create another one with `{}`, and copy the keys with `{program} \
+                "{} misses {}. Theta of a store is settled: create another one with `{}`, and copy the keys with `{program} \
                  export` and `{program} load`. {}",
                 self.windows().unwrap_or_default(),
+                self.why_missed(),
                 create(theta),
                 self.nodes_asked(theta)
             ),
@@ -259,6 +303,32 @@ impl<'a> Advice<'a> {
             Verdict::PaysLittle(theta) => {
                 format!("Windows would pay little: keep keys by their hash. {}", self.nodes_asked(theta))
             }
+        }
+    }
+
+    /// Why a θ that misses a bound is good enough.
+    fn why_near(&self, theta: u64) -> String {
+        let keep = format!(
+            "good enough: keep it. Another one is worth a new store where it misses a bound {MARGIN} times"
+        );
+        if self.reads.is_some_and(|reads| reads.is_cut) {
+            let much = theta as f64 * MARGIN;
+            return format!(
+                "is full in many reads, so they may be larger; unless clients read more than {much:.0} keys at once, it is {keep}"
+            );
+        }
+        let which = if self.lower().is_some_and(|lower| theta < lower) { "lower" } else { "upper" };
+        format!("is near the {which} bound, and {keep}")
+    }
+
+    /// Which bound θ misses clearly.
+    fn why_missed(&self) -> String {
+        match self.verdict {
+            Verdict::TooLarge(_) => format!("the upper bound more than {MARGIN} times"),
+            _ if self.reads.is_some_and(|reads| reads.is_cut) => {
+                "the lower bound: reads fill whole windows, and a larger theta costs nothing up to the upper bound".to_owned()
+            }
+            _ => format!("the lower bound more than {MARGIN} times"),
         }
     }
 

@@ -3,14 +3,16 @@
 //! ```text
 //!   lower bound   keys of a typical read: a window that is smaller makes it ask more nodes
 //!   upper bound   puts that one node serves within the delay that users accept: while a window is open, its node gets
-//!                 all of them
+//!                 all of them. It counts where puts come near what one node serves: one that keeps up delays nothing
 //! ```
+//!
+//! The verdict is by the very numbers that are shown, and speaks against θ of a store only by a clear margin: another θ
+//! is another store, and all keys copied.
 //!
 //! Must never: make up a figure. What too little was measured for is [`None`], and the words say so.
 
-use model::limits::MULTI_KEYS_MAX;
 use model::placement::THETA_MAX;
-use model::{Cluster, NodeId, Placement, Store};
+use model::{Cluster, NodeId, Store};
 use protocol::rebalance::balancer::Weights;
 use protocol::report::{KeyCounts, LoadReport, StoreDemand, WorkDone};
 
@@ -20,8 +22,16 @@ const READS_MIN: f64 = 20.0;
 const OPERATIONS_MIN: u64 = 500;
 /// What θ is best where both bounds allow it (`docs/design/placement.md`).
 const THETA_BEST: u64 = 64;
-/// Where so large a share of messages asks for whole windows, reads are larger than windows.
-const FILLED_MIN: f64 = 0.2;
+/// A request for more keys is no read of a feed: pages of a wide range, exports and batches. Half a page of a range.
+pub(super) const READ_KEYS_MAX: u64 = 500;
+const _: () = assert!(READ_KEYS_MAX < client::RANGE_PAGE_MAX);
+/// Where so large a share of reads are messages for whole windows, reads are larger than windows: reads of two windows
+/// lie in three on average, and fill one of these.
+const FILLED_MIN: f64 = 1.0 / 3.0;
+/// A bound counts against θ when it is missed by more than this factor.
+pub(super) const MARGIN: f64 = 1.5;
+/// From this share of what one node serves on, puts come near it, and the upper bound counts: they come unevenly.
+const NEAR_SHARE: f64 = 0.5;
 /// By what factor windows must have a read ask fewer nodes to be worth it.
 const GAIN_MIN: f64 = 1.5;
 
@@ -38,30 +48,45 @@ pub(super) struct Reads {
     pub(super) most: u64,
     /// Whether a window cuts typical reads, so that they may be larger.
     pub(super) is_cut: bool,
+    /// Requests for more than [`READ_KEYS_MAX`] keys, about, which count as no reads.
+    pub(super) wide: f64,
 }
 
 impl Reads {
     /// Of what all nodes counted; `None` where that is too little.
     ///
     /// A read that a node drove is known whole. Of one that a client drove, each node knows its part: of windows the whole
-    /// window, asked of R nodes; by hash R keys of n.
+    /// window, asked of R nodes; by hash R keys of n. A part of more than one window is of a read that has windows at the
+    /// other nodes, too, so it tells a wide request.
     pub(super) fn of(store: &Store, nodes: usize, demand: &[&StoreDemand]) -> Option<Reads> {
         let (replies, nodes) = (f64::from(store.consistency.reads_required), nodes.max(1) as f64);
-        let (keys_each, reads_each) = match &store.placement {
-            Placement::Windows(_) => (1.0, 1.0 / replies),
-            Placement::Hash => ((nodes / replies).max(1.0), 1.0 / nodes),
-        };
+        let theta = store.placement.windows().map(|windows| windows.theta);
+        let spread = (nodes / replies).max(1.0);
+        let (keys_each, reads_each) =
+            if theta.is_some() { (1.0, 1.0 / replies) } else { (spread, 1.0 / nodes) };
         let mut sizes: Vec<(u64, f64)> = Vec::new();
+        let (mut whole, mut filled, mut wide) = (0.0, 0.0, 0.0);
         let each = |of: fn(&StoreDemand) -> &KeyCounts| demand.iter().flat_map(move |demand| of(demand));
-        sizes.extend(
-            each(|demand| &demand.reads_whole).map(|(keys, count)| (u64::from(*keys), *count as f64)),
-        );
-        let whole: f64 = sizes.iter().map(|(_, count)| count).sum();
-        let parts = each(|demand| &demand.reads_in_parts).map(|(keys, count)| {
-            let keys = (f64::from(*keys) * keys_each).round() as u64;
-            (keys.min(MULTI_KEYS_MAX as u64), *count as f64 * reads_each)
-        });
-        sizes.extend(parts);
+        for &(keys, count) in each(|demand| &demand.reads_whole) {
+            if u64::from(keys) > READ_KEYS_MAX {
+                wide += count as f64;
+                continue;
+            }
+            sizes.push((keys.into(), count as f64));
+            whole += count as f64;
+        }
+        for &(keys, count) in each(|demand| &demand.reads_in_parts) {
+            let in_one_window = theta.is_some_and(|theta| u64::from(keys) <= theta);
+            let asked = f64::from(keys) * if in_one_window { 1.0 } else { spread };
+            if asked > READ_KEYS_MAX as f64 {
+                wide += count as f64 / nodes;
+                continue;
+            }
+            let reads = count as f64 * reads_each;
+            sizes.push(((f64::from(keys) * keys_each).round() as u64, reads));
+            // Large numbers of keys lose a sixteenth.
+            filled += theta.filter(|theta| u64::from(keys) >= theta - theta / 16).map_or(0.0, |_| reads);
+        }
         sizes.sort_by_key(|(keys, _)| *keys);
         let all: f64 = sizes.iter().map(|(_, count)| count).sum();
         if all < READS_MIN {
@@ -75,15 +100,11 @@ impl Reads {
             });
             found.map_or(0, |(keys, _)| *keys)
         };
-        let guessed = all - whole;
-        let is_cut = store.placement.windows().is_some_and(|windows| {
-            // Large numbers of keys lose a sixteenth.
-            let least = windows.theta - windows.theta / 16;
-            let parts = each(|demand| &demand.reads_in_parts);
-            let filled = parts.filter(|(keys, _)| u64::from(*keys) >= least);
-            filled.map(|(_, count)| *count as f64 * reads_each).sum::<f64>() > guessed * FILLED_MIN
-        });
-        Some(Reads { count: all, guessed, median: at(0.5), most: at(0.9), is_cut })
+        let cut = theta.filter(|_| filled > all * FILLED_MIN);
+        // Of reads that windows cut, it is known that they are no smaller than these.
+        let median = at(0.5).max(cut.unwrap_or(0));
+        let most = at(0.9).max(median);
+        Some(Reads { count: all, guessed: all - whole, median, most, is_cut: cut.is_some(), wide })
     }
 }
 
@@ -131,6 +152,34 @@ impl Serves {
     pub(super) fn theta(&self, delay_ms: u64) -> u64 {
         (self.puts_per_second * delay_ms as f64 / 1000.0) as u64
     }
+
+    /// How long a put waits at most while so large a window is open, in milliseconds, once puts outgrow the node.
+    pub(super) fn delay_ms(&self, theta: u64) -> f64 {
+        theta as f64 * 1000.0 / self.puts_per_second.max(0.001)
+    }
+
+    /// Whether so many puts come near what it serves.
+    pub(super) fn is_neared_by(&self, puts_per_second: f64) -> bool {
+        puts_per_second >= self.puts_per_second * NEAR_SHARE
+    }
+}
+
+/// Both bounds, as they are shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Bounds {
+    /// Keys of a typical read.
+    pub(super) lower: u64,
+    /// They may be more, because windows cut them.
+    pub(super) is_cut: bool,
+    /// What one node serves within the delay.
+    pub(super) upper: u64,
+    /// Puts come near what one node serves, so that the upper bound counts.
+    pub(super) binds: bool,
+}
+
+/// Whether the first is larger than the second by a clear margin.
+fn is_clear(larger: u64, smaller: u64) -> bool {
+    larger as f64 > smaller as f64 * MARGIN
 }
 
 /// What is advised.
@@ -138,13 +187,15 @@ impl Serves {
 pub(super) enum Verdict {
     /// A bound is not known.
     Unknown,
-    /// The bounds cross.
+    /// The bounds cross by a clear margin.
     NoneFits,
-    /// The store's own θ lies between them.
+    /// The store's own θ misses neither bound that counts.
     Fits,
-    /// The store's θ is below the lower bound; this one would do.
+    /// It misses one by little, or nobody knows by how much: it is good enough.
+    Near,
+    /// The store's θ is below the lower bound by a clear margin; this one would do.
     TooSmall(u64),
-    /// The store's θ is above the upper bound; this one would do.
+    /// The store's θ is above the upper bound by a clear margin; this one would do.
     TooLarge(u64),
     /// A store by hash would gain by windows of this θ.
     Pays(u64),
@@ -159,6 +210,7 @@ impl Verdict {
             Verdict::Unknown => "unknown",
             Verdict::NoneFits => "none-fits",
             Verdict::Fits => "fits",
+            Verdict::Near => "near",
             Verdict::TooSmall(_) => "too-small",
             Verdict::TooLarge(_) => "too-large",
             Verdict::Pays(_) => "windows-pay",
@@ -173,23 +225,24 @@ impl Verdict {
             | Verdict::TooLarge(theta)
             | Verdict::Pays(theta)
             | Verdict::PaysLittle(theta) => Some(theta),
-            Verdict::Unknown | Verdict::NoneFits | Verdict::Fits => None,
+            Verdict::Unknown | Verdict::NoneFits | Verdict::Fits | Verdict::Near => None,
         }
     }
 
-    /// By the two bounds. Where windows cut reads, the lower one is larger than the window, nobody knows by how much.
-    pub(super) fn of(store: &Store, nodes: usize, reads: Option<Reads>, upper: Option<u64>) -> Verdict {
-        let (Some(reads), Some(upper)) = (reads, upper) else { return Verdict::Unknown };
-        let theta = store.placement.windows().map(|windows| windows.theta);
-        let cut = theta.filter(|_| reads.is_cut).map(|theta| theta + 1);
-        let lower = reads.median.max(cut.unwrap_or(0));
-        if lower > upper {
+    /// By the two bounds. Where windows cut reads, nobody knows how much larger than the lower bound they are.
+    pub(super) fn of(store: &Store, nodes: usize, bounds: Option<Bounds>) -> Verdict {
+        let Some(Bounds { lower, is_cut, upper, binds }) = bounds else { return Verdict::Unknown };
+        if binds && is_clear(lower, upper) {
             return Verdict::NoneFits;
         }
-        let best = THETA_BEST.clamp(lower, upper).min(THETA_MAX);
-        match theta {
-            Some(theta) if theta < lower => Verdict::TooSmall(best),
-            Some(theta) if theta > upper => Verdict::TooLarge(best),
+        // Where the bounds cross, and that does not count, reads decide.
+        let best = THETA_BEST.min(upper).max(lower).min(THETA_MAX);
+        match store.placement.windows().map(|windows| windows.theta) {
+            Some(theta) if is_clear(lower, theta) || (is_cut && is_clear(best, theta)) => {
+                Verdict::TooSmall(best)
+            }
+            Some(theta) if binds && is_clear(theta, upper.max(best)) => Verdict::TooLarge(best),
+            Some(theta) if theta < lower || is_cut || (binds && theta > upper) => Verdict::Near,
             Some(_) => Verdict::Fits,
             None => {
                 let (hash, windows) = (asked(store, nodes, lower, 1), asked(store, nodes, lower, best));
@@ -217,7 +270,7 @@ pub(super) fn holders(cluster: &Cluster) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use model::{Consistency, KeyPattern, StoreName, Windows};
+    use model::{Consistency, KeyPattern, Placement, StoreName, Windows};
     use protocol::report::PartitionLoad;
 
     use super::*;
@@ -239,7 +292,10 @@ mod tests {
     fn typical_is_what_half_of_the_reads_ask_for_wherever_they_are_driven() {
         let (one, other) = (told(&[(20, 30), (100, 10)], &[]), told(&[(20, 20)], &[]));
         let reads = Reads::of(&store(Some(64), 1), 4, &[&one, &other]).unwrap();
-        assert_eq!((reads.count, reads.guessed, reads.median, reads.most), (60.0, 0.0, 20, 100));
+        assert_eq!(
+            (reads.count, reads.guessed, reads.median, reads.most, reads.wide),
+            (60.0, 0.0, 20, 100, 0.0)
+        );
         assert_eq!(Reads::of(&store(Some(64), 1), 4, &[&told(&[(20, 19)], &[])]), None, "that is little");
     }
 
@@ -257,10 +313,31 @@ mod tests {
         assert!(reads.is_cut, "they may be of more windows");
         // Whoever reads more than a window hears that it is too small.
         let (store, parts) = (store(Some(4), 1), told(&[], &[(2, 60), (4, 100)]));
-        let reads = Reads::of(&store, 4, &[&parts]);
-        assert!(reads.is_some_and(|reads| reads.is_cut));
-        assert_eq!(Verdict::of(&store, 4, reads, Some(80)), Verdict::TooSmall(64));
-        assert_eq!(Verdict::of(&store, 4, reads, Some(4)), Verdict::NoneFits);
+        let reads = Reads::of(&store, 4, &[&parts]).unwrap();
+        assert!(reads.is_cut && reads.median == 4);
+        let bounds = Bounds { lower: reads.median, is_cut: true, upper: 80, binds: true };
+        assert_eq!(Verdict::of(&store, 4, Some(bounds)), Verdict::TooSmall(64));
+        let bounds = Bounds { upper: 5, ..bounds };
+        assert_eq!(Verdict::of(&store, 4, Some(bounds)), Verdict::Near, "nobody knows that 5 is better");
+    }
+
+    /// One range over two million numbers, and a store that fitted its readers was told to have a larger θ.
+    #[test]
+    fn pages_of_a_wide_range_are_no_reads_of_a_feed() {
+        // Reads of 16 keys, most in one window, beside 1,000 pages of 1,000 numbers that four nodes share as their windows
+        // lie: few messages are for one window alone, and nobody can tell these from a part of a read.
+        let parts =
+            told(&[], &[(4, 300), (12, 300), (16, 2_000), (64, 150), (128, 700), (192, 900), (496, 250)]);
+        let reads = Reads::of(&store(Some(64), 1), 4, &[&parts]).unwrap();
+        assert_eq!((reads.median, reads.most, reads.is_cut), (16, 16, false));
+        assert_eq!((reads.count, reads.wide), (2_750.0, 1_850.0 / 4.0));
+        // Those that a node drives are known whole.
+        let reads = Reads::of(&store(Some(64), 1), 4, &[&told(&[(20, 30), (992, 1_000)], &[])]).unwrap();
+        assert_eq!((reads.median, reads.most, reads.count, reads.wide), (20, 20, 30.0, 1_000.0));
+        assert_eq!(Reads::of(&store(Some(64), 1), 4, &[&told(&[(992, 1_000)], &[])]), None);
+        // By hash each of four nodes has a fourth of a page.
+        let reads = Reads::of(&store(None, 1), 4, &[&told(&[], &[(5, 400), (248, 4_000)])]).unwrap();
+        assert_eq!((reads.median, reads.most, reads.wide), (20, 20, 1_000.0));
     }
 
     fn load(uptime_ms: u64, ran_us: u64, work: WorkDone, puts: u64) -> LoadReport {
@@ -296,17 +373,42 @@ mod tests {
 
     #[test]
     fn the_verdict_is_by_both_bounds_and_none_without_them() {
-        let reads = |median| Reads { count: 99.0, guessed: 0.0, median, most: median, is_cut: false };
-        let of = |theta, lower: Option<u64>, upper| Verdict::of(&store(theta, 1), 4, lower.map(reads), upper);
-        assert_eq!(of(Some(64), None, Some(80)), Verdict::Unknown);
-        assert_eq!(of(Some(64), Some(20), None), Verdict::Unknown);
-        assert_eq!(of(Some(64), Some(200), Some(80)), Verdict::NoneFits);
-        assert_eq!(of(Some(64), Some(20), Some(80)), Verdict::Fits);
-        assert_eq!(of(Some(10), Some(20), Some(40)), Verdict::TooSmall(40));
-        assert_eq!(of(Some(1000), Some(100), Some(800)), Verdict::TooLarge(100));
-        assert_eq!(of(None, Some(20), Some(80)), Verdict::Pays(64));
-        assert_eq!(Verdict::of(&store(None, 2), 3, Some(reads(20)), Some(80)), Verdict::PaysLittle(64));
-        assert_eq!(Verdict::of(&store(None, 1), 1, Some(reads(20)), Some(80)), Verdict::PaysLittle(64));
+        let at = |lower, upper| Some(Bounds { lower, is_cut: false, upper, binds: true });
+        let of = |theta, bounds| Verdict::of(&store(theta, 1), 4, bounds);
+        assert_eq!(of(Some(64), None), Verdict::Unknown);
+        assert_eq!(of(Some(64), at(200, 80)), Verdict::NoneFits);
+        assert_eq!(of(Some(64), at(20, 80)), Verdict::Fits);
+        assert_eq!(of(Some(10), at(20, 40)), Verdict::TooSmall(40));
+        assert_eq!(of(Some(2000), at(100, 800)), Verdict::TooLarge(100));
+        assert_eq!(of(None, at(20, 80)), Verdict::Pays(64));
+        assert_eq!(Verdict::of(&store(None, 2), 3, at(20, 80)), Verdict::PaysLittle(64));
+        assert_eq!(Verdict::of(&store(None, 1), 1, at(20, 80)), Verdict::PaysLittle(64));
+    }
+
+    #[test]
+    fn a_bound_that_is_missed_by_little_or_does_not_count_yet_is_no_reason_for_another_store() {
+        let of = |theta, (lower, upper), binds, is_cut| {
+            Verdict::of(&store(Some(theta), 1), 4, Some(Bounds { lower, is_cut, upper, binds }))
+        };
+        // 3 % were enough to say so, with puts far below what a node serves.
+        assert_eq!(of(64, (20, 62), true, false), Verdict::Near);
+        assert_eq!(of(64, (20, 62), false, false), Verdict::Fits);
+        assert_eq!(of(64, (20, 43), true, false), Verdict::Near);
+        assert_eq!(of(64, (20, 42), true, false), Verdict::TooLarge(42));
+        assert_eq!(of(64, (96, 500), true, false), Verdict::Near);
+        assert_eq!(of(64, (97, 500), true, false), Verdict::TooSmall(97));
+        // One that keeps up delays nothing, however large the window is.
+        assert_eq!(of(5_000, (20, 80), false, false), Verdict::Fits);
+        assert_eq!(of(64, (200, 80), false, false), Verdict::TooSmall(200));
+        // Reads that are known to fill windows, and not by how much they are larger.
+        assert_eq!(of(64, (64, 88), true, true), Verdict::Near);
+    }
+
+    #[test]
+    fn the_upper_bound_counts_from_half_of_what_a_node_serves_on() {
+        let serves = Serves { node: NodeId(1), puts_per_second: 8_000.0, put_us: 125.0, processors: 1.0 };
+        assert!(!serves.is_neared_by(3_999.0) && serves.is_neared_by(4_000.0));
+        assert_eq!((serves.theta(10), serves.delay_ms(64)), (80, 8.0));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 mod hands;
 mod redis;
+mod resizing;
 mod standby;
 
 use std::collections::BTreeMap;
@@ -19,6 +20,16 @@ use crate::cluster::{Cluster, Process, TONTINE, command, tontine};
 const PATIENCE: Duration = Duration::from_secs(240);
 
 const POLICY: &str = "engine = \"tontine\"\nprovider = \"local\"\nmachine-type = \"local\"\nmin = 3\nmax = 6\nmode = \"auto\"\n";
+
+/// Numbers that look random, and are the same in each run.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % bound
+    }
+}
 
 /// A cluster with a fleet, and what is needed to control it.
 struct Fleet {

@@ -59,15 +59,28 @@ impl Golden {
         assert!(added.stderr.contains(&format!("n{node} gets ")), "it is shown before: {}", added.stderr);
     }
 
-    /// Lets a node go, and waits until it has left.
+    /// Lets a node go, waits until it has left, and ends its process.
     fn drain(&mut self, node: u16) {
+        self.leave(node);
+        if let Some(mut process) = self.added.remove(&node) {
+            process.stop(Signal::TERM);
+        }
+    }
+
+    /// Lets a node go, and waits until it has left. Its process goes on.
+    fn leave(&self, node: u16) {
         let drained = self.cluster.run(&["node", "drain", &node.to_string()]).exits(0);
         assert!(drained.stderr.contains(&format!(" of n{node}")), "it is shown before: {}", drained.stderr);
         let has_left = |nodes: &Vec<u32>| !nodes.contains(&u32::from(node));
         until("the node has left", || nodes(&self.cluster), has_left);
-        if let Some(mut process) = self.added.remove(&node) {
-            process.stop(Signal::TERM);
-        }
+    }
+
+    /// Whether the doctor has a finding with this code about the node, and what it advises.
+    fn found(&self, code: &str, node: u32) -> Option<String> {
+        let found = self.cluster.json(&["doctor"])["findings"].clone();
+        let is_it = |one: &&serde_json::Value| one["code"] == code && one["node"] == node;
+        let found = found.as_array().unwrap().iter().find(is_it)?;
+        Some(found["next"].as_str().unwrap().to_owned())
     }
 
     /// Every record is there once with its value, none that was deleted is, and each node has one partition.
@@ -209,9 +222,8 @@ fn must_not_9_and_10_what_reshapes_a_golden_ring_is_refused_and_so_is_letting_go
     fails(&["node", "add", "4", "--hottest"], "the autopilot is off");
     fails(&["node", "add", "4", "--hottest"], "n4 is a member meanwhile and holds nothing, and `");
     assert_eq!(ring(&golden.cluster), before);
-    let found = golden.cluster.json(&["doctor"])["findings"].clone();
-    let is_named = |one: &serde_json::Value| one["code"] == "node-empty" && one["node"] == 4;
-    assert!(found.as_array().unwrap().iter().any(is_named), "{found}");
+    assert!(golden.found("node-empty", 4).is_some());
+    golden.cluster.run(&["node", "add", "9", "--dry-run"]).fails_with("n9 is not registered");
     // It is a member now, and gets its part when it is asked for so.
     let dry = golden.cluster.run(&["node", "add", "4", "--dry-run"]).exits(0).text();
     assert!(
@@ -225,6 +237,7 @@ fn must_not_9_and_10_what_reshapes_a_golden_ring_is_refused_and_so_is_letting_go
     // One that says another zone is no member of such a ring.
     golden.serve(5, &["--zone=elsewhere"]);
     golden.cluster.run(&["node", "add", "5"]).fails_with("neither weights nor zones");
+    golden.cluster.run(&["node", "add", "5", "--dry-run"]).fails_with("neither weights nor zones");
     golden.drain(2);
     golden.check(3);
 }
@@ -251,7 +264,14 @@ fn an_aborted_join_leaves_a_cut_that_the_next_one_reuses() {
     let refused = golden.cluster.run(&["node", "drain", "1"]);
     assert!(refused.stderr.contains("`tontine node recommission 2`"), "{}", refused.stderr);
     refused.fails_with(leaves);
-    golden.drain(2);
+    let next = golden.found("node-leaving", 2).expect("the doctor names it");
+    assert!(next.contains("node recommission 2"), "{next}");
+    // Its process goes on when it has left, is named, and is no node that can be added.
+    golden.leave(2);
+    assert!(golden.found("node-left", 2).is_some() && golden.found("node-leaving", 2).is_none());
+    let was_member = "n2 was a member and has left";
+    golden.cluster.run(&["node", "add", "2", "--dry-run"]).fails_with(was_member);
+    golden.cluster.run(&["node", "add", "2"]).fails_with(was_member);
     golden.check(1);
 }
 

@@ -50,6 +50,9 @@ pub(crate) struct Heard {
     pub(crate) failed: Vec<String>,
     /// Writes of which nobody can know, with the reason.
     pub(crate) unknown: Vec<String>,
+    /// How many requests there were, and how long the longest took with all that the client tried again by itself.
+    pub(crate) requests: usize,
+    pub(crate) longest: Duration,
     /// How each key was left.
     keys: BTreeMap<String, Left>,
 }
@@ -95,6 +98,8 @@ impl Traffic {
                 for each in futures_util::future::join_all(clients).await {
                     heard.failed.extend(each.failed);
                     heard.unknown.extend(each.unknown);
+                    heard.requests += each.requests;
+                    heard.longest = heard.longest.max(each.longest);
                     heard.keys.extend(each.keys);
                 }
                 heard
@@ -135,6 +140,7 @@ async fn work(
         let key = format!("c{client}-k{}", number % KEYS);
         let value = (number % DELETE_EVERY != 0).then(|| format!("v{number}"));
         let left = heard.keys.entry(key.clone()).or_default();
+        let began = Instant::now();
         let written = match &value {
             Some(value) => store.put(key.clone(), value.clone(), Default::default()).await,
             None => store.delete(key.clone(), Default::default()).await,
@@ -147,7 +153,12 @@ async fn work(
             }
             Err(error) => heard.failed.push(format!("write: {error}")),
         }
-        match store.get(key.clone()).await {
+        heard.longest = heard.longest.max(began.elapsed());
+        let began = Instant::now();
+        let got = store.get(key.clone()).await;
+        heard.longest = heard.longest.max(began.elapsed());
+        heard.requests += 2;
+        match got {
             Ok(got) => {
                 let found = got.value().map(|value| String::from_utf8_lossy(&value).into_owned());
                 if !(late_hints && (got.is_sloppy() || left.late.contains(&found))) {

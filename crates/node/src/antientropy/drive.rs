@@ -515,21 +515,24 @@ impl Drive<'_> {
         if paged.next.is_some_and(|next| next <= from) {
             return None;
         }
-        let records = paged.records.iter();
-        let bytes =
-            records.map(|(key, set)| (key.len() + wire::versions::record_bytes(None, set)) as u64).sum();
+        let size =
+            |(key, set): &(Bytes, VersionSet)| (key.len() + wire::versions::record_bytes(None, set)) as u64;
+        let bytes = paged.records.iter().map(size).sum();
         self.look_ahead(paged.next.map(|next| (partition, next)), after, bytes, heard);
-        let (mut merged, mut failed) = (0, 0);
-        for (position, (key, set)) in paged.records.iter().enumerate() {
-            match self.take(paged.epoch, key, set) {
-                Some(changed) => merged += usize::from(changed),
+        // A partition without trees is taken over whole at each step that compares. What was here already does not come
+        // again, however often it travels.
+        let (mut merged, mut failed, mut came) = (0, 0, 0);
+        for (position, record) in paged.records.iter().enumerate() {
+            match self.take(paged.epoch, &record.0, &record.1) {
+                Some(true) => (merged, came) = (merged + 1, came + size(record)),
+                Some(false) => {}
                 None => failed += 1,
             }
             if position % 64 == 63 {
                 breathe().await;
             }
         }
-        self.antientropy.refill.lock().entering_mut().came(partition, merged as u64, bytes);
+        self.antientropy.refill.lock().entering_mut().came(partition, merged as u64, came);
         Some(Event::Paged { next: paged.next, merged, failed, bytes })
     }
 

@@ -263,10 +263,14 @@ fn unread(error: ReadError) -> Office {
 async fn looked(session: &dyn CoordinationService, now_ms: u64) -> Result<Office, ReadError> {
     let Some(cluster) = documents::read_cluster(session).await? else { return Ok(Office::default()) };
     let active = documents::active_nodes_now(session).await?.into_iter();
-    let strangers = active.filter(|active| cluster.node(active.node.id).is_none());
-    // A node that has left, and still runs, is none that waits.
-    let (waiting, left): (Vec<_>, Vec<_>) = strangers.partition(|active| active.cluster.is_none());
-    let nodes = |registered: Vec<ActiveNode>| registered.into_iter().map(|active| active.node).collect();
+    // A node that has left, and still runs or was started again, is none that waits.
+    let (mut waiting, mut left) = (Vec::new(), Vec::new());
+    for ActiveNode { node, cluster: goes_by, .. } in
+        active.filter(|active| cluster.node(active.node.id).is_none())
+    {
+        let was_member = goes_by.is_some() || documents::read_member(session, node.id).await?.is_some();
+        if was_member { &mut left } else { &mut waiting }.push(node);
+    }
     let headmaster =
         office::holder(session, &documents::headmaster_path()).await?.map(|(_, candidate)| Holder {
             silent_ms: candidate
@@ -282,8 +286,8 @@ async fn looked(session: &dyn CoordinationService, now_ms: u64) -> Result<Office
         unread: None,
         is_moving: false,
         generation: Some(cluster.generation),
-        waiting: nodes(waiting),
-        left: nodes(left),
+        waiting,
+        left,
         headmaster,
         order,
         plan,

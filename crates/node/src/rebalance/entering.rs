@@ -22,7 +22,7 @@ pub(crate) struct Entering(BTreeMap<PartitionId, One>);
 #[derive(Clone, Default)]
 struct One {
     entered: Entered,
-    /// Records that came with whole pages since this process started, and the bytes that travelled for them.
+    /// Records that came with whole pages since this process started and were not here before, and their bytes.
     came: (u64, u64),
 }
 

@@ -31,16 +31,18 @@ pub(super) fn admit(seen: &Observation, given: &Given, node: NodeId) -> Step {
     if active.is_member || seen.remembered.contains_key(&node) {
         return refused(given, Refusal::NodeWasMember { node });
     }
-    if let Some((address, other)) = active.node.address_taken(&seen.cluster.nodes) {
-        return refused(given, Refusal::AddressTaken { node, address: address.to_owned(), other });
+    match unfit(&seen.cluster, &active.node) {
+        Some(refusal) => refused(given, refusal),
+        None => publish(given, with(&seen.cluster, vec![active.node.clone()])),
     }
-    if let Some(refusal) = unsafe_beside(&seen.cluster, &active.node) {
-        return refused(given, refusal);
+}
+
+/// Why a node that is registered can be no member of this cluster, as far as its entry tells.
+pub fn unfit(cluster: &Cluster, new: &Node) -> Option<Refusal> {
+    if let Some((address, other)) = new.address_taken(&cluster.nodes) {
+        return Some(Refusal::AddressTaken { node: new.id, address: address.to_owned(), other });
     }
-    if let Some(refusal) = seen.cluster.uneven_on_golden(&active.node) {
-        return refused(given, Refusal::Wish(refusal));
-    }
-    publish(given, with(&seen.cluster, vec![active.node.clone()]))
+    unsafe_beside(cluster, new).or_else(|| cluster.uneven_on_golden(new).map(Refusal::Wish))
 }
 
 /// Changes how much of the data a node shall carry. On a golden ring each carries what its partition is.

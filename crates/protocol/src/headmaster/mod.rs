@@ -46,6 +46,7 @@ use course::Course;
 use standby::Absences;
 
 pub use conduct::held_up;
+pub use members::unfit;
 pub use plans::planned;
 pub use replacing::{SILENT_MIN, Silence};
 

@@ -100,7 +100,8 @@ impl Headmaster {
         Ok(())
     }
 
-    /// About how much a plan brings in: of what a node holds, as large a part as buckets of the node.
+    /// About how much a plan brings in: of what a node holds of its own, as large a part as buckets of the node. What an
+    /// aborted plan left over at a node, or it has given away and not dropped yet, is not its own.
     fn estimate(&mut self, seen: &Observation, plan: &PlanDocument) -> Due<Option<Size>> {
         if plan.change.numbers().is_some() {
             // Nodes say how much they hold of all stores together.
@@ -115,10 +116,11 @@ impl Headmaster {
                 *held.entry(*node).or_default() += buckets(cluster, partition.id);
             }
         }
-        let size = |node: &NodeId| seen.said.get(node)?.as_ref().ok()?.size;
         let mean = |node: &NodeId| {
-            let (held, size) = (*held.get(node)? as f64, size(node)?);
-            Some((size.records as f64 / held, size.bytes as f64 / held))
+            let said = seen.said.get(node)?.as_ref().ok()?;
+            let (held, size) = (*held.get(node)? as f64, said.size?);
+            let own = 1.0 - said.leftovers.min(size.records) as f64 / size.records.max(1) as f64;
+            Some((size.records as f64 * own / held, size.bytes as f64 * own / held))
         };
         let (mut records, mut bytes) = (0.0, 0.0);
         for one in plan.change.moves() {

@@ -32,9 +32,9 @@ pub struct PartitionEntered {
     pub whole: bool,
     /// By store: the old replicas that it has merged with, each of which was whole and had adopted `generation`.
     pub merged: BTreeMap<StoreName, BTreeSet<NodeId>>,
-    /// Records that it has brought in since its process started.
+    /// Records that it has brought in since its process started, each once.
     pub records: u64,
-    /// Bytes that travelled for them.
+    /// Their bytes. What travels again to be compared is not among them.
     pub bytes: u64,
 }
 

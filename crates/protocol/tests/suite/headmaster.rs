@@ -49,6 +49,8 @@ pub(super) struct Stage {
     pub(super) verdict: Option<Verdict>,
     /// What nodes say of their loads.
     pub(super) loads: fn(&Stage, NodeId) -> Option<LoadReport>,
+    /// What nodes hold, and how many records of that are not their own; nothing where that is not played.
+    held: BTreeMap<NodeId, (Size, u64)>,
 }
 
 fn node(id: u32) -> Node {
@@ -85,6 +87,7 @@ impl Stage {
             },
             verdict: None,
             loads: |_, _| None,
+            held: BTreeMap::new(),
         }
     }
 
@@ -125,7 +128,9 @@ impl Stage {
         });
         let silent_for = silent_for.collect();
         let load = (self.loads)(self, node);
-        Ok(Said { facts, size: Some(Size::default()), silent_for, load, incarnation: 1, ..Said::default() })
+        let (size, leftovers) = self.held.get(&node).copied().unwrap_or_default();
+        let size = Some(size);
+        Ok(Said { facts, size, leftovers, silent_for, load, incarnation: 1, ..Said::default() })
     }
 
     fn is_heard(&self, node: NodeId) -> bool {
@@ -521,4 +526,23 @@ fn a_replacement_that_is_refused_half_way_leaves_the_node_gone() {
         rest
     "#]]
     .assert_eq(&stage.play(9));
+}
+
+/// A drain was estimated at half as much again, since the heir still held what an aborted one had brought it.
+#[test]
+fn what_an_aborted_plan_left_over_is_no_part_of_an_estimate() {
+    let estimate = |records, leftovers| {
+        let mut stage = Stage::of(cluster(4, &["a"; 2], 2, 1), true);
+        let size = |records| Size { records, bytes: 10 * records };
+        stage.held = [(NodeId(1), (size(records), leftovers)), (NodeId(2), (size(1000), 0))].into();
+        let wish = Wish::Drain { nodes: vec![NodeId(2)] };
+        stage.order(Order::Create { wish, consent: Consent::default() });
+        stage.play(9);
+        stage.plans[0].0.estimate.unwrap()
+    };
+    let all = Size { records: 1000, bytes: 10_000 };
+    assert_eq!(estimate(1000, 0), all);
+    assert_eq!(estimate(2000, 1000), all);
+    // A node tells of one record at least, where it has something to drop.
+    assert_eq!(estimate(0, 1), Size { records: 500, bytes: 5_000 });
 }

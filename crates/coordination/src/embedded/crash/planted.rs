@@ -3,7 +3,7 @@
 //! A lie stands for a bug of the log: a sync that the disk skips leaves what a sync leaves that the log forgot. Two
 //! lies skip every sync of a kind. Each other lie concerns one step alone, so that this step's absence convicts it.
 //!
-//! `docs/design/coordination.md` lists the lies among the bugs that were planted by hand.
+//! `docs/design/coordination.md` lists the lies.
 //!
 //! The disk recognizes a step by the operation before it:
 //!

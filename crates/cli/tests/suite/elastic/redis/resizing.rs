@@ -8,19 +8,10 @@ use serde_json::{Value as Json, json};
 use super::fixture::{Servers, at, is_proof, members, state};
 use crate::adapters::speaking::{Speaking, await_some};
 use crate::cluster::{Process, TONTINE, command, tontine};
+use crate::elastic::Dice;
 
 /// Longest wait for one resize.
 const PATIENCE: Duration = Duration::from_secs(240);
-
-/// Numbers that look random, and are the same in each run.
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % bound
-    }
-}
 
 /// A cluster of three, a fourth server, and what happens to adapters.
 struct Abused {
