@@ -51,7 +51,7 @@ impl Share {
 fn rest(ran: Duration, passed: Duration, processors: f64) -> Duration {
     let takes = ran.as_secs_f64() * PARTS / processors;
     // Also where there is no such number.
-    let takes = Duration::try_from_secs_f64(takes).unwrap_or(REST_MAX);
+    let takes = Duration::try_from_secs_f64(takes).unwrap_or(Duration::MAX);
     takes.saturating_sub(passed).min(REST_MAX)
 }
 
