@@ -19,6 +19,7 @@ pub mod driver;
 pub mod generators;
 pub mod peers;
 pub mod processes;
+pub mod reach;
 pub mod report;
 pub mod scenarios;
 pub mod target;

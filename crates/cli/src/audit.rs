@@ -16,7 +16,8 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::time::Duration;
 
 use model::order::{Answer, Order};
-use node::audit::{Asked, Entry, OrderResult, Ordered, Outlet, Refused, What, Who};
+use node::access::Who;
+use node::audit::{Asked, Entry, OrderResult, Ordered, Outlet, Refused, What};
 use serde::Serialize;
 use wire::error::{ErrorCode, Outcome};
 use wire::messages::{AntiEntropyControl, AntiEntropyOrder};

@@ -12,8 +12,9 @@ use clap::{ArgMatches, CommandFactory, FromArgMatches};
 
 use crate::failure::{self, CliError};
 use crate::mistakes;
-use crate::output::{self, Format};
+use crate::output;
 use crate::shared::Shared;
+use crate::text::Format;
 
 /// An option that a command has no use for, by its id, and why.
 pub(crate) type Useless = (&'static str, &'static str);

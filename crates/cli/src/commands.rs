@@ -344,7 +344,7 @@ pub(crate) fn carry_out(arguments: Arguments) -> Result<ExitCode, CliError> {
 }
 
 fn run_bench(shared: &Shared, command: &bench::cli::BenchCommand) -> Result<ExitCode, CliError> {
-    let reach = bench::cli::Reach { connect: shared.connect.clone(), store: shared.store.clone() };
+    let reach = bench::reach::Reach { connect: shared.connect.clone(), store: shared.store.clone() };
     let report = bench::cli::run(command, &reach).map_err(|error| CliError::Other(error.to_string()))?;
     let document = serde_json::to_value(&report).map_err(|error| CliError::Other(error.to_string()))?;
     crate::output::print(shared.format(), &document, || report.text());

@@ -5,7 +5,7 @@
 
 mod arguments;
 mod closed;
-pub(crate) mod creation;
+mod creation;
 mod elastic;
 
 use std::path::{Path, PathBuf};
@@ -22,15 +22,15 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, ChildStdin, Command};
 
 use crate::coordination::CoordinationArguments;
+use crate::engine_kind::EngineKind;
 use crate::failure::CliError;
 use crate::headmaster::Beside;
 use crate::holder::PASSWORD_VARIABLE;
-use crate::output::Format;
 use crate::ready::{node_json, ready_line, stores_json};
-use crate::server::EngineKind;
 use crate::shared::{Shared, block_on};
 use crate::stop_signals::{STOP_WITH_STDIN, StopSignals};
-pub(crate) use arguments::{DevArguments, ShapeArguments, parse_consistency};
+use crate::text::Format;
+pub(crate) use arguments::DevArguments;
 
 /// Longest wait for a child to serve.
 const CHILD_START_TIME_MAX: Duration = Duration::from_secs(60);
@@ -47,7 +47,7 @@ pub(crate) fn run(shared: &Shared, arguments: DevArguments) -> Result<ExitCode, 
         let coordination_dir = arguments.data_dir.join("coordination");
         if !coordination_dir.exists() {
             // Before anything is made: what cannot be shall leave no trace.
-            creation::check(&arguments.shape)?;
+            crate::shape::check(&arguments.shape)?;
             if let Some(range) = arguments.elastic {
                 let is_golden = arguments.shape.ring_wanted() == RingShape::Golden;
                 range.check(arguments.shape.nodes_wanted() as usize, is_golden)?;

@@ -9,9 +9,10 @@ use protocol::report::{Parts, RepairReport, Status};
 use serde_json::json;
 
 use crate::failure::{CliError, no_tls};
-use crate::output::{count, print, program, size};
+use crate::output::{print, program};
 use crate::shared::Shared;
 use crate::status::{NodeStatus, ask_all, is_up};
+use crate::text::{count, size};
 
 mod artifacts;
 mod certificates;

@@ -13,8 +13,9 @@ use wire::messages::EventsGet;
 
 use crate::dates::utc;
 use crate::failure::CliError;
-use crate::output::{Format, count, print};
+use crate::output::print;
 use crate::shared::Shared;
+use crate::text::{Format, count};
 
 /// Events of one page.
 const PAGE: u32 = 1_000;

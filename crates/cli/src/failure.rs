@@ -17,7 +17,7 @@ use serde_json::{Value as Json, json};
 use thiserror::Error;
 use wire::ErrorCode;
 
-use crate::output::Format;
+use crate::text::Format;
 
 /// Exit status of a command that failed: nothing was done, or the answer says how much.
 const EXIT_FAILED: u8 = 2;

@@ -11,8 +11,9 @@ use wire::messages::RequestOptions;
 
 use crate::failure::CliError;
 use crate::keys;
-use crate::output::{bytes_json, print, shown, table};
+use crate::output::print;
 use crate::shared::Shared;
+use crate::text::{bytes_json, shown, table};
 
 /// Pages that one command reads, at most: a million numbers.
 const PAGES_MAX: u64 = 1_000;

@@ -11,8 +11,9 @@ use runtime::Ports;
 use crate::durations;
 use crate::export::{WalkOptions, What, walk_store};
 use crate::failure::CliError;
-use crate::output::{Format, Stdout, bytes_json, count, shown};
+use crate::output::Stdout;
 use crate::shared::{Shared, walkable};
+use crate::text::{Format, bytes_json, count, shown};
 
 /// Which keys.
 #[derive(Clone, Debug, clap::Args)]

@@ -14,8 +14,9 @@ use wire::versions::{decode_context, encode_context};
 
 use crate::durations;
 use crate::failure::CliError;
-use crate::output::{Format, bytes_json, count, hex, moment, print, shown, table, unhex};
+use crate::output::print;
 use crate::shared::Shared;
+use crate::text::{Format, bytes_json, count, hex, moment, shown, table, unhex};
 
 /// A key and its value.
 #[derive(Clone, Debug, clap::Args)]

@@ -12,6 +12,7 @@
 mod output;
 
 mod adapter;
+mod addresses;
 mod artifact;
 mod audit;
 mod balance_command;
@@ -27,6 +28,7 @@ mod dev;
 mod doctor;
 mod durations;
 mod elastic_command;
+mod engine_kind;
 mod events;
 mod export;
 mod failure;
@@ -56,10 +58,12 @@ mod ready;
 mod repair;
 mod serve;
 mod server;
+mod shape;
 mod shared;
 mod status;
 mod stop_signals;
 mod store_command;
+mod text;
 mod tls_settings;
 mod user_command;
 mod watchdog;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use crate::failure::CliError;
-use crate::output::count;
+use crate::text::count;
 
 /// Where to write them.
 #[derive(Clone, Debug, clap::Args)]

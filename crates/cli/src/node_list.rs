@@ -13,8 +13,9 @@ use serde::Serialize;
 use serde_json::{Value as Json, json};
 
 use crate::failure::CliError;
-use crate::output::{Format, print, size, table};
+use crate::output::print;
 use crate::shared::Shared;
+use crate::text::{Format, size, table};
 
 /// Pause between two looks with `--watch`.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);

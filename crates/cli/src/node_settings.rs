@@ -6,11 +6,11 @@ use runtime::sources::AllowedPrefix;
 use storage::Durability;
 
 use crate::durations;
+use crate::engine_kind::{EngineKind, show_durability};
 use crate::failure::CliError;
 use crate::holder::PASSWORD_VARIABLE;
 use crate::limits::LimitSettings;
 use crate::logging::LogSettings;
-use crate::server::{EngineKind, show_durability};
 
 /// What a node may read artifacts from unless it is told: any directory of its machine, and no network.
 const ALLOW_SOURCES_DEFAULT: &str = "file:///";

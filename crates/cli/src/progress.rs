@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 
-use crate::output::{count, size};
+use crate::text::{count, size};
 
 /// Time between two lines when stderr is no terminal.
 const LINE_INTERVAL: Duration = Duration::from_secs(5);

@@ -11,8 +11,9 @@ use serde_json::{Value as Json, json};
 use wire::messages::{AntiEntropyControl, AntiEntropyOrder};
 
 use crate::failure::CliError;
-use crate::output::{count, print, size, table};
+use crate::output::print;
 use crate::shared::Shared;
+use crate::text::{count, size, table};
 
 /// What to do about repair.
 #[derive(Clone, Debug, clap::Subcommand)]

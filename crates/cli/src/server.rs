@@ -27,25 +27,16 @@ use runtime::workers::{Stop, Workers};
 use runtime::{Disk, Listener, NetworkError, Ports};
 use storage::{Durability, LogOptions};
 
+use crate::addresses::{Addresses, refuse_open};
 use crate::audit::AuditLog;
+use crate::engine_kind::{EngineKind, show_durability};
 use crate::failure::CliError;
 use crate::limits::LimitSettings;
-use crate::serve::Addresses;
 use crate::tls_settings::{self, TlsMode};
 use crate::watchdog::Watchdog;
 
 /// Events of a start that are looked at: how a node comes back is among the first.
 const EVENTS_AT_START: usize = 1_000;
-
-/// Which engine keeps the records.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum EngineKind {
-    /// A log on disk: durable.
-    #[default]
-    Log,
-    /// Memory only: all data is lost when the process ends.
-    Memory,
-}
 
 /// What makes up a node's process beyond what the cluster document says.
 #[derive(Clone, Debug)]
@@ -115,7 +106,7 @@ impl RunningNode {
         refuse_unsafe(spec, cluster)?;
         let safety = tls_settings::safety(spec.tls_mode, spec.tls.as_ref())?;
         tls_settings::must_hold(spec.tls.as_ref(), &addresses.advertised.native)?;
-        let is_loopback = crate::serve::refuse_open(spec.insecure || !cluster.is_anyones(), addresses)?;
+        let is_loopback = refuse_open(spec.insecure || !cluster.is_anyones(), addresses)?;
         let network = Arc::new(tls_settings::network_of_node(spec.tls.as_ref()));
         let mut ports = Ports::os().map_err(CliError::io("cannot start the background thread"))?;
         ports.network = network.clone();
@@ -205,15 +196,6 @@ fn refuse_unsafe(spec: &NodeSpec, cluster: &Cluster) -> Result<(), CliError> {
             cluster.name
         ))),
         None => Ok(()),
-    }
-}
-
-/// As the option is written.
-pub(crate) fn show_durability(durability: Durability) -> String {
-    match durability {
-        Durability::Always => "always".to_owned(),
-        Durability::Every { milliseconds } => format!("every:{milliseconds}ms"),
-        Durability::System => "system".to_owned(),
     }
 }
 

@@ -14,7 +14,7 @@ use crate::durations;
 use model::{ArtifactNumber, Cluster, Store};
 
 use crate::failure::CliError;
-use crate::output::Format;
+use crate::text::Format;
 use crate::tls_settings;
 
 /// What every command knows.

@@ -14,9 +14,10 @@ use crate::artifact::told::scrub_line;
 use crate::clocks;
 use crate::durations;
 use crate::failure::CliError;
-use crate::output::{count, print, program, size, table};
+use crate::output::{print, program};
 use crate::ready::{read_only_json, stores_json};
 use crate::shared::Shared;
+use crate::text::{count, size, table};
 
 /// A node, and what it says of itself.
 #[derive(Clone)]

@@ -21,13 +21,14 @@ use serde_json::{Value as Json, json};
 use advise::AdviseStoreArguments;
 
 use crate::artifact;
-use crate::dev::parse_consistency;
 use crate::failure::CliError;
 use crate::orders;
-use crate::output::{count, print, program, size, table};
+use crate::output::{print, program};
 use crate::plan_command;
 use crate::ready::{read_only_json, stores_json};
+use crate::shape::parse_consistency;
 use crate::shared::Shared;
+use crate::text::{count, size, table};
 
 /// How long a new store may take until all nodes that answer have opened it.
 const OPENED_TIME_MAX: Duration = Duration::from_secs(10);

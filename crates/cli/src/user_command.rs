@@ -22,8 +22,9 @@ use serde_json::{Value as Json, json};
 
 use crate::failure::CliError;
 use crate::orders;
-use crate::output::{Format, count, print, program, table};
+use crate::output::{print, program};
 use crate::shared::Shared;
+use crate::text::{Format, count, table};
 
 /// How long a command waits until nodes go by its change: a program that uses a new secret at once shall not be refused.
 const ADOPTED_TIME_MAX: Duration = Duration::from_secs(5);

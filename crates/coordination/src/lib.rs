@@ -22,6 +22,7 @@ pub mod conformance;
 pub mod documents;
 pub mod embedded;
 mod error;
+mod event;
 pub mod memory;
 pub mod migrate;
 mod path;
@@ -38,8 +39,9 @@ use async_trait::async_trait;
 use bytes::Bytes;
 
 pub use error::CoordinationError;
+pub use event::{Event, EventKind};
 pub use path::{DocumentPath, PathError};
-pub use watch::{Event, EventKind, Watch, WatchTrigger};
+pub use watch::{Watch, WatchTrigger};
 
 /// Largest document in bytes: ZooKeeper's packet limit of 1 MiB, less room for the path and the packet itself.
 pub const DOCUMENT_BYTES_MAX: usize = 1024 * 1024 - 4 * 1024;

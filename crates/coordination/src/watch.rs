@@ -9,29 +9,7 @@ use std::collections::BTreeMap;
 use tokio::sync::oneshot;
 
 use crate::tree::Tree;
-use crate::{CoordinationError, DocumentPath};
-
-/// What happened to a watched document or list.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum EventKind {
-    /// The document was created.
-    Created,
-    /// The document was set.
-    Changed,
-    /// The document was deleted.
-    Deleted,
-    /// A document directly below was created or deleted.
-    ChildrenChanged,
-}
-
-/// The first change after what was read.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Event {
-    /// The watched path.
-    pub path: DocumentPath,
-    /// What happened. When a document was deleted and created again at once, this may be either.
-    pub kind: EventKind,
-}
+use crate::{CoordinationError, DocumentPath, Event, EventKind};
 
 /// Fires once. Dropping it ends the interest.
 #[derive(Debug)]

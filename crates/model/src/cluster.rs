@@ -6,6 +6,7 @@ mod check;
 mod document;
 mod numbers;
 mod stores;
+mod users;
 
 use std::borrow::Cow;
 use std::fmt;
@@ -15,6 +16,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::Unknown;
 use crate::access::Users;
+use crate::generation::Generation;
 use crate::key::Token;
 use crate::node::{Node, NodeId};
 use crate::readonly::ReadOnlyStore;
@@ -26,11 +28,6 @@ pub use check::ClusterError;
 pub use document::{FORM, FORM_CLOSED, FORM_GOLDEN, FORM_MAX, FORM_PLACED, refused_form};
 pub use numbers::{Accepted, NumbersError};
 pub use stores::{ArtifactsError, CreateStoreError};
-
-/// Number of an agreed document: it only grows, and the older one always loses.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct Generation(pub u64);
 
 /// An order that a document carries out: its number, and when it was given, in milliseconds since 1970. Numbers begin anew
 /// where orders were lost.

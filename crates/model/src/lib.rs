@@ -10,6 +10,7 @@ pub mod balance;
 pub mod cluster;
 pub mod elasticity;
 pub mod epoch;
+pub mod generation;
 pub mod key;
 pub mod limits;
 pub mod node;
@@ -23,8 +24,9 @@ pub mod store;
 pub mod timestamp;
 pub mod versions;
 
-pub use cluster::{ArtifactsError, Cluster, ClusterError, ClusterId, CreateStoreError, Generation};
+pub use cluster::{ArtifactsError, Cluster, ClusterError, ClusterId, CreateStoreError};
 pub use epoch::Epoch;
+pub use generation::Generation;
 pub use key::{Key, KeyError, Token};
 pub use node::{Node, NodeId, Role, Weight, WeightError, Zone};
 pub use placement::{FeedKey, KeyPattern, Placement, PlacementError, Windows};

@@ -21,7 +21,7 @@ use crate::store::{Consistency, Store};
 
 pub use answer::{Answer, Done};
 pub use office::{Balancing, Holder, Office};
-pub use refusal::{Holds, Life, Refusal, Stale};
+pub use refusal::{Holds, Refusal, Stale};
 
 /// What shall be done.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

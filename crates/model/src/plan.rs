@@ -9,6 +9,7 @@
 //! **Architecture Invariant:** nothing here chooses what moves (`protocol::rebalance::planner` does), nor when a step is
 //! due (`protocol::rebalance::steps`).
 
+mod decision;
 mod handover;
 mod refusal;
 mod reshape;
@@ -20,12 +21,13 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::balance::Decision;
-use crate::cluster::{Cluster, Generation};
+use crate::cluster::Cluster;
+use crate::generation::Generation;
 use crate::node::NodeId;
 use crate::ring::{Partition, PartitionId};
 use crate::store::{Consistency, StoreName};
 
+pub use decision::{Act, Came, CameOf, CutAt, Decision, Excess, Lost, LostBecause, NodeAt, Predicted, Rule};
 pub use handover::{Handover, OwnerChange};
 pub use refusal::Refusal;
 pub use reshape::{Cut, Reshape, Reshaped};

@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::Unknown;
-use crate::cluster::Generation;
+use crate::generation::Generation;
 use crate::key::Token;
 use crate::limits::PARTITIONS_MAX;
 use crate::node::NodeId;

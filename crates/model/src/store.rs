@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::Unknown;
-use crate::cluster::Generation;
+use crate::generation::Generation;
 use crate::key::Token;
 use crate::limits::{SIBLINGS_MAX, STORE_NAME_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::placement::Placement;

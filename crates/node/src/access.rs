@@ -24,13 +24,27 @@ use runtime::secret::{digest_of, is_same};
 use wire::error::ErrorCode;
 use wire::messages::Failure;
 
-use crate::audit::Who;
 use crate::view::CurrentView;
 
 /// The certificate by which a node shows what it is, as it stands now: its file may be written again.
 pub trait Certificate: fmt::Debug + Send + Sync {
     /// When it expires, and whether connections without TLS are taken, too.
     fn status(&self) -> TlsStatus;
+}
+
+/// Who asked, as this node knows.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Who {
+    /// The holder of a node's certificate: a node or a headmaster.
+    Node,
+    /// A user, by its secret.
+    User(UserName),
+    /// The cluster is closed, and it has not said who it is.
+    Nobody,
+    /// The cluster is open.
+    Anyone,
+    /// Several, of whom there were too many to tell them apart.
+    Others,
 }
 
 /// Who is at the other end of one connection.

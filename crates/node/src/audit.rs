@@ -17,7 +17,6 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use model::access::UserName;
 use model::order::{Answer, Order};
 use model::{Moment, NodeId, WallMillis};
 use parking_lot::Mutex;
@@ -25,8 +24,7 @@ use runtime::{BoxFuture, Clock};
 use wire::error::ErrorCode;
 use wire::messages::{AntiEntropyControl, AntiEntropyOrder, Failure, Request, Response};
 
-use crate::access::Caller;
-use crate::node::NodeConfig;
+use crate::access::{Caller, Who};
 use crate::view::CurrentView;
 
 /// Time until refusals that go on are told again.
@@ -44,21 +42,6 @@ const DETAIL_CHARS_MAX: usize = 250;
 pub trait Outlet: fmt::Debug + Send + Sync {
     /// Takes an entry. Never waits: what cannot be kept is lost, and said to be.
     fn write(&self, entry: Entry);
-}
-
-/// Who asked, as this node knows.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Who {
-    /// The holder of a node's certificate: a node or a headmaster.
-    Node,
-    /// A user, by its secret.
-    User(UserName),
-    /// The cluster is closed, and it has not said who it is.
-    Nobody,
-    /// The cluster is open.
-    Anyone,
-    /// Several, of whom there were too many to tell them apart.
-    Others,
 }
 
 /// One thing that happened.
@@ -194,11 +177,6 @@ impl Audit {
     /// Nothing has happened. Without an outlet nothing is written.
     pub(crate) fn new(node: NodeId, clock: Arc<dyn Clock>, outlet: Option<Arc<dyn Outlet>>) -> Arc<Audit> {
         Arc::new(Audit { node, clock, outlet, folded: Mutex::default() })
-    }
-
-    /// That of a node with these settings.
-    pub(crate) fn of(config: &NodeConfig, clock: &Arc<dyn Clock>) -> Arc<Audit> {
-        Audit::new(config.id, clock.clone(), config.audit.clone())
     }
 
     /// The same for one door.

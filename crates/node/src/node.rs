@@ -245,6 +245,10 @@ pub struct Worker {
     pub http: http::Door,
 }
 
+fn audit_of(config: &NodeConfig, ports: &Ports) -> Arc<Audit> {
+    Audit::new(config.id, ports.clock.clone(), config.audit.clone())
+}
+
 impl Node {
     /// Opens the data directory and the stores, joins the cluster, and follows its document from then on.
     pub async fn start(
@@ -263,7 +267,7 @@ impl Node {
         events.record(Event::NodeStarted { incarnation: stamper.incarnation(), generation });
         come_back.into_iter().for_each(|event| events.record(event));
         let (metrics, incarnation) = (Metrics::new(), stamper.incarnation());
-        let refusals = Refusals::new(config.id, &metrics, Audit::of(&config, &ports.clock));
+        let refusals = Refusals::new(config.id, &metrics, audit_of(&config, &ports));
         let gossip = Gossip::new(config.id, incarnation, clock, view.clone(), events.clone(), &metrics);
         let ((offered, offers), admission) = (Offers::new(), Admission::new(config.limits));
         let (me, cluster) = (Peer::Node { id: config.id, incarnation }, Some(config.cluster.clone()));

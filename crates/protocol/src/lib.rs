@@ -17,6 +17,8 @@ pub mod admission;
 pub mod antientropy;
 pub mod collection;
 pub mod elasticity;
+#[cfg(test)]
+mod explore;
 pub mod gossip;
 pub mod handoff;
 pub mod headmaster;

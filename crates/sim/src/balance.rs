@@ -14,14 +14,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use model::balance::{Mode, Policy, Rule, Settings};
-use model::plan::{Phase, PlanState, Planned, Size};
+use model::balance::{Mode, Policy, Settings};
+use model::plan::{Phase, PlanState, Planned, Rule, Size};
 use model::{
     Cluster, Consistency, Moment, Node, NodeId, PartitionId, Ring, Store, StoreName, WallMillis, Zone,
 };
 use protocol::headmaster::{Action, Again, Ask, Headmaster, Kept, Observation, Registered, Said};
 use protocol::rebalance::balancer::Weights;
-use protocol::rebalance::{Entered, NodeFacts};
+use protocol::report::{Entered, NodeFacts};
 use protocol::report::{LoadReport, PartitionLoad, WorkDone};
 
 use crate::dice::Dice;

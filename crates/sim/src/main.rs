@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use coordination::memory::MemoryFaults;
-use model::balance::Rule;
+use model::plan::Rule;
 use parking_lot::Mutex;
 use sim::balance::{TABLE, Weather, broken, row};
 use sim::catalogue;

@@ -15,7 +15,8 @@ use coordination::documents;
 use futures_util::future::join_all;
 use model::{Cluster, Generation, Moment, NodeId, Partition, PartitionId};
 use protocol::rebalance::entering::Part;
-use protocol::rebalance::{Facts, steps};
+use protocol::rebalance::steps;
+use protocol::report::Facts;
 use storage::Held;
 
 use crate::bounds::{self, Drawn};

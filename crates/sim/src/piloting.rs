@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use coordination::DocumentPath;
 use coordination::documents::balance::verdict_path;
-use model::balance::{Excess, Verdict};
-use model::plan::{Phase, PlanDocument, PlanState};
+use model::balance::Verdict;
+use model::plan::{Excess, Phase, PlanDocument, PlanState};
 use model::{Cluster, Moment, NodeId};
 use serde_json::from_slice;
 

@@ -26,6 +26,7 @@ mod names;
 mod quorums;
 mod refusals;
 mod replays;
+mod rooms;
 mod sentences;
 mod source;
 mod text;
@@ -80,6 +81,7 @@ pub const RULES: &[Rule] = &[
     (quorums::RULE, quorums::check),
     (refusals::RULE, refusals::check),
     (replays::RULE, replays::check),
+    (rooms::RULE, rooms::check),
     (logs::RULE, logs::check),
     (links::RULE, links::check),
     (sentences::RULE, sentences::check),

@@ -23,7 +23,7 @@ const ENUMERATIONS: &[(&str, &str, &str)] = &[
     ("crates/model/src/access/change.rs", "UserError", "users of a cluster"),
     ("crates/model/src/order/refusal.rs", "Stale", "a plan that is stale"),
     ("crates/model/src/order/refusal.rs", "Holds", "what a node holds"),
-    ("crates/model/src/order/refusal.rs", "Life", "a sign of life"),
+    ("crates/model/src/node.rs", "Life", "a sign of life"),
     ("crates/model/src/plan/state.rs", "Reason", "a plan that failed"),
     ("crates/model/src/plan/state.rs", "Held", "what holds a plan up"),
     ("crates/model/src/plan/waiting.rs", "Waiting", "whom a step waits for"),

@@ -16,6 +16,7 @@ use crate::compare::{Contestant, MeasureError, alternate};
 use crate::driver::{DriveError, DriverOptions, Phase};
 use crate::peers::{PeerOptions, Persistence, RedisOptions};
 use crate::processes::Watched;
+use crate::reach::Reach;
 use crate::report::{
     Comparison, RunReport, comparison_markdown, comparison_text, context_markdown, run_text, runs_markdown,
 };
@@ -81,15 +82,6 @@ pub enum BenchCommand {
     Swap(ScenarioArgs<SwapScenario>),
     /// Have a node fetch tables from a web server, S3 or HDFS, beside raw reading and writing of the same bytes.
     Source(ScenarioArgs<SourceScenario>),
-}
-
-/// What every command of the program knows about its cluster, and benchmarks share.
-#[derive(Clone, Debug)]
-pub struct Reach {
-    /// Native addresses of the cluster, for a run that names no other target.
-    pub connect: Vec<String>,
-    /// The store of a Tontine that is reached over the native protocol.
-    pub store: String,
 }
 
 /// Where results go beside the terminal.

@@ -15,9 +15,9 @@ use client::{Client, ClientOptions};
 use model::Cluster;
 use runtime::Ports;
 
-use crate::cli::Reach;
 use crate::compare::Contestant;
 use crate::driver::{DriverOptions, Phase, Rates};
+use crate::reach::Reach;
 use crate::report::{RunReport, SecondReport, median};
 use crate::target::native::NativeTarget;
 use crate::workload::WorkloadOptions;

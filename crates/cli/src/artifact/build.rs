@@ -33,9 +33,10 @@ use super::parent::Parent;
 use super::site::{Site, occupied};
 use super::spill;
 use crate::failure::CliError;
-use crate::output::{count, print, size};
+use crate::output::print;
 use crate::progress::Progress;
 use crate::shared::Shared;
+use crate::text::{count, size};
 
 /// Pieces of one chunk that wait for its maker.
 const WAITING_MAX: usize = 2;

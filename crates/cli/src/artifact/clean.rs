@@ -14,8 +14,9 @@ use super::arguments::CleanArguments;
 use super::build::taken;
 use super::{directory, opened};
 use crate::failure::CliError;
-use crate::output::{count, print, size};
+use crate::output::print;
 use crate::shared::Shared;
+use crate::text::{count, size};
 
 /// Where chunks lie.
 const CHUNKS: &str = "chunks";

@@ -22,9 +22,10 @@ use super::opened;
 use super::place::{files, manifest_in, output, url_of};
 use crate::failure::CliError;
 use crate::holder::shell;
-use crate::output::{count, print, size};
+use crate::output::print;
 use crate::progress::Progress;
 use crate::shared::Shared;
+use crate::text::{count, size};
 
 /// Copies an artifact.
 pub(super) fn run(shared: &Shared, arguments: &CopyArguments) -> Result<ExitCode, CliError> {

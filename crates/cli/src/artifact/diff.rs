@@ -20,9 +20,10 @@ use super::arguments::DiffArguments;
 use super::place::Scratch;
 use super::{opened, unopened};
 use crate::failure::CliError;
-use crate::output::{bytes_json, count, print, shown};
+use crate::output::print;
 use crate::progress::Progress;
 use crate::shared::Shared;
+use crate::text::{bytes_json, count, shown};
 
 /// Keys that are named.
 const KEYS_SHOWN_MAX: usize = 10;

@@ -12,9 +12,10 @@ use super::arguments::{CheckArguments, ShowArguments, jobs};
 use super::opened;
 use super::place::Scratch;
 use crate::failure::CliError;
-use crate::output::{count, print, size, table};
+use crate::output::print;
 use crate::progress::Progress;
 use crate::shared::Shared;
+use crate::text::{count, size, table};
 
 /// Chunks that are shown to people at most.
 const CHUNKS_SHOWN_MAX: usize = 20;

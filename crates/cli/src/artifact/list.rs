@@ -11,8 +11,9 @@ use super::push_arguments::ListArguments;
 use super::told::{ask_all, scrub_line};
 use super::verbs::store_of;
 use crate::failure::CliError;
-use crate::output::{print, program, size, table};
+use crate::output::{print, program};
 use crate::shared::Shared;
+use crate::text::{size, table};
 
 /// Lists artifacts.
 pub(super) async fn list(shared: &Shared, arguments: &ListArguments) -> Result<ExitCode, CliError> {

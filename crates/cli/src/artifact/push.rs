@@ -19,8 +19,9 @@ use super::speaking::{Awaited, Speaker, owned};
 use super::told::{Told, adopted, behind_text, told};
 use super::verbs::{check_replicas, store_of};
 use crate::failure::CliError;
-use crate::output::{count, print, program, size};
+use crate::output::{print, program};
 use crate::shared::Shared;
+use crate::text::{count, size};
 
 /// Pause between two looks at the nodes.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);

@@ -10,7 +10,8 @@ use storage::readonly::Manifest;
 
 use super::told::Told;
 use crate::holder::shell;
-use crate::output::{program, size};
+use crate::output::program;
+use crate::text::size;
 
 /// Pause between two lines of progress.
 const SPEAK_AGAIN: Duration = Duration::from_secs(2);

@@ -22,8 +22,8 @@ use super::arguments::BuildArguments;
 use crate::failure::CliError;
 use crate::file_format::FileFormat;
 use crate::input::{self, Expires, Position, ReadSettings, Source, VoldemortReader};
-use crate::output::count;
 use crate::progress::Progress;
+use crate::text::count;
 
 /// What was read.
 #[derive(Default)]

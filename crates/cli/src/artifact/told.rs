@@ -7,7 +7,7 @@ use model::{ArtifactNumber, Generation, NodeId, StoreName};
 use protocol::report::{ArtifactProgress, ArtifactScrub, ArtifactState, ArtifactsReport, Parts};
 
 use crate::durations;
-use crate::output::count;
+use crate::text::count;
 
 /// How long a change may take until all nodes that answer go by it.
 const ADOPTED_TIME_MAX: Duration = Duration::from_secs(10);

@@ -3,9 +3,9 @@
 use std::process::ExitCode;
 
 use client::PlanQuery;
-use model::balance::{Away, Decision, Mode, Policy, PolicyChange, Says};
+use model::balance::{Away, Mode, Policy, PolicyChange, Says};
 use model::order::{Answer, Balancing, Order};
-use model::plan::Planned;
+use model::plan::{Decision, Planned};
 use model::{Cluster, NodeId, PartitionId};
 use serde_json::{Value as Json, json};
 
@@ -272,7 +272,7 @@ fn plan_json(planned: &Planned) -> Json {
 
 fn plan_text(planned: &Planned) -> String {
     let (plan, number) = (&planned.plan, planned.number);
-    let when = crate::output::moment(plan.created_ms);
+    let when = crate::text::moment(plan.created_ms);
     let head = format!("plan {number}, {}, of {when}", planned.word());
     match &plan.decision {
         Some(decision) => format!("{head}\n{}", full(decision, planned)),

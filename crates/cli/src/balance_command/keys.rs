@@ -7,7 +7,7 @@ use model::PartitionId;
 use protocol::report::{HotKey, Parts};
 use serde_json::{Value as Json, json};
 
-use crate::output::table;
+use crate::text::table;
 
 /// Keys that are shown.
 const SHOWN: usize = 5;

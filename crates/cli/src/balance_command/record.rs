@@ -13,8 +13,9 @@ use serde_json::json;
 
 use super::trace::{Head, Writer};
 use crate::failure::CliError;
-use crate::output::{Format, count, print, program, size};
+use crate::output::{print, program};
 use crate::shared::Shared;
+use crate::text::{Format, count, size};
 use crate::{clocks, durations};
 
 /// So often it is said how far it is.

@@ -4,15 +4,17 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use model::balance::{Rule, Settings};
+use model::balance::Settings;
+use model::plan::Rule;
 use protocol::rebalance::replay::{Event, Replay};
 use serde_json::json;
 
 use super::trace::Reader;
 use crate::durations;
 use crate::failure::CliError;
-use crate::output::{count, print, program, size};
+use crate::output::{print, program};
 use crate::shared::Shared;
+use crate::text::{count, size};
 use crate::words;
 
 /// Replays recorded loads.

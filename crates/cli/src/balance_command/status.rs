@@ -11,8 +11,9 @@ use serde_json::{Value as Json, json};
 use super::rates::{self, NodeRates, PartAtNode, PartitionRates, Span, WorkRate};
 use crate::clocks;
 use crate::failure::CliError;
-use crate::output::{Format, count, print, size, table};
+use crate::output::print;
 use crate::shared::Shared;
+use crate::text::{Format, count, size, table};
 
 /// Partitions that are shown.
 const PARTITIONS_SHOWN: usize = 10;

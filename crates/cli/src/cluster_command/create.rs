@@ -16,10 +16,11 @@ use serde_json::json;
 
 use super::{is_passing, registered, shown, unread};
 use crate::coordination::CoordinationArguments;
-use crate::dev::{ShapeArguments, creation};
 use crate::failure::CliError;
-use crate::output::{count, print, program};
+use crate::output::{print, program};
+use crate::shape::{self, ShapeArguments};
 use crate::shared::Shared;
+use crate::text::count;
 
 /// Longest name of a cluster: it is a part of messages and of notes on disk.
 const NAME_BYTES_MAX: usize = 100;
@@ -49,7 +50,7 @@ pub struct CreateArguments {
 /// Carries it out.
 pub(super) async fn run(shared: Shared, arguments: CreateArguments) -> Result<ExitCode, CliError> {
     let is_here = arguments.shape.port_base.is_some();
-    creation::check(&arguments.shape)?;
+    shape::check(&arguments.shape)?;
     if arguments.name.is_empty() || arguments.name.len() > NAME_BYTES_MAX {
         return Err(CliError::Usage(format!("--name takes 1 to {NAME_BYTES_MAX} bytes")));
     }
@@ -76,11 +77,11 @@ pub(super) async fn run(shared: Shared, arguments: CreateArguments) -> Result<Ex
                 place.address
             )));
         }
-        creation::blueprint(&arguments.name, &arguments.shape)?
+        shape::blueprint(&arguments.name, &arguments.shape)?
     } else {
         prepare(&*service, 0).await?;
         let nodes = gather(&mut service, arguments.shape.nodes_wanted() as usize, &place).await?;
-        creation::blueprint_of(&arguments.name, nodes, &arguments.shape)?
+        shape::blueprint_of(&arguments.name, nodes, &arguments.shape)?
     };
     if is_here {
         prepare(&*service, blueprint.nodes.iter().map(|node| node.id.0).max().unwrap_or(0)).await?;
@@ -171,7 +172,7 @@ fn progress(found: &[ActiveNode], wanted: usize, place: &coordination::address::
             wanted - found.len(),
             program(),
             crate::holder::shell(&[place.address.to_string()]),
-            match crate::serve::is_of_one_machine(&place.address) {
+            match crate::addresses::is_of_one_machine(&place.address) {
                 true => "",
                 false => " --listen HOST:7401 --insecure",
             }

@@ -16,8 +16,9 @@ use serde_json::{Value as Json, json};
 use super::CoordinationArguments;
 use super::migrate::MigrateArguments;
 use crate::failure::CliError;
-use crate::output::{bytes_json, count, print, shown};
+use crate::output::print;
 use crate::shared::Shared;
+use crate::text::{bytes_json, count, shown};
 
 /// Looks at the documents of the coordination service, or moves them.
 #[derive(Clone, Debug, clap::Subcommand)]

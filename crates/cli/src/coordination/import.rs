@@ -14,7 +14,7 @@ use bytes::Bytes;
 
 use super::documents::{FileArguments, Line};
 use crate::failure::CliError;
-use crate::output::count;
+use crate::text::count;
 
 /// Why a document was not brought back.
 enum Refusal {

@@ -15,8 +15,9 @@ use serde_json::json;
 use super::CoordinationArguments;
 use crate::durations;
 use crate::failure::CliError;
-use crate::output::{count, print, program};
+use crate::output::{print, program};
 use crate::shared::Shared;
+use crate::text::count;
 
 /// From where to where.
 #[derive(Clone, Debug, clap::Args)]

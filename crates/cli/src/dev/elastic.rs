@@ -123,7 +123,7 @@ impl Elastic {
         match resting::rest(&self.machines) {
             Ok(0) => {}
             Ok(count) => {
-                say!("{} stopped; they keep their data", crate::output::count(count as u64, "machine"))
+                say!("{} stopped; they keep their data", crate::text::count(count as u64, "machine"))
             }
             Err(error) => say!("machines were not stopped: {error}"),
         }

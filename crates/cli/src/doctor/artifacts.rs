@@ -7,8 +7,9 @@ use protocol::report::{ArtifactProgress, ArtifactState, ArtifactTrouble, Fetchin
 
 use super::finding::{Code, Finding};
 use crate::holder::shell;
-use crate::output::{count, program, size};
+use crate::output::program;
 use crate::status::NodeStatus;
+use crate::text::{count, size};
 
 /// What is wrong with the artifacts of nodes that answer.
 pub(super) fn found(cluster: &Cluster, nodes: &[NodeStatus], seen: Option<&Office>) -> Vec<Finding> {

@@ -3,8 +3,8 @@
 use protocol::report::{Status, StoreStatus};
 
 use super::finding::{Code, Finding};
-use crate::output::size;
 use crate::status::NodeStatus;
+use crate::text::size;
 
 /// Bytes that writes may still take below which the doctor says that a disk is getting full.
 const ROOM_LOW_BYTES: u64 = 1 << 30;

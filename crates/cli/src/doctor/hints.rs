@@ -10,8 +10,8 @@ use protocol::report::{HintsHeld, HintsState, Parts};
 use super::disks::{Refuses, refuses};
 use super::finding::{Code, Finding};
 use super::missing;
-use crate::output::{count, moment};
 use crate::status::{NodeStatus, is_up};
+use crate::text::{count, moment};
 
 /// Milliseconds without a sign of life below which a node counts as heard.
 const SILENCE_MIN_MS: u64 = 2_000;

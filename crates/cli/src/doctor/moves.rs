@@ -4,12 +4,14 @@ use model::order::Office;
 use model::plan::Phase;
 use model::{Cluster, Partition};
 use protocol::headmaster::held_up;
-use protocol::rebalance::{Facts, steps};
+use protocol::rebalance::steps;
+use protocol::report::Facts;
 use protocol::report::Report;
 
 use super::finding::{Code, Finding};
-use crate::output::{count, program};
+use crate::output::program;
 use crate::status::NodeStatus;
+use crate::text::count;
 use crate::words;
 
 /// One finding for all partitions that move, and one for each node that holds what is not its own.

@@ -7,8 +7,9 @@ use model::{Cluster, NodeId, Reads, Store};
 use protocol::quorum::{absence_can_be_told, answers_required, values_can_be_told};
 
 use super::finding::{Code, Finding};
-use crate::output::{count, program};
+use crate::output::program;
 use crate::status::NodeStatus;
+use crate::text::count;
 
 /// What N, R and W of a store do not allow, or the cluster does not.
 pub(super) fn numbers(cluster: &Cluster, store: &Store) -> Vec<Finding> {

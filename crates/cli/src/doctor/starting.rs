@@ -59,7 +59,7 @@ fn elsewhere<'a>(dead: &Node, places: impl Iterator<Item = &'a Installation>) ->
         "on its machine, {host}, {START_UNLESS_IT_RUNS}start it as it was started, with its own data directory, its \
          credentials and its options, and read its output:\n        tontine serve --coordination={} --data-dir=DIR{}",
         crate::holder::shell(std::slice::from_ref(address)),
-        if crate::serve::is_local(&dead.native) { "" } else { " --insecure" }
+        if crate::addresses::is_local(&dead.native) { "" } else { " --insecure" }
     ))
 }
 

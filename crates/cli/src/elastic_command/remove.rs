@@ -13,8 +13,9 @@ use super::fleets::{Fleets, unwritten};
 use super::shown;
 use crate::coordination::CoordinationArguments;
 use crate::failure::CliError;
-use crate::output::{count, print, program};
+use crate::output::{print, program};
 use crate::shared::Shared;
+use crate::text::count;
 
 /// Removes a fleet.
 #[derive(Clone, Debug, clap::Args)]

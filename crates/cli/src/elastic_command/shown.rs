@@ -11,8 +11,9 @@ use super::fleets::{Fleets, now};
 use super::{apply, words};
 use crate::coordination::CoordinationArguments;
 use crate::failure::CliError;
-use crate::output::{moment, print, program, table};
+use crate::output::{print, program};
 use crate::shared::Shared;
+use crate::text::{moment, table};
 
 /// How old a look may be before it is said to be old, in milliseconds.
 const LOOK_AGE_MAX: u64 = 30_000;

@@ -9,8 +9,9 @@ use serde_json::{Value as Json, json};
 
 use super::apply::read_policy;
 use crate::failure::CliError;
-use crate::output::{print, table};
+use crate::output::print;
 use crate::shared::Shared;
+use crate::text::table;
 
 /// Rows of a trace at most: a row for each ten seconds of a year.
 const ROWS_MAX: usize = 4_000_000;

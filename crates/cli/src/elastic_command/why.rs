@@ -11,8 +11,9 @@ use super::fleets::{Fleets, now};
 use super::{shown, words};
 use crate::coordination::CoordinationArguments;
 use crate::failure::CliError;
-use crate::output::{print, program, table};
+use crate::output::{print, program};
 use crate::shared::Shared;
+use crate::text::table;
 use crate::{dates, durations};
 
 /// Explains a size.

@@ -6,7 +6,8 @@ use model::WallMillis;
 use model::elasticity::{Direction, Held, Money, Reason, Rule, Spread, Verdict};
 
 use crate::durations;
-use crate::output::{count, moment, program};
+use crate::output::program;
+use crate::text::{count, moment};
 
 /// What holds a decision about the fleet `name` or refuses an order, and what helps.
 pub(super) fn held(name: &str, held: &Held) -> String {

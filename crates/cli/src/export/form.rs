@@ -11,7 +11,7 @@ use super::sink::Sink;
 use crate::failure::CliError;
 use crate::file_format::{EXPIRES, FileFormat};
 use crate::input::unfit_stanza;
-use crate::output::{bytes_json, shown};
+use crate::text::{bytes_json, shown};
 
 /// How records are written.
 #[derive(Clone, Copy, Debug)]

@@ -27,9 +27,10 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use crate::failure::CliError;
-use crate::output::{Format, count, print, size};
+use crate::output::print;
 use crate::progress::Progress;
 use crate::shared::{Shared, walkable};
+use crate::text::{Format, count, size};
 pub(crate) use arguments::ExportArguments;
 use form::{Form, RowWriter};
 pub(crate) use partitions::{Step, What, walk_store};

@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use wire::ErrorCode;
 
 use crate::failure::CliError;
-use crate::output::count;
+use crate::text::count;
 
 /// Records in one page of one replica.
 const PAGE_RECORDS: u32 = 1000;

@@ -14,7 +14,7 @@ use super::record::{
 };
 use super::settings::{Column, Expires, Wanted};
 use crate::failure::CliError;
-use crate::output::{count, shown};
+use crate::text::{count, shown};
 
 /// Stands after the last row, so that a quote that is still open there is noticed: it swallows this row.
 const SENTINEL: &[u8] = b"\n\0tontine: end of the input\0\n";

@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 use super::lines::{Line, Lines, too_long};
 use super::record::{BadRecord, Found, Input, Position, ReadError, Record, RecordReader, moment};
 use super::settings::Fields as Wanted;
-use crate::output::unhex;
+use crate::text::unhex;
 
 /// Reads objects.
 pub(super) struct JsonlReader {

@@ -17,8 +17,8 @@ use super::pace::Pace;
 use super::report::Report;
 use super::window::Window;
 use crate::input::{Position, ReadError};
-use crate::output::count;
 use crate::progress::Progress;
+use crate::text::count;
 
 /// Time between two checkpoints.
 const CHECKPOINT_INTERVAL: Duration = Duration::from_millis(500);

@@ -6,7 +6,7 @@ use serde_json::{Value as Json, json};
 
 use super::batch::{BAD_SHOWN_MAX, Batch};
 use crate::input::{BadRecord, Position};
-use crate::output::{count, size};
+use crate::text::{count, size};
 
 /// What a load did.
 #[derive(Debug, Default)]

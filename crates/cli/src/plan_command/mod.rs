@@ -14,10 +14,10 @@ use model::plan::{Consent, JoinCut, Phase, Planned, Wish};
 use model::{Cluster, Consistency, Node, NodeId, PartitionId, Role};
 use serde_json::json;
 
-use crate::dev::parse_consistency;
 use crate::failure::CliError;
 use crate::orders::{self, parse_node, parse_partition};
 use crate::output::{print, program};
+use crate::shape::parse_consistency;
 use crate::shared::Shared;
 use crate::words;
 

@@ -10,7 +10,8 @@ use protocol::rebalance::lengths;
 use serde_json::{Value as Json, json};
 
 use crate::durations;
-use crate::output::{count, moment, program, size, table};
+use crate::output::program;
+use crate::text::{count, moment, size, table};
 use crate::words;
 
 pub(super) fn json(planned: &Planned) -> Json {

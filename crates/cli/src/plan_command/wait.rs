@@ -7,7 +7,8 @@ use model::plan::{Held, PlanState, Planned};
 
 use crate::durations;
 use crate::failure::CliError;
-use crate::output::{count, program, size};
+use crate::output::program;
+use crate::text::{count, size};
 use crate::words;
 
 /// How long a node waits for another state of the plan before it answers all the same.

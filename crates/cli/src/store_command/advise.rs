@@ -13,8 +13,9 @@ use serde_json::{Value as Json, json};
 
 use super::theta::{self, Bounds, MARGIN, READ_KEYS_MAX, Reads, Serves, Verdict, asked};
 use crate::failure::CliError;
-use crate::output::{Format, count, print, program, table};
+use crate::output::{print, program};
 use crate::shared::Shared;
+use crate::text::{Format, count, table};
 
 /// Which store, and which delay is accepted.
 #[derive(Clone, Debug, clap::Args)]

@@ -11,7 +11,7 @@ use model::plan::{Consent, Wish};
 use model::{Consistency, NodeId, Role, readonly};
 
 use super::names;
-use crate::output::count;
+use crate::text::count;
 
 /// What an order asks for, in a few words.
 pub(crate) fn asked(order: &Order) -> String {

@@ -1,14 +1,13 @@
 //! What the autopilot may do, what it thinks, and why it acted.
 
 use model::NodeId;
-use model::balance::{
-    Act, Away, Came, CameOf, CutAt, Decision, Excess, Held, Implausible, Lost, LostBecause, Mode, NodeAt,
-    Policy, Predicted, Rule, Says, SettingError, Settings, Turned, Verdict,
+use model::balance::{Away, Held, Implausible, Mode, Policy, Says, SettingError, Settings, Turned, Verdict};
+use model::plan::{
+    Act, Came, CameOf, CutAt, Decision, Excess, Lost, LostBecause, Move, NodeAt, Predicted, Rule,
 };
-use model::plan::Move;
 use protocol::rebalance::balancer::thresholds::{CALM, STRUGGLING};
 
-use crate::output::{count, size, table};
+use crate::text::{count, size, table};
 
 /// The autopilot's policy in a sentence.
 pub(crate) fn policy(policy: &Policy) -> String {

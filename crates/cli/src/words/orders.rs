@@ -1,11 +1,12 @@
 //! What came of orders.
 
-use model::order::{Done, Holds, Life, Order, Refusal, Stale};
+use model::node::Life;
+use model::order::{Done, Holds, Order, Refusal, Stale};
 use model::plan::Phase;
 use model::{Cluster, Consistency, NodeId, Role, Weight};
 
 use super::{refusals, stores, users};
-use crate::output::count;
+use crate::text::count;
 
 /// What was done.
 pub(crate) fn done(done: &Done, plan: Option<u64>) -> String {

@@ -3,7 +3,7 @@
 use model::plan::{Blocked, Held, Reason, Waiting};
 
 use super::{names, refusals};
-use crate::output::count;
+use crate::text::count;
 
 /// Whom a step waits for.
 fn waiting(waiting: &Waiting) -> String {

@@ -25,7 +25,7 @@ use model::{
 use protocol::headmaster::{Again, Ask, Said, Silence};
 use protocol::push;
 use protocol::rebalance::entering::takes_part;
-use protocol::rebalance::{Entered, NodeFacts};
+use protocol::report::{Entered, NodeFacts};
 use runtime::{BoxFuture, Clock};
 use std::sync::Mutex;
 

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::node::NodeId;
+use crate::plan::Rule;
 
 /// What the autopilot does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -88,46 +89,6 @@ impl Join {
             Join::Ordered => "ordered",
             Join::Auto => "auto",
         }
-    }
-}
-
-/// By which rule it decides what moves.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Rule {
-    /// Utilisation becomes even, by acts of which each gains more than it costs. Documents that name no rule mean this one.
-    #[default]
-    Even,
-    /// A node above one threshold gives a random partition to a node below another one.
-    Thresholds,
-    /// The busiest node gives its dearest partition to the idlest, at each look. Only simulation and replay know it.
-    Greedy,
-    /// As [`Rule::Even`], but no list gets another order. Only simulation and replay know it.
-    NoReordering,
-}
-
-impl Rule {
-    /// All of them.
-    pub const ALL: [Rule; 4] = [Rule::Even, Rule::Thresholds, Rule::Greedy, Rule::NoReordering];
-
-    /// As it is written.
-    pub fn word(self) -> &'static str {
-        match self {
-            Rule::Even => "even",
-            Rule::Thresholds => "thresholds",
-            Rule::Greedy => "greedy",
-            Rule::NoReordering => "no-reordering",
-        }
-    }
-
-    /// The rule with this word.
-    pub fn named(word: &str) -> Option<Rule> {
-        Rule::ALL.into_iter().find(|rule| rule.word() == word)
-    }
-
-    /// Whether a cluster may go by it. The others are there to be compared with.
-    pub fn may_be_set(self) -> bool {
-        matches!(self, Rule::Even | Rule::Thresholds)
     }
 }
 

@@ -2,11 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::decision::{Decision, Lost, NodeAt};
 use super::policy::{Hours, Mode};
-use crate::node::{NodeId, Zone};
-use crate::order::Life;
-use crate::plan;
+use crate::node::{Life, NodeId, Zone};
+use crate::plan::{self, Decision, Lost, NodeAt};
 use crate::ring::PartitionId;
 use crate::store::StoreName;
 

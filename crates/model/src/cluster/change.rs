@@ -7,7 +7,8 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
 
-use super::{Cluster, Generation};
+use super::Cluster;
+use crate::generation::Generation;
 
 /// The field of the document that is compared by its entries.
 const RING: &str = "ring";

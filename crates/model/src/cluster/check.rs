@@ -7,12 +7,12 @@ use std::collections::BTreeSet;
 
 use thiserror::Error;
 
+use super::Cluster;
 use super::buckets::is_bucket_count;
-use super::{Cluster, Generation};
+use crate::generation::Generation;
 use crate::limits::{NODES_MAX, PARTITIONS_MAX};
-use crate::node::{Node, NodeId, Weight};
+use crate::node::NodeId;
 use crate::placement::PlacementError;
-use crate::plan::Refusal;
 use crate::readonly::ReadOnlyError;
 use crate::ring::{Partition, PartitionId, Step};
 use crate::store::{StoreError, StoreName};
@@ -159,19 +159,6 @@ impl Cluster {
         self.check_past("the oldest requests that are accepted", self.generation_accepted_min)?;
         self.check_past("the set of nodes", self.nodes_changed)?;
         self.ring.partitions().iter().try_for_each(|partition| self.check_partition(partition, &nodes))
-    }
-
-    /// Why a node gets no partition of this golden ring: its weight or zone is another than that of the others. Nothing on
-    /// any other ring.
-    pub fn uneven_on_golden(&self, node: &Node) -> Option<Refusal> {
-        let mut owners = self.ring.owners().into_iter().filter(|owner| *owner != node.id);
-        let zone_wanted = owners.find_map(|owner| self.node(owner)).map(|owner| &owner.zone)?;
-        (node.weight != Weight::default() || node.zone != *zone_wanted).then(|| Refusal::Uneven {
-            node: node.id,
-            weight: node.weight.get(),
-            zone: node.zone.0.clone(),
-            zone_wanted: zone_wanted.0.clone(),
-        })
     }
 
     /// Each store has at most two sets of replicas for a partition.

@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use super::{Cluster, Generation};
+use super::Cluster;
+use crate::generation::Generation;
 use crate::limits::{SIBLINGS_MAX, STORES_MAX, VALUE_BYTES_MAX};
 use crate::placement::PlacementError;
 use crate::readonly::{ArtifactError, ReadOnlyStore};

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::Refusal;
 use crate::access::UserName;
 use crate::balance::Policy;
-use crate::cluster::Generation;
+use crate::generation::Generation;
 use crate::node::{NodeId, Role, Weight};
 use crate::store::{Consistency, StoreName};
 

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Given;
 use crate::balance::{Policy, Verdict};
-use crate::cluster::Generation;
+use crate::generation::Generation;
 use crate::node::Node;
 use crate::plan::PlanSummary;
 

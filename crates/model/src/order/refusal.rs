@@ -5,8 +5,9 @@ use serde_json::Value;
 
 use crate::access::UserError;
 use crate::balance::SettingError;
-use crate::cluster::{ArtifactsError, CreateStoreError, Generation};
-use crate::node::NodeId;
+use crate::cluster::{ArtifactsError, CreateStoreError};
+use crate::generation::Generation;
+use crate::node::{Life, NodeId};
 use crate::plan::{self, Phase};
 use crate::readonly::ArtifactNumber;
 use crate::store::StoreName;
@@ -273,42 +274,5 @@ pub enum Holds {
     Records {
         /// How many.
         records: u64,
-    },
-}
-
-/// What speaks against a node's being dead.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "code", content = "facts", rename_all = "kebab-case")]
-pub enum Life {
-    /// It is registered with the coordination service.
-    Registered,
-    /// A process listens at its address, if only one that is stopped.
-    Listens,
-    /// No other node says whether it hears of it.
-    NoWitness,
-    /// Another node does not say whether it hears of it.
-    WitnessSilent {
-        /// That one.
-        witness: NodeId,
-        /// Why it was not heard.
-        detail: String,
-    },
-    /// Another node heard of it a moment ago.
-    Heard {
-        /// That one.
-        witness: NodeId,
-        /// Seconds since.
-        seconds: u64,
-        /// Seconds of silence that are needed.
-        needed: u64,
-    },
-    /// Another node has not heard of it, but runs for a moment only.
-    WitnessNew {
-        /// That one.
-        witness: NodeId,
-        /// For how many seconds it runs.
-        seconds: u64,
-        /// Seconds of silence that are needed.
-        needed: u64,
     },
 }

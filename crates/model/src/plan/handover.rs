@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use super::refusal::Refusal;
 use super::reshape::{Cut, Reshape, Reshaped, first_free};
-use crate::cluster::{Cluster, Generation};
+use crate::cluster::Cluster;
+use crate::generation::Generation;
 use crate::node::NodeId;
 use crate::ring::{Partition, PartitionId, Ring};
 

@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::cluster::NumbersError;
-use crate::node::NodeId;
+use crate::cluster::{Cluster, NumbersError};
+use crate::node::{Node, NodeId, Weight};
 use crate::ring::PartitionId;
 
 /// Why a wish cannot be fulfilled.
@@ -165,5 +165,20 @@ pub enum Refusal {
 impl From<NumbersError> for Refusal {
     fn from(error: NumbersError) -> Refusal {
         Refusal::Numbers(error)
+    }
+}
+
+impl Cluster {
+    /// Why a node gets no partition of this golden ring: its weight or zone is another than that of the others. Nothing on
+    /// any other ring.
+    pub fn uneven_on_golden(&self, node: &Node) -> Option<Refusal> {
+        let mut owners = self.ring.owners().into_iter().filter(|owner| *owner != node.id);
+        let zone_wanted = owners.find_map(|owner| self.node(owner)).map(|owner| &owner.zone)?;
+        (node.weight != Weight::default() || node.zone != *zone_wanted).then(|| Refusal::Uneven {
+            node: node.id,
+            weight: node.weight.get(),
+            zone: node.zone.0.clone(),
+            zone_wanted: zone_wanted.0.clone(),
+        })
     }
 }

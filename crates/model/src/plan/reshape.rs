@@ -12,7 +12,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::refusal::Refusal;
-use crate::cluster::{Cluster, Generation};
+use crate::cluster::Cluster;
+use crate::generation::Generation;
 use crate::key::Token;
 use crate::limits::PARTITIONS_MAX;
 use crate::ring::{Partition, PartitionId, Ring};

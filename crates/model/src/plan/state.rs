@@ -2,9 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{PlanDocument, Refusal, Size, Waiting, Wish};
-use crate::balance::CameOf;
-use crate::cluster::{Generation, NumbersError};
+use super::{CameOf, PlanDocument, Refusal, Size, Waiting, Wish};
+use crate::cluster::NumbersError;
+use crate::generation::Generation;
 use crate::node::NodeId;
 use crate::ring::PartitionId;
 use crate::store::StoreName;

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::cluster::Generation;
+use crate::generation::Generation;
 use crate::node::NodeId;
 use crate::ring::Step;
 use crate::store::StoreName;

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Coming, Partition, PartitionId, Ring, RingError};
 use crate::Unknown;
-use crate::cluster::Generation;
+use crate::generation::Generation;
 use crate::node::NodeId;
 
 /// One partition, as far as those before do not tell.

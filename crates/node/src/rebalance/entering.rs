@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
 use model::{Cluster, Generation, NodeId, PartitionId, StoreName, Token};
-use protocol::rebalance::Entered;
 use protocol::rebalance::entering::{Part, left_to_merge, takes_part};
+use protocol::report::Entered;
 use protocol::report::PartitionEntered;
 
 use crate::view::View;

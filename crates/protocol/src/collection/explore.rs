@@ -4,8 +4,9 @@
 //! between any two steps and come back with what was synced; a disk is replaced by its copy of the beginning; nodes
 //! join and are removed; initiators die. An observer that knows only what the nodes hold judges each world.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::hash::Hash;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -218,7 +219,7 @@ enum Move {
 }
 
 /// Sets by number, so that messages stay small.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Sets(Vec<VersionSet>);
 
 impl Sets {
@@ -228,6 +229,39 @@ impl Sets {
             self.0.push(set.clone());
             self.0.len() - 1
         }) as u8
+    }
+}
+
+/// A world, and what all worlds of one scenario share.
+#[derive(Clone, Debug)]
+struct Explored<'a> {
+    world: World,
+    scenario: Scenario,
+    sets: &'a RefCell<Sets>,
+}
+
+impl crate::explore::World for Explored<'_> {
+    type Happening = Move;
+    type Name = u64;
+
+    fn name(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        self.world.hash(&mut hasher);
+        hasher.finish()
+    }
+
+    fn happenings(&self) -> Vec<Move> {
+        self.world.moves(self.scenario)
+    }
+
+    fn step(&self, step: &Move) -> Result<Option<Self>, String> {
+        let mut next = self.clone();
+        next.world.apply(*step, self.scenario, &mut self.sets.borrow_mut())?;
+        Ok(Some(next))
+    }
+
+    fn judge(&self) -> Result<(), String> {
+        self.world.judge(self.scenario)
     }
 }
 

@@ -12,10 +12,9 @@
 //! document is as it was read ([`Action::must_be_fresh`]); all others are done however late. From each world in which
 //! nothing more can happen, a faithful environment goes on until all is at rest, and that is judged, too.
 
+mod happenings;
 mod standby;
 mod world;
-
-use std::collections::BTreeSet;
 
 use model::elasticity::adapter::{InstanceState, MachineType, MemberState, PROTOCOL};
 use model::elasticity::{
@@ -24,6 +23,8 @@ use model::elasticity::{
 };
 
 use super::*;
+use crate::explore::WORLDS_MAX;
+use happenings::Happening;
 
 /// What a broken driver, adapter or machine would do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,6 +95,7 @@ enum Phase {
 
 #[derive(Clone, Debug)]
 struct World {
+    bug: Option<Bug>,
     now: u64,
     fleet: Fleet,
     boxes: Vec<Host>,
@@ -164,7 +166,7 @@ fn member(id: &str, address: &str, state: MemberState) -> Member {
 }
 
 impl World {
-    fn new(scenario: &Scenario) -> World {
+    fn new(scenario: &Scenario, bug: Option<Bug>) -> World {
         let mut fleet = Fleet::new("f", "uid", policy());
         let mut world_boxes = vec![Host {
             instance: instance("i0", STRANGER, "a0"),
@@ -211,6 +213,7 @@ impl World {
         fleet.target = Some(scenario.serving);
         let keys = (0..2).map(|key| members[key % scenario.serving as usize].id.clone()).collect();
         World {
+            bug,
             now: 1_000_000,
             fleet,
             boxes: world_boxes,
@@ -272,106 +275,11 @@ impl World {
         next
     }
 
-    /// What may go wrong next.
-    fn wrongs(&self, bug: Option<Bug>) -> Vec<World> {
-        let mut next = Vec::new();
-        for who in 0..2 {
-            if who == 0 && !matches!(self.controllers[who], Phase::Idle) {
-                next.push(self.with(|world| world.controllers[who] = Phase::Idle));
-            }
-            if let Phase::Acts { actions, generation } = &self.controllers[who] {
-                // It is done, and nobody hears of it: the rest of the turn is lost.
-                let mut lost = self.clone();
-                if lost.act(*generation, &actions[0], bug).is_ok() {
-                    lost.controllers[who] = Phase::Idle;
-                    next.push(lost);
-                }
-                if let Action::Ensure { token, .. } = &actions[0] {
-                    // One token, two machines.
-                    let ours = |one: &&Host| one.instance.token.as_ref() == Some(&token.0);
-                    let more = 2_usize.saturating_sub(self.boxes.iter().filter(ours).count()).max(1);
-                    next.push(self.with(|world| (0..more).for_each(|_| world.create(token))));
-                }
-            }
-        }
-        for (place, member) in self.members.iter().enumerate() {
-            if member.state == MemberState::Draining && !self.leaves {
-                next.push(self.with(|world| world.members[place].state = MemberState::Drained));
-            }
-        }
-        for (place, one) in self.boxes.iter().enumerate() {
-            if one.instance.state == InstanceState::Pending && !one.stuck {
-                next.push(self.with(|world| world.boxes[place].stuck = true));
-            }
-        }
-        next.extend(self.ready_ones_end());
-        next.iter_mut().for_each(|world| world.faults -= 1);
-        next
-    }
-
-    /// All that may happen next.
-    fn next(&self, bug: Option<Bug>) -> Result<Vec<World>, String> {
-        let mut next = self.environment();
-        for who in 0..2 {
-            match &self.controllers[who] {
-                Phase::Idle if who == 0 => {
-                    let mut world = self.clone();
-                    let actions = world.decided(&self.fleet, bug)?;
-                    if world.changes(&actions, bug)? {
-                        let generation = self.fleet.generation;
-                        world.controllers[who] = Phase::Acts { generation, actions };
-                        next.push(world);
-                    }
-                }
-                Phase::Idle if self.second_turns == 0 => {}
-                Phase::Idle => {
-                    let read = Phase::Read(Box::new(self.fleet.clone()));
-                    next.push(self.with(|world| {
-                        world.controllers[who] = read;
-                        world.second_turns -= 1;
-                    }));
-                }
-                Phase::Read(fleet) => {
-                    let mut world = self.clone();
-                    let actions = world.decided(fleet, bug)?;
-                    let generation = fleet.generation;
-                    world.controllers[who] = match actions.is_empty() {
-                        true => Phase::Idle,
-                        false => Phase::Acts { generation, actions },
-                    };
-                    next.push(world);
-                }
-                Phase::Acts { generation, actions } => {
-                    let mut world = self.clone();
-                    let goes_on = world.act(*generation, &actions[0], bug)? && actions.len() > 1;
-                    world.controllers[who] = match goes_on {
-                        true => Phase::Acts { generation: *generation, actions: actions[1..].to_vec() },
-                        false => Phase::Idle,
-                    };
-                    next.push(world);
-                }
-            }
-        }
-        if !self.orders.is_empty() {
-            next.push(self.with(World::order));
-        }
-        if self.ticks > 0 {
-            next.push(self.with(|world| (world.now, world.ticks) = (world.now + TICK_MS, world.ticks - 1)));
-        }
-        if self.may_refuse {
-            next.push(self.with(|world| (world.refuses, world.may_refuse) = (true, false)));
-        }
-        if self.faults > 0 {
-            next.extend(self.wrongs(bug));
-        }
-        Ok(next)
-    }
-
     /// Whether acts would change anything: a verb that is repeated in vain is rest.
-    fn changes(&self, actions: &[Action], bug: Option<Bug>) -> Result<bool, String> {
+    fn changes(&self, actions: &[Action]) -> Result<bool, String> {
         let mut done = self.clone();
         for action in actions {
-            if !done.act(self.fleet.generation, action, bug)? {
+            if !done.act(self.fleet.generation, action)? {
                 break;
             }
         }
@@ -391,20 +299,20 @@ impl World {
     }
 
     /// A faithful environment and one controller, until nothing happens any more.
-    fn settle(&self, bug: Option<Bug>) -> Result<World, String> {
+    fn settle(&self) -> Result<World, String> {
         let mut world = self.clone();
         let mut quiet = 0;
         for _ in 0..400 {
             let fleet = world.fleet.clone();
-            let actions = world.decided(&fleet, bug)?;
+            let actions = world.decided(&fleet)?;
             let mut happened = !actions.is_empty();
             for action in &actions {
-                if !world.act(fleet.generation, action, bug)? {
+                if !world.act(fleet.generation, action)? {
                     break;
                 }
             }
             while let Some(next) = world.environment().into_iter().next() {
-                world = next;
+                world = world.by_itself(next);
                 happened = true;
                 if world.members.iter().any(|one| one.state == MemberState::Draining)
                     && world.members.iter().filter(|one| one.state == MemberState::Serving).count() == 0
@@ -423,8 +331,8 @@ impl World {
         Err(format!("it never rests: {:#?}", world.fleet))
     }
 
-    /// What must hold at rest.
-    fn at_rest(&self) -> Result<(), String> {
+    /// What must hold when all is at rest.
+    fn has_settled(&self) -> Result<(), String> {
         let wrong = |what: &str| Err(format!("{what} at rest: {self:#?}"));
         let runs = |one: &&Host| {
             matches!(one.instance.state, InstanceState::Pending | InstanceState::Running)
@@ -463,19 +371,7 @@ impl World {
 
 /// Visits every world; the number of them.
 fn explore(scenario: &Scenario, bug: Option<Bug>) -> Result<usize, String> {
-    let mut left = vec![World::new(scenario)];
-    let mut visited = BTreeSet::new();
-    while let Some(world) = left.pop() {
-        if !visited.insert(world.fingerprint()) {
-            continue;
-        }
-        let next = world.next(bug)?;
-        if world.orders.is_empty() && next.is_empty() {
-            world.settle(bug)?.at_rest()?;
-        }
-        left.extend(next);
-    }
-    Ok(visited.len())
+    crate::explore::explore(World::new(scenario, bug), WORLDS_MAX)
 }
 
 fn scenario(serving: u32, orders: Vec<FleetOrder>) -> Scenario {

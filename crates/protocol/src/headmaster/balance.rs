@@ -11,11 +11,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use model::balance::{
-    Away, Came, CameOf, Decision, Excess, Mode, Policy, PolicyChange, Says, Turned, Verdict,
-};
+use model::balance::{Away, Mode, Policy, PolicyChange, Says, Turned, Verdict};
 use model::order::{Done, Given, Order, Refusal};
-use model::plan::{self, Consent, Move, Phase, PlanDocument, PlanState, Planned, Wish};
+use model::plan::{
+    self, Came, CameOf, Consent, Decision, Excess, Move, Phase, PlanDocument, PlanState, Planned, Wish,
+};
 use model::{Cluster, Moment, Node, NodeId, PartitionId, Role};
 
 use super::orders::{done, refused};

@@ -15,8 +15,8 @@ use model::{Cluster, NodeId, PartitionId};
 use super::course::Course;
 use super::stands::Stand;
 use super::{Action, Due, Headmaster, Observation, Step, next};
-use crate::rebalance::Facts;
 use crate::rebalance::steps::{self, Outcome, Waiting};
+use crate::report::Facts;
 
 /// Whom moves wait for: so many lines are told.
 const WAITING_SHOWN: usize = 8;

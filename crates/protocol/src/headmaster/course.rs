@@ -10,8 +10,8 @@ use model::{Cluster, Moment, NodeId, PartitionId, Step};
 
 use super::Said;
 use super::stands::{self, Stand};
-use crate::rebalance::Facts;
 use crate::rebalance::lengths::{self, BroughtIn};
+use crate::report::Facts;
 
 /// A plan that waited so long for nodes that did not answer does not tell how long one like it takes.
 const WAIT_SPOILS: Duration = Duration::from_secs(60);

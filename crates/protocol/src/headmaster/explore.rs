@@ -20,8 +20,9 @@ use model::routing::replicas_before;
 use model::{Consistency, Node, Ring, Store, Zone};
 
 use super::*;
-use crate::rebalance::Entered;
+use crate::explore::WORLDS_MAX;
 use crate::rebalance::entering::takes_part;
+use crate::report::Entered;
 
 /// The list of the partition at first, and the one to which it moves.
 const FROM: NodeId = NodeId(1);
@@ -62,9 +63,23 @@ struct Turn {
     actions: Vec<Action>,
 }
 
+/// What happens next.
+#[derive(Clone, Copy, Debug)]
+enum Happening {
+    /// The operator gives the next order.
+    Orders,
+    /// The operator will not abort.
+    KeepsThePlan,
+    /// A headmaster observes and decides.
+    Decides(usize),
+    /// A headmaster writes what its turn says next.
+    Writes(usize, Fate),
+}
+
 /// Everything.
 #[derive(Clone, Debug)]
 struct World {
+    bug: Option<Bug>,
     documents: Documents,
     turns: [Option<Turn>; 2],
     /// A write may be refused, or not confirmed, yet.
@@ -167,7 +182,8 @@ impl World {
     }
 
     /// Writes what a turn says next, if nothing has changed since it was read. What must hold of it is judged.
-    fn write(&mut self, turn: &Turn, action: &Action, bug: Option<Bug>) -> Result<bool, String> {
+    fn write(&mut self, turn: &Turn, action: &Action) -> Result<bool, String> {
+        let bug = self.bug;
         let planted = |planted| bug == Some(planted);
         let documents = &mut self.documents;
         match action {
@@ -215,14 +231,14 @@ impl World {
                     return Ok(false);
                 }
                 known.answer = Some(answer.clone());
-                self.judge(*order, answer)?;
+                self.judge_answer(*order, answer)?;
             }
         }
         Ok(true)
     }
 
     /// Whether an answer says what the documents say.
-    fn judge(&self, order: u64, answer: &Answer) -> Result<(), String> {
+    fn judge_answer(&self, order: u64, answer: &Answer) -> Result<(), String> {
         let Documents { plans, state, .. } = &self.documents;
         let of_state = |order| state.as_ref().is_some_and(|(state, _)| state.order == order);
         let is_wrong = match (order, answer) {
@@ -240,45 +256,13 @@ impl World {
         if is_wrong { Err(format!("order {order} is answered {answer:?}: {state:?}")) } else { Ok(()) }
     }
 
-    /// All that may happen next.
-    fn next(&self, bug: Option<Bug>) -> Result<Vec<World>, String> {
-        let mut next = Vec::new();
-        for who in 0..2 {
-            match &self.turns[who] {
-                None => {
-                    let turn = self.decided();
-                    if !turn.actions.is_empty() {
-                        next.push(self.with(|world| world.turns[who] = Some(turn)));
-                    }
-                }
-                Some(turn) => {
-                    let fates = [Fate::Done, Fate::Refused, Fate::Unconfirmed];
-                    for fate in fates.into_iter().filter(|fate| *fate == Fate::Done || self.faults > 0) {
-                        next.push(self.written(who, turn, fate, bug)?);
-                    }
-                }
-            }
-        }
-        let given = self.documents.orders.len() as u64;
-        if given < APPLY || (given < ABORT && self.may_abort) {
-            next.push(self.with(|world| {
-                let order = order(given + 1);
-                let document = OrderDocument { order, by: String::new(), given_ms: 0, answer: None };
-                world.documents.orders.push(document);
-            }));
-        }
-        if given == APPLY && self.may_abort {
-            next.push(self.with(|world| world.may_abort = false));
-        }
-        Ok(next)
-    }
-
-    fn written(&self, who: usize, turn: &Turn, fate: Fate, bug: Option<Bug>) -> Result<World, String> {
+    fn written(&self, who: usize, fate: Fate) -> Result<World, String> {
+        let turn = self.turns[who].as_ref().expect("it has begun");
         let mut world = self.clone();
         world.faults -= u8::from(fate != Fate::Done);
         let mut rest = turn.clone();
         let action = rest.actions.remove(0);
-        let is_done = fate != Fate::Refused && world.write(turn, &action, bug)?;
+        let is_done = fate != Fate::Refused && world.write(turn, &action)?;
         let goes_on = is_done && fate == Fate::Done;
         // The turn's own writes are what it knows.
         if let (true, Action::Publish(cluster)) = (is_done, &action) {
@@ -295,6 +279,55 @@ impl World {
         let mut next = self.clone();
         change(&mut next);
         next
+    }
+}
+
+impl crate::explore::World for World {
+    type Happening = Happening;
+    type Name = u128;
+
+    fn name(&self) -> u128 {
+        xxhash_rust::xxh3::xxh3_128(format!("{self:?}").as_bytes())
+    }
+
+    fn happenings(&self) -> Vec<Happening> {
+        let mut happenings = Vec::new();
+        for who in 0..2 {
+            if self.turns[who].is_none() {
+                happenings.push(Happening::Decides(who));
+                continue;
+            }
+            let fates = [Fate::Done, Fate::Refused, Fate::Unconfirmed].into_iter();
+            let fates = fates.filter(|fate| *fate == Fate::Done || self.faults > 0);
+            happenings.extend(fates.map(|fate| Happening::Writes(who, fate)));
+        }
+        let given = self.documents.orders.len() as u64;
+        if given < APPLY || (given < ABORT && self.may_abort) {
+            happenings.push(Happening::Orders);
+        }
+        if given == APPLY && self.may_abort {
+            happenings.push(Happening::KeepsThePlan);
+        }
+        happenings
+    }
+
+    fn step(&self, happening: &Happening) -> Result<Option<Self>, String> {
+        Ok(Some(match *happening {
+            Happening::Decides(who) => {
+                let turn = self.decided();
+                if turn.actions.is_empty() {
+                    return Ok(None);
+                }
+                self.with(|world| world.turns[who] = Some(turn))
+            }
+            Happening::Writes(who, fate) => self.written(who, fate)?,
+            Happening::Orders => self.with(|world| {
+                let order = order(world.documents.orders.len() as u64 + 1);
+                let document = OrderDocument { order, by: String::new(), given_ms: 0, answer: None };
+                world.documents.orders.push(document);
+            }),
+            Happening::KeepsThePlan => self.with(|world| world.may_abort = false),
+        }))
     }
 
     /// What must hold where nothing more happens.
@@ -340,20 +373,8 @@ fn follows(before: &Cluster, after: &Cluster) -> Result<(), String> {
 /// Visits every world; the number of them.
 fn explore(bug: Option<Bug>) -> Result<usize, String> {
     let documents = Documents { cluster: cluster(), orders: Vec::new(), plans: Vec::new(), state: None };
-    let mut left = vec![World { documents, turns: [None, None], faults: 1, may_abort: true }];
-    let mut visited = BTreeSet::new();
-    while let Some(world) = left.pop() {
-        let key = xxhash_rust::xxh3::xxh3_128(format!("{world:?}").as_bytes());
-        if !visited.insert(key) {
-            continue;
-        }
-        let next = world.next(bug)?;
-        if next.is_empty() {
-            world.at_rest()?;
-        }
-        left.extend(next);
-    }
-    Ok(visited.len())
+    let first = World { bug, documents, turns: [None, None], faults: 1, may_abort: true };
+    crate::explore::explore(first, WORLDS_MAX)
 }
 
 #[test]

@@ -33,14 +33,14 @@ mod users;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use model::balance::{Came, Policy, Verdict};
+use model::balance::{Policy, Verdict};
 use model::order::{Answer, Given, Refusal};
-use model::plan::{Phase, PlanDocument, PlanPace, PlanState, Planned, Size, Wish};
+use model::plan::{Came, Phase, PlanDocument, PlanPace, PlanState, Planned, Size, Wish};
 use model::{Cluster, Generation, Moment, Node, NodeId, PartitionId, StoreName, WallMillis};
 
 use crate::push;
-use crate::rebalance::{Facts, NodeFacts};
 use crate::report::LoadReport;
+use crate::report::{Facts, NodeFacts};
 use balance::Balancing;
 use course::Course;
 use standby::Absences;

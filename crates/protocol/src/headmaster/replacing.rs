@@ -9,7 +9,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use model::order::{Answer, Done, Given, Life, Refusal};
+use model::node::Life;
+use model::order::{Answer, Done, Given, Refusal};
 use model::plan::{Consent, Wish};
 use model::{Cluster, NodeId, Role};
 

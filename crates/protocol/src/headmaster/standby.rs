@@ -8,9 +8,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use model::balance::{Away, Decision, Excess, Held, Mode, Policy, Predicted};
-use model::order::{Life, Refusal};
-use model::plan::{Consent, Phase, PlanState, Wish};
+use model::balance::{Away, Held, Mode, Policy};
+use model::node::Life;
+use model::order::Refusal;
+use model::plan::{Consent, Decision, Excess, Phase, PlanState, Predicted, Wish};
 use model::{Cluster, Moment, NodeId, Role, Zone};
 
 use super::balance::{AUTOPILOT, decided};

@@ -4,12 +4,13 @@
 //! documents late, fetch chunk by chunk, report at any moment, lose their disk once; the ring changes once; a user rolls
 //! back or aborts; time runs out or not; and the conductor may have read its document long ago.
 
-use std::collections::BTreeSet;
+use std::cell::Cell;
 
 use model::routing::replicas;
 use model::{Cluster, Coming, Ring, Step, StoreName, Zone};
 
 use super::*;
+use crate::explore::WORLDS_MAX;
 
 const NODES: usize = 3;
 const SLICES: usize = 2;
@@ -67,6 +68,27 @@ struct State {
     /// The document that the conductor has read.
     read: u8,
     mishaps: u8,
+}
+
+/// What happens next.
+#[derive(Clone, Copy, Debug)]
+enum Happening {
+    /// A node adopts the newest document.
+    Adopts(usize),
+    Fetches {
+        node: usize,
+        slice: usize,
+    },
+    /// A node says that it holds all.
+    Reports(usize),
+    LosesDisk(usize),
+    /// The conductor reads the newest document.
+    Reads,
+    ChangesTheRing,
+    /// A user publishes an end of the push.
+    Publishes(Push),
+    /// The conductor does what is due at this time.
+    Conducts(WallMillis),
 }
 
 fn store() -> ReadOnlyStore {
@@ -136,33 +158,45 @@ impl State {
     }
 
     /// What nodes do by themselves.
-    fn by_node(&self, node: usize, next: &mut Vec<State>) {
+    fn by_node(&self, node: usize, happenings: &mut Vec<Happening>) {
         let place = self.nodes[node];
         let goes_by = self.documents[usize::from(place.adopted)];
         if usize::from(place.adopted) + 1 < self.documents.len() {
-            next.push(self.with(|state| {
-                let adopted = &mut state.nodes[node].adopted;
-                *adopted = state.documents.len() as u8 - 1;
-                if state.document().push == Push::Aborted {
-                    state.nodes[node].held = 0;
-                }
-            }));
+            happenings.push(Happening::Adopts(node));
         }
         let owned = goes_by.owned(id(node));
         for slice in (0..SLICES).filter(|slice| owned & !place.held & (1 << slice) != 0) {
             if goes_by.push != Push::Aborted {
-                next.push(self.with(|state| state.nodes[node].held |= 1 << slice));
+                happenings.push(Happening::Fetches { node, slice });
             }
         }
         if owned & !place.held == 0 && place.said < goes_by.generation && goes_by.push != Push::Aborted {
-            next.push(self.with(|state| state.nodes[node].said = goes_by.generation));
+            happenings.push(Happening::Reports(node));
         }
         if self.mishaps > 0 && place.held != 0 {
-            next.push(self.with(|state| {
-                state.mishaps -= 1;
-                (state.nodes[node].held, state.nodes[node].lost) = (0, true);
-            }));
+            happenings.push(Happening::LosesDisk(node));
         }
+    }
+
+    fn adopted(&self, node: usize) -> State {
+        self.with(|state| {
+            state.nodes[node].adopted = state.documents.len() as u8 - 1;
+            if state.document().push == Push::Aborted {
+                state.nodes[node].held = 0;
+            }
+        })
+    }
+
+    fn reported(&self, node: usize) -> State {
+        let goes_by = self.documents[usize::from(self.nodes[node].adopted)];
+        self.with(|state| state.nodes[node].said = goes_by.generation)
+    }
+
+    fn lost(&self, node: usize) -> State {
+        self.with(|state| {
+            state.mishaps -= 1;
+            (state.nodes[node].held, state.nodes[node].lost) = (0, true);
+        })
     }
 
     /// What the conductor publishes, if it does.
@@ -229,39 +263,79 @@ impl State {
     }
 }
 
+/// A state, and what all states of one exploration share.
+#[derive(Clone, Debug)]
+struct World<'a> {
+    state: State,
+    bug: Option<Bug>,
+    required: u8,
+    /// Swaps that were published, in all of them.
+    swaps: &'a Cell<usize>,
+}
+
+impl World<'_> {
+    /// What the conductor publishes at this time, if it does.
+    fn conducted(&self, now: WallMillis) -> Result<Option<State>, String> {
+        let Some(next) = self.state.conducted(self.bug, self.required, now) else { return Ok(None) };
+        next.convict(&self.state, self.required)?;
+        self.swaps.set(self.swaps.get() + usize::from(next.document().push == Push::Swapped));
+        Ok(Some(next))
+    }
+}
+
+impl crate::explore::World for World<'_> {
+    type Happening = Happening;
+    type Name = State;
+
+    fn name(&self) -> State {
+        self.state.clone()
+    }
+
+    fn happenings(&self) -> Vec<Happening> {
+        let mut happenings = Vec::new();
+        (0..NODES).for_each(|node| self.state.by_node(node, &mut happenings));
+        if usize::from(self.state.read) + 1 < self.state.documents.len() {
+            happenings.push(Happening::Reads);
+        }
+        let document = self.state.document();
+        if !document.ring_changed {
+            happenings.push(Happening::ChangesTheRing);
+        }
+        match document.push {
+            Push::Staging => happenings.push(Happening::Publishes(Push::Aborted)),
+            Push::Swapped => happenings.push(Happening::Publishes(Push::RolledBack)),
+            Push::RolledBack | Push::Aborted => {}
+        }
+        happenings.extend([WallMillis(0), LATE].map(Happening::Conducts));
+        happenings
+    }
+
+    fn step(&self, happening: &Happening) -> Result<Option<Self>, String> {
+        let state = &self.state;
+        let next = match *happening {
+            Happening::Adopts(node) => state.adopted(node),
+            Happening::Fetches { node, slice } => state.with(|state| state.nodes[node].held |= 1 << slice),
+            Happening::Reports(node) => state.reported(node),
+            Happening::LosesDisk(node) => state.lost(node),
+            Happening::Reads => state.with(|state| state.read = state.documents.len() as u8 - 1),
+            Happening::ChangesTheRing => state.published(|document| document.ring_changed = true),
+            Happening::Publishes(push) => state.published(|document| document.push = push),
+            Happening::Conducts(now) => match self.conducted(now)? {
+                Some(next) => next,
+                None => return Ok(None),
+            },
+        };
+        Ok(Some(World { state: next, ..self.clone() }))
+    }
+}
+
 /// Visits every state; the number of them, and of swaps among them.
 fn explore(bug: Option<Bug>, required: u8) -> Result<(usize, usize), String> {
     let first = Document { generation: 1, ring_changed: false, push: Push::Staging };
     let nodes = [Place::default(); NODES];
-    let mut left = vec![State { documents: vec![first], nodes, read: 0, mishaps: 1 }];
-    let (mut visited, mut swaps) = (BTreeSet::new(), 0);
-    while let Some(state) = left.pop() {
-        let mut next = Vec::new();
-        (0..NODES).for_each(|node| state.by_node(node, &mut next));
-        let newest = state.documents.len() as u8 - 1;
-        if state.read < newest {
-            next.push(state.with(|state| state.read = newest));
-        }
-        let document = state.document();
-        if !document.ring_changed {
-            next.push(state.published(|document| document.ring_changed = true));
-        }
-        match document.push {
-            Push::Staging => next.push(state.published(|document| document.push = Push::Aborted)),
-            Push::Swapped => next.push(state.published(|document| document.push = Push::RolledBack)),
-            Push::RolledBack | Push::Aborted => {}
-        }
-        for now in [WallMillis(0), LATE] {
-            if let Some(conducted) = state.conducted(bug, required, now) {
-                conducted.convict(&state, required)?;
-                swaps += usize::from(conducted.document().push == Push::Swapped);
-                next.push(conducted);
-            }
-        }
-        next.retain(|state| visited.insert(state.clone()));
-        left.extend(next);
-    }
-    Ok((visited.len(), swaps))
+    let (state, swaps) = (State { documents: vec![first], nodes, read: 0, mishaps: 1 }, Cell::new(0));
+    let states = crate::explore::explore(World { state, bug, required, swaps: &swaps }, WORLDS_MAX)?;
+    Ok((states, swaps.get()))
 }
 
 #[test]

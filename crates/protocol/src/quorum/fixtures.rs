@@ -114,26 +114,6 @@ pub(super) enum Happening {
     Elapses(Moment),
 }
 
-/// How each explored world came about: by what, and from which other.
-#[derive(Debug, Default)]
-pub(super) struct Origins(Vec<(Option<usize>, Happening)>);
-
-impl Origins {
-    /// Remembers a world that came from `parent`, and returns its number.
-    pub(super) fn add(&mut self, parent: Option<usize>, happening: Happening) -> usize {
-        self.0.push((parent, happening));
-        self.0.len() - 1
-    }
-
-    /// Everything that happened on the way to a world.
-    pub(super) fn trace(&self, world: Option<usize>) -> Vec<Happening> {
-        let mut trace: Vec<_> =
-            std::iter::successors(world, |&world| self.0[world].0).map(|world| self.0[world].1).collect();
-        trace.reverse();
-        trace
-    }
-}
-
 /// Small numbers, packed into one that names a state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Packed(u128);

@@ -15,8 +15,8 @@ use std::collections::BTreeMap;
 use model::routing::{replicas, replicas_before, replicas_to_come, step};
 use model::{Cluster, NodeId, Partition, Step, Store, StoreName};
 
-use super::facts::{Entered, Facts, NodeFacts};
 use super::steps::{self, Waiting};
+use crate::report::{Entered, Facts, NodeFacts};
 
 /// What a node is for a store's records in a partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

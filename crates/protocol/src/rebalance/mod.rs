@@ -1,9 +1,9 @@
 //! Changing who owns what, while it is used.
 //!
 //! A move is no procedure that somebody drives. The ring document says where each partition stands; nodes act on it by
-//! themselves and say how far they are ([`Facts`]); [`steps`] says from document and facts which document may follow.
-//! [`planner`] says which moves fulfil a wish. Whoever holds the manager's office publishes that, by compare-and-set: it keeps no journal, and two of them cannot
-//! do harm.
+//! themselves and say how far they are ([`Facts`](crate::report::Facts)); [`steps`] says from document and facts which
+//! document may follow. [`planner`] says which moves fulfil a wish. Whoever holds the manager's office publishes that, by
+//! compare-and-set: it keeps no journal, and two of them cannot do harm.
 //!
 //! The argument, and what was rejected: `docs/design/rebalance.md`.
 //!
@@ -11,11 +11,8 @@
 
 pub mod balancer;
 pub mod entering;
-mod facts;
 pub mod lengths;
 pub mod lint;
 pub mod planner;
 pub mod replay;
 pub mod steps;
-
-pub use facts::{Entered, Facts, NodeFacts};

@@ -18,8 +18,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use model::balance::{Decision, Says, Settings};
-use model::plan::{Consent, Move, Placed, Wish};
+use model::balance::{Says, Settings};
+use model::plan::{Consent, Decision, Move, Placed, Wish};
 use model::{Cluster, Generation, Moment, NodeId, PartitionId, Ring};
 use serde::{Deserialize, Serialize};
 

@@ -28,8 +28,8 @@ use model::{
     Unknown,
 };
 
-use super::facts::Facts;
 use crate::quorum::{holders_promised, meet_every_quorum};
+use crate::report::{Entered, Facts};
 
 #[cfg(test)]
 mod explore;
@@ -253,7 +253,7 @@ fn everybody_but(cluster: &Cluster, partition: &Partition, away: &[NodeId]) -> F
             (store.name.clone(), old.filter(|node| !away.contains(node)).collect())
         };
         let merged = cluster.stores.iter().map(there).collect();
-        let entered = super::Entered { incarnation: 0, generation, whole: true, merged };
+        let entered = Entered { incarnation: 0, generation, whole: true, merged };
         let known = facts.nodes.entry(node).or_default();
         known.adopted = Some((0, generation));
         known.entered.insert(partition.id, entered);

@@ -13,6 +13,7 @@
 
 mod artifacts;
 mod demand;
+mod facts;
 mod load;
 mod moves;
 mod nodes;
@@ -25,12 +26,12 @@ use model::{Generation, NodeId, StoreName, WallMillis};
 use serde::{Deserialize, Serialize};
 
 use crate::push;
-use crate::rebalance::NodeFacts;
 
 pub use artifacts::{
     ArtifactProgress, ArtifactScrub, ArtifactState, ArtifactTrouble, ArtifactsReport, Fetching,
 };
 pub use demand::{KeyCounts, StoreDemand};
+pub use facts::{Entered, Facts, NodeFacts};
 pub use load::{HotKey, LoadReport, Middle, PARTITIONS_TOLD, PartitionLoad, WorkDone};
 pub use moves::{Leftover, MovesReport, PartitionEntered};
 pub use nodes::{NodeLoad, NodeSeen};

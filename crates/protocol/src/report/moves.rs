@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use model::{Generation, NodeId, PartitionId, StoreName};
 use serde::{Deserialize, Serialize};
 
-use crate::rebalance::{Entered, NodeFacts};
+use super::{Entered, NodeFacts};
 
 /// How far a node is with what moves.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

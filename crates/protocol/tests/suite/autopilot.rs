@@ -4,9 +4,9 @@
 
 use std::time::Duration;
 
-use model::balance::{Came, Excess, Implausible, LostBecause, Mode, Policy, PolicyChange, Says, Turned};
+use model::balance::{Implausible, Mode, Policy, PolicyChange, Says, Turned};
 use model::order::{Done, Order};
-use model::plan::{Consent, Phase, Wish};
+use model::plan::{Came, Consent, Excess, LostBecause, Phase, Wish};
 use model::{Cluster, NodeId, PartitionId};
 use protocol::headmaster::Headmaster;
 use protocol::report::{LoadReport, Middle, PartitionLoad, WorkDone};

@@ -7,9 +7,9 @@ use model::{
     Cluster, Consistency, Generation, Node, NodeId, Partition, PartitionId, Ring, Step, Store, StoreName,
     Zone,
 };
-use protocol::rebalance::Entered;
 use protocol::rebalance::entering::{Part, Sources, Way, heirs, left_to_merge, sources, takes_part};
 use protocol::rebalance::steps;
+use protocol::report::Entered;
 
 const MOVED: PartitionId = PartitionId(0);
 

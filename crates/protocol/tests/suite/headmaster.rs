@@ -17,8 +17,8 @@ use protocol::headmaster::{
     Action, Again, Ask, Decision, Headmaster, Kept, Observation, Registered, Said, Silence,
 };
 use protocol::rebalance::entering::takes_part;
-use protocol::rebalance::{Entered, NodeFacts};
 use protocol::report::LoadReport;
+use protocol::report::{Entered, NodeFacts};
 
 use crate::planner::cluster;
 

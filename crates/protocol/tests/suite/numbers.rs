@@ -6,7 +6,7 @@ use model::cluster::{Accepted, NumbersError};
 use model::{Cluster, Consistency, Generation, NodeId, PartitionId, Step, StoreName};
 use protocol::rebalance::planner::{Consent, Refusal, Renumber, Wish};
 use protocol::rebalance::steps::{self, Waiting};
-use protocol::rebalance::{Entered, Facts};
+use protocol::report::{Entered, Facts};
 
 use crate::planner::{cluster, planned, split, spread, wished};
 use crate::steps::waiting_for;

@@ -1,6 +1,7 @@
 //! Recorded loads, played without a headmaster: what each policy would have done.
 
-use model::balance::{Rule, Settings};
+use model::balance::Settings;
+use model::plan::Rule;
 use model::{Cluster, NodeId, PartitionId};
 use protocol::rebalance::replay::{Event, Look, NodeLook, Replay};
 use protocol::report::{LoadReport, PartitionLoad, WorkDone};

@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Duration;
 
-use model::balance::{Excess, Held, Hours, Join, Mode, Policy, PolicyChange};
+use model::balance::{Held, Hours, Join, Mode, Policy, PolicyChange};
 use model::order::Order;
-use model::plan::{Consent, Phase, Placed, Wish};
+use model::plan::{Consent, Excess, Phase, Placed, Wish};
 use model::{Consistency, Moment, Node, NodeId, PartitionId, Role};
 use protocol::headmaster::Headmaster;
 

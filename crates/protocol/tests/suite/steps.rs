@@ -7,7 +7,7 @@ use model::{
     Store, StoreName, Zone,
 };
 use protocol::rebalance::steps::{self, BeginError, Outcome, Waiting};
-use protocol::rebalance::{Entered, Facts};
+use protocol::report::{Entered, Facts};
 
 const MOVED: PartitionId = PartitionId(0);
 

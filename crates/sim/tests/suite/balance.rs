@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use model::balance::{Mode, Rule};
+use model::balance::Mode;
+use model::plan::Rule;
 use sim::balance::{Weather, play};
 
 /// Hours that a day has here.

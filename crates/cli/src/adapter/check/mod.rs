@@ -20,7 +20,8 @@ use self::child::{Child, Told};
 use super::rpc::{NO_JSON, NO_METHOD, NO_REQUEST, PARAMS};
 use crate::durations;
 use crate::failure::CliError;
-use crate::output::{Format, print};
+use crate::output::print;
+use crate::text::Format;
 
 /// Runs an adapter, and holds it against the contract.
 #[derive(Clone, Debug, clap::Args)]

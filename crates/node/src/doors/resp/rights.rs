@@ -14,7 +14,8 @@ use super::Door;
 use super::commands::Kind;
 use super::reply::Reply;
 use super::session::Session;
-use crate::audit::{Asker, Who};
+use crate::access::Who;
+use crate::audit::Asker;
 use crate::view::CurrentView;
 
 /// Why a command about keys is refused to this connection; `None` where it may be carried out.

@@ -9,8 +9,7 @@ use super::clients::{Client, Said};
 use super::commands::Kind;
 use super::commands::connections::DEFAULT_USER;
 use super::transaction::Transaction;
-use crate::access::Caller;
-use crate::audit::Who;
+use crate::access::{Caller, Who};
 use crate::front::AtHand;
 use crate::view::{CurrentView, View};
 

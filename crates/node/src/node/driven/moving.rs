@@ -9,8 +9,8 @@ use model::{
     Step, Store, StoreName, Token, VersionSet,
 };
 use protocol::rebalance::planner::Reshape;
-use protocol::rebalance::{Facts, steps};
-use protocol::report::MovesReport;
+use protocol::rebalance::steps;
+use protocol::report::{Facts, MovesReport};
 use storage::Change;
 use wire::error::ErrorCode;
 use wire::messages::{ReplicaMerge, Request, Response, Scan};

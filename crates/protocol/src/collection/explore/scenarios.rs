@@ -1,44 +1,14 @@
 //! What is explored, and that each planted bug is found by it.
 
-use std::hash::{DefaultHasher, Hasher};
-
 use super::*;
 use crate::collection::planted::with;
+use crate::explore::WORLDS_MAX;
 
-/// Worlds of one exploration; far more than any scenario here has.
-const WORLDS_MAX: usize = 3_000_000;
-
-/// Visits every world of a scenario; how many there are, or how the first wrong one came about.
+/// Visits every world of a scenario; the number of them.
 fn explore(scenario: Scenario) -> Result<usize, String> {
     let mut sets = Sets::default();
-    let mut seen = BTreeSet::new();
-    let mut origins: Vec<(usize, Option<Move>)> = vec![(0, None)];
-    let mut stack = vec![(World::new(scenario, &mut sets), 0)];
-    while let Some((world, number)) = stack.pop() {
-        for step in world.moves(scenario) {
-            let mut next = world.clone();
-            let judged = next.apply(step, scenario, &mut sets).and_then(|()| next.judge(scenario));
-            if let Err(reason) = judged {
-                let mut story = vec![step];
-                let mut at = number;
-                while let (before, Some(step)) = origins[at] {
-                    story.push(step);
-                    at = before;
-                }
-                story.reverse();
-                let story: String = story.iter().map(|step| format!("\n  {step:?}")).collect();
-                return Err(format!("{reason}, after {story}\n{next:?}"));
-            }
-            let mut hasher = DefaultHasher::new();
-            next.hash(&mut hasher);
-            if seen.insert(hasher.finish()) {
-                origins.push((number, Some(step)));
-                stack.push((next, origins.len() - 1));
-            }
-        }
-        assert!(seen.len() < WORLDS_MAX, "the scenario is too large");
-    }
-    Ok(seen.len())
+    let world = World::new(scenario, &mut sets);
+    crate::explore::explore(Explored { world, scenario, sets: &RefCell::new(sets) }, WORLDS_MAX)
 }
 
 const PLAIN: Scenario = Scenario {

@@ -3,22 +3,23 @@
 use super::*;
 
 impl World {
-    /// A machine that stands by ends, or only its process does.
-    pub(super) fn ready_ones_end(&self) -> Vec<World> {
-        let mut next = Vec::new();
-        for machine in self.fleet.machines.iter().filter(|machine| machine.standby) {
-            let host = self.boxes.iter().position(|one| Some(&one.instance.id) == machine.instance.as_ref());
-            let Some(host) = host.filter(|place| self.boxes[*place].instance.state == InstanceState::Running)
-            else {
-                continue;
-            };
-            let address = &self.boxes[host].instance.address;
-            let waits = |one: &Member| one.address == *address && one.state == MemberState::Waiting;
-            let vanished = self.with(|world| world.members.retain(|one| !waits(one)));
-            next.push(vanished.with(|world| world.boxes[host].instance.state = InstanceState::Ended));
-            next.push(vanished);
+    /// Machines that stand by end, or only their processes do.
+    pub(super) fn ready_ones_end(&self) -> Vec<Happening> {
+        let host = |machine: &Machine| {
+            let is_its = |one: &Host| Some(&one.instance.id) == machine.instance.as_ref();
+            let host = self.boxes.iter().position(is_its)?;
+            (self.boxes[host].instance.state == InstanceState::Running).then_some(host)
+        };
+        let ready = self.fleet.machines.iter().filter(|machine| machine.standby).filter_map(host);
+        ready.flat_map(|host| [true, false].map(|ended| Happening::ReadyEnds { host, ended })).collect()
+    }
+
+    pub(super) fn ready_ends(&mut self, host: usize, ended: bool) {
+        let address = self.boxes[host].instance.address.clone();
+        self.members.retain(|one| one.address != address || one.state != MemberState::Waiting);
+        if ended {
+            self.boxes[host].instance.state = InstanceState::Ended;
         }
-        next
     }
 }
 

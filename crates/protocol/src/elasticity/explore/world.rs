@@ -3,25 +3,25 @@
 use super::*;
 
 impl World {
-    pub(super) fn observed(&self, fleet: &Fleet, bug: Option<Bug>) -> Observation {
+    pub(super) fn observed(&self, fleet: &Fleet) -> Observation {
         let shown =
             self.boxes.iter().filter(|one| !one.hidden && !one.cleaned).map(|one| one.instance.clone());
         let mut instances: Vec<Instance> = shown.collect();
-        if bug == Some(Bug::ForgetsStrays) {
+        if self.bug == Some(Bug::ForgetsStrays) {
             let knows = |one: &Instance, machine: &Machine| match &machine.instance {
                 Some(id) => *id == one.id,
                 None => Some(&machine.token.0) == one.token.as_ref(),
             };
             instances.retain(|one| fleet.machines.iter().any(|machine| knows(one, machine)));
         }
-        if bug == Some(Bug::TakesStrangers) {
+        if self.bug == Some(Bug::TakesStrangers) {
             instances
                 .iter_mut()
                 .filter(|one| one.id == "i0")
                 .for_each(|one| one.token = Some("uid-0".to_owned()));
         }
         Observation {
-            now: WallMillis(if bug == Some(Bug::KnowsNoDeadlines) { 1_000_000 } else { self.now }),
+            now: WallMillis(if self.bug == Some(Bug::KnowsNoDeadlines) { 1_000_000 } else { self.now }),
             fleet: fleet.clone(),
             provider: Ok(ProviderFacts {
                 name: "p".to_owned(),
@@ -40,12 +40,12 @@ impl World {
                 name: "e".to_owned(),
                 protocol: PROTOCOL,
                 acts_max: 1,
-                drain_cancellable: self.cancellable && bug != Some(Bug::BuysInMidDrain),
+                drain_cancellable: self.cancellable && self.bug != Some(Bug::BuysInMidDrain),
                 joins_at_boot: false,
                 members_min: 1,
                 measures: Vec::new(),
             }),
-            members: Ok(self.listed(bug)),
+            members: Ok(self.listed()),
             preflight: BTreeMap::new(),
             evidence: BTreeMap::new(),
             refused: self.refused.clone(),
@@ -53,19 +53,19 @@ impl World {
         }
     }
 
-    fn listed(&self, bug: Option<Bug>) -> Vec<Member> {
-        let hides = |one: &&Member| bug == Some(Bug::HidesTheReady) && one.state == MemberState::Waiting;
+    fn listed(&self) -> Vec<Member> {
+        let hides = |one: &&Member| self.bug == Some(Bug::HidesTheReady) && one.state == MemberState::Waiting;
         self.members.iter().filter(|one| !hides(one)).cloned().collect()
     }
 
-    pub(super) fn evidence(&self, name: &str, bug: Option<Bug>) -> Evidence {
+    pub(super) fn evidence(&self, name: &str) -> Evidence {
         let member = self.members.iter().find(|one| one.id == name || one.address.as_deref() == Some(name));
         let id = member.map(|one| one.id.clone());
         let state = member.map(|one| one.state);
         let moves = matches!(state, Some(MemberState::Joining | MemberState::Draining));
         let has_part = moves || state == Some(MemberState::Serving);
         let mut owns = has_part || self.keys.iter().any(|owner| Some(owner) == id.as_ref());
-        if bug == Some(Bug::BelievesDrains) && state == Some(MemberState::Drained) {
+        if self.bug == Some(Bug::BelievesDrains) && state == Some(MemberState::Drained) {
             owns = false;
         }
         let others = self
@@ -82,8 +82,8 @@ impl World {
     }
 
     /// What a controller that remembers nothing does now, by a document that it read before.
-    pub(super) fn decided(&mut self, fleet: &Fleet, bug: Option<Bug>) -> Result<Vec<Action>, String> {
-        let mut observation = self.observed(fleet, bug);
+    pub(super) fn decided(&mut self, fleet: &Fleet) -> Result<Vec<Action>, String> {
+        let mut observation = self.observed(fleet);
         self.refused.clear();
         for _ in 0..10 {
             let turn = Controller::new().decide(&observation);
@@ -94,7 +94,7 @@ impl World {
                 .collect();
             if questions.is_empty() {
                 let mut actions = turn.actions;
-                if bug == Some(Bug::LeavesShutOut) {
+                if self.bug == Some(Bug::LeavesShutOut) {
                     let drained = |id: &String| {
                         let drained = |one: &Member| &one.id == id && one.state == MemberState::Drained;
                         self.members.iter().any(drained)
@@ -112,12 +112,12 @@ impl World {
                 match question {
                     Question::Preflight { instance } => {
                         let refusal = Refusal { for_good: true, detail: "protected".to_owned() };
-                        let refuses = self.refuses && bug != Some(Bug::SkipsPreflight);
+                        let refuses = self.refuses && self.bug != Some(Bug::SkipsPreflight);
                         let answer = if refuses { Err(refusal) } else { Ok(()) };
                         observation.preflight.insert(instance.clone(), answer);
                     }
                     Question::EvidenceOf { member: name } | Question::EvidenceAt { address: name } => {
-                        let evidence = self.evidence(name, bug);
+                        let evidence = self.evidence(name);
                         observation.evidence.insert(name.clone(), Ok(evidence));
                     }
                 }
@@ -143,14 +143,14 @@ impl World {
     }
 
     /// Does one act. An error is a promise that was broken; false: it was left, and the rest of the turn with it.
-    pub(super) fn act(&mut self, generation: u64, action: &Action, bug: Option<Bug>) -> Result<bool, String> {
+    pub(super) fn act(&mut self, generation: u64, action: &Action) -> Result<bool, String> {
         let is_late = generation != self.fleet.generation;
-        if is_late && action.must_be_fresh() && bug != Some(Bug::ActsLate) {
+        if is_late && action.must_be_fresh() && self.bug != Some(Bug::ActsLate) {
             return Ok(false);
         }
         match action {
             Action::Publish(next) => {
-                if is_late && bug != Some(Bug::PublishesBlindly) {
+                if is_late && self.bug != Some(Bug::PublishesBlindly) {
                     return Ok(false);
                 }
                 follows(&self.fleet, next)?;
@@ -237,34 +237,34 @@ impl World {
     }
 
     /// What provider and engine may do by themselves next.
-    pub(super) fn environment(&self) -> Vec<World> {
-        let mut next = Vec::new();
+    pub(super) fn environment(&self) -> Vec<Happening> {
+        let mut happenings = Vec::new();
         for (place, one) in self.boxes.iter().enumerate() {
             if one.hidden {
-                next.push(self.with(|world| world.boxes[place].hidden = false));
+                happenings.push(Happening::IsShown(place));
             }
             if one.instance.state == InstanceState::Pending && !one.stuck {
-                next.push(self.with(|world| world.boot(place)));
+                happenings.push(Happening::Boots(place));
             }
         }
         for place in 0..self.members.len() {
             match self.members[place].state {
-                MemberState::Joining => next.push(self.with(|world| world.joined(place))),
-                MemberState::Draining => next.push(self.with(|world| world.drained(place))),
+                MemberState::Joining => happenings.push(Happening::HasJoined(place)),
+                MemberState::Draining => happenings.push(Happening::IsDrained(place)),
                 _ => {}
             }
         }
-        next
+        happenings
     }
 
-    fn boot(&mut self, place: usize) {
+    pub(super) fn boot(&mut self, place: usize) {
         self.boxes[place].instance.state = InstanceState::Running;
         let address = self.boxes[place].instance.address.clone().expect("it has one");
         let id = format!("m{}", address.trim_start_matches('a'));
         self.members.push(member(&id, &address, MemberState::Waiting));
     }
 
-    fn joined(&mut self, place: usize) {
+    pub(super) fn joined(&mut self, place: usize) {
         let id = self.members[place].id.clone();
         self.members[place].state = MemberState::Serving;
         let has = |world: &World, id: &String| world.keys.iter().filter(|owner| *owner == id).count();
@@ -274,7 +274,7 @@ impl World {
         }
     }
 
-    fn drained(&mut self, place: usize) {
+    pub(super) fn drained(&mut self, place: usize) {
         let id = self.members[place].id.clone();
         let other = self.members.iter().find(|one| one.state == MemberState::Serving && one.id != id);
         let Some(other) = other.map(|one| one.id.clone()) else { return };

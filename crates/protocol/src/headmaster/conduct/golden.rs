@@ -13,7 +13,7 @@ use model::{Cluster, PartitionId};
 
 use super::{Conduct, back_again, moved};
 use crate::headmaster::stands::Stand;
-use crate::rebalance::Facts;
+use crate::report::Facts;
 
 /// What is due, in a document of at most `bytes_max` bytes.
 pub(super) fn due(

@@ -4,10 +4,11 @@
 //! As in the exploration of writes, an observer that knows only what was asked and answered judges the machine, and
 //! planted bugs prove that it can see.
 
-use std::collections::BTreeSet;
+use std::cell::Cell;
 use std::time::Duration;
 
 use super::*;
+use crate::explore::WORLDS_MAX;
 use crate::quorum::Spared;
 use crate::quorum::fixtures::*;
 use crate::quorum::planted::{Bug, is_found};
@@ -58,12 +59,13 @@ enum End {
     Refreshed,
 }
 
-#[derive(Clone)]
-struct World {
+#[derive(Clone, Debug)]
+struct World<'a> {
+    scope: &'a Scope,
+    /// Ends that were met, in all worlds of the scope.
+    ends: &'a Cell<u32>,
     get: PlantedGet,
     observer: Observer,
-    /// Its number among [`Origins`].
-    number: Option<usize>,
 }
 
 const NODES: [NodeId; 5] = [NodeId(1), NodeId(2), NodeId(3), NodeId(4), NodeId(5)];
@@ -92,8 +94,8 @@ impl Scope {
     }
 }
 
-impl World {
-    fn start(scope: &Scope) -> Result<World, String> {
+impl<'a> World<'a> {
+    fn start(scope: &'a Scope, ends: &'a Cell<u32>) -> Result<Self, String> {
         let preference = preference_of(scope.replicas);
         let candidates =
             Candidates { preference: &preference, suspected: &scope.suspected, lagging: &scope.lagging };
@@ -107,49 +109,24 @@ impl World {
         let get = PlantedGet::start(candidates, scope.own, options, at(0), &mut actions);
         let (repaired, written_back) = (Vec::new(), Vec::new());
         let observer = Observer { now: at(0), end: End::Open, asked: [None; 5], repaired, written_back };
-        let mut world = World { get, observer, number: None };
-        world.judge(&actions, scope)?;
+        let mut world = World { scope, ends, get, observer };
+        world.see(&actions)?;
         Ok(world)
     }
 
-    fn judge(&mut self, actions: &[GetAction], scope: &Scope) -> Result<(), String> {
-        let judged = actions
-            .iter()
-            .try_for_each(|action| self.observer.see(action, scope))
-            .and_then(|()| self.observer.judge_rest(self.get.deadline(), scope));
-        judged.map_err(|reason| format!("{reason}\n{:?}", self.observer))
+    fn see(&mut self, actions: &[GetAction]) -> Result<(), String> {
+        let scope = self.scope;
+        actions.iter().try_for_each(|action| self.observer.see(action, scope))?;
+        self.observer.judge_rest(self.get.deadline(), scope)
     }
 
-    fn happenings(&self, scope: &Scope) -> Vec<Happening> {
-        let mut happenings = Vec::new();
-        for node in NODES {
-            match self.observer.fate(node) {
-                Some(Fate::Awaited) => {
-                    happenings.extend([Happening::Acknowledges(node), Happening::Loses(node)]);
-                    happenings.extend(scope.ahead.then_some(Happening::IsAhead(node)));
-                }
-                Some(Fate::Failed) if scope.ahead => happenings.push(Happening::Acknowledges(node)),
-                Some(Fate::Answered) if scope.ahead => happenings.push(Happening::Loses(node)),
-                _ => {}
-            }
-        }
-        for &WrittenBackTo { node, round, fate, .. } in &self.observer.written_back {
-            if fate != Fate::Answered && (fate == Fate::Awaited || scope.ahead) {
-                happenings.push(Happening::Stores(node, round));
-            }
-            if fate == Fate::Awaited {
-                happenings.push(Happening::LosesStore(node, round));
-                happenings.extend(scope.ahead.then_some(Happening::IsAheadStoring(node, round)));
-            }
-        }
-        if let Some(deadline) = self.get.deadline() {
-            happenings.extend([Happening::Elapses(deadline), Happening::Elapses(at(DEADLINE))]);
-        }
-        happenings
+    fn has_ended(&self) -> bool {
+        self.get.deadline().is_none()
     }
 
-    fn step(&self, happening: Happening, scope: &Scope) -> Result<World, String> {
-        let mut world = self.clone();
+    /// The world after it, whether or not its get has ended.
+    fn after(&self, happening: Happening) -> Result<Self, String> {
+        let (mut world, scope) = (self.clone(), self.scope);
         if let Happening::Stores(node, round)
         | Happening::LosesStore(node, round)
         | Happening::IsAheadStoring(node, round) = happening
@@ -192,37 +169,21 @@ impl World {
                 GetEvent::Elapsed
             }
         };
-        let finished = self.get.deadline().is_none();
+        let finished = self.has_ended();
         let mut actions = GetActions::new();
         world.get.step(event, world.observer.now, &mut actions);
         ensure(!finished || actions.is_empty(), "acts after its end")?;
         if !finished {
-            world.judge(&actions, scope)?;
+            world.see(&actions)?;
         }
         Ok(world)
     }
-
-    /// Answers under another generation, or from nodes that were not asked, must change nothing.
-    fn shrug(&self, scope: &Scope) -> Result<(), String> {
-        let mut get = self.get.clone();
-        let mut actions = GetActions::new();
-        for node in NODES.into_iter().chain([NodeId(9)]) {
-            let asked = NODES.contains(&node) && self.observer.fate(node).is_some();
-            let generation = if asked { Generation(GENERATION.0 - 1) } else { GENERATION };
-            let event = GetEvent::Answered { node, generation, set: scope.sets[3].clone() };
-            get.step(event, self.observer.now, &mut actions);
-            let sent = self.observer.written_back.iter().any(|back| back.node == node);
-            let generation = if sent { Generation(GENERATION.0 - 1) } else { GENERATION };
-            let event = GetEvent::Stored { node, generation, round: get.round };
-            get.step(event, self.observer.now, &mut actions);
-        }
-        let other = World { get: get.clone(), ..self.clone() };
-        let same = actions.is_empty() && other.name() == self.name() && get.merged == self.get.merged;
-        ensure(same, "a foreign answer counted")
-    }
 }
 
-impl World {
+impl crate::explore::World for World<'_> {
+    type Happening = Happening;
+    type Name = Packed;
+
     /// A number that tells this state from every other of its scope. What is merged follows from who has answered.
     fn name(&self) -> Packed {
         let mut name = name(&self.get);
@@ -237,6 +198,67 @@ impl World {
             }
         }
         name
+    }
+
+    fn happenings(&self) -> Vec<Happening> {
+        let scope = self.scope;
+        let mut happenings = Vec::new();
+        for node in NODES {
+            match self.observer.fate(node) {
+                Some(Fate::Awaited) => {
+                    happenings.extend([Happening::Acknowledges(node), Happening::Loses(node)]);
+                    happenings.extend(scope.ahead.then_some(Happening::IsAhead(node)));
+                }
+                Some(Fate::Failed) if scope.ahead => happenings.push(Happening::Acknowledges(node)),
+                Some(Fate::Answered) if scope.ahead => happenings.push(Happening::Loses(node)),
+                _ => {}
+            }
+        }
+        for &WrittenBackTo { node, round, fate, .. } in &self.observer.written_back {
+            if fate != Fate::Answered && (fate == Fate::Awaited || scope.ahead) {
+                happenings.push(Happening::Stores(node, round));
+            }
+            if fate == Fate::Awaited {
+                happenings.push(Happening::LosesStore(node, round));
+                happenings.extend(scope.ahead.then_some(Happening::IsAheadStoring(node, round)));
+            }
+        }
+        if let Some(deadline) = self.get.deadline() {
+            happenings.extend([Happening::Elapses(deadline), Happening::Elapses(at(DEADLINE))]);
+        }
+        happenings
+    }
+
+    /// Every 16th end is put to the test: a machine that has ended must ignore everything.
+    fn step(&self, happening: &Happening) -> Result<Option<Self>, String> {
+        let next = self.after(*happening)?;
+        if !next.has_ended() {
+            return Ok(Some(next));
+        }
+        self.ends.set(self.ends.get() + 1);
+        if self.ends.get().is_multiple_of(16) {
+            next.happenings().into_iter().try_for_each(|late| next.after(late).map(|_| ()))?;
+        }
+        Ok(None)
+    }
+
+    /// Answers under another generation, or from nodes that were not asked, must change nothing.
+    fn judge(&self) -> Result<(), String> {
+        let mut get = self.get.clone();
+        let mut actions = GetActions::new();
+        for node in NODES.into_iter().chain([NodeId(9)]) {
+            let asked = NODES.contains(&node) && self.observer.fate(node).is_some();
+            let generation = if asked { Generation(GENERATION.0 - 1) } else { GENERATION };
+            let event = GetEvent::Answered { node, generation, set: self.scope.sets[3].clone() };
+            get.step(event, self.observer.now, &mut actions);
+            let sent = self.observer.written_back.iter().any(|back| back.node == node);
+            let generation = if sent { Generation(GENERATION.0 - 1) } else { GENERATION };
+            let event = GetEvent::Stored { node, generation, round: get.round };
+            get.step(event, self.observer.now, &mut actions);
+        }
+        let other = World { get: get.clone(), ..self.clone() };
+        let same = actions.is_empty() && other.name() == self.name() && get.merged == self.get.merged;
+        ensure(same, "a foreign answer counted")
     }
 }
 
@@ -270,27 +292,10 @@ fn name(get: &Get) -> Packed {
     name
 }
 
-/// Visits every state that can be reached, and tells how many there are.
+/// Visits every world of a scope; the number of them.
 fn explore(scope: &Scope) -> Result<usize, String> {
-    let (mut visited, mut origins, mut ends) = (BTreeSet::new(), Origins::default(), 0_u32);
-    let mut pending = vec![World::start(scope)?];
-    while let Some(world) = pending.pop() {
-        world.shrug(scope).map_err(|violation| format!("{violation}\n{:?}", origins.trace(world.number)))?;
-        for happening in world.happenings(scope) {
-            let mut next = world.step(happening, scope).map_err(|violation| {
-                format!("{violation}\n{scope:?}\n{:?} {happening:?}", origins.trace(world.number))
-            })?;
-            ends += u32::from(next.get.deadline().is_none());
-            if next.get.deadline().is_none() && ends.is_multiple_of(16) {
-                // A machine that has ended must ignore everything.
-                next.happenings(scope).into_iter().try_for_each(|late| next.step(late, scope).map(|_| ()))?;
-            } else if next.get.deadline().is_some() && visited.insert(next.name()) {
-                next.number = Some(origins.add(world.number, happening));
-                pending.push(next);
-            }
-        }
-    }
-    Ok(visited.len())
+    let ends = Cell::new(0);
+    crate::explore::explore(World::start(scope, &ends)?, WORLDS_MAX)
 }
 
 #[test]

@@ -3,12 +3,11 @@
 //! As in the explorations of gets and writes, an observer that knows only who was asked and has answered judges the
 //! machine, and planted bugs prove that it can see.
 
-use std::collections::BTreeSet;
-
 use model::store::Consistency;
 use model::{Partition, PartitionId, Store, StoreName};
 
 use super::*;
+use crate::explore::WORLDS_MAX;
 use crate::quorum::fixtures::{
     DEADLINE, Happening, ONE_IS_ADDED, Packed, at, ensure, joint_preference, preference, preference_of,
 };
@@ -44,11 +43,11 @@ struct Observer {
     refused: Option<Vec<KeyIndex>>,
 }
 
-#[derive(Clone)]
-struct World {
+#[derive(Clone, Debug)]
+struct World<'a> {
+    scope: &'a Scope,
     probe: PlantedProbe,
     observer: Observer,
-    trace: Vec<Happening>,
 }
 
 impl Scope {
@@ -124,26 +123,40 @@ impl Observer {
     }
 }
 
-impl World {
-    fn start(scope: &Scope) -> Result<World, String> {
+impl<'a> World<'a> {
+    fn start(scope: &'a Scope) -> Result<Self, String> {
         let suspected = |node| scope.suspected.contains(&node);
         let mut actions = Vec::new();
         let probe =
             PlantedProbe::start(scope.reach, &scope.keys, suspected, at(0), at(DEADLINE), &mut actions);
         let observer = Observer { now: at(0), asked: BTreeMap::new(), refused: None };
-        let mut world = World { probe, observer, trace: Vec::new() };
+        let mut world = World { scope, probe, observer };
         let driven = |key| scope.is_driven(key);
         ensure((0..scope.keys.len()).all(driven) || !actions.is_empty(), "says nothing")?;
-        world.judge(&actions, scope)?;
+        world.see(&actions)?;
         Ok(world)
     }
 
-    fn judge(&mut self, actions: &[ProbeAction], scope: &Scope) -> Result<(), String> {
-        let judged = actions
-            .iter()
-            .try_for_each(|action| self.observer.see(action, scope))
-            .and_then(|()| self.observer.judge_rest(self.probe.deadline(), scope));
-        judged.map_err(|reason| format!("{reason}\n{scope:?}\n{:?}\n{:?}", self.observer, self.trace))
+    fn see(&mut self, actions: &[ProbeAction]) -> Result<(), String> {
+        let scope = self.scope;
+        actions.iter().try_for_each(|action| self.observer.see(action, scope))?;
+        self.observer.judge_rest(self.probe.deadline(), scope)
+    }
+}
+
+impl crate::explore::World for World<'_> {
+    type Happening = Happening;
+    type Name = Packed;
+
+    fn name(&self) -> Packed {
+        let mut name = Packed::default();
+        for node in NODES {
+            let fate = self.observer.asked.get(&node);
+            name.push(fate.map_or(0, |fate| *fate as u64 + 1), 2);
+        }
+        name.push(self.observer.now.nanos, 6);
+        name.push(u64::from(self.observer.refused.is_some()), 1);
+        name
     }
 
     /// What may come next: each node that was asked answers or fails, again and late too, and time passes.
@@ -158,10 +171,9 @@ impl World {
         happenings
     }
 
-    fn step(&self, happening: Happening, scope: &Scope) -> Result<World, String> {
+    fn step(&self, happening: &Happening) -> Result<Option<Self>, String> {
         let mut world = self.clone();
-        world.trace.push(happening);
-        let event = match happening {
+        let event = match *happening {
             Happening::Acknowledges(node) => {
                 world.observer.asked.insert(node, Fate::Answered);
                 ProbeEvent::Answered { node }
@@ -179,15 +191,16 @@ impl World {
         };
         let mut actions = Vec::new();
         world.probe.step(event, world.observer.now, &mut actions);
-        match self.observer.refused {
-            Some(_) => ensure(actions.is_empty(), "acts after its end")?,
-            None => world.judge(&actions, scope)?,
+        if self.observer.refused.is_some() {
+            ensure(actions.is_empty(), "acts after its end")?;
+            return Ok(None);
         }
-        Ok(world)
+        world.see(&actions)?;
+        Ok(Some(world))
     }
 
     /// Answers of nodes that were never asked must change nothing.
-    fn shrug(&self) -> Result<(), String> {
+    fn judge(&self) -> Result<(), String> {
         let mut probe = self.probe.clone();
         let mut actions = Vec::new();
         for node in NODES.into_iter().chain([NodeId(9)]) {
@@ -201,33 +214,11 @@ impl World {
             "a foreign answer counted",
         )
     }
-
-    fn name(&self) -> Packed {
-        let mut name = Packed::default();
-        for node in NODES {
-            let fate = self.observer.asked.get(&node);
-            name.push(fate.map_or(0, |fate| *fate as u64 + 1), 2);
-        }
-        name.push(self.observer.now.nanos, 6);
-        name.push(u64::from(self.observer.refused.is_some()), 1);
-        name
-    }
 }
 
-/// Visits every state that can be reached, and tells how many there are.
+/// Visits every world of a scope; the number of them.
 fn explore(scope: &Scope) -> Result<usize, String> {
-    let mut visited = BTreeSet::new();
-    let mut pending = vec![World::start(scope)?];
-    while let Some(world) = pending.pop() {
-        world.shrug()?;
-        for happening in world.happenings() {
-            let next = world.step(happening, scope)?;
-            if world.observer.refused.is_none() && visited.insert(next.name()) {
-                pending.push(next);
-            }
-        }
-    }
-    Ok(visited.len())
+    crate::explore::explore(World::start(scope)?, WORLDS_MAX)
 }
 
 /// A list of these nodes, of which the first three are replicas.

@@ -4,9 +4,10 @@
 //! An observer that knows only what was sent and what was replied judges each action, each rest and each end. It
 //! shares no counting code with the machine. Planted bugs prove that it can see.
 
-use std::collections::BTreeSet;
+use std::cell::Cell;
 
 use super::*;
+use crate::explore::WORLDS_MAX;
 use crate::quorum::Spared;
 use crate::quorum::fixtures::*;
 use crate::quorum::planted::{Bug, is_found};
@@ -59,12 +60,13 @@ struct Observer {
     parked: [bool; 3],
 }
 
-#[derive(Clone)]
-struct World {
+#[derive(Clone, Debug)]
+struct World<'a> {
+    scope: &'a Scope,
+    /// Ends that were met, in all worlds of the scope.
+    ends: &'a Cell<u32>,
     write: PlantedWrite,
     observer: Observer,
-    /// Its number among [`Origins`].
-    number: Option<usize>,
 }
 
 const REPLICAS: [NodeId; 3] = [NodeId(1), NodeId(2), NodeId(3)];
@@ -271,8 +273,8 @@ impl Observer {
     }
 }
 
-impl World {
-    fn start(scope: &Scope) -> Result<World, String> {
+impl<'a> World<'a> {
+    fn start(scope: &'a Scope, ends: &'a Cell<u32>) -> Result<Self, String> {
         let preference = preference_of(scope.sets);
         let candidates = Candidates { preference: &preference, suspected: &scope.suspected, lagging: &[] };
         let [old, new] = scope.spared.map(|spared| scope.required - spared);
@@ -290,20 +292,73 @@ impl World {
         if let Some(fate) = own {
             observer.asked[position(scope.origin.own)] = Some((None, fate));
         }
-        let mut world = World { write, observer, number: None };
-        world.judge(&actions, scope)?;
+        let mut world = World { scope, ends, write, observer };
+        world.see(&actions)?;
         Ok(world)
     }
 
-    fn judge(&mut self, actions: &[WriteAction], scope: &Scope) -> Result<(), String> {
-        let judged = actions
-            .iter()
-            .try_for_each(|action| self.observer.see(action, scope))
-            .and_then(|()| self.observer.judge_rest(self.write.deadline(), scope));
-        judged.map_err(|reason| format!("{reason}\n{scope:?}\n{:?}", self.observer))
+    fn see(&mut self, actions: &[WriteAction]) -> Result<(), String> {
+        let scope = self.scope;
+        actions.iter().try_for_each(|action| self.observer.see(action, scope))?;
+        self.observer.judge_rest(self.write.deadline(), scope)
     }
 
-    fn happenings(&self, scope: &Scope) -> Vec<Happening> {
+    fn has_ended(&self) -> bool {
+        self.write.deadline().is_none()
+    }
+
+    /// The world after it, whether or not its write has ended.
+    fn after(&self, happening: Happening) -> Result<Self, String> {
+        let mut world = self.clone();
+        let mut tell = |node: NodeId, fate: Fate, event: WriteEvent| {
+            let known = world.observer.asked[position(node)].as_mut().expect("only asked nodes reply");
+            known.1 = known.1.max(fate);
+            event
+        };
+        let event = match happening {
+            Happening::Acknowledges(node) => {
+                let event = WriteEvent::Acknowledged { node, generation: GENERATION, superseded: false };
+                tell(node, Fate::Acknowledged, event)
+            }
+            Happening::Refuses(node) => {
+                let event = WriteEvent::Failed { node, error: ReplicaError::Overloaded };
+                tell(node, Fate::Refused, event)
+            }
+            Happening::Loses(node) => {
+                tell(node, Fate::Lost, WriteEvent::Failed { node, error: ReplicaError::Lost })
+            }
+            Happening::IsAhead(node) => {
+                let generation = Generation(GENERATION.0 + 1);
+                let error = ReplicaError::StaleGeneration { generation };
+                tell(node, Fate::Refused, WriteEvent::Failed { node, error })
+            }
+            Happening::Stores(..) | Happening::LosesStore(..) | Happening::IsAheadStoring(..) => {
+                unreachable!("only gets write back")
+            }
+            Happening::Elapses(now) => {
+                world.observer.now = now;
+                WriteEvent::Elapsed
+            }
+        };
+        let finished = self.has_ended();
+        let mut actions = WriteActions::new();
+        world.write.step(event, world.observer.now, &mut actions);
+        ensure(!finished || actions.is_empty(), "acts after its end")?;
+        world.see(&actions)?;
+        Ok(world)
+    }
+}
+
+impl crate::explore::World for World<'_> {
+    type Happening = Happening;
+    type Name = Packed;
+
+    fn name(&self) -> Packed {
+        name(&self.write, &self.observer)
+    }
+
+    fn happenings(&self) -> Vec<Happening> {
+        let scope = self.scope;
         let mut happenings = Vec::new();
         for node in REPLICAS.into_iter().chain(FALLBACKS) {
             let Some(fate) = self.observer.fate(node) else { continue };
@@ -336,61 +391,21 @@ impl World {
         happenings
     }
 
-    fn step(&self, happening: Happening, scope: &Scope) -> Result<World, String> {
-        let mut world = self.clone();
-        let mut tell = |node: NodeId, fate: Fate, event: WriteEvent| {
-            let known = world.observer.asked[position(node)].as_mut().expect("only asked nodes reply");
-            known.1 = known.1.max(fate);
-            event
-        };
-        let event = match happening {
-            Happening::Acknowledges(node) => {
-                let event = WriteEvent::Acknowledged { node, generation: GENERATION, superseded: false };
-                tell(node, Fate::Acknowledged, event)
-            }
-            Happening::Refuses(node) => {
-                let event = WriteEvent::Failed { node, error: ReplicaError::Overloaded };
-                tell(node, Fate::Refused, event)
-            }
-            Happening::Loses(node) => {
-                tell(node, Fate::Lost, WriteEvent::Failed { node, error: ReplicaError::Lost })
-            }
-            Happening::IsAhead(node) => {
-                let generation = Generation(GENERATION.0 + 1);
-                let error = ReplicaError::StaleGeneration { generation };
-                tell(node, Fate::Refused, WriteEvent::Failed { node, error })
-            }
-            Happening::Stores(..) | Happening::LosesStore(..) | Happening::IsAheadStoring(..) => {
-                unreachable!("only gets write back")
-            }
-            Happening::Elapses(now) => {
-                world.observer.now = now;
-                WriteEvent::Elapsed
-            }
-        };
-        let finished = self.write.deadline().is_none();
-        let mut actions = WriteActions::new();
-        world.write.step(event, world.observer.now, &mut actions);
-        ensure(!finished || actions.is_empty(), "acts after its end")?;
-        world.judge(&actions, scope)?;
-        Ok(world)
-    }
-
-    fn name(&self) -> Packed {
-        name(&self.write, &self.observer)
-    }
-
-    /// A machine that has ended must ignore everything. Every 16th end is put to the test.
-    fn shake(&self, ends: &mut u32, scope: &Scope) -> Result<(), String> {
-        *ends += 1;
-        if !ends.is_multiple_of(16) {
-            return Ok(());
+    /// Every 16th end is put to the test: a machine that has ended must ignore everything.
+    fn step(&self, happening: &Happening) -> Result<Option<Self>, String> {
+        let next = self.after(*happening)?;
+        if !next.has_ended() {
+            return Ok(Some(next));
         }
-        self.happenings(scope).into_iter().try_for_each(|happening| self.step(happening, scope).map(|_| ()))
+        self.ends.set(self.ends.get() + 1);
+        if self.ends.get().is_multiple_of(16) {
+            next.happenings().into_iter().try_for_each(|late| next.after(late).map(|_| ()))?;
+        }
+        Ok(None)
     }
 
     /// An acknowledgement under another generation, or from a node that was not asked, must change nothing.
-    fn shrug(&self) -> Result<(), String> {
+    fn judge(&self) -> Result<(), String> {
         let mut write = self.write.clone();
         let mut actions = WriteActions::new();
         for node in REPLICAS.into_iter().chain(FALLBACKS).chain([OUTSIDER]) {
@@ -445,25 +460,10 @@ fn name(write: &Write, observer: &Observer) -> Packed {
     name
 }
 
-/// Visits every state that can be reached, and tells how many there are.
+/// Visits every world of a scope; the number of them.
 fn explore(scope: &Scope) -> Result<usize, String> {
-    let (mut visited, mut origins, mut ends) = (BTreeSet::new(), Origins::default(), 0);
-    let mut pending = vec![World::start(scope)?];
-    while let Some(world) = pending.pop() {
-        world.shrug().map_err(|violation| format!("{violation}\n{:?}", origins.trace(world.number)))?;
-        for happening in world.happenings(scope) {
-            let mut next = world.step(happening, scope).map_err(|violation| {
-                format!("{violation}\n{scope:?}\n{:?} {happening:?}", origins.trace(world.number))
-            })?;
-            if next.write.deadline().is_none() {
-                next.shake(&mut ends, scope)?;
-            } else if visited.insert(next.name()) {
-                next.number = Some(origins.add(world.number, happening));
-                pending.push(next);
-            }
-        }
-    }
-    Ok(visited.len())
+    let ends = Cell::new(0);
+    crate::explore::explore(World::start(scope, &ends)?, WORLDS_MAX)
 }
 
 fn replica(required: u8, preferred: u8, sloppy: bool) -> Scope {

@@ -3,8 +3,8 @@
 //! A cut moves nothing, and so relieves nobody. It is made only where the next decision has a legal act for a half. Where
 //! a single bucket has all the work, no cut helps, and nodes tell no middle.
 
-use model::balance::{CutAt, Excess, Settings};
-use model::plan::Refusal;
+use model::balance::Settings;
+use model::plan::{CutAt, Excess, Refusal};
 use model::{Cluster, NodeId, PartitionId};
 
 use super::Loads;

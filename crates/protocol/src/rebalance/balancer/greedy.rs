@@ -4,7 +4,8 @@
 
 use std::collections::BTreeMap;
 
-use model::balance::{Excess, Rule, Says, Settings};
+use model::balance::{Says, Settings};
+use model::plan::{Excess, Rule};
 use model::{Cluster, Moment, NodeId, PartitionId};
 
 use super::samples::SHORTEST;

@@ -6,8 +6,8 @@
 
 use std::collections::BTreeSet;
 
-use model::balance::{Decision, Excess, LostBecause, Settings};
-use model::plan::Placed;
+use model::balance::Settings;
+use model::plan::{Decision, Excess, LostBecause, Placed};
 use model::{Cluster, NodeId};
 
 use super::loads::mean;

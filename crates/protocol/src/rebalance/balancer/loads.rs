@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use model::balance::{Implausible, NodeAt, Says};
+use model::balance::{Implausible, Says};
+use model::plan::NodeAt;
 use model::{Cluster, NodeId, PartitionId, Weight};
 
 use super::samples::median;

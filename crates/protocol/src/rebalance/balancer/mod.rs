@@ -29,8 +29,8 @@ mod weights;
 
 use std::collections::BTreeMap;
 
-use model::balance::{Decision, Excess, Lost, LostBecause, NodeAt, Predicted, Rule, Says, Settings};
-use model::plan::Placed;
+use model::balance::{Says, Settings};
+use model::plan::{Decision, Excess, Lost, LostBecause, NodeAt, Placed, Predicted, Rule};
 use model::{Cluster, Moment, NodeId, PartitionId};
 
 pub use cutting::hottest;

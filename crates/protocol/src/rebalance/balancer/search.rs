@@ -3,8 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::balance::{Act, Excess, Lost, LostBecause, Predicted, Rule, Settings};
-use model::plan::Placed;
+use model::balance::Settings;
+use model::plan::{Act, Excess, Lost, LostBecause, Placed, Predicted, Rule};
 use model::{Cluster, NodeId, PartitionId, Role};
 
 use super::loads::{Costs, largest, mean};

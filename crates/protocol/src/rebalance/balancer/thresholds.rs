@@ -21,7 +21,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use model::balance::{Excess, Rule, Says, Settings};
+use model::balance::{Says, Settings};
+use model::plan::{Excess, Rule};
 use model::{Cluster, Moment, NodeId, PartitionId, Role};
 
 use super::{Finding, Loads, NodeLoad, Samples, search};

@@ -13,13 +13,14 @@
 //! their tombstones are collected is explored in [`collection`](crate::collection): what one node brings in from
 //! another carries its epoch, and rounds do not depend on the ring.
 
-use std::collections::BTreeMap;
+use std::cell::{Cell, RefCell};
 
 use model::cluster::Accepted;
 use model::{Consistency, Node, StoreName, Zone};
 
 use super::*;
-use crate::rebalance::{Entered, Facts, NodeFacts};
+use crate::explore::WORLDS_MAX;
+use crate::report::{Entered, Facts, NodeFacts};
 use chain::{Chain, Chains, Mask, bit, is_in};
 use plants::{Bug, is_found, planted};
 
@@ -29,6 +30,8 @@ mod world;
 
 /// Most nodes. The last may hold hints.
 const NODES: usize = 5;
+/// So many states are judged for one from which everybody goes on to the end.
+const SETTLED_EACH: usize = 97;
 
 /// What is explored.
 #[derive(Clone, Debug)]
@@ -115,42 +118,48 @@ enum Happening {
     Die { node: usize },
 }
 
-/// Visits every state that can be reached, and tells how many there are.
-fn explore(scope: &Scope) -> Result<usize, String> {
-    let mut chains = Chains::new(scope);
-    let mut visited: BTreeMap<State, usize> = BTreeMap::new();
-    let mut origins: Vec<(usize, Option<Happening>)> = vec![(0, None)];
-    let first = State::first(scope);
-    visited.insert(first, 0);
-    let mut pending = vec![(first, 0)];
-    while let Some((state, number)) = pending.pop() {
-        for happening in state.happenings(scope, &mut chains) {
-            let next = state.step(happening, scope, &mut chains);
-            let judged = next.judge(&chains);
-            let next = next.canonical(scope);
-            if let Err(violation) = judged {
-                let mut trace = vec![happening];
-                let mut at = number;
-                while let (parent, Some(happening)) = origins[at] {
-                    trace.push(happening);
-                    at = parent;
-                }
-                trace.reverse();
-                return Err(format!("{violation}\n{scope:?}\n{trace:#?}\n{next:#?}"));
-            }
-            if visited.contains_key(&next) {
-                continue;
-            }
-            origins.push((number, Some(happening)));
-            let number = origins.len() - 1;
-            visited.insert(next, number);
-            if number.is_multiple_of(97) && !planted_any() {
-                next.settles(scope, &mut chains)?;
-            }
-            pending.push((next, number));
-        }
+/// A state, and what all states of one scope share.
+#[derive(Clone, Debug)]
+struct World<'a> {
+    state: State,
+    scope: &'a Scope,
+    chains: &'a RefCell<Chains>,
+    /// States that were judged.
+    judged: &'a Cell<usize>,
+}
+
+impl crate::explore::World for World<'_> {
+    type Happening = Happening;
+    type Name = State;
+
+    fn name(&self) -> State {
+        self.state
     }
-    Ok(visited.len())
+
+    fn happenings(&self) -> Vec<Happening> {
+        self.state.happenings(self.scope, &mut self.chains.borrow_mut())
+    }
+
+    fn step(&self, happening: &Happening) -> Result<Option<Self>, String> {
+        let next = self.state.step(*happening, self.scope, &mut self.chains.borrow_mut());
+        Ok(Some(World { state: next.canonical(self.scope), ..self.clone() }))
+    }
+
+    fn judge(&self) -> Result<(), String> {
+        self.state.judge(&self.chains.borrow())?;
+        self.judged.set(self.judged.get() + 1);
+        if self.judged.get().is_multiple_of(SETTLED_EACH) && !planted_any() {
+            self.state.settles(self.scope, &mut self.chains.borrow_mut())?;
+        }
+        Ok(())
+    }
+}
+
+/// Visits every state of a scope; the number of them.
+fn explore(scope: &Scope) -> Result<usize, String> {
+    let (chains, judged) = (RefCell::new(Chains::new(scope)), Cell::new(0));
+    let first = World { state: State::first(scope), scope, chains: &chains, judged: &judged };
+    crate::explore::explore(first, WORLDS_MAX)
 }
 
 fn planted_any() -> bool {

@@ -7,7 +7,7 @@ use super::*;
 use crate::quorum::planted::{Bug, planted};
 
 /// A [`Get`], or what a planted bug makes of it.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(super) struct PlantedGet {
     get: Get,
     /// An answer that a late one keeps back.

@@ -17,6 +17,7 @@ use observer::{Observer, Seen, Whereabouts};
 use plants::{Plant, planted_actions, planted_reply};
 
 use super::*;
+use crate::explore::WORLDS_MAX;
 use crate::quorum::fixtures::{GENERATION, ensure};
 
 const NEWER: Generation = Generation(GENERATION.0 + 1);
@@ -91,11 +92,11 @@ impl Told {
     }
 }
 
-#[derive(Clone)]
-struct World {
+#[derive(Clone, Debug)]
+struct World<'a> {
+    scope: &'a Scope,
     stamp: Stamp,
     observer: Observer,
-    trace: Vec<Happening>,
 }
 
 impl Scope {
@@ -143,8 +144,8 @@ impl Scope {
     }
 }
 
-impl World {
-    fn start(scope: &Scope) -> Result<World, String> {
+impl<'a> World<'a> {
+    fn start(scope: &'a Scope) -> Result<Self, String> {
         let seen = Seen {
             place: Whereabouts::Rests,
             asked: Vec::new(),
@@ -162,93 +163,26 @@ impl World {
             pauses: None,
             keys: vec![seen; scope.keys],
         };
-        let mut world = World { stamp, observer, trace: Vec::new() };
-        world.judge(actions, scope)?;
+        let mut world = World { scope, stamp, observer };
+        world.see(actions)?;
         Ok(world)
     }
 
-    fn judge(&mut self, actions: StampActions, scope: &Scope) -> Result<(), String> {
+    fn see(&mut self, actions: StampActions) -> Result<(), String> {
+        let scope = self.scope;
         let actions = planted_actions(actions, scope);
         let mut nodes = BTreeSet::new();
-        let judged = actions.iter().try_for_each(|action| {
+        actions.iter().try_for_each(|action| {
             if let StampAction::Ask { node, .. } = action {
                 ensure(nodes.insert(*node), "two messages to one node in one step")?;
             }
             self.observer.see(action, scope)
-        });
-        judged
-            .and_then(|()| self.observer.judge_rest(&self.stamp, scope))
-            .map_err(|reason| format!("{reason}\n{scope:?}\n{:?}\n{:?}", self.observer, self.trace))
+        })?;
+        self.observer.judge_rest(&self.stamp, scope)
     }
 
-    fn happenings(&self, scope: &Scope) -> Vec<Happening> {
-        let keys = |is: &dyn Fn(Whereabouts) -> bool| -> Vec<KeyIndex> {
-            let meant = (0..scope.keys).filter(|&key| is(self.observer.keys[key].place));
-            meant.map(KeyIndex::at).collect()
-        };
-        let routing = keys(&|place| matches!(place, Whereabouts::Routing { .. }));
-        if let Some(&first) = routing.first() {
-            let rings = if scope.news { vec![self.observer.ring, NEWER] } else { vec![GENERATION] };
-            let paused = self.observer.pauses.is_some();
-            let mut happenings: Vec<_> = rings
-                .into_iter()
-                .flat_map(|generation| [false, true].map(|late| (generation, late)))
-                .filter(|&(_, late)| paused || !late)
-                .map(|(generation, at_deadline)| Happening::Routed { generation, at_deadline })
-                .collect();
-            happenings.extend(scope.own.map(|_| Happening::Barred(first)));
-            return happenings;
-        }
-        let mut happenings = Vec::new();
-        for node in (1..=5).map(NodeId).chain([OUTSIDER]) {
-            let mut asked = keys(&|place| place == Whereabouts::Asked(node));
-            if scope.own == Some(node) {
-                asked.extend(keys(&|place| place == Whereabouts::StandsIn));
-            }
-            let mut messages: Vec<Vec<KeyIndex>> = asked.iter().map(|&key| vec![key]).collect();
-            messages.extend((asked.len() > 1).then_some(asked));
-            for keys in messages {
-                happenings.extend(tellings(scope).map(|told| Happening::Replied(node, keys.clone(), told)));
-            }
-        }
-        happenings.extend(self.stamp.deadline().map(|_| Happening::Elapsed));
-        happenings
-    }
-
-    fn step(&self, happening: &Happening, scope: &Scope) -> Result<World, String> {
-        let mut world = self.clone();
-        world.trace.push(happening.clone());
-        let mut actions = StampActions::new();
-        match happening {
-            Happening::Routed { generation, at_deadline } => {
-                world.route(*generation, *at_deadline, scope, &mut actions);
-            }
-            Happening::Barred(key) => {
-                let seen = &mut world.observer.keys[key.position()];
-                (seen.place, seen.last) = (Whereabouts::Rests, Some(Told::Rejects));
-                let keys = if scope.plant == Some(Plant::BarsNobody) { vec![] } else { vec![*key] };
-                let event = StampEvent::Barred { keys: &keys };
-                world.stamp.step(event, world.observer.now, &mut actions);
-            }
-            Happening::Replied(node, keys, told) => world.reply(*node, keys, *told, scope, &mut actions),
-            Happening::Elapsed => {
-                world.observer.now = DEADLINE;
-                if scope.plant != Some(Plant::ElapsedIsMissed) {
-                    world.stamp.step(StampEvent::Elapsed, DEADLINE, &mut actions);
-                }
-            }
-        }
-        world.judge(actions, scope)?;
-        Ok(world)
-    }
-
-    fn route(
-        &mut self,
-        generation: Generation,
-        at_deadline: bool,
-        scope: &Scope,
-        actions: &mut StampActions,
-    ) {
+    fn route(&mut self, generation: Generation, at_deadline: bool, actions: &mut StampActions) {
+        let scope = self.scope;
         let observer = &mut self.observer;
         if let Some(pause) = observer.pauses.take() {
             observer.now = if at_deadline { DEADLINE } else { observer.now.after(pause) };
@@ -286,14 +220,7 @@ impl World {
         self.stamp.step(event, observer.now, actions);
     }
 
-    fn reply(
-        &mut self,
-        node: NodeId,
-        keys: &[KeyIndex],
-        told: Told,
-        scope: &Scope,
-        actions: &mut StampActions,
-    ) {
+    fn reply(&mut self, node: NodeId, keys: &[KeyIndex], told: Told, actions: &mut StampActions) {
         for key in keys {
             let (ring, late) = (self.observer.ring, self.observer.now >= DEADLINE);
             let seen = &mut self.observer.keys[key.position()];
@@ -303,13 +230,85 @@ impl World {
             let behind = seen.ring < Some(ring) && told.is_certain() && told != Told::Rejects;
             seen.outdated = news || behind && !late;
         }
-        let reply = planted_reply(told.reply(), scope);
+        let reply = planted_reply(told.reply(), self.scope);
         let replies: Vec<_> = keys.iter().map(|&key| (key, reply)).collect();
         self.stamp.step(StampEvent::Replied { node, replies: &replies }, self.observer.now, actions);
     }
+}
+
+impl crate::explore::World for World<'_> {
+    type Happening = Happening;
+    type Name = String;
+
+    fn name(&self) -> String {
+        let Observer { now, ring, attempt, pauses, keys } = &self.observer;
+        format!("{:?} {now:?} {ring:?} {attempt} {pauses:?} {keys:?}", self.stamp)
+    }
+
+    fn happenings(&self) -> Vec<Happening> {
+        let scope = self.scope;
+        let keys = |is: &dyn Fn(Whereabouts) -> bool| -> Vec<KeyIndex> {
+            let meant = (0..scope.keys).filter(|&key| is(self.observer.keys[key].place));
+            meant.map(KeyIndex::at).collect()
+        };
+        let routing = keys(&|place| matches!(place, Whereabouts::Routing { .. }));
+        if let Some(&first) = routing.first() {
+            let rings = if scope.news { vec![self.observer.ring, NEWER] } else { vec![GENERATION] };
+            let paused = self.observer.pauses.is_some();
+            let mut happenings: Vec<_> = rings
+                .into_iter()
+                .flat_map(|generation| [false, true].map(|late| (generation, late)))
+                .filter(|&(_, late)| paused || !late)
+                .map(|(generation, at_deadline)| Happening::Routed { generation, at_deadline })
+                .collect();
+            happenings.extend(scope.own.map(|_| Happening::Barred(first)));
+            return happenings;
+        }
+        let mut happenings = Vec::new();
+        for node in (1..=5).map(NodeId).chain([OUTSIDER]) {
+            let mut asked = keys(&|place| place == Whereabouts::Asked(node));
+            if scope.own == Some(node) {
+                asked.extend(keys(&|place| place == Whereabouts::StandsIn));
+            }
+            let mut messages: Vec<Vec<KeyIndex>> = asked.iter().map(|&key| vec![key]).collect();
+            messages.extend((asked.len() > 1).then_some(asked));
+            for keys in messages {
+                happenings.extend(tellings(scope).map(|told| Happening::Replied(node, keys.clone(), told)));
+            }
+        }
+        happenings.extend(self.stamp.deadline().map(|_| Happening::Elapsed));
+        happenings
+    }
+
+    fn step(&self, happening: &Happening) -> Result<Option<Self>, String> {
+        let (mut world, scope) = (self.clone(), self.scope);
+        let mut actions = StampActions::new();
+        match happening {
+            Happening::Routed { generation, at_deadline } => {
+                world.route(*generation, *at_deadline, &mut actions);
+            }
+            Happening::Barred(key) => {
+                let seen = &mut world.observer.keys[key.position()];
+                (seen.place, seen.last) = (Whereabouts::Rests, Some(Told::Rejects));
+                let keys = if scope.plant == Some(Plant::BarsNobody) { vec![] } else { vec![*key] };
+                let event = StampEvent::Barred { keys: &keys };
+                world.stamp.step(event, world.observer.now, &mut actions);
+            }
+            Happening::Replied(node, keys, told) => world.reply(*node, keys, *told, &mut actions),
+            Happening::Elapsed => {
+                world.observer.now = DEADLINE;
+                if scope.plant != Some(Plant::ElapsedIsMissed) {
+                    world.stamp.step(StampEvent::Elapsed, DEADLINE, &mut actions);
+                }
+            }
+        }
+        world.see(actions)?;
+        Ok(Some(world))
+    }
 
     /// What nodes say that were not asked, and what comes a second time, must change nothing.
-    fn shrug(&self, scope: &Scope) -> Result<(), String> {
+    fn judge(&self) -> Result<(), String> {
+        let scope = self.scope;
         let mut stamp = self.stamp.clone();
         let mut actions = StampActions::new();
         for key in (0..scope.keys).map(KeyIndex::at) {
@@ -335,11 +334,6 @@ impl World {
         let same = actions.is_empty() && format!("{stamp:?}") == format!("{:?}", self.stamp);
         ensure(same, "a foreign reply, or waking up early, counted")
     }
-
-    fn name(&self) -> String {
-        let Observer { now, ring, attempt, pauses, keys } = &self.observer;
-        format!("{:?} {now:?} {ring:?} {attempt} {pauses:?} {keys:?}", self.stamp)
-    }
 }
 
 fn tellings(scope: &Scope) -> impl Iterator<Item = Told> {
@@ -349,20 +343,9 @@ fn tellings(scope: &Scope) -> impl Iterator<Item = Told> {
     plain.into_iter().chain(news)
 }
 
-/// Visits every state that can be reached, and tells how many there are.
+/// Visits every world of a scope; the number of them.
 fn explore(scope: &Scope) -> Result<usize, String> {
-    let mut visited = BTreeSet::new();
-    let mut pending = vec![World::start(scope)?];
-    while let Some(world) = pending.pop() {
-        world.shrug(scope).map_err(|violation| format!("{violation}\n{scope:?}\n{:?}", world.trace))?;
-        for happening in world.happenings(scope) {
-            let next = world.step(&happening, scope)?;
-            if visited.insert(next.name()) {
-                pending.push(next);
-            }
-        }
-    }
-    Ok(visited.len())
+    crate::explore::explore(World::start(scope)?, WORLDS_MAX)
 }
 
 fn library(entry: Entry, retries: u32) -> Scope {

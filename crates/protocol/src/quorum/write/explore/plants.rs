@@ -8,7 +8,7 @@ use crate::quorum::options::saturated;
 use crate::quorum::planted::{Bug, planted};
 
 /// A [`Write`], or what a planted bug makes of it.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(super) struct PlantedWrite {
     write: Write,
     /// An answer that a late one keeps back.

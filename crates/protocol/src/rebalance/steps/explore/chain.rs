@@ -1,5 +1,6 @@
 //! Documents as they were published, one after the other, and what they mean to the explored nodes.
 
+use std::fmt;
 use std::rc::Rc;
 
 use model::{PreferenceList, Sets};
@@ -47,6 +48,13 @@ pub(super) type Chain = Rc<Vec<Rc<Document>>>;
 /// All chains that were met, each by its number.
 pub(super) struct Chains {
     chains: Vec<(u32, Chain)>,
+}
+
+/// Whole documents would bury the story.
+impl fmt::Debug for Chains {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} chains", self.chains.len())
+    }
 }
 
 pub(super) fn id(node: usize) -> NodeId {

@@ -10,8 +10,6 @@
 //!
 //! Must never: take an id, or make a directory, before everything that can be checked was found in order.
 
-mod addresses;
-
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -28,6 +26,7 @@ use runtime::disk::os::OsDisk;
 use runtime::network::tls::Tls;
 use runtime::{Disk, Ports};
 
+use crate::addresses::{AddressArguments, Addresses};
 use crate::coordination::{CoordinationArguments, Found};
 use crate::failure::CliError;
 use crate::headmaster::Beside;
@@ -37,8 +36,6 @@ use crate::server::{NodeSpec, RunningNode};
 use crate::shared::{Shared, block_on};
 use crate::stop_signals::StopSignals;
 use crate::tls_settings::{self, CertificateArguments, TlsMode};
-
-pub(crate) use self::addresses::{AddressArguments, Addresses, is_local, is_of_one_machine, refuse_open};
 
 /// Longest name of a zone: it is a part of many documents.
 const ZONE_BYTES_MAX: usize = 64;

@@ -2,6 +2,8 @@
 //!
 //! A fact names the incarnation of the node that stated it. A node that loses its disk takes another incarnation, and
 //! what it had said before is void.
+//!
+//! Must never: say what follows from a fact. `protocol::rebalance::steps` does.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -45,7 +47,7 @@ pub struct Entered {
 
 impl Facts {
     /// With what a document says of nodes that are gone.
-    pub(super) fn and_gone<'a>(&'a self, cluster: &Cluster) -> Cow<'a, Facts> {
+    pub(crate) fn and_gone<'a>(&'a self, cluster: &Cluster) -> Cow<'a, Facts> {
         let mut facts = Cow::Borrowed(self);
         for node in cluster.nodes.iter().filter(|node| node.gone) {
             facts.to_mut().nodes.entry(node.id).or_default().gone = true;
@@ -54,7 +56,7 @@ impl Facts {
     }
 
     /// Whether the node refuses requests that were formed before this generation, and always will.
-    pub(super) fn refuses_before(&self, node: NodeId, generation: Generation) -> bool {
+    pub(crate) fn refuses_before(&self, node: NodeId, generation: Generation) -> bool {
         let Some(known) = self.nodes.get(&node) else { return false };
         known
             .adopted
@@ -62,12 +64,12 @@ impl Facts {
     }
 
     /// Whether the node is gone for good.
-    pub(super) fn is_gone(&self, node: NodeId) -> bool {
+    pub(crate) fn is_gone(&self, node: NodeId) -> bool {
         self.nodes.get(&node).is_some_and(|known| known.gone)
     }
 
     /// What the node has said of a partition that it enters, at this generation or later.
-    pub(super) fn entered(
+    pub(crate) fn entered(
         &self,
         node: NodeId,
         partition: PartitionId,
