@@ -14,4 +14,5 @@
 pub mod asking;
 pub mod office;
 pub mod reports;
+mod share;
 pub mod tenure;

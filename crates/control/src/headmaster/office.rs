@@ -23,9 +23,10 @@ use model::order::Answer;
 use model::plan::{PlanDocument, PlanState, Planned};
 use model::{Cluster, Generation, NodeId};
 use protocol::headmaster::{Action, Again, Ask, Decision, Headmaster, Kept, Observation, Registered};
-use runtime::Clock;
+use runtime::{Clock, Tasks};
 
 use super::reports::{Reported, Reports};
+use super::share::Share;
 
 /// Pause after something was refused because another process was faster.
 const OVERTAKEN: Duration = Duration::from_millis(500);
@@ -65,6 +66,8 @@ pub struct Office {
     /// The cluster document of the last observation.
     cluster: Option<Cluster>,
     shelf: Shelf,
+    /// What it takes of its processors; `None` where others do not matter.
+    share: Option<Share>,
     /// Whether it was said that the service was restored.
     is_restored_told: bool,
 }
@@ -128,32 +131,52 @@ impl Office {
             ask: Ask::default(),
             cluster: None,
             shelf: Shelf::default(),
+            share: None,
             is_restored_told: false,
         }
+    }
+
+    /// The same, which takes a small share of the processors of its process while partitions move.
+    #[must_use]
+    pub fn sharing(self, tasks: Arc<dyn Tasks>) -> Office {
+        Office { share: Some(Share::new(self.clock.clone(), tasks)), ..self }
     }
 
     /// Takes turns until the session is of no use. Cancel safe: what a turn had begun, the next one finds.
     pub async fn hold(&mut self) -> OfficeEnd {
         loop {
-            let pause = match self.turn().await {
-                Ok(Turned::Changed | Turned::Rested(Again::Now)) => continue,
-                Ok(Turned::Overtaken) => OVERTAKEN,
-                Ok(Turned::Rested(Again::After(pause) | Again::Paced(pause))) => pause,
-                Ok(Turned::Rested(Again::WhenWoken(longest))) => {
-                    self.await_woken(longest).await;
-                    continue;
+            let begun = self.share.as_ref().map(Share::begin);
+            match self.turn().await {
+                Ok(Turned::Changed | Turned::Rested(Again::Now)) => {}
+                Ok(Turned::Overtaken) => self.clock.sleep(OVERTAKEN).await,
+                Ok(Turned::Rested(Again::After(pause) | Again::Paced(pause))) => {
+                    self.clock.sleep(pause).await
                 }
+                Ok(Turned::Rested(Again::WhenWoken(longest))) => self.await_woken(longest).await,
                 Err(ReadError::Coordination(CoordinationError::SessionLost)) => {
                     return OfficeEnd::SessionLost;
                 }
                 Err(ReadError::Moved(this)) => return OfficeEnd::Moved(this),
                 Err(error) => {
                     tracing::warn!(%error, "turn of the headmaster failed");
-                    AWAY
+                    self.clock.sleep(AWAY).await;
                 }
-            };
-            self.clock.sleep(pause).await;
+            }
+            if let Some((share, begun)) = self.share.as_ref().zip(begun)
+                && self.sees_moves()
+            {
+                share.rest(begun).await;
+            }
         }
+    }
+
+    /// Whether partitions moved when it looked last, or a store changed its numbers.
+    fn sees_moves(&self) -> bool {
+        let moves = |cluster: &Cluster| {
+            let mut partitions = cluster.ring.partitions().iter();
+            cluster.changing().is_some() || partitions.any(|partition| partition.coming.is_some())
+        };
+        self.cluster.as_ref().is_some_and(moves)
     }
 
     /// Waits for an order or another cluster document, but not for long: what else may be due wakes nobody.

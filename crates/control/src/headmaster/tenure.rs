@@ -30,7 +30,7 @@ pub async fn serve(service: Arc<dyn CoordinationService>, ports: &Ports, candida
     tracing::info!(document = %candidacy.path(), "headmaster elected");
     let reports = Arc::new(Asking::new(ports.clone()));
     let session = service.clone();
-    let mut office = Office::new(service, ports.clock.clone(), reports);
+    let mut office = Office::new(service, ports.clock.clone(), reports).sharing(ports.tasks.clone());
     let ended = Box::pin(lost(&session, ports, (&candidacy, candidate)));
     match select(ended, Box::pin(office.hold())).await {
         Either::Left(_) | Either::Right((OfficeEnd::SessionLost, _)) => TenureEnd::Lost,

@@ -36,6 +36,7 @@ use std::time::Duration;
 use client::peers::Peers;
 use model::{Generation, Moment, NodeId, PartitionId};
 use parking_lot::Mutex;
+use protocol::antientropy::pace::least_on;
 use protocol::antientropy::{Left, Outcome, Pace, Schedule};
 use protocol::lateness::Lateness;
 use runtime::{Disk, Ports};
@@ -71,6 +72,7 @@ pub struct AntiEntropyOptions {
     /// Bytes of records that a node brings in within a second when it enters partitions or has lost its disk: at least,
     /// however late requests are, and at most. In between it goes as fast as requests do not feel it; the least doubles
     /// every 15 seconds, up to eight times as much. To others it gives as fast, and never less than that eightfold rate.
+    /// A process that may use less than half a processor goes by a part of the least, as many times less.
     /// Default: 2 MiB and 1 GiB.
     pub brought_per_second: (u64, u64),
     /// How long a peer may take to answer. Default: 10 seconds.
@@ -268,6 +270,7 @@ impl AntiEntropy {
             scrubbed: None,
         };
         let (least, most) = options.brought_per_second;
+        let least = least_on(ports.tasks.processors(), least);
         let antientropy = Arc::new(AntiEntropy {
             giving: Giving::new(ports.clock.clone(), pulse.clone(), Pace::giving(least, most)),
             bringing: Mutex::new(Pace::finding(least, most)),

@@ -499,9 +499,7 @@ impl<'a> Round<'a> {
         let sources = || partitions.iter().filter_map(|id| lost.sources.get(id));
         let peers = sources().flat_map(|source| source.nodes.iter().copied());
         let mut peers: Vec<NodeId> = peers.collect::<BTreeSet<_>>().into_iter().collect();
-        // Whoever is first gives the most.
-        let first = position % peers.len().max(1);
-        peers.rotate_left(first);
+        in_turn(&mut peers, position, antientropy.replica().node());
         // One that is enough alone is asked before others.
         let donors: BTreeSet<NodeId> = sources().filter_map(|source| source.donor).collect();
         peers.sort_by_key(|peer| !donors.contains(peer));
@@ -539,6 +537,13 @@ impl<'a> Round<'a> {
     }
 }
 
+/// Whoever is first gives the most: each few partitions begin with another peer, and nodes that enter at the same time
+/// with different ones. Otherwise one node would give to all of them, and the next one afterwards.
+fn in_turn(peers: &mut [NodeId], position: usize, own: NodeId) {
+    let first = (position + own.0 as usize) % peers.len().max(1);
+    peers.rotate_left(first);
+}
+
 /// A store of which something was lost.
 struct Lost<'a> {
     store: &'a Arc<LocalStore>,
@@ -558,5 +563,29 @@ impl Lost<'_> {
         };
         let wanted = among.iter().filter(|id| gives(id));
         wanted.filter_map(|id| Some((*id, *self.spans.get(id)?))).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A cluster of four was doubled. Its new nodes went through the old ones in step, so that each old node gave to four
+    /// at once for a quarter of the time, and requests waited for that one.
+    #[test]
+    fn nodes_that_enter_together_ask_different_peers_first() {
+        let firsts = |position: usize| -> BTreeSet<NodeId> {
+            let first = |own| {
+                let mut peers: Vec<NodeId> = (1..=4).map(NodeId).collect();
+                in_turn(&mut peers, position, NodeId(own));
+                peers[0]
+            };
+            (5..=8).map(first).collect()
+        };
+        assert_eq!([0, 1, 6].map(|position| firsts(position).len()), [4; 3]);
+        let mut alone = [NodeId(7)];
+        in_turn(&mut alone, 3, NodeId(2));
+        in_turn(&mut [], 3, NodeId(2));
+        assert_eq!(alone, [NodeId(7)]);
     }
 }

@@ -5,7 +5,8 @@
 //! each that finds them late.
 //!
 //! However late they are, it goes at a least rate, which doubles with the time that it takes. So a small move on a full
-//! machine is not noticed, and a large one comes to an end.
+//! machine is not noticed, and a large one comes to an end. A process that may use a part of a processor only has a part
+//! of the least rate ([`least_on`]): in a container of a tenth, sixteen mebibytes a second are a third of all it has.
 
 use std::time::Duration;
 
@@ -23,6 +24,9 @@ pub const FINDING_FIRST: u64 = 16 << 20;
 /// What a record costs beside its bytes, in bytes that cost as much.
 pub const RECORD_BYTES: u64 = 512;
 
+/// From so many processors on the least rate is what it is.
+const PROCESSORS_MIN: f64 = 0.5;
+
 /// After so long without a break the least rate doubles.
 const BOLDER_AFTER: Duration = Duration::from_secs(15);
 /// So often at most: eight times as fast as in the beginning.
@@ -32,6 +36,13 @@ const FORGOTTEN_AFTER: Duration = Duration::from_secs(10);
 /// What was not used is made up for within this time: timers are late by a millisecond or two, and a batch that takes
 /// longer than its rate allows is followed by the next at once.
 const ARREARS_MAX: Duration = Duration::from_millis(20);
+
+/// The least rate, in bytes a second, where a process may use so many processors: with less than half a one it is a part of
+/// `least`. Never 0.
+pub fn least_on(processors: f64, least: u64) -> u64 {
+    let part = (processors / PROCESSORS_MIN).clamp(0.0, 1.0);
+    ((least as f64 * part) as u64).max(1)
+}
 
 /// A rate of bytes.
 #[derive(Clone, Copy, Debug)]
@@ -165,6 +176,13 @@ mod tests {
         pace.observe(now, 1);
         assert_eq!(pace.slowness(), 1);
         assert_eq!(rest(&Pace::new(0), u64::MAX), Duration::ZERO);
+    }
+
+    #[test]
+    fn with_less_than_half_a_processor_the_least_rate_is_a_part_of_it() {
+        let least = [64.0, 0.5, 0.25, 0.1, 0.0].map(|processors| least_on(processors, 2 << 20));
+        assert_eq!(least, [2 << 20, 2 << 20, 1 << 20, (2 << 20) / 5, 1]);
+        assert_eq!(least_on(1.0, 2 << 20), 2 << 20, "where nobody knows");
     }
 
     fn at(millis: u64) -> Moment {
