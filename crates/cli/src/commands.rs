@@ -149,20 +149,20 @@ impl CommandLine for Arguments {
             | "coordination migrate" => &[
                 ("connect", "it asks the coordination service, and no node"),
                 ("store", "it is about documents"),
-                ("deadline", "it asks the coordination service, which has limits of its own"),
+                ("deadline", "it asks the coordination service, which has its own limits"),
             ],
             "dev" => &[
                 CONNECT_NODE,
                 STORE_NODE,
                 DEADLINE_NODE,
                 SECRET_NODE,
-                ("tls_authority", "--tls makes an authority of its own"),
+                ("tls_authority", "--tls makes its own authority"),
             ],
             "serve" => &[CONNECT_NODE, STORE_NODE, DEADLINE_NODE, SECRET_NODE],
             "headmaster" => &[
-                ("connect", "it goes by the coordination service"),
+                ("connect", "it asks the coordination service"),
                 ("store", "it is about all stores"),
-                ("deadline", "it has limits of its own"),
+                ("deadline", "it has its own limits"),
             ],
             plan if plan.starts_with("plan ") => &[STORE_ALL],
             "node add" | "node drain" | "node remove" | "node weight" | "node recommission" => &[STORE_ALL],
@@ -170,9 +170,9 @@ impl CommandLine for Arguments {
                 &[STORE_ALL]
             }
             elastic if elastic.starts_with("elastic ") => &[
-                ("connect", "it goes by the coordination service"),
+                ("connect", "it asks the coordination service"),
                 ("store", "it is about machines"),
-                ("deadline", "it asks the coordination service, which has limits of its own"),
+                ("deadline", "it asks the coordination service, which has its own limits"),
             ],
             user if user.starts_with("user ") => &[("store", "rights name their stores")],
             "store create" => &[("store", "give the name of the new store as its argument")],
@@ -182,7 +182,7 @@ impl CommandLine for Arguments {
             "bench resp" | "bench pipeline" | "bench balance" => {
                 &[CONNECT_BENCH, ("store", "Redis clients use the default store"), DEADLINE_SCENARIO]
             }
-            "bench feeds" => &[CONNECT_BENCH, ("store", "it makes stores of its own"), DEADLINE_SCENARIO],
+            "bench feeds" => &[CONNECT_BENCH, ("store", "it makes its own stores"), DEADLINE_SCENARIO],
             "bench persistent" | "bench cluster" => &[CONNECT_BENCH, DEADLINE_SCENARIO],
             _ => without_nodes(path),
         }

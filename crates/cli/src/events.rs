@@ -29,7 +29,7 @@ const WAITING_MAX: usize = 1_000;
 /// Shows what happened to the nodes, oldest first.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "\
-Each node keeps its last 4096 events, with the time of its own clock. -o json prints one document; with --follow, it \
+Each node keeps its last 4096 events, with the time on its clock. -o json prints one document; with --follow, it \
 prints one per event.")]
 pub struct EventsArguments {
     /// Keep printing new events until Ctrl-C.

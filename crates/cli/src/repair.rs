@@ -113,7 +113,7 @@ pub(crate) async fn run(shared: Shared, command: RepairCommand) -> Result<ExitCo
 /// Artifacts are the same everywhere, and a node reads their files whole.
 fn nothing_to_compare(store: &str) -> CliError {
     CliError::Usage(format!(
-        "store {store} serves artifacts, so there is nothing to compare; to see how each node stands, run `tontine artifact \
+        "store {store} serves artifacts, so there is nothing to compare; to see the state of each node, run `tontine artifact \
          list {store}`, and to read all its files, `tontine repair start --scrub -s {store}`"
     ))
 }

@@ -26,7 +26,7 @@ use crate::output::{print, program};
 use crate::shared::Shared;
 use crate::text::{Format, count, table};
 
-/// How long a command waits until nodes go by its change: a program that uses a new secret at once shall not be refused.
+/// How long a command waits until nodes follow its change: a program that uses a new secret at once shall not be refused.
 const ADOPTED_TIME_MAX: Duration = Duration::from_secs(5);
 /// Pause between two looks at the nodes.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
@@ -203,7 +203,7 @@ async fn with_secret(
     Ok(ExitCode::SUCCESS)
 }
 
-/// The nodes that do not go by the change within [`ADOPTED_TIME_MAX`], as far as they answer.
+/// The nodes that do not follow the change within [`ADOPTED_TIME_MAX`], as far as they answer.
 async fn not_yet<F: Future<Output = bool>>(client: &Client, is_so: &dyn Fn(Node) -> F) -> Vec<NodeId> {
     let deadline = Instant::now() + ADOPTED_TIME_MAX;
     let mut behind = client.cluster().nodes.clone();
@@ -223,7 +223,7 @@ async fn knows(shared: &Shared, node: Node, secret: &Secret) -> bool {
     shared.client_of(&[node.native], Some(secret.clone())).await.is_ok()
 }
 
-/// Whether a node goes by a document of this generation.
+/// Whether a node follows a document of this generation.
 async fn goes_by(client: &Client, node: NodeId, generation: u64) -> bool {
     let report = client.report(node, Parts::STATUS).await;
     report.is_ok_and(|report| report.generation.0 >= generation)
@@ -273,7 +273,7 @@ fn show(
     };
     if !behind.is_empty() {
         say!(
-            "{} did not say yet that it goes by this; it does when it is reached",
+            "{} did not confirm this yet; it will when it is reached",
             crate::words::names(behind)
         );
     }

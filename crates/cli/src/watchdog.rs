@@ -1,7 +1,7 @@
 //! Says in the log when a worker of this process does not turn, and ends a process that does not end by itself.
 //!
 //! ```text
-//!   worker: a timer, once a second ─▶ its counter ◀─ this thread, once a second ─▶ one line when it stands still
+//!   worker: a timer, once a second ─▶ its counter ◀─ this thread, once a second ─▶ one line when it hangs
 //! ```
 //!
 //! A worker serves its connections on one thread. One that loops or waits for a lock serves none of them, and says nothing.
@@ -17,8 +17,8 @@ use runtime::Ports;
 
 /// How often a worker raises its counter, and how often that is looked at.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// Looks without a turn after which a worker is said to stand still. They are counted, not timed: a process that was
-/// suspended as a whole stands still for nobody.
+/// Looks without a turn after which a worker is said to hang. They are counted, not timed: a process that was
+/// suspended as a whole hangs for nobody.
 const LOOKS_MAX: u32 = 5;
 /// How long a process may take to stop. It writes an index snapshot of each store, which takes minutes where keys are many
 /// and the disk is slow; so only what hangs takes longer.
@@ -96,7 +96,7 @@ fn watch(node: model::NodeId, watched: &Weak<Vec<AtomicU64>>) {
                 None => {}
                 Some(News::StandsStill) => {
                     let seconds = LOOKS_MAX;
-                    tracing::error!(%node, worker, seconds, "worker stands still: its connections are not served");
+                    tracing::error!(%node, worker, seconds, "worker hangs: its connections are not served");
                 }
                 Some(News::TurnsAgain) => tracing::warn!(%node, worker, "worker turns again"),
             }
@@ -106,7 +106,7 @@ fn watch(node: model::NodeId, watched: &Weak<Vec<AtomicU64>>) {
     }
 }
 
-/// Ends the process if it has not stopped in time. It is on a thread of its own: what hangs may hold any other.
+/// Ends the process if it has not stopped in time. It is on its own thread: what hangs may hold any other.
 pub(crate) fn limit_stop(node: model::NodeId) {
     let spawned = std::thread::Builder::new().name("stop-limit".to_owned()).spawn(move || {
         std::thread::sleep(STOP_TIME_MAX);
@@ -143,7 +143,7 @@ mod tests {
         assert_eq!(told, [News::StandsStill, News::TurnsAgain]);
     }
 
-    /// With a real worker: it is seen to turn, and to stand still while its thread is held.
+    /// With a real worker: it is seen to turn, and to hang while its thread is held.
     #[tokio::test]
     async fn the_counter_of_a_worker_stands_still_while_its_thread_is_held() {
         let ports = Ports::os().unwrap();

@@ -1,11 +1,11 @@
 //! How an office ends by time where the coordination service lets no session end by time.
 //!
-//! A ZooKeeper ensemble ends the session of a process that stands still. A directory does not: a session there lasts
+//! A ZooKeeper ensemble ends the session of a process that hangs. A directory does not: a session there lasts
 //! as long as its process. So its holder renews its document every [`RENEWAL`], and every other candidate looks as
 //! often whether the first one does. A candidate that sees the same document at [`LOOKS`] looks, one after another,
-//! deletes it. The process that stood still finds that when it goes on, and stands anew.
+//! deletes it. The process that hung finds that when it goes on, and is a candidate anew.
 //!
-//! Looks are counted, and no clocks compared: a candidate that stood still itself, or a machine that was suspended,
+//! Looks are counted, and no clocks compared: a candidate that hung itself, or a machine that was suspended,
 //! has looked once when it goes on. As with every office, what fences the old holder is compare-and-set.
 //!
 //! Must never: end the office of a holder that renews it.
@@ -71,7 +71,7 @@ pub async fn oversee(service: &Arc<dyn CoordinationService>, clock: &Arc<dyn Clo
             Ok(()) => tracing::warn!(
                 document = %path,
                 seconds = LEASE.as_secs(),
-                "the holder stands still: its office has ended"
+                "the holder hangs: its office has ended"
             ),
             Err(error) => tracing::debug!(%error, "office of a silent holder not ended"),
         }

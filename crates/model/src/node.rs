@@ -128,7 +128,7 @@ pub struct Node {
     pub unknown: Unknown,
 }
 
-/// What stands before the `host:port` of a process that is called with TLS.
+/// The prefix of the `host:port` of a process that is called with TLS.
 pub const TLS_SCHEME: &str = "tls://";
 
 impl Node {
@@ -169,16 +169,16 @@ pub enum Life {
     Registered,
     /// A process listens at its address, if only one that is stopped.
     Listens,
-    /// No other node says whether it hears of it.
+    /// No other node says whether it hears from it.
     NoWitness,
-    /// Another node does not say whether it hears of it.
+    /// Another node does not say whether it hears from it.
     WitnessSilent {
         /// That one.
         witness: NodeId,
         /// Why it was not heard.
         detail: String,
     },
-    /// Another node heard of it a moment ago.
+    /// Another node heard from it a moment ago.
     Heard {
         /// That one.
         witness: NodeId,
@@ -187,7 +187,7 @@ pub enum Life {
         /// Seconds of silence that are needed.
         needed: u64,
     },
-    /// Another node has not heard of it, but runs for a moment only.
+    /// Another node has not heard from it, but has only just started.
     WitnessNew {
         /// That one.
         witness: NodeId,

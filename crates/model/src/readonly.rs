@@ -180,7 +180,7 @@ pub enum ArtifactError {
         /// Its length.
         bytes: usize,
     },
-    /// So many cannot be kept.
+    /// That many cannot be kept.
     #[error("a store keeps 1 to {ARTIFACTS_KEPT_MAX} artifacts beside the served one, got {kept}")]
     Kept {
         /// As asked for.

@@ -44,7 +44,7 @@ pub fn newest(served: Option<Cluster>, copy: Option<Cluster>) -> Option<Cluster>
             tracing::warn!(
                 served = served.generation.0,
                 own = copy.generation.0,
-                "the coordination service holds an older cluster document than this node, which goes by its own copy"
+                "the coordination service holds an older cluster document than this node, which follows its own copy"
             );
             Some(copy)
         }

@@ -94,7 +94,7 @@ pub(super) async fn run(shared: Shared, arguments: CreateArguments) -> Result<Ex
         // Somebody was faster.
         return Err(taken(&place.address, &cluster.name));
     }
-    // The document stands, however the session ends.
+    // The document remains, however the session ends.
     let _ = service.close().await;
     tell(&shared, &cluster, &place, is_here);
     Ok(ExitCode::SUCCESS)
@@ -168,7 +168,7 @@ fn progress(found: &[ActiveNode], wanted: usize, place: &coordination::address::
     }
     if found.len() < wanted {
         text.push_str(&format!(
-            "\nstart {} more, each with a data directory of its own:\n  {} serve --coordination {} --data-dir DIR{}",
+            "\nstart {} more, each with its own data directory:\n  {} serve --coordination {} --data-dir DIR{}",
             wanted - found.len(),
             program(),
             crate::holder::shell(&[place.address.to_string()]),
@@ -197,7 +197,7 @@ fn tell(shared: &Shared, cluster: &Cluster, place: &coordination::address::Place
             text.push_str(&format!("; look at it:\n  {} status --connect {}", program(), native.join(",")));
             return text;
         }
-        text.push_str("; start each of them, with a data directory of its own:");
+        text.push_str("; start each of them, with its own data directory:");
         for node in &cluster.nodes {
             let (program, id) = (program(), node.id.0);
             text.push_str(&format!(

@@ -62,7 +62,7 @@ fn lets_anyone_write(cluster: &Cluster) -> Option<Finding> {
         node: None,
         store: None,
         what: format!("whoever gives no secret may {may}: the user {ANYONE} has that right"),
-        next: format!("once every program has a secret of its own, run: {} user remove {ANYONE}", program()),
+        next: format!("once every program has its own secret, run: {} user remove {ANYONE}", program()),
     })
 }
 

@@ -46,7 +46,7 @@ pub(super) fn older(nodes: &[NodeStatus], stored: u64) -> Option<Finding> {
         node: Some(status.node.id),
         store: None,
         what: format!(
-            "the coordination service holds generation {stored} of the cluster document, and {} goes by {own}: the service was \
+            "the coordination service holds generation {stored} of the cluster document, and {} follows {own}: the service was \
              restored from an older copy, and no plan or order is carried out",
             status.node.id
         ),

@@ -89,7 +89,7 @@ codes! {
     DiskLow "disk-low" Note
         "The node is running out of disk space.";
     GenerationDiffers "generation-differs" Bad
-        "The node goes by another generation of the cluster than this client, and did so a second before.";
+        "The node follows another generation of the cluster than this client, and did so a second before.";
     DocumentsOlder "documents-older" Bad
         "The coordination service holds an older cluster document than the node: it was restored from an older copy.";
     CoordinationEmpty "coordination-empty" Bad
@@ -117,7 +117,7 @@ codes! {
     HeadmasterMissing "headmaster-missing" Bad
         "No headmaster runs: no plan or order is carried out, while nodes serve requests.";
     HeadmasterSilent "headmaster-silent" Bad
-        "The process that holds the office of headmaster stands still: plans and orders wait for it.";
+        "The process that holds the office of headmaster hangs: plans and orders wait for it.";
     BalanceStopped "balance-stopped" Bad
         "The autopilot turned itself to *observe*: three plans in a row did hardly any good.";
     BalanceUnread "balance-unread" Bad
@@ -141,7 +141,7 @@ codes! {
     ArtifactOverLimit "artifact-over-limit" Bad
         "The node does not fetch an artifact because artifacts would take more of its disk than its operator allows.";
     ArtifactFailed "artifact-failed" Bad
-        "The node cannot store or open an artifact for a reason of its own.";
+        "The node cannot store or open an artifact, for a reason that lies with the node.";
     ArtifactBehind "artifact-behind" Note
         "The node lacks a part of the artifact that a read-only store serves, and is fetching it.";
     ArtifactFetching "artifact-fetching" Note

@@ -16,7 +16,7 @@ const SUCCESSION_TIME_MAX: Duration = Duration::from_secs(8);
 /// Pause between two looks for one.
 const SUCCESSION_PAUSE: Duration = Duration::from_secs(1);
 
-/// How the office stands. Where nobody holds it, it is looked at until a successor of one that has ended would be there.
+/// The state of the office. Where nobody holds it, this looks again until a successor of one that has ended would be there.
 pub(super) async fn look(shared: &Shared) -> Option<Office> {
     let began = tokio::time::Instant::now();
     loop {
@@ -38,7 +38,7 @@ pub(super) fn found(seen: &Office) -> Option<Finding> {
     missing(seen).or_else(|| silent(seen)).or_else(|| unanswered(seen))
 }
 
-/// That the autopilot does not act any more, or goes by a policy that is not the one that is kept.
+/// That the autopilot does not act any more, or follows a policy that is not the one that is kept.
 pub(super) fn stopped(balancing: &Balancing) -> impl Iterator<Item = Finding> {
     let stopped =
         balancing.policy.as_ref().filter(|policy| matches!(policy.because, Turned::Misjudged { .. }));
@@ -81,7 +81,7 @@ fn missing(seen: &Office) -> Option<Finding> {
     ))
 }
 
-/// A headmaster that stands still, and so keeps an order waiting, too.
+/// A headmaster that hangs, and so keeps an order waiting, too.
 fn silent(seen: &Office) -> Option<Finding> {
     let holder = seen.headmaster.as_ref()?;
     let (process, silent) = (&holder.process, Duration::from_millis(holder.silent_ms?));
@@ -90,7 +90,7 @@ fn silent(seen: &Office) -> Option<Finding> {
     Some(finding(
         Code::HeadmasterSilent,
         format!(
-            "the headmaster, {process}, has not renewed its lease for {} s: it stands still, or cannot write documents; plans and orders wait for it{waits}",
+            "the headmaster, {process}, has not renewed its lease for {} s: it hangs, or cannot write documents; plans and orders wait for it{waits}",
             silent.as_secs()
         ),
         format!(

@@ -76,7 +76,7 @@ fn too_few_of(cluster: &Cluster, store: &Store, up: &BTreeSet<NodeId>) -> Option
         short
     });
     let short = short.count();
-    // A store that wants more replicas than there are nodes has a finding of its own.
+    // A store that wants more replicas than there are nodes has its own finding.
     (short > 0 && !missing.is_empty()).then(|| {
         let names = missing.iter().map(NodeId::to_string).collect::<Vec<_>>().join(", ");
         let (program, name) = (program(), &store.name);

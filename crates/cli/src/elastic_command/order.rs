@@ -30,7 +30,7 @@ Examples:
   tontine elastic plan shop +1
   tontine elastic plan shop -2 --no-wait
 
-Guards stand above this order: min and max, the engine's fewest members, what carries the load with one member lost, the
+Guards override this order: min and max, the engine's fewest members, what carries the load with one member lost, the
 budget, and one act at a time.")]
 pub struct PlanArguments {
     /// The fleet's name.

@@ -23,8 +23,8 @@ A trace is CSV without a header: seconds, and operations in a second from then o
   0,1200
   60,1350
 
-Each policy is played by the controller that `elastic run` has, on machines that boot, join and drain in so many seconds and \
-share the load evenly. Beside them stand machines for the peak all the time, and whoever knows the future.
+Each policy is played by the controller that `elastic run` has, on machines that boot, join and drain in given times and \
+share the load evenly. They are compared with machines for the peak at all times, and with a policy that knows the future.
 
 Example:
   tontine elastic simulate --trace day.csv --policy rules,target,forecast --operations 2000 --price 0.10 shop.toml")]

@@ -118,7 +118,7 @@ pub(super) fn reason(reason: &Reason) -> String {
         }
         Reason::Forecast { load, within } => {
             let within = durations::rough(Duration::from_secs(*within));
-            format!("a load of {load}/s that is to come within {within}")
+            format!("a load of {load}/s that is expected within {within}")
         }
         Reason::Bounds => "the policy's min and max".to_owned(),
         Reason::Replaces { token } => format!("in place of machine {token}, which failed"),

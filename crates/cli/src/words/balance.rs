@@ -341,7 +341,7 @@ pub(crate) fn decision(decision: &Decision, came_of: Option<&CameOf>, moves: &[M
 fn replaced(decision: &Decision) -> String {
     let Decision { node, acts, window_ms, predicted, .. } = decision;
     format!(
-        "why:       {node} was away for {} s, nothing listened at its address, and no member heard of it\n\
+        "why:       {node} was away for {} s, nothing listened at its address, and no member heard from it\n\
          done:      a standby takes its places in {}\n\
          predicted: at most {} are copied\n",
         window_ms / 1000,

@@ -42,13 +42,13 @@ pub(crate) fn done(done: &Done, plan: Option<u64>) -> String {
         Done::NodeWeighs { node, weight } => {
             // No node of a golden ring gets another weight than this.
             let golden = if *weight == Weight::default() { " (on a golden ring nothing does)" } else { "" };
-            format!("{node} has weight {} now; `tontine plan create spread` goes by it{golden}", weight.get())
+            format!("{node} has weight {} now; `tontine plan create spread` follows it{golden}", weight.get())
         }
         Done::NodeCast { node, role } => {
             let what = match role {
                 Role::Serving => "takes its share of the data again",
                 Role::Leaving => "takes nothing new, and leaves when it holds nothing",
-                Role::Standby => "is given no share of the data by plans to come",
+                Role::Standby => "is given no share of the data by later plans",
             };
             let golden = match role {
                 Role::Serving => format!(
@@ -87,7 +87,7 @@ fn begun((moves, cuts, joins): (usize, usize, bool), numbers: Option<(&str, &Con
     }
 }
 
-/// Why an order was refused. The document shows what stands of it, if anything does.
+/// Why an order was refused. The document shows what of it was done, if anything was.
 pub(crate) fn refused(order: &Order, refusal: &Refusal, cluster: &Cluster) -> String {
     let why = said(Some(order), refusal);
     match order {
@@ -103,7 +103,7 @@ pub(crate) fn refused(order: &Order, refusal: &Refusal, cluster: &Cluster) -> St
         Order::Replace { node, .. } if !matches!(refusal, Refusal::NodeUnknown { .. }) => {
             let stands = match cluster.node(*node).is_some_and(|entry| entry.gone) {
                 true => format!(
-                    "; it stands as dead in the cluster document: give the order again, or take it back with `tontine node \
+                    "; it is marked as dead in the cluster document: give the order again, or take it back with `tontine node \
                      recommission {}`",
                     node.0
                 ),
@@ -155,7 +155,7 @@ fn said(order: Option<&Order>, refusal: &Refusal) -> String {
             )
         }
         Refusal::VetoNeedless { node, is_gone: true } => format!(
-            "{node} stands as dead already; `tontine plan history` shows the plan, `tontine plan abort PLAN` ends it, and then \
+            "{node} is marked as dead already; `tontine plan history` shows the plan, `tontine plan abort PLAN` ends it, and then \
              `tontine node recommission {}` takes it back",
             node.0
         ),
@@ -178,7 +178,7 @@ fn said(order: Option<&Order>, refusal: &Refusal) -> String {
             )
         }
         Refusal::Restored { node, generation } => format!(
-            "nothing was ordered: {node} goes by generation {} of the cluster document, and the coordination service holds an \
+            "nothing was ordered: {node} follows generation {} of the cluster document, and the coordination service holds an \
              older one or another one of that number, so it was restored from an older copy; import the newest export into an empty place with `tontine \
              coordination import`, and start the nodes with that",
             generation.0
@@ -217,7 +217,7 @@ fn of_node(refusal: &Refusal) -> String {
              directory, which makes it a new node"
         ),
         Refusal::AddressTaken { node, address, other } => format!(
-            "{node} cannot have the address {address}: {other} has it; give {node} an address of its own with --listen, --resp, --http \
+            "{node} cannot have the address {address}: {other} has it; give {node} its own address with --listen, --resp, --http \
              or --advertise"
         ),
         Refusal::OnlyNode { node } => format!("{node} is the only node of the cluster"),
@@ -321,15 +321,15 @@ pub(super) fn life(node: NodeId, life: &Life) -> String {
         Life::Listens => {
             format!("a process listens at the address of {node}, if only one that is stopped")
         }
-        Life::NoWitness => format!("no other node says whether it hears of {node}"),
+        Life::NoWitness => format!("no other node says whether it hears from {node}"),
         Life::WitnessSilent { witness, detail } => {
-            format!("{witness} does not say whether it hears of {node}: {detail}")
+            format!("{witness} does not say whether it hears from {node}: {detail}")
         }
         Life::Heard { witness, seconds, needed } => {
-            format!("{witness} heard of {node} {seconds} s ago, and {needed} s of silence are needed")
+            format!("{witness} heard from {node} {seconds} s ago, and {needed} s of silence are needed")
         }
         Life::WitnessNew { witness, seconds, needed } => format!(
-            "{witness} runs for {seconds} s only and has not heard of {node}; {needed} s of silence are needed"
+            "{witness} runs for {seconds} s only and has not heard from {node}; {needed} s of silence are needed"
         ),
     }
 }
@@ -355,8 +355,8 @@ mod tests {
              `tontine node add NEW`"
         );
         let weighs = |weight| done(&Done::NodeWeighs { node, weight: Weight::new(weight).unwrap() }, None);
-        assert!(weighs(200).ends_with("`tontine plan create spread` goes by it"));
-        assert!(weighs(100).ends_with("goes by it (on a golden ring nothing does)"));
+        assert!(weighs(200).ends_with("`tontine plan create spread` follows it"));
+        assert!(weighs(100).ends_with("follows it (on a golden ring nothing does)"));
         let stays = done(&Done::NodeCast { node, role: Role::Serving }, None);
         assert!(stays.ends_with("or gets one with `tontine node add 4`)"), "{stays}");
         let text = said(Order::Apply { plan: 7 }, Refusal::OtherPlan { other: 6 });
@@ -384,6 +384,6 @@ mod tests {
         let text = refused(&replace, &deaf, &half_way);
         assert!(text.ends_with("or take it back with `tontine node recommission 4`"), "{text}");
         let restored = Refusal::Restored { node, generation: Generation(9) };
-        assert!(said(Order::Apply { plan: 1 }, restored).contains("goes by generation 9"));
+        assert!(said(Order::Apply { plan: 1 }, restored).contains("follows generation 9"));
     }
 }

@@ -134,7 +134,7 @@ pub enum Done {
         /// The store.
         store: StoreName,
     },
-    /// The autopilot goes by this policy.
+    /// The autopilot follows this policy.
     PolicyStands {
         /// The policy.
         policy: Box<Policy>,

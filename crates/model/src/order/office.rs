@@ -1,4 +1,4 @@
-//! How the office of headmaster stands, as a node reads it in the coordination service.
+//! The state of the office of headmaster, as a node reads it in the coordination service.
 
 use serde::{Deserialize, Serialize};
 
@@ -17,7 +17,7 @@ pub struct Holder {
     pub silent_ms: Option<u64>,
 }
 
-/// How the office stands.
+/// The state of the office.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Office {
     /// The address of the coordination service.

@@ -162,7 +162,7 @@ pub enum Refusal {
         /// The node.
         node: NodeId,
     },
-    /// A node goes by a newer cluster document than the coordination service holds: that was restored from an older copy.
+    /// A node follows a newer cluster document than the coordination service holds: that was restored from an older copy.
     Restored {
         /// The node.
         node: NodeId,
@@ -260,7 +260,7 @@ pub enum Holds {
     Listed,
     /// It does not say what it holds.
     Silent,
-    /// It does not go by the newest document yet, so what it says does not count.
+    /// It does not follow the newest document yet, so what it says does not count.
     NotAdopted {
         /// The newest.
         generation: Generation,

@@ -43,7 +43,7 @@ impl Rule {
         Rule::ALL.into_iter().find(|rule| rule.word() == word)
     }
 
-    /// Whether a cluster may go by it. The others are there to be compared with.
+    /// Whether a cluster may follow it. The others are there to be compared with.
     pub fn may_be_set(self) -> bool {
         matches!(self, Rule::Even | Rule::Thresholds)
     }

@@ -1,4 +1,4 @@
-//! Whose partitions of a golden ring will be: said before anything moves, by a document of its own.
+//! Whose partitions of a golden ring will be: said before anything moves, by a separate document.
 //!
 //! A newcomer's partition is cut from another one first. Both halves keep their list, so no record is touched; then the
 //! second half moves as any partition does. A headmaster that ends between the two has a successor that finds the cut in

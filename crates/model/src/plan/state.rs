@@ -92,7 +92,7 @@ pub enum Held {
         /// Why it was not heard.
         detail: String,
     },
-    /// So many partitions wait for the same.
+    /// This many partitions wait for the same.
     Waits {
         /// For what.
         waiting: Waiting,

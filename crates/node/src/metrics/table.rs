@@ -51,7 +51,7 @@ metrics! {
     gauge "tontine_antientropy_tree_bytes" [] "bytes"
         "Memory that hash trees take.";
     gauge "tontine_collection_epoch" [] "1"
-        "The collection epoch that this node goes by; nodes that differ for long do not hear each other.";
+        "The collection epoch that this node follows; nodes that differ for long do not hear each other.";
     counter "tontine_artifacts_corrupt_chunks_total" ["place"] "chunks"
         "Chunks of artifacts whose digests or checksums do not hold: from a source, from a replica, or here. They are fetched again.";
     counter "tontine_artifacts_delta_bytes_total" [] "bytes"
@@ -143,7 +143,7 @@ metrics! {
     counter "tontine_node_events_total" [] "events"
         "Events recorded; the node keeps the last 4096.";
     gauge "tontine_node_generation" [] "1"
-        "The generation of the cluster document that the node goes by.";
+        "The generation of the cluster document that the node follows.";
     gauge "tontine_node_links" [] "connections"
         "Open connections of the native protocol: clients and other nodes.";
     histogram "tontine_node_request_duration_seconds" ["door" "operation"] "seconds"

@@ -115,7 +115,7 @@ impl Replica {
     /// Refuses a request that is newer than this node.
     pub(super) fn behind(&self, view: &View, generation: Generation) -> Failure {
         let detail = format!(
-            "{} goes by generation {} of the cluster, and the request needs {}",
+            "{} follows generation {} of the cluster, and the request needs {}",
             self.node(),
             view.cluster().generation.0,
             generation.0

@@ -27,7 +27,7 @@ const LOST_MS: u64 = 120_000;
 const DROPPED_MS: u64 = 300_000;
 /// How long a provider is asked to clean up after a machine that has ended, in milliseconds; some list such a one for hours.
 const CLEANS_MS: u64 = 20_000;
-/// What stands in a note between why a machine is that far and what it waits for.
+/// The separator in a note between why a machine is that far and what it waits for.
 const WAITS: &str = "it waits because ";
 
 /// What becomes of a machine in this turn.
@@ -235,7 +235,7 @@ fn booting(work: &Work<'_>, machine: &Machine, seen: Seen<'_>) -> Step {
         (_, Some(MemberState::Down)) if machine.standby => fail("its engine does not reach it"),
         (_, Some(_)) => Step::To(MachineState::Joining, None),
         (Sight::Absent, _) if is_late(work.seen, machine, work.next.policy.deadlines.boot) => {
-            fail(seen.told("its engine did not hear of it in time"))
+            fail(seen.told("its engine did not learn of it in time"))
         }
         // Whoever was asked for it may have been ended between making it and starting it.
         _ if matches!(seen.instance, Sight::Here(one) if one.state == InstanceState::Pending) => {

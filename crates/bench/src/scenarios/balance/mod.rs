@@ -272,7 +272,7 @@ impl BalanceScenario {
         Ok(Alone { row, throughput })
     }
 
-    /// What each carries that is a cluster of its own, all at the same time: so they share the machine as they do together.
+    /// What each carries that is its own cluster, all at the same time: so they share the machine as they do together.
     /// Each has as many records as it should have beside the others.
     fn alone_at_once(&self, caps: &[f64], interrupt: &Interrupt) -> Result<Vec<f64>, ScenarioError> {
         self.say("each node alone, all at once");
@@ -448,7 +448,7 @@ impl BalanceScenario {
         if !alone.is_empty() {
             let each: Vec<String> = alone.iter().map(|one| format!("{one:.0}")).collect();
             report.notes.push(format!(
-                "Each a cluster of its own, all at once, they carry {} requests a second, {:.0} together. Whole partitions, all alike, can be shared out so \
+                "Each as its own cluster, all at once, they carry {} requests a second, {:.0} together. Whole partitions, all alike, can be shared out so \
                  that they carry {:.1} % of that at best.",
                 each.join(", "),
                 alone.iter().sum::<f64>(),

@@ -2,14 +2,14 @@
 //!
 //! ```text
 //!   each other member ──▶ its cluster document and its report, over its own link ─┐
-//!   one of them       ──▶ how the office stands, in the coordination service     ─┴─▶ judge
+//!   one of them       ──▶ the state of the office, in the coordination service     ─┴─▶ judge
 //! ```
 //!
 //! The newest document among theirs counts, and it must be the one that the coordination service holds. A member leaves that
 //! document only when it has said that it holds no records and hints that others may lack (`docs/design/rebalance.md`,
 //! *Headmaster*). So one that is still in it, and holds no partition, is not proved to be empty.
 //!
-//! Must never: ask the one in question, take silence for yes, or go by what an earlier call has found.
+//! Must never: ask the one in question, take silence for yes, or rely on what an earlier call has found.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, ToSocketAddrs};
@@ -47,7 +47,7 @@ struct Heard {
     witnesses: Vec<Witness>,
     /// Members that did not answer, and why.
     silent: Vec<(NodeId, String)>,
-    /// How the office stands, as the first witness says that can read it.
+    /// The state of the office, as the first witness says that can read it.
     office: Option<Office>,
 }
 
@@ -145,7 +145,7 @@ impl Said {
     }
 }
 
-/// Whether this is the document of the coordination service, and all other members go by it.
+/// Whether this is the document of the coordination service, and all other members follow it.
 fn is_newest(cluster: &Cluster, heard: &Heard) -> Said {
     let asked: BTreeSet<NodeId> = heard.witnesses.iter().map(|witness| witness.node).collect();
     if let Some((node, why)) = heard.silent.first() {
@@ -154,7 +154,7 @@ fn is_newest(cluster: &Cluster, heard: &Heard) -> Said {
     let behind = |witness: &&Witness| adopted(witness) < cluster.generation;
     if let Some(witness) = heard.witnesses.iter().find(behind) {
         return Said::Unknown(format!(
-            "{} goes by document {} yet, and the newest is {}",
+            "{} still follows document {}, and the newest is {}",
             witness.node,
             adopted(witness).0,
             cluster.generation.0
@@ -163,7 +163,7 @@ fn is_newest(cluster: &Cluster, heard: &Heard) -> Said {
     match heard.office.as_ref().map(|office| office.generation) {
         Some(Some(generation)) if generation == cluster.generation && !asked.is_empty() => Said::Yes,
         Some(Some(generation)) => Said::Unknown(format!(
-            "the coordination service has document {}, and the members go by {}",
+            "the coordination service has document {}, and the members follow {}",
             generation.0, cluster.generation.0
         )),
         _ => Said::Unknown("no other member can read the coordination service".to_owned()),
@@ -351,12 +351,12 @@ mod tests {
     #[test]
     fn an_older_document_of_one_of_them_is_not_believed() {
         // Before it joined, nobody gave it anything.
-        is_no_proof("n2 goes by document 6 yet", |heard| {
+        is_no_proof("n2 still follows document 6", |heard| {
             let older = cluster(&[1, 2, 3], 3, 6);
             heard.witnesses[1] = witness(2, &older);
         });
         // All of them are behind.
-        is_no_proof("has document 8, and the members go by 7", |heard| {
+        is_no_proof("has document 8, and the members follow 7", |heard| {
             heard.office = Some(Office { generation: Some(Generation(8)), ..Office::default() });
         });
         // One of them has a newer one, in which it holds everything again.
@@ -374,7 +374,7 @@ mod tests {
         assert!(evidence.witnesses.is_empty());
         is_no_proof("n1 does not say whether", |heard| heard.witnesses[0].report.repair = None);
         is_no_proof("n1 does not say for whom", |heard| heard.witnesses[0].report.status = None);
-        is_no_proof("goes by document 0", |heard| heard.witnesses[0].report.moves = None);
+        is_no_proof("follows document 0", |heard| heard.witnesses[0].report.moves = None);
     }
 
     #[test]

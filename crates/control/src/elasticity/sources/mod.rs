@@ -150,7 +150,7 @@ impl Sources {
         moved
     }
 
-    /// Goes by the policy: forgets sources that it does not name any more.
+    /// Follows the policy: forgets sources that it does not name any more.
     fn follow(&mut self, policy: &Policy) {
         let mut before = std::mem::take(&mut self.asked);
         for source in &policy.sources {
@@ -193,7 +193,7 @@ fn places(members: &[Member]) -> (Vec<Place>, Vec<String>) {
             [id] => places.push((id.to_owned(), address.to_owned())),
             _ => failures.push(format!(
                 "sources measure nothing of {}: they share the address {address}, so their figures cannot be told apart; \
-                 leave out `sources`, or give each an address of its own",
+                 leave out `sources`, or give each its own address",
                 ids.join(", ")
             )),
         }
@@ -223,7 +223,7 @@ impl Turn<'_> {
             let used: Vec<&str> = self.used.iter().map(String::as_str).collect();
             let why =
                 format!("it gives none of the measures by which the size is chosen ({})", used.join(", "));
-            let help = "name one of its own in a rule, or leave it out, with `tontine elastic apply`";
+            let help = "name one that it gives in a rule, or leave it out, with `tontine elastic apply`";
             heard.failures = told(source, vec![why], help);
         }
         asked.values = heard.values;

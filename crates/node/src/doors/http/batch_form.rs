@@ -136,10 +136,10 @@ impl<'de> Visitor<'de> for EachOperation {
 fn operation(form: OperationForm) -> Result<Operation, &'static str> {
     let OperationForm { op, key, key64, value, value64, context, condition, ttl } = form;
     let key = bytes(key, key64)
-        .map_err(|_| "key64 is not in base 64, filled with =, or stands beside a key")?
+        .map_err(|_| "key64 is not in base 64, filled with =, or is given beside a key")?
         .ok_or("it has neither key nor key64")?;
     let value = bytes(value, value64)
-        .map_err(|_| "value64 is not in base 64, filled with =, or stands beside a value")?;
+        .map_err(|_| "value64 is not in base 64, filled with =, or is given beside a value")?;
     let seen = context.as_deref().map(preconditions::context).transpose()?;
     let ttl_ms = ttl.as_deref().map(|text| parameters::ttl(text.as_bytes())).transpose()?;
     let is_write = op != Verb::Get;

@@ -149,7 +149,7 @@ async fn asked(call: &Call<'_>, target: &Target, body: Arriving, is_put: bool) -
         let (context, value) = versioned(&body, is_put)?;
         if preconditions != Preconditions::default() {
             return Err(malformed(
-                "the context stands in the body, so give neither If-Match nor If-None-Match",
+                "the context is in the body, so give neither If-Match nor If-None-Match",
             ));
         }
         let preconditions = Preconditions { context, ..preconditions };

@@ -232,7 +232,7 @@ fn meaning(status: u16) -> &'static str {
         200 => "Done.",
         202 => "The order is given, and has no answer yet.",
         204 => "Done, with nothing to say.",
-        300 => "Several values stand side by side.",
+        300 => "The key has several values.",
         400 => "Not done: the request makes no sense, or there is no such store.",
         401 => "Not done: the secret or password is missing or wrong.",
         403 => "Not done: a web page may have sent it, or the user has no right to it.",

@@ -118,7 +118,7 @@ impl Parameters {
         for (name, value) in query(text).map_err(|error| error.to_string())? {
             let shown = name.escape_ascii();
             if seen.contains(&name) {
-                return Err(format!("the parameter {shown} stands there twice"));
+                return Err(format!("the parameter {shown} is given twice"));
             }
             match taken.iter().find(|taken| taken.as_bytes() == name) {
                 Some(known) => parameters.set(known, &value, replicas)?,

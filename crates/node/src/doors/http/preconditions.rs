@@ -57,7 +57,7 @@ pub(super) fn of(headers: &HeaderMap) -> Result<Preconditions, &'static str> {
         match (values.next(), values.next()) {
             (None, _) => Ok(None),
             (Some(value), None) => parse(value.as_bytes()).map(Some),
-            (Some(_), Some(_)) => Err("a precondition stands there twice"),
+            (Some(_), Some(_)) => Err("a precondition is given twice"),
         }
     };
     for name in
