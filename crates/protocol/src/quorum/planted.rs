@@ -77,7 +77,7 @@ pub(super) enum Bug {
     AsksWhoOnlyWrites,
     /// While a partition moves, only replicas that were asked are repaired.
     RepairsReadersOnly,
-    /// While a store changes, the old set goes by the numbers to come, and the new one by the present ones.
+    /// While a store changes, the old set uses the next numbers, and the new one the present ones.
     SparesTheOtherSet,
 }
 

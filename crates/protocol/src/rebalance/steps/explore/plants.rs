@@ -35,11 +35,11 @@ pub(super) enum Bug {
     AcceptsOlder,
     /// Replicas that stay need not merge when a store's numbers change: what the design said at first.
     StayingNeedNotMerge,
-    /// So many old replicas are merged with as would do by the numbers to come.
+    /// Only as many old replicas are merged with as the next numbers need.
     MergesByNumbersToCome,
-    /// So many old replicas must refuse older gets as would do by the numbers to come.
+    /// Only as many old replicas must refuse older gets as the next numbers need.
     LeavesByNumbersToCome,
-    /// The old set of replicas goes by the numbers to come, and the new one by the old numbers.
+    /// The old set of replicas uses the next numbers, and the new one the old numbers.
     SetsTradeNumbers,
     /// A node that is only silent passes for dead.
     GoneWhileItAnswers,
