@@ -85,7 +85,7 @@ pub struct Cluster {
     /// Requests formed under an older generation than this are refused and handed the newer document (D5), whatever
     /// their partition.
     pub generation_accepted_min: Generation,
-    /// The generation in which the set of nodes changed last; what depends on no more than that set goes by it.
+    /// The generation in which the set of nodes changed last; what depends on no more than that set is keyed by it.
     pub nodes_changed: Generation,
     /// All nodes, sorted by id.
     pub nodes: Vec<Node>,

@@ -79,7 +79,7 @@ pub enum Order {
     Renumber {
         /// The store.
         store: String,
-        /// N, R and W to come.
+        /// The next N, R and W.
         numbers: Consistency,
         /// What that may do.
         consent: Consent,
@@ -123,7 +123,7 @@ pub enum Order {
         /// As it shall be.
         store: Box<Store>,
     },
-    /// Create a store that takes writes, and whose keys do not lie by their hash. A verb of its own: a headmaster of before
+    /// Create a store that takes writes, and whose keys do not lie by their hash. A separate verb: a headmaster of before
     /// would pass over where they lie, and carry the other one out.
     CreatePlacedStore {
         /// As it shall be.

@@ -113,7 +113,7 @@ pub enum PlacementError {
         /// As given.
         pattern: String,
     },
-    /// Nothing but digits stands between group and sequence.
+    /// Only digits lie between group and sequence.
     #[error(
         "the pattern {pattern:?} needs a text that is no number between {{group}} and {{sequence}}, or nobody can tell \
          where one ends"
@@ -273,7 +273,7 @@ impl KeyPattern {
         let inner = key.strip_prefix(self.before.as_bytes())?.strip_suffix(self.after.as_bytes())?;
         let (group, digits) = match &self.parts {
             Parts::Sequence => (&b""[..], inner),
-            // A text that is no number cannot lie within the digits: where it stands last, the sequence begins.
+            // A text that is no number cannot lie within the digits: after its last place the sequence begins.
             Parts::GroupFirst(between) => {
                 let at = inner.windows(between.len()).rposition(|text| text == between.as_bytes())?;
                 (&inner[..at], &inner[at + between.len()..])

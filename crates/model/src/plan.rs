@@ -1,6 +1,6 @@
 //! Plans: what shall become of the ring, why, and how far that is.
 //!
-//! A plan never changes once it is created. What changes stands beside it, as its state, which only a headmaster writes;
+//! A plan never changes once it is created. What changes is its state beside it, which only a headmaster writes;
 //! a plan without one has only been created. Whether a partition has moved is said by the ring alone: the state tells
 //! people.
 //!
@@ -88,7 +88,7 @@ pub enum Wish {
     Numbers {
         /// The store.
         store: String,
-        /// N, R and W to come.
+        /// The next N, R and W.
         numbers: Consistency,
     },
     /// Partitions lie as load wants it: the autopilot wishes that.
@@ -142,7 +142,7 @@ pub struct Move {
     pub partition: PartitionId,
     /// Its list at present.
     pub from: Vec<NodeId>,
-    /// Its list to come.
+    /// Its next list.
     pub to: Vec<NodeId>,
     /// Nodes that must bring it in; none when only the order or the fallbacks change.
     pub entering: Vec<NodeId>,
@@ -155,7 +155,7 @@ pub struct Renumber {
     pub store: StoreName,
     /// Its numbers at present.
     pub from: Consistency,
-    /// Its numbers to come.
+    /// Its next numbers.
     pub to: Consistency,
     /// Partitions of the ring: all of them take part.
     pub partitions: usize,

@@ -3,7 +3,7 @@
 //! One structure serves equal slices, golden-ratio slices and live splits: nothing may assume that slices are equal,
 //! that partition ids are positions, or that their number is fixed.
 //!
-//! A partition that moves says so itself: it has a list to come, with the step at which it is. Nodes and clients act on
+//! A partition that moves says so itself: it has a next list, with the step at which it is. Nodes and clients act on
 //! what the document says and on nothing else. Why four steps suffice: `docs/design/rebalance.md`.
 //!
 //! ```text
@@ -54,7 +54,7 @@ pub struct Partition {
     /// Where it moves to, while it does.
     pub coming: Option<Coming>,
     /// Whose partition it is, on a golden ring: its list is this node and the next along the ring, in whatever order. On
-    /// any other ring nobody's. Requests never go by it.
+    /// any other ring nobody's. Requests never use it.
     pub owner: Option<NodeId>,
     /// Fields of a later program.
     pub unknown: Unknown,
@@ -72,7 +72,7 @@ pub struct Coming {
     pub unknown: Unknown,
 }
 
-/// How far a partition has come on its way to other nodes; one that is settled has no list to come.
+/// How far a partition has come on its way to other nodes; one that is settled has no next list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Step {
@@ -163,7 +163,7 @@ pub enum RingError {
         /// The offender.
         partition: PartitionId,
     },
-    /// A partition lists at least one node, and none twice; so does its list to come.
+    /// A partition lists at least one node, and none twice; so does its next list.
     #[error("partition {partition} lists no node, or one twice")]
     Nodes {
         /// The offender.
@@ -263,7 +263,7 @@ impl Ring {
         &self.partitions
     }
 
-    /// Whether a partition names a node, as a replica, a fallback, one to come, or its owner.
+    /// Whether a partition names a node, as a replica, a fallback, a coming one, or its owner.
     pub fn lists(&self, node: NodeId) -> bool {
         self.partitions.iter().any(|partition| {
             let coming = partition.coming.iter().flat_map(|coming| &coming.nodes);

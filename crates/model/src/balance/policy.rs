@@ -307,7 +307,7 @@ fn bounds(name: &str) -> (u32, u32) {
     }
 }
 
-/// Why it stands in this mode.
+/// Why it is in this mode.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "code", content = "facts", rename_all = "kebab-case")]
 pub enum Turned {

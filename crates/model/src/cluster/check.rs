@@ -78,7 +78,7 @@ pub enum ClusterError {
         /// The node.
         node: NodeId,
     },
-    /// A list to come must have N nodes for each store.
+    /// A next list must have N nodes for each store.
     #[error(
         "partition {partition} moves to {listed} nodes, and store {} needs {replicas} replicas",
         .store.as_str()
@@ -86,7 +86,7 @@ pub enum ClusterError {
     TooFew {
         /// The partition.
         partition: PartitionId,
-        /// How many its list to come has.
+        /// How many its next list has.
         listed: usize,
         /// The store that needs more.
         store: StoreName,

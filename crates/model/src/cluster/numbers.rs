@@ -50,7 +50,7 @@ pub enum NumbersError {
     /// There are fewer nodes that stay than the store wants replicas.
     #[error("the store wants {replicas} replicas of each key, and the cluster has {nodes} nodes that stay")]
     Nodes {
-        /// N to come.
+        /// The next N.
         replicas: u8,
         /// Nodes that do not leave.
         nodes: usize,
@@ -60,7 +60,7 @@ pub enum NumbersError {
         "the store wants {replicas} replicas of each key, and partition {partition} lists {listed} nodes"
     )]
     Listed {
-        /// N to come.
+        /// The next N.
         replicas: u8,
         /// The partition with the shortest list.
         partition: PartitionId,
@@ -72,7 +72,7 @@ pub enum NumbersError {
         "the {replicas} replicas of partition {partition} would lie in {zones} zones, and could lie in {possible}"
     )]
     Zones {
-        /// N to come.
+        /// The next N.
         replicas: u8,
         /// The partition.
         partition: PartitionId,
@@ -84,7 +84,7 @@ pub enum NumbersError {
     /// At present each get meets each acknowledged write, and by the new numbers it need not.
     #[error("with N={}, R={} and W={} a get may miss an acknowledged write, because R + W is not above N", .numbers.replicas, .numbers.reads_required, .numbers.writes_required)]
     Weaker {
-        /// The numbers to come.
+        /// The next numbers.
         numbers: Consistency,
     },
     /// The numbers do not fit each other.

@@ -147,7 +147,7 @@ pub enum Reason {
         /// What the members that serve carry within the objective.
         carries: u64,
     },
-    /// The load that is to come.
+    /// The expected load.
     Forecast {
         /// Operations in a second.
         load: u64,

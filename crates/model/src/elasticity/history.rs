@@ -1,4 +1,4 @@
-//! What load is to come, as far ahead as a machine takes to become useful.
+//! What load is expected, as far ahead as a machine takes to become useful.
 //!
 //! ```text
 //!   loads of the last two days, in parts of a minute ─┬─▶ level and slope of the last quarter of an hour
@@ -25,7 +25,7 @@ const LATELY: usize = 15;
 const LATELY_MIN: usize = 8;
 /// Parts around the same time yesterday of which the highest counts: days do not begin at the same minute.
 const AROUND: usize = 5;
-/// A slope counts from so many of its own deviations on: less is noise, and far ahead noise becomes large.
+/// A slope counts from this many of its own deviations on: less is noise, and far ahead noise becomes large.
 const SLOPE_MIN: f64 = 4.0;
 /// By so many deviations a forecast is above its mean: one in twenty is higher.
 const DEVIATIONS: f64 = 1.64;

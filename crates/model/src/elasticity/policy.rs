@@ -221,7 +221,7 @@ pub enum Sizing {
     Rules,
     /// As many as carry the load that is measured, by what members were seen to carry.
     Target,
-    /// As *target*, and more in time for the load that is to come.
+    /// As *target*, and more in time for the expected load.
     Forecast,
 }
 
@@ -265,7 +265,7 @@ pub enum SourceKind {
     Prometheus,
 }
 
-/// What stands in a source's URL for a member's address.
+/// The placeholder for a member's address in a source's URL.
 const ADDRESS: &str = "{address}";
 /// Sources that a policy has at most: each is asked in every turn.
 pub const SOURCES_MAX: usize = 8;

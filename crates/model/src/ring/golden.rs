@@ -7,7 +7,7 @@
 //!                             cut by the golden ratio    n1's was the widest again
 //! ```
 //!
-//! A partition's list is its owner and the next along the ring. The owner stands beside the list, because load may bring
+//! A partition's list is its owner and the next along the ring. The owner is kept beside the list, because load may bring
 //! another replica to its head, and because a join says whose a part will be before anything moves.
 //!
 //! Must never: decide how a request is routed. Lists alone do that.

@@ -1,4 +1,4 @@
-//! Users: what they may do, how they change, and what of them stands in documents.
+//! Users: what they may do, how they change, and what of them documents hold.
 
 use std::collections::BTreeSet;
 

@@ -221,7 +221,7 @@ impl<S: Subject> World<S> {
         self.pasts.push(past);
         held.known |= past | 1 << write;
         // A vector cannot say "this write but not the one before it by the same actor". So the writer learns a
-        // context only where its write stands alone; beside siblings it keeps the context that it had.
+        // context only where its write is alone; beside siblings it keeps the context that it had.
         if held.state.siblings().len() == 1 {
             *client = Client { context: held.state.context(), known: held.known };
         } else if self.bug == Some(Bug::ContextOfPutCoversSiblings) {

@@ -113,7 +113,7 @@ fn a_document_in_which_two_things_change_at_once_is_refused() {
     let future = cluster(vec![Store { since: Generation(10), ..changing("a") }]).check().unwrap_err();
     assert!(future.to_string().contains("store a"), "{future}");
     let wrong = store(numbers(2, 1, 2), Some((Step::Copying, numbers(3, 4, 2))));
-    assert!(cluster(vec![wrong]).check().is_err(), "R to come is above N to come");
+    assert!(cluster(vec![wrong]).check().is_err(), "the next R is above the next N");
 }
 
 #[test]
