@@ -79,7 +79,7 @@ pub const REST_BYTES_MIN: usize = 64 * 1024;
 /// How long these may take while others find no room, by default: a tenth of a slow office line.
 pub const SLOW_TIME_MIN: Duration = Duration::from_secs(1);
 
-/// How long these may take, by default: longer than a connection stands still that is going to go on.
+/// How long these may take, by default: longer than a connection pauses that will go on.
 pub const REST_TIME_MAX: Duration = Duration::from_secs(60);
 
 /// The limits of one node's front doors, all doors together. What can be answered at once is not counted.

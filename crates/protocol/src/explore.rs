@@ -9,7 +9,7 @@
 //! ```
 //!
 //! It is one search for all, so that each violation is told with all that led to it, and no room counts, sorts or stops
-//! in a way of its own.
+//! in its own way.
 //!
 //! **Architecture Invariant:** worlds are taken in one order, whoever explores; nothing here rolls a die, so a violation
 //! that was found is found again.

@@ -28,7 +28,7 @@ pub struct Lateness {
 }
 
 impl Lateness {
-    /// Takes in that an answer took so long, and says how many times as long as is ordinary that is: 1 is in time, and
+    /// Takes in that an answer took that long, and says how many times as long as is ordinary that is: 1 is in time, and
     /// 16 is the most that is said.
     pub fn times(&mut self, took: Duration) -> u32 {
         let usual = self.usual.map_or(took, |usual| usual.min(took));
@@ -38,7 +38,7 @@ impl Lateness {
     }
 }
 
-/// So long a thread has run or waited since the last judgement before it is judged again: several turns on a processor.
+/// A thread runs or waits for this long after a judgement before it is judged again: several turns on a processor.
 const JUDGED_AFTER: Duration = Duration::from_millis(4);
 
 /// Whether a thread finds a processor when it has something to do.

@@ -27,11 +27,11 @@ pub const RECORD_BYTES: u64 = 512;
 /// From so many processors on the least rate is what it is.
 const PROCESSORS_MIN: f64 = 0.5;
 
-/// After so long without a break the least rate doubles.
+/// After this long without a break the least rate doubles.
 const BOLDER_AFTER: Duration = Duration::from_secs(15);
 /// So often at most: eight times as fast as in the beginning.
 const BOLDER_MAX: u64 = 3;
-/// After so long without anything to do it begins anew.
+/// After this long without anything to do it begins anew.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(10);
 /// What was not used is made up for within this time: timers are late by a millisecond or two, and a batch that takes
 /// longer than its rate allows is followed by the next at once.
@@ -91,7 +91,7 @@ impl Pace {
         Pace::found((min, max), BOLDER_MAX)
     }
 
-    /// The same for what is given to somebody who goes at a pace of its own: never below the rate to which the least of that
+    /// The same for what is given to somebody who goes at its own pace: never below the rate to which the least of that
     /// one grows. One that gives to several, in turn, has breaks, and would begin at its least again and again.
     ///
     /// # Panics

@@ -55,7 +55,7 @@ impl<P: Clone + PartialEq> Schedule<P> {
         Schedule { node, period, turns: BTreeMap::new(), running: None, stopped: false }
     }
 
-    /// These are the nodes now. A new one gets a place in the period of its own.
+    /// These are the nodes now. A new one gets its own place in the period.
     pub fn learn(&mut self, nodes: impl IntoIterator<Item = NodeId>, now: Moment) {
         let peers: Vec<NodeId> = nodes.into_iter().filter(|&peer| peer != self.node).collect();
         self.turns.retain(|peer, _| peers.contains(peer));

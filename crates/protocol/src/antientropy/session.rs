@@ -304,7 +304,7 @@ impl Session {
         self.options.pace.observe(now, times);
     }
 
-    /// How fast it goes by now.
+    /// How fast it goes now.
     pub fn pace(&self) -> Pace {
         self.options.pace
     }

@@ -422,7 +422,7 @@ impl World {
                 let node = &self.nodes[from];
                 let tag = node.participant.epoch();
                 let content = sets.number(if hint { &node.hint } else { &node.record });
-                // Whoever reads from a node may go by a newer document than it.
+                // Whoever reads from a node may follow a newer document than it.
                 let generation = self.generation.max(node.generation);
                 let generation = if scenario.joins == Some(to) { generation } else { node.generation };
                 self.messages.insert(Message { from, to, hint: false, tag, generation, content });

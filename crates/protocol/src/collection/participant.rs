@@ -78,7 +78,7 @@ pub enum Refusal {
     StaleEpoch(Epoch),
     /// Formed under an older document than that of the epoch's round.
     StaleGeneration,
-    /// The round goes by another document than this node.
+    /// The round belongs to another document than this node follows.
     OtherGeneration,
     /// This node does not know what it confirmed: it was started since, or it is too long ago.
     NoGuard,
@@ -113,10 +113,10 @@ struct Guard {
 ///
 /// The driver keeps it behind a lock that is *shared* while a merge is admitted and stored, and *exclusive* for
 /// whatever changes it, so that a merge is stored entirely before or entirely after an epoch is adopted or a guard
-/// stands.
+/// is set.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Participant {
-    /// What it goes by; at least what is on the disk.
+    /// What it remembers; at least what is on the disk.
     known: Remembered,
     compared: bool,
     guards: Vec<Guard>,
@@ -147,7 +147,7 @@ impl Participant {
         self.known.epoch
     }
 
-    /// What it goes by.
+    /// What it remembers.
     pub fn known(&self) -> Remembered {
         self.known
     }
@@ -171,7 +171,7 @@ impl Participant {
         epoch > self.known.epoch
     }
 
-    /// Takes over an epoch that somebody else knows, if this node may: it goes by a document that names it as a
+    /// Takes over an epoch that somebody else knows, if this node may: it follows a document that names it as a
     /// member and is not older than the message's (`standing`; `None` when it is no member). A node that was removed
     /// and does not know it has confirmed nothing, and must not pass for one that has.
     pub fn hear(&mut self, heard: Heard, standing: Option<Generation>) {

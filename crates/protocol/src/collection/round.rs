@@ -75,7 +75,7 @@ pub enum RoundAction {
     /// Have a node remove what equals the tombstones.
     Collect(NodeId),
     /// Tell a node that the round is over without its fence, so that it need not guard the keys any longer. Whether it
-    /// hears of it does not matter.
+    /// learns of it does not matter.
     Release(NodeId),
     /// The round is over.
     End(RoundEnd),

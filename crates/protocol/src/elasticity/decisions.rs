@@ -125,7 +125,7 @@ fn unmanaged(work: &Work<'_>) -> Option<Held> {
     Some(Held::Engine { detail })
 }
 
-/// What stands in the way of a verdict, if anything does.
+/// What prevents a verdict, if anything does.
 fn obstacle(work: &Work<'_>, verdict: Verdict, target: u32, by_bounds: bool) -> Option<Held> {
     let fleet = &work.next;
     let held = match verdict {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   operator:    its orders, each at any moment
-//!   controller:  read the document ─▶ observe, ask, decide ─▶ one act after another    two of them; each may stand still
+//!   controller:  read the document ─▶ observe, ask, decide ─▶ one act after another    two of them; each may hang
 //!                for any time between, or be killed
 //!   provider:    shows a machine late, loses a reply, gives two machines for one token, one that never boots
 //!   engine:      joins and drains take their time; a drain may say that it is done and leave keys behind

@@ -1,4 +1,4 @@
-//! What stands above every command and policy: fewest members, what carries the load, acts at a time, money, room at the
+//! What overrides every command and policy: fewest members, what carries the load, acts at a time, money, room at the
 //! provider.
 //!
 //! A guard answers with what holds. Must never: let something pass because an adapter did not answer.

@@ -1,4 +1,4 @@
-//! The size by load: as many members as carry what is measured, or what is to come.
+//! The size by load: as many members as carry what is measured, or what is expected.
 //!
 //! ```text
 //!   samples ─▶ once a minute: load ─▶ history;  load, use, members ─▶ capacity
@@ -207,7 +207,7 @@ fn wanted(fleet: &Fleet, (reads, updates): (f64, f64), all: f64) -> Option<u32> 
     fleet.capacity.wanted((reads * factor, updates * factor), at_most, strained, fleet.policy.max)
 }
 
-/// The load that is to come while a machine is made useful, and within how many seconds.
+/// The expected load while a machine is made useful, and within how many seconds.
 fn to_come(seen: &Observation, fleet: &Fleet) -> Option<(f64, u64)> {
     if fleet.policy.sizing() != Sizing::Forecast {
         return None;

@@ -115,7 +115,7 @@ fn engine() -> EngineFacts {
     }
 }
 
-/// A member was measured every ten seconds, from so long ago until so long ago, in seconds.
+/// A member was measured every ten seconds, from one time ago until another, in seconds.
 fn measured(seen: &mut Observation, member: u64, value: f64, (from, until): (u64, u64)) {
     seen.samples.extend((until..=from).step_by(10).map(|age| Sample {
         member: format!("m{member}"),
@@ -403,7 +403,7 @@ fn end(seen: &mut Observation, number: usize) {
     seen.members.as_mut().unwrap()[number - 1].state = MemberState::Down;
 }
 
-/// So long later, in milliseconds, by the document that is published now.
+/// This much later, in milliseconds, by the document that is published now.
 fn later(seen: &mut Observation, millis: u64) {
     seen.fleet = published(seen);
     seen.now.0 += millis;

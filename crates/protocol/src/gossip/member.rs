@@ -264,7 +264,7 @@ impl Member {
         }
     }
 
-    /// This node slept for so long, not the others.
+    /// This node slept for that long, not the others.
     pub(super) fn forgive(&mut self, lateness: Duration, now: Moment) {
         let later = |moment: Moment| moment.after(lateness).min(now);
         self.heard = later(self.heard);
@@ -278,7 +278,7 @@ impl Member {
     pub(super) fn check(&self) {
         assert!(
             self.missed < EXCHANGES_MISSED_MAX || self.doubt.is_some(),
-            "a node that misses so many exchanges is doubted"
+            "a node that misses that many exchanges is doubted"
         );
         assert!(
             self.state != State::Alive || !self.told,

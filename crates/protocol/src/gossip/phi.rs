@@ -1,7 +1,7 @@
 //! How surprising a silence is: phi accrual over the last intervals between signs of life.
 //!
 //! Phi is the negative decimal logarithm of the probability that a node which beats as it did lately would be silent
-//! for so long: 1 is one in ten, 8 is one in a hundred million. The intervals are taken to be normal, with a floor under
+//! for that long: 1 is one in ten, 8 is one in a hundred million. The intervals are taken to be normal, with a floor under
 //! their spread, because a rhythm of a few quiet minutes says nothing about a busy second.
 //!
 //! Source: Hayashibara, Défago, Yared, Katayama, "The φ accrual failure detector" (2004). The tail of the normal
@@ -60,7 +60,7 @@ impl Window {
         assert_eq!(self.sum, sum, "the sum is that of the intervals in the window");
     }
 
-    /// How surprising it is to have heard nothing for so long.
+    /// How surprising it is to have heard nothing for that long.
     pub fn phi(&self, silence: Duration) -> f64 {
         let (mean, spread) = self.expected();
         let y = (silence.as_micros() as f64 - mean) / spread;

@@ -29,7 +29,7 @@ pub struct Row {
     pub heartbeat: u64,
     /// Whether it said that it stops.
     pub left: bool,
-    /// The cluster document that it goes by.
+    /// The cluster document that it follows.
     pub generation: Generation,
     /// The collection epoch that it has reached.
     pub epoch: u64,

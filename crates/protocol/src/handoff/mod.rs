@@ -309,7 +309,7 @@ impl Handoff {
         self.walk_within(self.patience());
     }
 
-    /// Ends the walk where it stands, if one is under way. What it has not met is left for the next one.
+    /// Ends the walk where it is, if one is under way. What it has not met is left for the next one.
     fn abandon(&mut self) -> bool {
         let walking = !matches!(self.walk, Walk::Resting);
         self.walk = Walk::Resting;

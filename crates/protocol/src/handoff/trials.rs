@@ -75,7 +75,7 @@ struct World {
     alive: bool,
     store: Vec<Parked>,
     parked: u64,
-    /// Where the walk stands, by id, and the last page.
+    /// Where the walk is, by id, and the last page.
     cursor: u64,
     page: Vec<Parked>,
     page_size: usize,

@@ -29,22 +29,22 @@ use crate::rebalance::lengths;
 const TOLD_PAUSE: Duration = Duration::from_secs(30);
 /// So often it is written though it says the same: its figures grow old.
 const TOLD_AGAIN: Duration = Duration::from_secs(300);
-/// So long after a plan has settled it is looked at what came of it.
+/// This long after a plan has settled, its outcome is judged.
 const OUTCOME_AFTER_MS: u64 = 60_000;
-/// By loads over so long at least: within seconds noise looks like an outcome.
+/// By loads over this long at least: within seconds noise looks like an outcome.
 const OUTCOME_SEEN_MS: u64 = 50_000;
-/// After so long nobody can say any more what came of it.
+/// After this long nobody can say any more what came of it.
 const OUTCOME_UNTIL_MS: u64 = 600_000;
-/// What was decided so long ago, and not begun, was decided by loads of another time.
+/// What was decided this long ago, and not begun, was decided by loads of another time.
 const DECIDED_UNTIL_MS: u64 = 120_000;
 /// So many acts in a row that came out worse end acting.
 const WORSE_MAX: usize = 3;
-/// So long a plan that somebody created and did not apply keeps the autopilot from changing what it was computed from.
+/// For this long a plan that was created and not applied keeps the autopilot from changing what it was computed from.
 const PLAN_LOOKED_AT_MS: u64 = 600_000;
 
-/// So long after it got something a new node gets more, up to its share.
+/// This long after it got something, a new node gets more, up to its share.
 const JOINING_MS: u64 = 1_800_000;
-/// So long after it got the first part it is new no more.
+/// This long after it got the first part, it is no longer new.
 const JOINED_MS: u64 = 6 * 3_600_000;
 
 /// What the autopilot remembers.

@@ -13,7 +13,7 @@ use super::stands::{self, Stand};
 use crate::rebalance::lengths::{self, BroughtIn};
 use crate::report::Facts;
 
-/// A plan that waited so long for nodes that did not answer does not tell how long one like it takes.
+/// A plan that waited this long for nodes that did not answer does not tell how long one like it takes.
 const WAIT_SPOILS: Duration = Duration::from_secs(60);
 /// Over how long it is averaged at what rate data comes, and the shortest time that tells.
 const RATE_WINDOW: Duration = Duration::from_secs(10);
@@ -106,7 +106,7 @@ impl Course {
         left.map(|left| left.as_secs())
     }
 
-    /// Whether the plan has waited so long for nodes that do not answer that how long it takes tells nothing.
+    /// Whether the plan has waited so long for nodes that do not answer that its duration tells nothing.
     pub(super) fn waited_long(&mut self, now: Moment, waits: bool) -> bool {
         self.waits_since = waits.then(|| self.waits_since.unwrap_or(now));
         self.waits_since.is_some_and(|since| now.since(since) >= WAIT_SPOILS)

@@ -61,7 +61,7 @@ const STAGED_PATIENCE: Duration = Duration::from_secs(2);
 const STAGED_PAUSE: Duration = Duration::from_millis(100);
 /// How far a server of the coordination service may lag behind what nodes have read at another one.
 const LAG_MAX: Duration = Duration::from_secs(10);
-/// Room that a plan leaves in the cluster document, for stores and nodes to come, in bytes.
+/// Room that a plan leaves in the cluster document, for coming stores and nodes, in bytes.
 pub const ROOM_LEFT: usize = 64 * 1024;
 
 /// A node that is registered, as it says itself.
@@ -71,7 +71,7 @@ pub struct Registered {
     pub node: Node,
     /// How often its data directory was begun anew.
     pub incarnation: u64,
-    /// Whether it goes by a cluster document that names it, or did.
+    /// Whether it follows a cluster document that names it, or did.
     pub is_member: bool,
     /// The greatest form of the cluster document that it understands.
     pub reads_form: u32,
@@ -196,7 +196,7 @@ impl Ask {
     }
 }
 
-/// What a headmaster sees. Nodes were asked first, and the documents read afterwards: a node that goes by a newer document
+/// What a headmaster sees. Nodes were asked first, and the documents read afterwards: a node that follows a newer document
 /// than was read says that the service holds an older one, or lags behind.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Observation {
@@ -296,7 +296,7 @@ pub struct Decision {
     pub again: Again,
     /// Whom to ask for that.
     pub ask: Ask,
-    /// A node that goes by a newer document than the service holds, which is older than it was: an operator must act.
+    /// A node that follows a newer document than the service holds, which is older than it was: an operator must act.
     pub restored: Option<(NodeId, Generation)>,
 }
 
@@ -394,7 +394,7 @@ impl Headmaster {
     /// Takes in what nodes said.
     fn hear(&mut self, seen: &Observation) {
         if seen.cluster.generation < self.seen {
-            // What nodes said is older than what they may go by.
+            // What nodes said is older than what they may follow.
             self.known.clear();
         }
         self.seen = seen.cluster.generation;
@@ -442,7 +442,7 @@ impl Headmaster {
         Ok(Step::Wait(notes))
     }
 
-    /// A node that goes by a newer document than the service holds: the service was restored from an older copy, and a
+    /// A node that follows a newer document than the service holds: the service was restored from an older copy, and a
     /// document that followed its own would be another one under a number that nodes know. Nothing is published meanwhile.
     fn newer_elsewhere(&mut self, seen: &Observation) -> Due<Option<(NodeId, Generation)>> {
         let told = |(node, said): (&NodeId, &Said)| Some((*node, said.facts.adopted?.1));

@@ -100,7 +100,7 @@ impl Headmaster {
         Ok(())
     }
 
-    /// About how much a plan brings in: of what a node holds of its own, as large a part as buckets of the node. What an
+    /// About how much a plan brings in: of what a node itself holds, as large a part as buckets of the node. What an
     /// aborted plan left over at a node, or it has given away and not dropped yet, is not its own.
     fn estimate(&mut self, seen: &Observation, plan: &PlanDocument) -> Due<Option<Size>> {
         if plan.change.numbers().is_some() {

@@ -141,7 +141,7 @@ impl Headmaster {
         seen: &Observation,
         node: NodeId,
     ) -> Due<Option<(Life, Option<Duration>)>> {
-        // One that only waits to be named hears of nobody.
+        // One that only waits to be named hears from nobody.
         let is_witness = |other: &NodeId| *other != node && seen.cluster.node(*other).is_some();
         let registered = seen.registered.iter().map(|active| active.node.id);
         let nodes: BTreeSet<NodeId> = registered.filter(is_witness).collect();

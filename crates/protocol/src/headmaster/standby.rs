@@ -20,7 +20,7 @@ use super::replacing::{SILENT_MIN, buried};
 use super::{Action, Due, Headmaster, Kept, Observation, Step, unasked};
 use crate::quorum::one_answer_suffices;
 
-/// A headmaster that has not looked for so long does not know who was there meanwhile.
+/// A headmaster that has not looked for this long does not know who was there meanwhile.
 const UNSEEN_MAX: Duration = Duration::from_secs(15);
 /// So often signs of life are looked for. Registrations and answers are seen with each observation.
 const SIGNS_EVERY: Duration = Duration::from_secs(30);
@@ -231,7 +231,7 @@ fn heard_last(seen: &Observation, node: NodeId) -> Moment {
         .map_or(Moment::default(), |lasts| Moment { nanos: seen.now.nanos.saturating_sub(nanos(lasts)) })
 }
 
-/// Whether a node is a replica of some partition, now or with the step to come. Fallbacks hold nothing.
+/// Whether a node is a replica of some partition, now or with the next step. Fallbacks hold nothing.
 pub(super) fn holds(cluster: &Cluster, node: NodeId) -> bool {
     cluster.ring.partitions().iter().any(|one| {
         let coming = one.coming.iter().flat_map(|coming| cluster.replicas_in(&coming.nodes));
@@ -294,7 +294,7 @@ fn held(seen: &Observation, policy: &Policy, node: NodeId, is_gone: bool) -> Opt
     if let Some(store) = seen.cluster.stores.iter().find(|store| one_answer_suffices(store)) {
         return Some(Held::Store { store: store.name.clone() });
     }
-    // Where each node is a zone of its own, one that is dead is no hall that is dark.
+    // Where each node is its own zone, a dead one is no dark hall.
     let mut zones: BTreeMap<&Zone, (u32, u32)> = BTreeMap::new();
     for one in seen.cluster.nodes.iter().filter(|one| !one.gone) {
         let (all, there) = zones.entry(&one.zone).or_default();

@@ -3,7 +3,7 @@
 use model::plan::{Change, Move, Progress, Renumber, Reshaped};
 use model::{Cluster, Step};
 
-/// How a move of a plan stands in a ring.
+/// How far a move of a plan is in a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stand {
     /// The partition is where it was.

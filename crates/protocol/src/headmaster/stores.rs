@@ -92,7 +92,7 @@ impl Headmaster {
         let Some(refusal) = self.not_staged(seen, (&store, number), replicas)? else {
             return Ok(publish(given, next));
         };
-        // Until nodes go by the newest document each of them lacks every artifact.
+        // Until nodes follow the newest document each of them lacks every artifact.
         let (_, since) = *self.patient_since.get_or_insert((given.number, seen.now));
         if seen.now.since(since) < STAGED_PATIENCE {
             self.busy = Some(STAGED_PAUSE);

@@ -115,7 +115,7 @@ pub enum Due {
     Abort,
 }
 
-/// Whether an artifact still is to go live by itself: it was never served. What was served comes back by an order of its own
+/// Whether an artifact still is to go live by itself: it was never served. What was served comes back by a separate order
 /// only, so a conductor that goes on undoes no rollback.
 fn is_pushed(artifact: &ListedArtifact) -> bool {
     artifact.standing == Standing::Staging && artifact.push.is_some()

@@ -120,7 +120,7 @@ impl Candidates<'_> {
     }
 
     /// The fallbacks to turn to, best first: `own`, the unsuspected, the suspected; at most [`FALLBACKS_MAX`]. In a
-    /// store that goes by proximity, those in the zone of the first suspected replica come first among their like.
+    /// store that prefers proximity, those in the zone of the first suspected replica come first among their like.
     pub(super) fn fallbacks(&self, own: Option<NodeId>) -> SmallVec<[NodeId; FALLBACKS_MAX]> {
         let all = self.preference.fallbacks();
         let mut fallbacks: SmallVec<[NodeId; FALLBACKS_MAX]> = SmallVec::new();
@@ -228,6 +228,6 @@ mod tests {
         assert!(own_record_suffices(own, &monotonic, &settled));
         assert!(!own_record_suffices(own, &monotonic, &moves), "the new replica must hold it, too");
         assert!(own_write_suffices(own, &fast, &settled));
-        assert!(!own_write_suffices(own, &fast, &moves), "who is to come takes writes, too");
+        assert!(!own_write_suffices(own, &fast, &moves), "an entering node takes writes, too");
     }
 }

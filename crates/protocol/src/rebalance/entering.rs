@@ -1,4 +1,4 @@
-//! What a node has to do with a partition by the document that it goes by, and what that asks of it.
+//! What a node has to do with a partition by the document that it follows, and what that asks of it.
 //!
 //! ```text
 //!              holds by the newer document    enters by it                 has nothing to do with it
@@ -42,7 +42,7 @@ impl Part {
     }
 
     /// Whether the node must bring the records in, when a newer document makes it this and it was `before`; `None` when
-    /// it goes by a document for the first time, and so has acknowledged nothing.
+    /// it follows a document for the first time, and so has acknowledged nothing.
     pub fn begins_incomplete(self, before: Option<Part>) -> bool {
         match (before, self) {
             (_, Part::Nothing) | (None, Part::Holding) => false,
@@ -63,7 +63,7 @@ pub enum Way {
 
 impl Way {
     /// The way of a partition for the first store for which it changes the node's part; `None` when it does for none, or
-    /// stands still.
+    /// does not move.
     pub fn of(stores: &[Store], partition: &Partition, node: NodeId) -> Option<Way> {
         stores.iter().find_map(|store| {
             let comes = replicas_to_come(store, partition)?.contains(&node);

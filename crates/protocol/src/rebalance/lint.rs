@@ -163,7 +163,7 @@ fn moved(cluster: &Cluster, moves: &[Move], places: &Places, kinds: &mut Vec<Kin
     }
 }
 
-/// The list to come of one partition.
+/// The next list of one partition.
 fn listed(cluster: &Cluster, one: &Move, kinds: &mut Vec<Kind>) {
     let id = one.partition;
     let distinct: BTreeSet<&NodeId> = one.to.iter().collect();

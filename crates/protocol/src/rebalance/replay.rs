@@ -75,7 +75,7 @@ pub enum Event {
         /// What.
         says: Says,
     },
-    /// Nodes, partitions or numbers changed in the trace: from here on it goes by the recorded lists.
+    /// Nodes, partitions or numbers changed in the trace: from here on it uses the recorded lists.
     Follows {
         /// When.
         after_ms: u64,

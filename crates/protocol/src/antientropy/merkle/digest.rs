@@ -1,4 +1,4 @@
-//! What stands for a record when replicas compare.
+//! What represents a record when replicas compare.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use model::{Dot, Vector, VersionSet};
 use smallvec::SmallVec;
 use xxhash_rust::xxh3::xxh3_128;
 
-/// Stands for a record's key, vector and dots, or, as a sum, for a set of records.
+/// Represents a record's key, vector and dots, or, as a sum, for a set of records.
 ///
 /// Not for values: a dot names its value. Not for the actor under which a replica stamps: that is its own business.
 /// Digests travel between nodes and rest on disks, so how they are computed never changes.

@@ -27,7 +27,7 @@ pub(super) enum Happening {
     Refuses,
     /// A controller is killed.
     Dies(usize),
-    /// An act is done, and nobody hears of it: the rest of the turn is lost.
+    /// An act is done, and nobody learns of it: the rest of the turn is lost.
     LosesReply(usize),
     /// One token, two machines.
     Doubles(usize),

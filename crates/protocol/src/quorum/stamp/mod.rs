@@ -73,7 +73,7 @@ pub struct Stamp {
     elsewhere: usize,
 }
 
-/// One key and where it stands.
+/// One key and its state.
 #[derive(Clone, Debug)]
 struct Stamping {
     stage: Stage,

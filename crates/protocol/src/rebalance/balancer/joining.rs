@@ -16,7 +16,7 @@ use super::{Finding, Loads, Outcome, permille};
 
 /// Below this mean utilisation, in permille, places count instead of load.
 pub const HARDLY_ANY: u64 = 20;
-/// Loads over so long at least decide whether a node that has a part of its share gets more.
+/// Loads over this long at least decide whether a node that has a part of its share gets more.
 const WINDOW_MIN_MS: u64 = 50_000;
 /// The part of its share that a node gets first.
 const FIRST: f64 = 0.25;

@@ -30,7 +30,7 @@ pub(super) struct Measured<'a> {
     pub(super) capacity: f64,
 }
 
-/// How a node stands. Loads and capacities are processors.
+/// How a node is loaded. Loads and capacities are processors.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NodeLoad {
     /// How old its word is.

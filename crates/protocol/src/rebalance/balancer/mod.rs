@@ -13,7 +13,7 @@
 //! Only work that belongs to partitions counts. What a node does for clients that happen to ask it, no move changes.
 //! A place in a list is load (gets ask the first R, the first one stamps), so the first candidates trade two places.
 //!
-//! That is the rule *even*. The rule *thresholds* stands beside it ([`thresholds`]), and a greedy one to compare with.
+//! That is the rule *even*. The rule *thresholds* is beside it ([`thresholds`]), and a greedy one to compare with.
 //!
 //! **Architecture Invariant:** a pure function of what was reported, the document and the policy. Where a figure is missing
 //! or cannot be, nothing is decided.

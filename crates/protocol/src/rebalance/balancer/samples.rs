@@ -15,7 +15,7 @@ use crate::report::LoadReport;
 
 /// How often nodes are asked what they have done.
 pub const SAMPLE_EVERY: Duration = Duration::from_secs(2);
-/// After a change of the ring what nodes do is not looked at for so long: they still warm up, or empty queues.
+/// After a change of the ring what nodes do is not looked at for this long: they still warm up, or empty queues.
 pub const SETTLING: Duration = Duration::from_secs(30);
 /// Over what time loads are judged, and by what part of the mean a node must exceed it then to be believed: what is gross
 /// is seen soon, what is small needs patience, because noise looks like it.
@@ -23,7 +23,7 @@ pub(super) const WINDOWS: [(Duration, f64); 3] =
     [(Duration::from_secs(8), 1.5), (Duration::from_secs(60), 1.25), (Duration::from_secs(300), 1.0)];
 /// The shortest of them.
 pub(super) const SHORTEST: Duration = WINDOWS[0].0;
-/// Reports of so long ago at most are kept at least so far apart.
+/// Reports of this long ago at most are kept at least so far apart.
 const KEPT: [(Duration, Duration); 3] = [
     (Duration::from_secs(10), Duration::ZERO),
     (Duration::from_secs(64), Duration::from_secs(5)),
