@@ -284,7 +284,7 @@ pub(super) fn waiting_for(
 struct Places<'a> {
     old: &'a [NodeId],
     new: &'a [NodeId],
-    /// The two go by different numbers, so those that stay may lack what an old quorum without them acknowledged.
+    /// The two use different numbers, so those that stay may lack what an old quorum without them acknowledged.
     numbers_change: bool,
 }
 
@@ -337,7 +337,7 @@ fn waiting(cluster: &Cluster, partition: &Partition, step: Step, facts: &Facts) 
 }
 
 /// Whether all that enter have everything that old replicas will ever have acknowledged, and so many of the new
-/// replicas as hold each write by the numbers to come.
+/// replicas as hold each write by the next numbers.
 fn waiting_for_merges(
     store: &Store,
     places: &Places<'_>,
@@ -381,7 +381,7 @@ fn waiting_for_merge(
     others.retain(|other| *other != node);
     let missing = enough.saturating_sub(done.len());
     let with = leaving.filter(|&leaving| !facts.is_gone(leaving));
-    // Even where nobody is left to merge with, it says that it stands at this step.
+    // Even where nobody is left to merge with, it says that it is at this step.
     let silent = entered.is_none();
     (missing > 0 || silent).then(|| Waiting::Compare {
         store: store.name.clone(),

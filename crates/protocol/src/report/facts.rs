@@ -82,7 +82,7 @@ impl Facts {
 }
 
 impl NodeFacts {
-    /// Whether what was said in this incarnation still stands.
+    /// Whether what was said in this incarnation still holds.
     fn is_present(&self, incarnation: u64) -> bool {
         self.incarnation.is_none_or(|present| present == incarnation)
     }

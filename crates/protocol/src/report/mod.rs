@@ -50,7 +50,7 @@ pub struct Report {
     pub incarnation: u64,
     /// When it said so, by its clock.
     pub at_ms: WallMillis,
-    /// The generation of the cluster document that it goes by.
+    /// The generation of the cluster document that it follows.
     pub generation: Generation,
     /// Its process, its disk and its stores.
     #[serde(default, skip_serializing_if = "Option::is_none")]

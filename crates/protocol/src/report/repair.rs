@@ -5,7 +5,7 @@ use std::fmt;
 use model::{NodeId, PartitionId, StoreName};
 use serde::{Deserialize, Serialize};
 
-/// How repair stands at a node.
+/// The state of repair at a node.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RepairReport {
     /// Whether an operator has stopped all of it.

@@ -24,7 +24,7 @@ pub struct Status {
     pub resp_connections: u64,
     /// Whether it requires a password of Redis clients.
     pub password_required: bool,
-    /// How it stands with TLS; `None` where it speaks none.
+    /// Its use of TLS; `None` where it speaks none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls: Option<TlsStatus>,
     /// Requests that it has admitted and not yet answered.
@@ -57,7 +57,7 @@ pub struct Status {
     pub stores: Vec<StoreStatus>,
 }
 
-/// How a node stands with TLS.
+/// How a node uses TLS.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TlsStatus {
     /// When its certificate expires, in milliseconds since 1970, where that can be read.
@@ -66,7 +66,7 @@ pub struct TlsStatus {
     pub plain_accepted: bool,
 }
 
-/// Where a node runs, for the people who look after it. A node that is not a process of its own has none.
+/// Where a node runs, for the people who look after it. A node that is not a separate process has none.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Installation {
     /// Its process, on its machine.

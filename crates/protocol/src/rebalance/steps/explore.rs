@@ -3,7 +3,7 @@
 //! The documents are real ones, and what follows them is decided by [`next`], [`begin`] and [`back`] alone. Around them
 //! is a model of everybody else: nodes adopt documents late or never, coordinators form requests under any document
 //! that was ever published, a write is applied node by node and may be started again under a newer document, disks are
-//! lost, nodes die, holders of hints hear of nothing, moves are broken off and begun again.
+//! lost, nodes die, holders of hints learn nothing, moves are broken off and begun again.
 //!
 //! Judged is what clients see. Once the write is acknowledged, no read quorum may be possible without it, under any
 //! document and however slowly the read collects its answers; and somebody holds the write, always. Planted bugs prove
@@ -53,7 +53,7 @@ struct Scope {
     sloppy: bool,
 }
 
-/// Where one node stands.
+/// The state of one node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Place {
     /// The document that it has adopted, by position.

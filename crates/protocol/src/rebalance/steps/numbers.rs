@@ -1,7 +1,7 @@
 //! The steps of a store whose numbers change: N, R and W, while it is used.
 //!
 //! All partitions take each step together, because the store's entry says it. No list changes: the old replicas of a
-//! partition are the first N of its list, the new ones the first N to come. The conditions are those of a partition that
+//! partition are the first N of its list, the new ones its first N of the next numbers. The conditions are those of a partition that
 //! moves, by the old numbers, with one more: those that stay must merge, too. An old quorum may have consisted of W
 //! replicas of which fewer than the new W stay.
 
@@ -28,7 +28,7 @@ pub fn begin_numbers(
 
 /// The document by which the store that changes goes back to the numbers that it came from; `None` when none changes.
 ///
-/// From *copying* and *joint* the numbers to come are dropped; from *reading-new* the two trade places, as the lists of a
+/// From *copying* and *joint* the next numbers are dropped; from *reading-new* the two trade places, as the lists of a
 /// partition do.
 pub fn back_with_numbers(cluster: &Cluster) -> Option<Cluster> {
     let store = cluster.changing()?;
