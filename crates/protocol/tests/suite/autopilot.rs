@@ -202,7 +202,7 @@ fn one_partition_that_is_too_hot_for_any_node_is_cut_where_its_load_halves_and_a
         partitions.filter(|one| one.start < 1 << 61 && one.reading()[0] == NodeId(node)).count()
     };
     let busy = (1..=3).filter(|&node| heads(node) > 0).count();
-    assert_eq!(busy, 2, "each half lies on a node of its own: {:?}", stage.cluster.ring);
+    assert_eq!(busy, 2, "each half lies on its own node: {:?}", stage.cluster.ring);
     let largest = stage.verdict.as_ref().unwrap().seen.iter().map(|at| at.utilisation).max();
     assert!(largest < Some(300), "half of what it was: {:?}", stage.verdict);
     let before = stage.plans.len();

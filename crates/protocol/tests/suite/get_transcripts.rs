@@ -473,7 +473,7 @@ fn a_monotonic_get_writes_back_to_a_replica_that_was_not_asked_before_one_that_i
 
 #[test]
 fn a_get_that_has_found_nothing_waits_for_its_replicas_and_believes_no_fallback() {
-    // Three replicas stood still for a second: two empty fallbacks said *not found*, and the value was overwritten.
+    // Three replicas hung for a second: two empty fallbacks said *not found*, and the value was overwritten.
     check(
         "get suspected=n1,n2,n3\nn4 answers -\nn5 answers -\n@99\nn2 answers a:1\nn1 answers a:1",
         expect![[r#"

@@ -391,7 +391,7 @@ fn must_not_8_each_turn_is_another_headmasters_and_the_ring_is_cut_once() {
         for _ in 0..200 {
             let cluster = stage.cluster.clone();
             shapes.insert(shape(&cluster));
-            // The cut stands by itself before anything moves.
+            // The cut is done by itself before anything moves.
             met |= is_cut(&stage) && cluster.ring.is_settled() && phase(&stage) != Some(Phase::Done);
             if phase(&stage) == Some(Phase::Done) {
                 break;
@@ -463,7 +463,7 @@ fn hot_first(stage: &Stage, node: NodeId) -> Option<protocol::report::LoadReport
 
 #[test]
 fn must_not_9_the_autopilot_of_a_golden_ring_trades_places_and_nothing_else() {
-    // With three replicas n1 stands first in the list of p3 as well, and both have work.
+    // With three replicas n1 is first in the list of p3 as well, and both have work.
     let mut turned = golden(5, 4, 3);
     let mut partitions = turned.ring.partitions().to_vec();
     partitions[3].nodes.swap(0, 1);

@@ -184,7 +184,7 @@ impl Stage {
             let seen = self.observation();
             let Decision { actions, again, ask, restored } = self.machine.decide(&seen);
             if let Some((node, generation)) = restored {
-                writeln!(text, "{node} goes by generation {}", generation.0).unwrap();
+                writeln!(text, "{node} follows generation {}", generation.0).unwrap();
             }
             let asks_first = actions.is_empty() && again == Again::Now;
             for action in actions {
@@ -436,14 +436,14 @@ fn nothing_is_published_while_a_node_goes_by_a_newer_document() {
     .assert_eq(&stage.play(9));
     stage.now = stage.now.after(Duration::from_secs(11));
     expect![[r#"
-        n3 goes by generation 9
+        n3 follows generation 9
         look again in 500 ms
     "#]]
     .assert_eq(&stage.play(9));
 }
 
 /// A node that joined after the backup was taken registered, and was named again in a document that is older than what it
-/// goes by.
+/// follows.
 #[test]
 fn a_member_of_a_newer_document_is_not_taken_for_a_new_node() {
     let mut stage = Stage::new(true);

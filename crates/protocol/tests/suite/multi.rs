@@ -1,4 +1,4 @@
-//! Multi-requests: one message per node, and per key exactly what a request of its own would have done.
+//! Multi-requests: one message per node, and per key exactly what a single request would have done.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -109,7 +109,7 @@ fn must_not_8_a_node_that_lives_or_may_live_is_not_replaced() {
         nothing_for(&mut stage, 600);
         stage.machine = Headmaster::new(1 << 20);
     }
-    // Or there was none, or one that stood still, for a while.
+    // Or there was none, or one that hung, for a while.
     for _ in 0..4 {
         nothing_for(&mut stage, 600);
         stage.now = stage.now.after(Duration::from_secs(1000));
@@ -228,7 +228,7 @@ impl Truth {
             6 => stage.apart = true,
             7 | 8 => stage.apart = false,
             9 => stage.machine = Headmaster::new(1 << 20),
-            // Nobody decides for a while: the service is away, or the headmaster stands still.
+            // Nobody decides for a while: the service is away, or the headmaster hangs.
             10 => stage.now = stage.now.after(Duration::from_secs(16 + further)),
             _ => {}
         }

@@ -224,7 +224,7 @@ fn a_move_that_cannot_begin_changes_nothing() {
     assert_eq!(reordered.ring.get(MOVED).unwrap().nodes, ids([3, 1, 2, 4]));
 }
 
-/// Another node judges conditions then, at once: clients that do not hear of it go on at the one before.
+/// Another node judges conditions then, at once: clients that do not learn of it go on at the one before.
 #[test]
 fn a_reordering_of_replicas_raises_since_of_its_partition_and_one_of_fallbacks_alone_does_not() {
     let settled = Cluster { generation: Generation(7), ..cluster(3, 2, 2) };
