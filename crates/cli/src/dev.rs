@@ -1,6 +1,6 @@
 //! `tontine dev`: a whole cluster on this machine, from one command.
 //!
-//! Each node is a process of its own, `tontine serve`, as on any machine; so is the headmaster beside them. Whichever of
+//! Each node is its own process, `tontine serve`, as on any machine; so is the headmaster beside them. Whichever of
 //! them ends, the others go on.
 
 mod arguments;

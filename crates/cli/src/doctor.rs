@@ -33,7 +33,7 @@ use finding::{Code, Finding};
 use passwords::open_to_everybody;
 use starting::{Spare, start_again};
 
-/// Pause before nodes are asked again that do not go by the same document, or avoid each other.
+/// Pause before nodes are asked again that do not follow the same document, or avoid each other.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// What nodes are asked: not what each believes about all others, which grows with the square of the cluster.
@@ -102,7 +102,7 @@ pub(crate) async fn doctor(shared: Shared) -> Result<ExitCode, CliError> {
     Ok(if healthy { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
-/// The generation that a node goes by.
+/// The generation that a node follows.
 fn goes_by(status: &NodeStatus) -> Option<Generation> {
     status.report().map(|report| report.generation)
 }

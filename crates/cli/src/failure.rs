@@ -3,7 +3,7 @@
 //! People get one line, programs one JSON document with the same words; both go to stderr. `docs/reference/cli.md`
 //! lists the kinds and the exit statuses.
 //!
-//! **Architecture Invariant:** an outcome that is not known has an exit status of its own, never that of a failure.
+//! **Architecture Invariant:** an outcome that is not known has its own exit status, never that of a failure.
 
 use std::borrow::Cow;
 use std::process::ExitCode;

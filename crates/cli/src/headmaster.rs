@@ -71,7 +71,7 @@ pub(crate) fn run(shared: &Shared, arguments: HeadmasterArguments) -> Result<Exi
     })
 }
 
-/// Stands for the office, with one session after another.
+/// Is a candidate for the office, with one session after another.
 async fn stand(mut place: Place, tls: Option<Arc<Tls>>) -> CliError {
     let mut ports = match Ports::os().map_err(CliError::io("cannot start the background thread")) {
         Ok(ports) => ports,

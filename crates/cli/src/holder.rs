@@ -209,7 +209,7 @@ fn launch_path(coordination_dir: &Path, node: NodeId) -> PathBuf {
     coordination_dir.join(NODES).join(format!("{}.json", node.0))
 }
 
-/// Notes how this process, which runs a node of its own, was started.
+/// Notes how this process, which runs a node itself, was started.
 pub(crate) fn note_launch(coordination_dir: &Path, node: NodeId, needs_password: bool) {
     let path = launch_path(coordination_dir, node);
     let note = serde_json::to_vec(&Launch::this(needs_password)).expect("plain data becomes JSON");

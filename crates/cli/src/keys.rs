@@ -563,7 +563,7 @@ pub(crate) async fn route(shared: Shared, arguments: KeysArguments) -> Result<Ex
         };
         let (replicas, fallbacks) = (names(preference.replicas()), names(preference.fallbacks()));
         let step = model::routing::step(store, partition);
-        // Of a partition that moves the whole list to come; of a store that changes its replicas to come.
+        // Of a partition that moves the whole next list; of a store that changes, its next replicas.
         let listed = partition.coming.as_ref().map(|coming| &coming.nodes[..]);
         let coming = listed.or_else(|| model::routing::replicas_to_come(store, partition));
         documents.push(json!({

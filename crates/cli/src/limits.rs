@@ -130,7 +130,7 @@ impl Default for LimitSettings {
 }
 
 impl LimitSettings {
-    /// What the node's front doors go by.
+    /// The limits of the node's front doors.
     pub(crate) fn admission(&self) -> AdmissionLimits {
         AdmissionLimits {
             connections_max: self.connections_max as usize,

@@ -99,7 +99,7 @@ pub(crate) struct NodeLog {
     pub(crate) file: Option<PathBuf>,
 }
 
-/// What is logged at a level. The client of ZooKeeper tells each attempt to connect, in words of its own; what matters
+/// What is logged at a level. The client of ZooKeeper tells each attempt to connect, in its own words; what matters
 /// of that, the crate `coordination` tells. A command that runs no nodes says in its error what that has to say.
 fn directives(level: LogLevel, runs_nodes: bool) -> String {
     let quiet = if runs_nodes { "" } else { ",coordination=error" };

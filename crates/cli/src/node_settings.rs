@@ -36,7 +36,7 @@ pub struct NodeSettings {
     #[arg(long)]
     pub no_password: bool,
     /// Host names, with commas between them, under which HTTP clients reach the node beside its addresses, localhost and the
-    /// name of --advertise. Other names are refused: a web page may have made one of its own lead here.
+    /// name of --advertise. Other names are refused: a web page may have made its own name lead here.
     #[arg(long, value_delimiter = ',', value_parser = parse_host_name, value_name = "NAME,…")]
     pub http_name: Vec<String>,
     /// How much a node takes in.

@@ -1,4 +1,4 @@
-//! Orders of operators, through any node, and how the office of headmaster stands.
+//! Orders of operators, through any node, and the state of the office of headmaster.
 
 use std::time::Duration;
 
@@ -117,7 +117,7 @@ pub(crate) async fn artifacts(client: &Client, order: &readonly::Order) -> Resul
     }
 }
 
-/// How the office stands, for a command that can do without; `None` when no node says.
+/// The state of the office, for a command that can do without; `None` when no node says.
 pub(crate) async fn look(shared: &Shared) -> Option<Office> {
     let client = shared.client().await.ok()?;
     let looked = tokio::time::timeout(LOOK_TIME_MAX, client.office()).await;

@@ -3,7 +3,7 @@
 use model::{Node, ReadOnlyStore, Store};
 use serde_json::{Value as Json, json};
 
-/// A node for programs; with its process, if it has one of its own or shares one.
+/// A node for programs; with its process, if it has one or shares one.
 pub(crate) fn node_json(node: &Node, process: Option<u32>) -> Json {
     json!({
         "node": node.id,

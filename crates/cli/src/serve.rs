@@ -1,4 +1,4 @@
-//! `tontine serve`: a node that takes an id of its own, and waits until its cluster names it.
+//! `tontine serve`: a node that takes its own id, and waits until its cluster names it.
 //!
 //! ```text
 //! data directory      the node

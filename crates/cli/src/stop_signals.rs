@@ -56,7 +56,7 @@ impl StopSignals {
                 return std::future::pending().await;
             }
             let (ended, end) = tokio::sync::oneshot::channel();
-            // A thread of its own: a read that waits for ever must not keep the process from stopping.
+            // A separate thread: a read that waits for ever must not keep the process from stopping.
             std::thread::spawn(move || {
                 let mut stdin = std::io::stdin().lock();
                 let mut buffer = [0; 64];

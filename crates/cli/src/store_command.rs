@@ -51,7 +51,7 @@ pub enum StoreCommand {
     Advise(AdviseStoreArguments),
 }
 
-/// Which store, and its numbers to come.
+/// Which store, and its next numbers.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "\
 Example: a third replica of each key, of which two must answer
@@ -64,7 +64,7 @@ pub struct SetStoreArguments {
     /// Its name.
     #[arg(value_name = "NAME")]
     pub name: String,
-    /// N, R and W to come, for example `3,2,2`.
+    /// The next N, R and W, for example `3,2,2`.
     #[arg(long, value_parser = parse_consistency, value_name = "N,R,W", required_unless_present = "artifacts_kept")]
     pub consistency: Option<Consistency>,
     /// How many artifacts a read-only store keeps beside the served one, 1 to 6, from the next swap on.

@@ -30,7 +30,7 @@ use crate::shared::{Shared, block_on};
 /// Which adapter.
 #[derive(Clone, Debug, clap::Subcommand)]
 pub enum AdapterCommand {
-    /// Provide machines that are processes of this host, each with a directory and an address of its own.
+    /// Provide machines that are processes of this host, each with its own directory and address.
     Local(LocalArguments),
     /// Manage the members of a Tontine cluster.
     Tontine(TontineArguments),

@@ -75,7 +75,7 @@ impl OnNode<'_> {
         }
     }
 
-    /// A few words for a table; what went wrong stands below it.
+    /// A few words for a table; what went wrong is below it.
     fn cell(&self) -> String {
         let node = self.node;
         match self.told {

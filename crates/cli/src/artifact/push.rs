@@ -173,7 +173,7 @@ async fn tell(
     Ok(ExitCode::SUCCESS)
 }
 
-/// How a push stands by the document.
+/// How far a push is by the document.
 enum Stand {
     Served,
     Waiting,

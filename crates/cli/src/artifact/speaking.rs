@@ -15,7 +15,7 @@ use crate::text::size;
 
 /// Pause between two lines of progress.
 const SPEAK_AGAIN: Duration = Duration::from_secs(2);
-/// So long after all nodes hold an artifact a headmaster should have served it.
+/// A headmaster should have served an artifact this long after all nodes hold it.
 const SERVED_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// What is waited for.

@@ -9,7 +9,7 @@ use protocol::report::{ArtifactProgress, ArtifactScrub, ArtifactState, Artifacts
 use crate::durations;
 use crate::text::count;
 
-/// How long a change may take until all nodes that answer go by it.
+/// How long a change may take until all nodes that answer follow it.
 const ADOPTED_TIME_MAX: Duration = Duration::from_secs(10);
 /// Pause between two looks at the nodes.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
@@ -66,7 +66,7 @@ pub(super) async fn told(client: &Client, store: &StoreName, number: ArtifactNum
         .collect()
 }
 
-/// Waits until the nodes that answer go by a document of this generation; names those that do not within
+/// Waits until the nodes that answer follow a document of this generation; names those that do not within
 /// [`ADOPTED_TIME_MAX`].
 pub(crate) async fn adopted(client: &Client, generation: Generation) -> Vec<String> {
     let deadline = Instant::now() + ADOPTED_TIME_MAX;

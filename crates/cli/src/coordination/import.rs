@@ -1,6 +1,6 @@
 //! `tontine coordination import`: an export comes back, also beside nodes that run already and register meanwhile.
 //!
-//! Must never: change a document that is not a version of the exported one, or make nodes go by a cluster document before
+//! Must never: change a document that is not a version of the exported one, or make nodes follow a cluster document before
 //! all others are there.
 
 use std::fs::File;

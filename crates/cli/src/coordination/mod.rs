@@ -57,7 +57,7 @@ impl CoordinationArguments {
         Ok(Place { address, session_timeout: self.session_timeout, credentials })
     }
 
-    /// The same for a node or a new cluster, which go by the documents: a directory must be on this machine.
+    /// The same for a node or a new cluster, which follow the documents: a directory must be on this machine.
     ///
     /// # Errors
     /// As [`place`](Self::place), and when the directory is on a network file system.

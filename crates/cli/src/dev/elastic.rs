@@ -149,7 +149,7 @@ fn write_adapters(
     let program = std::env::current_exe().map_err(CliError::io("cannot find this program"))?;
     let program = program.display().to_string();
     let native: Vec<&str> = cluster.nodes.iter().map(|node| node.native.as_str()).collect();
-    // Each machine has an address of its own, so the port of the first node is free there.
+    // Each machine has its own address, so the port of the first node is free there.
     let port = native.first().and_then(|first| first.rsplit_once(':')).map_or("7401", |(_, port)| port);
     let mut engine: Vec<String> =
         [&program, "adapter", "tontine", "--connect", &native.join(","), "--port", port, "--coordination"]

@@ -1,4 +1,4 @@
-//! `tontine elastic run`: the controller of fleets, in a process of its own.
+//! `tontine elastic run`: the controller of fleets, in its own process.
 
 use std::path::PathBuf;
 use std::pin::Pin;
@@ -105,7 +105,7 @@ async fn tell_leader(session: &dyn CoordinationService) {
     }
 }
 
-/// Stands for the office, with one session after another, until `stop`; why it stands no longer, if not for that.
+/// Is a candidate for the office, with one session after another, until `stop`; why it is one no longer, if not for that.
 async fn stand(
     mut place: Place,
     ports: &Ports,

@@ -22,7 +22,7 @@ pub struct WhyArguments {
     /// The fleet's name.
     #[arg(value_name = "NAME")]
     pub name: String,
-    /// At this time, such as `2026-11-21T19:40:00Z`, or so long ago, such as `10m`; now by default.
+    /// At this time, such as `2026-11-21T19:40:00Z`, or that long ago, such as `10m`; now by default.
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     pub at: Option<WallMillis>,
     /// Where fleets are kept.

@@ -16,7 +16,7 @@ use super::settings::{Column, Expires, Wanted};
 use crate::failure::CliError;
 use crate::text::{count, shown};
 
-/// Stands after the last row, so that a quote that is still open there is noticed: it swallows this row.
+/// Comes after the last row, so that a quote that is still open there is noticed: it swallows this row.
 const SENTINEL: &[u8] = b"\n\0tontine: end of the input\0\n";
 /// Characters of the names of columns in a message at most.
 const COLUMNS_SHOWN_MAX: usize = 500;
@@ -195,7 +195,7 @@ impl RecordReader for DelimitedReader {
     }
 }
 
-/// Rows between tabs: one a line, every byte as it stands unless backslashes escape.
+/// Rows between tabs: one a line, every byte as it is unless backslashes escape.
 pub(super) struct TsvRows {
     lines: Lines,
     escapes: bool,
@@ -327,7 +327,7 @@ impl CsvRows {
         CsvRows { rows, leash, row: ByteRecord::new(), base, line: base.line }
     }
 
-    /// First line of the row just read. The csv reader knows only where it stands: before the blank lines above the
+    /// First line of the row just read. The csv reader knows only where it is: before the blank lines above the
     /// row, and after it, where it stops between `\r` and `\n`.
     fn first_line(&self) -> u64 {
         let after = self.rows.position();

@@ -3,12 +3,12 @@
 //! The reader of rows takes what follows a closing quote into the column, as others do: a quote that was forgotten then
 //! joins two records to one, and nobody is told. It has no strict mode, so this watches the same bytes beside it.
 //!
-//! A quote within a column that begins without one is read as it stands: `5" nail` means nothing else.
+//! A quote within a column that begins without one is read as it is: `5" nail` means nothing else.
 
 use super::lines::BOM;
 use super::record::Position;
 
-/// Where the next byte stands.
+/// Where the next byte is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     /// At the start of a column.

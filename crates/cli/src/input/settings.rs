@@ -45,7 +45,7 @@ pub(crate) enum ReadSettings {
         header: bool,
         /// Whether backslashes escape.
         escapes: bool,
-        /// What stands between two columns.
+        /// What separates two columns.
         delimiter: u8,
     },
     /// jsonl.

@@ -1,4 +1,4 @@
-//! Records grouped into batches by a thread of its own, so that parsing and waiting for the cluster overlap.
+//! Records grouped into batches by a thread for that alone, so that parsing and waiting for the cluster overlap.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -49,7 +49,7 @@ struct Stop {
 enum Mend {
     /// Nothing that the user of this command could name: try again.
     Nothing,
-    /// The record that stands there must be passed over, or mended.
+    /// The record there must be passed over, or mended.
     Record,
     /// The file must be mended: no record behind the place can be found.
     File,

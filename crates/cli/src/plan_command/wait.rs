@@ -40,7 +40,7 @@ pub(super) async fn until_ended(client: &Client, number: u64) -> Result<Planned,
     }
 }
 
-/// The error of a plan that nobody can look at now: what was ordered stands all the same.
+/// The error of a plan that nobody can look at now: what was ordered holds all the same.
 pub(super) fn unseen(number: u64, stands: &str, error: &ClientError) -> CliError {
     CliError::Unanswered(format!(
         "plan {number} {stands}, and no node says how it is: {error}; look at it with `{} plan show {number}`",

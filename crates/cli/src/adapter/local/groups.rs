@@ -1,7 +1,7 @@
 //! Control groups: how many processors a machine may use.
 //!
 //! A group of version 1 or 2 is made below this process's own, or below the root of what is mounted. The period is 10 ms:
-//! with the usual 100 ms a machine of half a processor would stand still for 50 ms at a time.
+//! with the usual 100 ms a machine of half a processor would stop for 50 ms at a time.
 
 use std::io;
 use std::path::{Path, PathBuf};

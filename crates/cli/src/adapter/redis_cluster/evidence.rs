@@ -8,7 +8,7 @@
 //! again. So where all members with slots agree about all slots, and none of them has one open, no key is anywhere else.
 //! A server without slots that is silent has nothing to say; one with slots must answer.
 //!
-//! Must never: ask the one in question, take silence for yes, or go by what an earlier call has found.
+//! Must never: ask the one in question, take silence for yes, or rely on what an earlier call has found.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};

@@ -1,6 +1,6 @@
 //! How one server sees the cluster, as `CLUSTER NODES` tells it.
 //!
-//! Each server tells of its own slots which are open: *importing* are those that it is to take, *migrating* those whose keys it
+//! Each server tells which of its slots are open: *importing* are those that it is to take, *migrating* those whose keys it
 //! is giving away. Nobody else knows them, so each must be asked.
 
 use std::collections::BTreeMap;

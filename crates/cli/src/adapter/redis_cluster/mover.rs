@@ -11,7 +11,7 @@
 //! The plan is nothing but open slots, so an adapter that was killed anywhere is followed by one that looks which slots are open.
 //! A slot whose giver sends clients on goes forward, never back: only there nothing can come to a slot that was found empty.
 //! Each step on a server is a script (`script.lua`) that looks whether it still holds there, and that is refused when it comes
-//! late. So any number of adapters may work at once, and one that stood still does nothing when it goes on.
+//! late. So any number of adapters may work at once, and one that hung does nothing when it goes on.
 //!
 //! A server that starts with old data marks slots as importing by itself, each with old keys. So a slot whose giver does not send
 //! clients on yet is opened only where its taker has nothing of it; else it waits for people.
@@ -222,7 +222,7 @@ fn tasks(seen: &Seen) -> (Vec<Task>, Vec<String>) {
     (tasks, held)
 }
 
-/// Carries out tasks, over connections of its own.
+/// Carries out tasks, over its own connections.
 struct Moving<'a> {
     mover: &'a Mover,
     addresses: BTreeMap<Id, SocketAddr>,
@@ -284,7 +284,7 @@ impl Moving<'_> {
 
     /// Lets the taker have those of which the giver has nothing.
     async fn settle(&mut self, giver: &Id, taker: &Id, slots: &[u16]) -> Result<usize, Trouble> {
-        // Before it is looked at: who looked and then stood still takes nothing.
+        // Before it is looked at: one that looked and then hung takes nothing.
         let (until, gives_until) = (self.until(taker).await?, self.until(giver).await?);
         let empty = self.step_now(giver, "empty", taker, slots).await?;
         let taken = self.step(taker, until, "take", giver, &empty).await?;

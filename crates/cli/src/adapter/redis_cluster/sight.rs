@@ -1,4 +1,4 @@
-//! Asking servers how they see the cluster, each over a connection of its own, and what follows from that.
+//! Asking servers how they see the cluster, each over its own connection, and what follows from that.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;

@@ -107,7 +107,7 @@ async fn serves(client: &Client, member: NodeId) {
     }
 }
 
-/// How the office stands; an unreadable one is nothing to act by.
+/// The state of the office; an unreadable one is nothing to act on.
 pub(super) async fn office(client: &Client) -> Result<Office, Failure> {
     let (_, office) = client.office().await.map_err(of_client)?;
     match &office.unread {

@@ -139,7 +139,7 @@ fn subject(params: Json) -> Result<Subject, Failure> {
 }
 
 impl Tontine {
-    /// A client that has just heard of the newest document that the first node to answer goes by.
+    /// A client that has just heard of the newest document that the first node to answer follows.
     async fn view(&self) -> Result<(Client, Arc<Cluster>), Failure> {
         let known = self.client.lock().clone();
         if let Some(client) = known
