@@ -1,4 +1,4 @@
-//! *Not found* is said by R replicas or not at all: replicas that stand still, and replicas that are gone.
+//! *Not found* is said by R replicas or not at all: replicas that hang, and replicas that are gone.
 
 use std::time::Duration;
 

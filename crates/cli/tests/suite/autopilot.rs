@@ -17,7 +17,7 @@ use crate::resp::{Redis, Reply};
 
 const RECORDS: u32 = 2_000;
 
-/// Clients that ask without a pause, in threads of their own. They stop when this goes.
+/// Clients that ask without a pause, in their own threads. They stop when this goes.
 struct Load {
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,

@@ -115,7 +115,7 @@ impl Raw {
         self.sent += 1;
         self.link.sender.send(&mut |out| encode_request(id, &request, out)).unwrap();
         let frame = tokio::time::timeout(PATIENCE, self.link.receiver.receive()).await.expect("an answer");
-        decode_response(frame.unwrap().expect("the link stands")).unwrap().1
+        decode_response(frame.unwrap().expect("the link is open")).unwrap().1
     }
 
     /// Asks what must be refused; with which code.

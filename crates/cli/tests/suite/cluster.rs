@@ -135,7 +135,7 @@ pub(crate) fn signal(process: u32, signal: Signal) {
     kill_process(pid(process), signal).expect("the process lives, and is ours");
 }
 
-/// A cluster in a folder of its own.
+/// A cluster in its own folder.
 pub(crate) struct Cluster {
     /// Nodes that were started again by hand, by id. Before `dev`, so that they end first.
     restarted: BTreeMap<usize, Process>,
@@ -146,7 +146,7 @@ pub(crate) struct Cluster {
     /// Variables that `dev` is started with.
     environment: Vec<(&'static str, &'static str)>,
     pub(crate) folder: TempDir,
-    /// Process ids of the nodes, if they are processes of their own.
+    /// Process ids of the nodes, if they are separate processes.
     pids: Vec<u32>,
 }
 
@@ -369,14 +369,14 @@ impl Cluster {
         String::from_utf8_lossy(&output.stderr).into_owned()
     }
 
-    /// Whether this machine lets a test mount a disk of its own.
+    /// Whether this machine lets a test mount its own disk.
     pub(crate) fn can_have_small_disks(&self) -> bool {
         let mount = "mount -t tmpfs -o size=1m tmpfs \"$0\"";
         let tried = Command::new("unshare").args(["-rm", "sh", "-c", mount]).arg(self.folder.path()).output();
         tried.is_ok_and(|output| output.status.success())
     }
 
-    /// As [`Self::start_node_again`], on a disk of its own with so many bytes, which is empty, and goes with the node.
+    /// As [`Self::start_node_again`], on its own empty disk of that many bytes, and goes with the node.
     pub(crate) fn start_node_on_small_disk(&mut self, node: usize, bytes: u64) {
         let command_line = self.start_command(node);
         self.await_end(node);
@@ -431,7 +431,7 @@ impl Cluster {
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(TONTINE);
         command.args(arguments).env("TONTINE_CONNECT", self.connect()).stdin(Stdio::null());
-        // A test machine may stand still for longer than an application would wait.
+        // A test machine may hang for longer than an application would wait.
         command.env("TONTINE_DEADLINE", "1m");
         command
     }

@@ -40,7 +40,7 @@ impl Trap {
     }
 }
 
-/// Stands before a node and passes on what it says, but names itself as the node, and the trap as the service.
+/// Sits before a node and passes on what it says, but names itself as the node, and the trap as the service.
 #[derive(Clone)]
 struct Liar {
     node: String,
@@ -49,7 +49,7 @@ struct Liar {
 }
 
 impl Liar {
-    /// Begins to lie at an address of its own.
+    /// Begins to lie at its own address.
     fn begin(node: String, service: String) -> Liar {
         let own = format!("127.0.0.1:{}", crate::cluster::free_port_base());
         let liar = Liar { node, own, service };

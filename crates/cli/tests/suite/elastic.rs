@@ -133,7 +133,7 @@ impl Fleet {
     }
 
     fn await_serving(&self, count: usize) -> Vec<Json> {
-        self.await_machines("so many serve", |machines| {
+        self.await_machines("that many serve", |machines| {
             machines.iter().filter(|one| one["state"] == "serving").count() == count
         })
     }

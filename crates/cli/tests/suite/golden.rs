@@ -94,7 +94,7 @@ impl Golden {
             let in_order = |one: &Partition| one.coming.is_none() && Some(one.nodes[0]) == one.owner;
             ring.len() == nodes && ring.iter().all(in_order)
         };
-        let ring = until("nodes go by the newest ring", || ring(&self.cluster), is_settled);
+        let ring = until("nodes follow the newest ring", || ring(&self.cluster), is_settled);
         let mut owners: Vec<_> = ring.iter().map(|one| one.owner.unwrap()).collect();
         owners.sort();
         owners.dedup();
@@ -106,7 +106,7 @@ fn free_address() -> String {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
 }
 
-/// The document, as a client hears of it that has just come.
+/// The document, as a client learns of it that has just come.
 fn document(cluster: &Cluster) -> model::Cluster {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {

@@ -20,7 +20,7 @@ fn routes(cluster: &Cluster, keys: usize) -> Vec<(String, Vec<u64>, Vec<u64>)> {
     found.map(|(key, route)| (key, nodes(&route["replicas"]), nodes(&route["fallbacks"]))).collect()
 }
 
-/// How collection stands at each node; null while it does not answer.
+/// The state of collection at each node; null while it does not answer.
 fn collections(cluster: &Cluster) -> Vec<Json> {
     statuses(cluster).iter().map(|status| status["collection"].clone()).collect()
 }

@@ -20,7 +20,7 @@ struct Web {
 }
 
 impl Web {
-    /// Sends one request on a connection of its own.
+    /// Sends one request on its own connection.
     fn ask(address: &str, request: &str, lines: &str, body: &[u8]) -> Web {
         let host = if lines.contains("host: ") { String::new() } else { format!("host: {address}\r\n") };
         let head = format!(
@@ -153,7 +153,7 @@ fn not_found_is_never_said_where_too_few_replicas_answer() {
 fn a_write_that_may_have_happened_is_504_and_never_called_failed() {
     let cluster = Cluster::start();
     let key = path("default", "doubtful");
-    // They stand still, so nobody knows yet that they do not answer.
+    // They hang, so nobody knows yet that they do not answer.
     for node in [2, 3] {
         cluster.signal_node(node, Signal::STOP);
     }
@@ -185,7 +185,7 @@ fn a_batch_tells_of_each_write_whether_it_may_have_happened() {
         statuses(&batch(&cluster.http(2), "", &puts.replace("put", "get").replace(r#","value":"v""#, ""))),
         [200; 200]
     );
-    // They stand still, so nobody knows yet that they do not answer.
+    // They hang, so nobody knows yet that they do not answer.
     for node in [2, 3] {
         cluster.signal_node(node, Signal::STOP);
     }
@@ -254,16 +254,16 @@ fn orders_and_documents_go_through_any_node() {
     let told = given.json();
     assert_eq!(told["answer"]["done"]["code"], "node-weighs", "{told}");
     let number = told["number"].as_u64().unwrap();
-    // Another node hears of the answer a moment later.
+    // Another node learns of the answer a moment later.
     let answer = || document(&two, &format!("/v1/orders/{number}"))["answer"].clone();
     until("the other node knows the answer", answer, |answer| *answer == told["answer"]);
-    // A node goes by the new document a moment after the order is done.
+    // A node follows the new document a moment after the order is done.
     let weight = || {
         let known = document(&one, "/v1/cluster");
         let nodes = known["nodes"].as_array().unwrap().iter();
         nodes.clone().find(|node| node["id"] == 2).unwrap()["weight"].clone()
     };
-    until("the node goes by the document with the weight", weight, |weight| *weight == 200);
+    until("the node follows the document with the weight", weight, |weight| *weight == 200);
     // How long it has been silent depends on how busy the machine is.
     assert!(document(&two, "/v1/office")["headmaster"].is_object());
 

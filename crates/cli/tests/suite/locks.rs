@@ -1,5 +1,5 @@
 //! Locks that clients take with *if absent* through different nodes, while lists get another order again and again: on
-//! processes. `sim/tests/suite/locks.rs` plays the same with nodes that stand still, and with far more reorderings.
+//! processes. `sim/tests/suite/locks.rs` plays the same with nodes that hang, and with far more reorderings.
 //!
 //! A client holds a lock from the answer that it wrote the key until it asks for its deletion. Of a write in doubt nobody
 //! can tell: its client holds nothing, and all go on with the next lock.

@@ -1,6 +1,6 @@
 //! The shipped binary as users run it: real processes, real sockets, real disks.
 //!
-//! Every test has a folder and ports of its own, and ends each process that it started by its id, also when it
+//! Every test has its own folder and ports, and ends each process that it started by its id, also when it
 //! fails.
 
 #![allow(clippy::unwrap_used, reason = "a test that panics has failed, as it should")]

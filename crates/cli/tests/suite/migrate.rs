@@ -10,7 +10,7 @@ use crate::machines::servers::{Ensemble, wait_until};
 use crate::machines::{create, documents, registered, start_node};
 use crate::traffic::Traffic;
 
-/// After so long at most a client tries a node again that it could not reach.
+/// After that long at most a client tries a node again that it could not reach.
 const CLIENTS_LOOK: Duration = Duration::from_secs(2);
 
 fn migrate(from: &str, to: &str, further: &[&str]) -> crate::cluster::Answer {

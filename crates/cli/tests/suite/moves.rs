@@ -232,7 +232,7 @@ fn numbers(cluster: &Cluster) -> (String, Json) {
     (numbers.join(","), store["step"].clone())
 }
 
-/// The node that is asked may go by the last document a moment after a plan is done.
+/// The node that is asked may follow the last document a moment after a plan is done.
 fn await_numbers(cluster: &Cluster, settled: &str) {
     let settled = (settled.to_owned(), Json::Null);
     until("the store has its new numbers", || numbers(cluster), |found| *found == settled);
@@ -296,7 +296,7 @@ fn a_headmaster_that_is_suspended_is_named_by_the_doctor_and_another_one_takes_i
         signal(suspended, Signal::STOP);
         joined.cluster.run(&["doctor", "--json"]).text().contains("coordination-away")
     };
-    until("a headmaster stands still that holds no lock", suspend, |is_away| !is_away);
+    until("a headmaster hangs that holds no lock", suspend, |is_away| !is_away);
     let words = ["node", "weight", "4", "7", "--connect", &joined.cluster.native(1)];
     let ordered = command(&words).stderr(Stdio::piped()).spawn().unwrap();
     let finding = until(
@@ -316,7 +316,7 @@ fn a_headmaster_that_is_suspended_is_named_by_the_doctor_and_another_one_takes_i
     assert!(said.starts_with("order ") && said.contains(&waits), "{said}");
     let after = joined.cluster.run(&["doctor", "--json"]).json();
     assert!(!after.to_string().contains("headmaster-silent"), "{after}");
-    // What was suspended finds that its office has ended, and stands anew.
+    // What was suspended finds that its office has ended, and is a candidate anew.
     signal(suspended, Signal::CONT);
     drop(successor);
     joined.cluster.run(&["node", "weight", "4", "7"]).exits(0);

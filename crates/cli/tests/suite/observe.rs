@@ -112,7 +112,7 @@ pub(crate) fn await_calm(cluster: &Cluster) {
     }
 }
 
-/// How repair stands at a node.
+/// The state of repair at a node.
 pub(crate) fn repair(cluster: &Cluster, node: usize) -> Json {
     let document = cluster.run(&["repair", "status", "--json"]).json();
     document["nodes"][node - 1]["repair"].clone()

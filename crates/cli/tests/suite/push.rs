@@ -90,7 +90,7 @@ pub(crate) fn read_on(address: &str, keys: u64, stop: &AtomicBool, answers: &Ato
 pub(crate) fn more_answers(answers: &AtomicU64, count: u64) {
     let (from, begun) = (answers.load(Ordering::Relaxed), Instant::now());
     while answers.load(Ordering::Relaxed) < from + count {
-        assert!(begun.elapsed() < PATIENCE, "readers stand still");
+        assert!(begun.elapsed() < PATIENCE, "readers hang");
         std::thread::yield_now();
     }
 }
@@ -141,7 +141,7 @@ fn a_table_goes_live_and_back_under_reads_without_a_failed_or_mixed_request() {
             };
         }
         more_answers(&answers, 6);
-        // A node may hear of a swap a moment after the command has ended.
+        // A node may learn of a swap a moment after the command has ended.
         for node in 1..=3 {
             let mut redis = in_words(&cluster.resp(node));
             let served = || number_of(&redis.call(&[b"GET", b"word1"]));

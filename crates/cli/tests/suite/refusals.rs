@@ -277,7 +277,7 @@ fn a_cluster_that_cannot_be_is_refused_before_anything_is_made() {
     }
 }
 
-/// Each machine made a directory of that name, and had a cluster of its own.
+/// Each machine made a directory of that name, and had its own cluster.
 #[test]
 fn servers_of_an_ensemble_without_their_scheme_make_no_directory() {
     let folder = tempfile::tempdir().unwrap();

@@ -20,16 +20,16 @@ const RECORDS: u32 = 2_000;
 /// Partitions of a new cluster.
 const PARTITIONS: usize = 1024;
 
-/// The ring, as a client hears of it that has just come.
+/// The ring, as a client learns of it that has just come.
 fn ring(cluster: &Cluster) -> Vec<Partition> {
     Idle::connect(cluster).ring()
 }
 
 /// Waits until nodes tell a ring of so many partitions. A plan is done when its last document is published, and a busy node
-/// goes by the one before for a moment yet.
+/// follows the one before for a moment yet.
 #[track_caller]
 fn await_ring(cluster: &Cluster, partitions: usize) {
-    until("nodes go by the newest ring", || ring(cluster).len(), |found| *found == partitions);
+    until("nodes follow the newest ring", || ring(cluster).len(), |found| *found == partitions);
 }
 
 /// Carries out a plan, and says what it came to. What nodes say of one that was just killed may come late.
@@ -42,7 +42,7 @@ fn carried_out(cluster: &Cluster, words: &[&str]) -> Json {
     cluster.json(&["plan", "show", &number])
 }
 
-/// A client that does nothing in between, so it hears of no newer ring.
+/// A client that does nothing in between, so it learns of no newer ring.
 struct Idle {
     runtime: tokio::runtime::Runtime,
     store: StoreHandle,
@@ -153,7 +153,7 @@ fn partitions_are_cut_joined_and_doubled_under_load_while_nodes_come_and_go_and_
         carried_out(&cluster, &["split", "5"]);
         await_ring(&cluster, PARTITIONS + 1);
         walk.pages(3);
-        // One that hears of nothing.
+        // One that learns nothing.
         cluster.end_node(2, Signal::KILL);
         carried_out(&cluster, &["double"]);
         await_ring(&cluster, 2 * (PARTITIONS + 1));

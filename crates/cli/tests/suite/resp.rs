@@ -44,7 +44,7 @@ impl Redis {
         self.stream.get_mut().write_all(&request).unwrap();
     }
 
-    /// Reads a reply if one begins within so long.
+    /// Reads a reply if one begins within that long.
     pub(crate) fn reply_within(&mut self, patience: Duration) -> Option<Reply> {
         self.stream.get_ref().set_read_timeout(Some(patience)).unwrap();
         let began = self.stream.fill_buf().is_ok();

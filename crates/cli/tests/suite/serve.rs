@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use crate::cluster::{Answer, Cluster, Process, command, free_port_base, tontine};
 use crate::observe::until;
 
-/// A place with documents, directories of nodes, and ports of its own.
+/// A place with documents, directories of nodes, and ports.
 pub(crate) struct Place {
     pub(crate) folder: TempDir,
     base: u16,

@@ -29,7 +29,7 @@ impl Drop for Stops<'_> {
     }
 }
 
-/// Clients that put, delete and get, in a thread of their own. They stop when this goes.
+/// Clients that put, delete and get, in one thread. They stop when this goes.
 pub(crate) struct Traffic {
     stop: Arc<AtomicBool>,
     done: Arc<AtomicUsize>,

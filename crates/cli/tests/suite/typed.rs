@@ -25,7 +25,7 @@ fn help_names_the_options_that_a_command_takes_and_no_others() {
     assert!(!names(&["dev"], "connect") && !names(&["dev"], "deadline") && names(&["dev"], "output"));
     assert!(!names(&["serve"], "connect") && names(&["node", "list"], "connect"));
     assert!(!names(&["node", "list"], "store") && !names(&["status"], "store"));
-    // What help does not name is refused with the reason, wherever it stands.
+    // What help does not name is refused with the reason, wherever it is.
     tontine(&["--connect", "h:1", "dev"]).fails_with("it starts nodes instead of connecting to them");
     tontine(&["status", "-s", "carts"]).fails_with("it shows all stores");
 }

@@ -107,7 +107,7 @@ fn a_machine_outlives_its_adapter_and_a_token_works_once() {
     await_gone(&mut adapter, "u-1");
     adapter.call("terminate", json!({ "instance": "u-1" }));
     assert!(!local.directory.path().join(FLEET).join("u-1").exists(), "its data is there yet");
-    // A controller that stood still may ask once more.
+    // A controller that hung may ask once more.
     let why = adapter.refusal("ensure", ensure("u-1", COUNTED), -32_001);
     assert!(why.contains("a token works once"), "{why}");
     assert!(local.list().is_empty());

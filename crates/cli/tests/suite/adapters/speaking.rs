@@ -137,7 +137,7 @@ pub(crate) fn await_some<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
     await_within(PATIENCE, what, look)
 }
 
-/// The same, for so long at most.
+/// The same, for that long at most.
 #[track_caller]
 pub(crate) fn await_within<T>(patience: Duration, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + patience;

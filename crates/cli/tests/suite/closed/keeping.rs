@@ -100,7 +100,7 @@ fn a_certificate_that_is_changed_under_load_costs_no_request() {
             let (stop, done, closed) = (stop.clone(), done.clone(), &closed);
             async move {
                 while !stop.load(Ordering::Relaxed) {
-                    // Each round with connections of its own, so that handshakes go on all the time.
+                    // Each round with its own connections, so that handshakes go on all the time.
                     let client = connected(closed).await;
                     let store = client.store("default").unwrap();
                     for round in 0..20 {
@@ -302,7 +302,7 @@ fn a_running_cluster_is_turned_over_node_by_node_without_a_failed_request() {
             &directory(&cluster),
         ])
     };
-    // The document stands in a text, so its quotes are escaped.
+    // The document is in a text, so its quotes are escaped.
     let says_so = |shown: &Answer| shown.text().matches(r#"\"tls\":true"#).count() == 3;
     until("every entry says so", document, says_so);
     close(&mut cluster, network, &authority);
@@ -363,7 +363,7 @@ fn redis_clients_give_their_secrets_and_do_what_they_may() {
         let tls = Tls::read(TlsFiles { authority: closed.tls("authority.pem"), own: None }).unwrap();
         let tcp = tokio::net::TcpStream::connect(&address).await.unwrap();
         let mut stream = tls.connect(tcp, &address).await.unwrap();
-        // All of it at once: a command goes by the AUTH before it.
+        // All of it at once: each command follows the AUTH before it.
         let commands = format!(
             "PING\r\nGET v:1\r\nHELLO 2\r\nAUTH shop wrong\r\nAUTH shop {secret}\r\nGET v:1\r\nSET u:1 mine\r\nSET v:1 mine\r\n\
              SCAN 0\r\nMGET u:1 v:1\r\nTONTINE.STORE default\r\nGET k\r\nRESET\r\nGET v:1\r\nHELLO 2 AUTH default {secret}\r\n\

@@ -1,4 +1,4 @@
-//! Fleets under several hands, on real processes: a controller that stood still, approvals, adoptions, a removal.
+//! Fleets under several hands, on real processes: a controller that hung, approvals, adoptions, a removal.
 
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,7 @@ fn managed(machines: &[Json]) -> &Json {
     machines.iter().find(|machine| machine["instance"].is_string()).expect("one is of the provider")
 }
 
-/// Its lease is taken after 15 s, which is what stands for minutes here: what it knows is as old as its lease in both cases.
+/// Its lease is taken after 15 s, which represents minutes here: what it knows is as old as its lease in both cases.
 #[test]
 fn a_controller_that_stood_still_goes_on_beside_its_successor_without_harm() {
     let mut fleet = Fleet::new();
@@ -36,8 +36,8 @@ fn a_controller_that_stood_still_goes_on_beside_its_successor_without_harm() {
     await_so("it is about to be ended", || {
         state(&fleet, &token).is_none_or(|state| state == "empty" || state == "terminating")
     });
-    // One that stands still with the lock of the coordination directory stops all others, too.
-    await_so("it stands still without the lock", || {
+    // One that hangs with the lock of the coordination directory stops all others, too.
+    await_so("it hangs without the lock", || {
         signal(first.id(), Signal::STOP);
         let is_free = fleet.run(&["status", "shop", "--json"]).code == 0;
         if !is_free {
@@ -58,7 +58,7 @@ fn a_controller_that_stood_still_goes_on_beside_its_successor_without_harm() {
     });
     std::thread::sleep(Duration::from_secs(3));
     let machines = fleet.await_serving(4);
-    assert_eq!(machines.len(), 4, "stood still while it was {was:?}: {machines:?}");
+    assert_eq!(machines.len(), 4, "it hung while it was {was:?}: {machines:?}");
     assert_eq!(fleet.instances().len(), 1, "one machine of the provider runs");
     check_all(&fleet.cluster, &all);
 }

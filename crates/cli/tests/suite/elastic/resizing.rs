@@ -16,7 +16,7 @@ const KEYS: usize = 4_000;
 const AT_ONCE: usize = 100;
 /// The longest pause before something is killed, in milliseconds.
 const PAUSE_MS_MAX: u64 = 2_500;
-/// The size goes by orders alone.
+/// The size follows orders alone.
 const POLICY: &str = "engine = \"tontine\"\nprovider = \"local\"\nmachine-type = \"local\"\nmin = 3\nmax = 6\n\
                       sizing = \"rules\"\n";
 const MEMBERS: std::ops::RangeInclusive<i64> = 3..=6;

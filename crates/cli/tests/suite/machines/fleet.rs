@@ -1,4 +1,4 @@
-//! Three nodes with addresses of their own, as on three machines, and an ensemble between them.
+//! Three nodes with their own addresses, as on three machines, and an ensemble between them.
 
 use std::time::Duration;
 
@@ -72,7 +72,7 @@ impl Fleet {
         self.nodes[id - 1].await_line(&format!("node {id}  "));
     }
 
-    /// Each node has an address of its own of this machine.
+    /// Each node has its own address on this machine.
     pub(crate) fn native(&self, id: usize) -> String {
         format!("127.0.0.{}:{}", id + 1, usize::from(self.base) + id)
     }
@@ -108,7 +108,7 @@ impl Fleet {
 
     /// Every document that says who the nodes are and what they keep, with its content and version.
     ///
-    /// Left out is what the cluster writes by itself, at moments of its own: registrations, the headmaster's candidates,
+    /// Left out is what the cluster writes by itself, in its own time: registrations, the headmaster's candidates,
     /// its list of orders, and the epochs of collection rounds.
     pub(crate) fn kept_documents(&self) -> Vec<(String, u64, String)> {
         const BY_ITSELF: [&str; 4] = ["/active/", "/headmaster", "/wishes", "/config/epochs"];

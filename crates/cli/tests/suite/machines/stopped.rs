@@ -1,4 +1,4 @@
-//! Nodes whose sessions end because they stand still.
+//! Nodes whose sessions end because they hang.
 
 use rustix::process::Signal;
 
@@ -9,7 +9,7 @@ use crate::cluster::signal;
 use crate::resp::{Redis, Reply};
 use crate::traffic::{CLIENTS, Traffic};
 
-/// A node that lives writes and reads all keys while another one stands still.
+/// A node that lives writes and reads all keys while another one hangs.
 fn serve_around(door: &str, stopped: usize) {
     let mut door = Redis::connect(door);
     for number in 0..100 {
@@ -20,7 +20,7 @@ fn serve_around(door: &str, stopped: usize) {
     }
 }
 
-/// Each node in turn stands still for longer than its session lives. The others serve in its place; it comes back under
+/// Each node in turn hangs for longer than its session lives. The others serve in its place; it comes back under
 /// the same id, and all that it writes is a registration under a new session.
 #[test]
 #[ignore = "waits for sessions to end; ./check --full process runs it"]

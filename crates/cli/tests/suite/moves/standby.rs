@@ -12,7 +12,7 @@ use crate::machines::{registered, start_node};
 use crate::observe::until;
 use crate::traffic::Traffic;
 
-/// A node is replaced when it was away for so long: the shortest time that can be set.
+/// A node is replaced when it was away for that long: the shortest time that can be set.
 const AFTER: Duration = Duration::from_secs(60);
 
 #[test]

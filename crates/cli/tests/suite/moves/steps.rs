@@ -188,7 +188,7 @@ fn whoever_is_killed_at_any_step_nothing_is_lost_and_the_move_goes_on() {
     for step in STEPS {
         // The donor, one that stays, and the one that enters: each is also the coordinator of a door's writes.
         for (victim, address) in [1, 2, 4].into_iter().zip(&doors) {
-            // This one hears of nothing for the whole move.
+            // This one learns nothing for the whole move.
             let mut idle = Redis::connect(&stage.cluster.resp(3));
             assert_eq!(idle.call(&[b"SET", b"idle", step.as_bytes()]), Reply::Status("OK".to_owned()));
             let mut door = Door { address: address.clone(), written: 0 };
@@ -277,7 +277,7 @@ fn what_came_before_a_kill_is_not_sent_again() {
     stage.kill_and_start(4);
     assert_eq!(stage.end(), "done");
     let after = metric(&stage.cluster, 4, "tontine_refill_bytes_total");
-    assert!(after > 0.0, "nothing was left to come: {before} of {bytes} bytes");
+    assert!(after > 0.0, "nothing was left to move: {before} of {bytes} bytes");
     let twice = before + after - bytes;
     assert!(twice < bytes / 20.0, "{twice} of {bytes} bytes came twice: {before} and {after}");
 }

@@ -16,7 +16,7 @@ use crate::observe::{headmaster, kill_headmaster, until};
 /// Keys of a table: enough for more than one chunk.
 pub(super) const KEYS: u64 = 400;
 
-/// An artifact whose source is damaged for a while, so that its push stands still half way.
+/// An artifact whose source is damaged for a while, so that its push stops half way.
 pub(super) struct Damaged {
     pub(super) directory: String,
     chunk: PathBuf,
@@ -40,7 +40,7 @@ impl Damaged {
     }
 }
 
-/// How each node stands with an artifact; nothing while that is not listed, or cannot be asked.
+/// The state of an artifact at each node; nothing while that is not listed, or cannot be asked.
 fn states(cluster: &Cluster, number: u64) -> Vec<String> {
     let listed = cluster.run(&["artifact", "list", "words", "--json"]);
     if listed.code != 0 {
@@ -63,7 +63,7 @@ pub(super) fn await_served(cluster: &Cluster, number: u64) {
 }
 
 /// Wishes for a push that cannot be done yet, until it is listed. A push is refused while no headmaster is at work, and
-/// the node that lists may hear of it a moment later.
+/// the node that lists may learn of it a moment later.
 pub(super) fn wish(cluster: &Cluster, directory: &str, number: u64, options: &[&str]) {
     let words = [&["artifact", "push", directory, "--timeout-s", "0"], options].concat();
     until("a push is taken", || cluster.run(&words), |answer| answer.code == 3);
@@ -193,7 +193,7 @@ fn a_node_that_was_away_or_whose_disk_was_full_catches_up_with_a_push() {
     await_state(&cluster, 3, ["staged"; 3]);
 }
 
-/// Three nodes and a headmaster of their own, which stand on a coordination service of its own, and serve artifact 1.
+/// Three nodes and their own headmaster, with its own coordination service, which serve artifact 1.
 struct Remote {
     folder: TempDir,
     ensemble: Ensemble,
@@ -278,7 +278,7 @@ fn a_push_goes_on_when_the_coordination_service_is_back() {
     remote.end(push);
 }
 
-/// Its session is over when it goes on: it stands for the office once more, finds the wish, and carries it out.
+/// Its session is over when it goes on: it is a candidate once more, finds the wish, and carries it out.
 #[test]
 #[ignore = "waits for sessions to end; ./check --full process runs it"]
 fn a_push_goes_live_after_its_only_conductor_stood_still_for_longer_than_its_session() {

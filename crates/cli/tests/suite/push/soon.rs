@@ -1,4 +1,4 @@
-//! How soon after a swap nodes and clients go by it.
+//! How soon after a swap nodes and clients follow it.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! One table after another goes live under multi-gets of all its keys, while nodes stand still.
+//! One table after another goes live under multi-gets of all its keys, while nodes hang.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -41,7 +41,7 @@ fn read_all(address: &str, stop: &AtomicBool, answers: &AtomicU64) -> Vec<u64> {
                 panic!("a key that is in every artifact: {value:?}")
             };
             let (number, of) = std::str::from_utf8(value).unwrap().split_once(':').unwrap();
-            assert_eq!(of.parse(), Ok(key), "the value of its own key");
+            assert_eq!(of.parse(), Ok(key), "the value of its key");
             number.parse::<u64>().unwrap()
         });
         let first = numbers.next().unwrap();
@@ -54,7 +54,7 @@ fn read_all(address: &str, stop: &AtomicBool, answers: &AtomicU64) -> Vec<u64> {
     seen
 }
 
-/// So many swaps, in every `still`th of which a node stands still for two seconds.
+/// That many swaps, in every `still`th of which a node hangs for two seconds.
 fn swap_under_reads(swaps: u64, still: u64) {
     let folder = tempfile::tempdir().unwrap();
     let cluster = Cluster::with(3, &[]);
@@ -90,7 +90,7 @@ fn swap_under_reads(swaps: u64, still: u64) {
             assert!(swapped.status.success(), "{swapped:?}");
             more_answers(&answers[swap as usize % 3], 2);
         }
-        // A node that stood still may hear of a swap a moment after the command has ended.
+        // A node that hung may learn of a swap a moment after the command has ended.
         let last = if swaps.is_multiple_of(2) { "2:7" } else { "1:7" };
         for node in 1..=3 {
             let read = || in_words(&cluster.resp(node)).call(&[b"GET", b"word7"]);
@@ -104,7 +104,7 @@ fn swap_under_reads(swaps: u64, still: u64) {
     for seen in &seen {
         assert!(seen.len() as u64 <= swaps + 1, "each swap is seen once: {seen:?}");
         assert_eq!(seen.last(), Some(&last), "{seen:?}");
-        // Each third swap waits for this reader; it may miss one in which its node stood still.
+        // Each third swap waits for this reader; it may miss one in which its node hung.
         assert!(seen.len() as u64 >= swaps / 5, "it has seen swaps: {seen:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! A Redis Cluster of real servers on addresses of its own, and a client that follows its redirections.
+//! A Redis Cluster of real servers on its own addresses, and a client that follows its redirections.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,7 +15,7 @@ use serde_json::{Value as Json, json};
 use crate::adapters::speaking::{Speaking, addresses, await_some};
 use crate::resp::Reply;
 
-/// Port of all servers; each has an address of its own. Their bus has 10,000 more, below what the system hands out.
+/// Port of all servers; each has its own address. Their bus has 10,000 more, below what the system hands out.
 const PORT: u16 = 21_379;
 const SLOTS: usize = 16_384;
 
