@@ -134,7 +134,7 @@ pub trait CoordinationService: Send + Sync {
     /// This session's id; 0 while it is still being opened, when it owns no document.
     fn session(&self) -> SessionId;
 
-    /// How long a session may outlive its process, when nobody closed it: its ephemeral documents stay so long. Zero
+    /// How long a session may outlive its process, when nobody closed it: its ephemeral documents stay that long. Zero
     /// where the end of the process is the end of the session.
     fn session_timeout(&self) -> Duration;
 

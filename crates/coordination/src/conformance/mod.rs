@@ -2,7 +2,7 @@
 //!
 //! It runs on a service with other documents in it: everything happens below a path that the caller chose.
 //! Where the trait allows a session to be behind, the suite reads until it has caught up.
-//! It waits for events without a limit of its own: a service that loses one makes it hang, so run it with a timeout.
+//! It waits for events without a limit: a service that loses one makes it hang, so run it with a timeout.
 
 mod documents;
 mod races;

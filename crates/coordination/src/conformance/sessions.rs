@@ -7,7 +7,7 @@ use crate::{CoordinationError, CreateMode, EventKind, Expected};
 
 pub(super) async fn ephemerals_end_with_their_session(service: Service<'_>) {
     let (owner, observer) = (service.session().await, service.session().await);
-    assert_ne!(owner.session(), observer.session(), "every session has an id of its own");
+    assert_ne!(owner.session(), observer.session(), "every session has its own id");
     let (fleeting, lasting) = (service.path("fleeting"), service.path("lasting"));
     create(&owner, &fleeting, CreateMode::Ephemeral).await;
     create(&owner, &lasting, CreateMode::Persistent).await;

@@ -34,8 +34,8 @@ pub fn check_addresses<'a>(
     }
 }
 
-/// The nodes that registered before a node that is registered, as they say themselves. What a later version writes in a
-/// form of its own is left out.
+/// The nodes that registered before a node that is registered, as they say themselves. What a later version writes in
+/// another form is left out.
 ///
 /// # Errors
 /// What the service refuses.

@@ -1,4 +1,4 @@
-//! Who stands for an office, as documents: who holds it, and whether the holder is silent. An office is the path that its
+//! The candidates for an office, as documents: who holds it, and whether the holder is silent. An office is the path that its
 //! candidates' documents lie below.
 //!
 //! How candidates stand, and how an office ends, is `control::election`'s.
@@ -12,7 +12,7 @@ use crate::{CoordinationError, CoordinationService, DocumentPath};
 /// What the name of every candidate's document begins with; the service appends its number.
 pub const CANDIDATE: &str = "candidate-";
 
-/// So long must a holder not have renewed its document, where offices end by time, before another candidate ends its
+/// A holder must not have renewed its document for this long, where offices end by time, before another candidate ends its
 /// office.
 pub const LEASE: Duration = Duration::from_secs(12);
 

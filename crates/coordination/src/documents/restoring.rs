@@ -4,7 +4,7 @@
 //! |---|---|
 //! | the same | stays |
 //! | below `/members`, `/config/epochs`, `/config/ids` of the same cluster | the greater numbers count: they only grow |
-//! | `/config/ids` of which no directory was given one | the exported one counts: nobody goes by the other |
+//! | `/config/ids` of which no directory was given one | the exported one counts: nobody uses the other |
 //! | `/active`, `/headmaster` | stays: nodes make the lists of what is registered when they need them |
 //! | anything else | is somebody else's |
 //!
@@ -29,7 +29,7 @@ pub enum Restored {
     Strange,
 }
 
-/// Whether the document must come last: once it is there, nodes go by all the others.
+/// Whether the document must come last: once it is there, nodes follow all the others.
 pub fn restored_last(path: &DocumentPath) -> bool {
     *path == cluster_path()
 }

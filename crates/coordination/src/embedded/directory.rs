@@ -38,7 +38,7 @@ const LOCK_RETRY_MAX: Duration = Duration::from_millis(5);
 pub(super) type Guard = Box<dyn Send>;
 
 /// The locks of a directory. They are no part of the disk port, because a session's lock is looked at by those who do
-/// not want it; tests of crashes have locks of their own.
+/// not want it; tests of crashes have their own locks.
 pub(super) trait Locks: Send + Sync {
     /// Waits until nobody else reads or writes the log, and keeps others away.
     fn hold(&self) -> io::Result<Guard>;

@@ -8,7 +8,7 @@
 //! - When the changes outgrow the snapshot, a new file is written, synced and renamed over the old one. Others see
 //!   that another file has the name and read it anew.
 //!
-//! It stands on the disk port, so that tests cut the power in the middle of every operation.
+//! It uses the disk port, so that tests cut the power in the middle of every operation.
 //!
 //! **Architecture Invariant:** all methods but [`Log::is_current`] are called only under the directory's lock.
 
@@ -182,7 +182,7 @@ impl Log {
         }
     }
 
-    /// Cuts off whatever stands behind the valid part.
+    /// Cuts off whatever follows the valid part.
     fn cut(&self) -> Result<(), DiskError> {
         self.file.truncate(self.valid_bytes)?;
         wait(self.file.sync())

@@ -63,7 +63,7 @@ pub(super) enum Record {
     },
 }
 
-/// What stands at a place of the log.
+/// What is at a place of the log.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Parsed {
     /// A valid record and the bytes that it takes.
@@ -150,7 +150,7 @@ fn put_owner(owner: Option<SessionId>, output: &mut Vec<u8>) {
     output.put_u64_le(owner.map_or(0, |session| session.0));
 }
 
-/// What stands at the beginning of `bytes`.
+/// What is at the beginning of `bytes`.
 pub(super) fn parse(bytes: &[u8]) -> Parsed {
     if bytes.is_empty() {
         return Parsed::End;
@@ -228,8 +228,8 @@ fn take_owner(input: &mut &[u8]) -> Option<Option<SessionId>> {
     Some((owner != 0).then_some(SessionId(owner)))
 }
 
-/// Whether the record of a later turn begins anywhere in `bytes`, where that of change `missing` should stand: then what
-/// stands before it is damage, not an unfinished end. Records of earlier turns do not count: a document may hold a copy
+/// Whether the record of a later turn begins anywhere in `bytes`, where that of change `missing` should be: then what
+/// comes before it is damage, not an unfinished end. Records of earlier turns do not count: a document may hold a copy
 /// of them.
 pub(super) fn holds_later_turn(bytes: &[u8], missing: u64) -> bool {
     let mut starts = (0..bytes.len()).filter(|start| bytes[*start..].starts_with(&MARK));

@@ -11,7 +11,7 @@ pub struct MemoryFaults {
     /// session's next call.
     pub indeterminate_per_mille: u32,
     /// How many changes of others a session may not have seen yet. It catches up as it reads, by some at a time; after
-    /// a write of its own that was answered, done or refused, and before a watch fires, by all.
+    /// its own write that was answered, done or refused, and before a watch fires, by all.
     pub behind_max: usize,
     /// Whether a new session may be behind, too: it finds a server that is. Sessions of ZooKeeper are so where the
     /// ensemble is told to keep them local to a server.

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Each step looks at what both places say and does what comes next, so whoever repeats the command after it has ended
-//! half way goes on. `documents::moves` says what stands where, and why exactly one place is in force at any instant.
+//! half way goes on. `documents::moves` says what lies where, and why exactly one place is in force at any instant.
 //!
 //! One process at a time writes to the new place: the one whose session holds the lock there.
 //!
@@ -352,7 +352,7 @@ async fn copy(
 ) -> Result<(), MigrateError> {
     claim(ends, this).await?;
     let there = read_contents(ends.to).await.map_err(ends.at_to())?;
-    // Whoever held the lock before may have decided meanwhile. What this session reads after a write of its own is not
+    // Whoever held the lock before may have decided meanwhile. What this session reads after its own write is not
     // older than that, and what was read at the new place before is checked again by its version.
     touch(ends.from).await.map_err(ends.at_from())?;
     match look(ends.from).await.map_err(ends.at_from())? {
@@ -414,7 +414,7 @@ async fn finish(ends: &Ends<'_>, this: Move) -> Result<Done, MigrateError> {
     }
     let following = active_nodes_now(ends.from).await.map_err(ends.at_from())?;
     let left = read_contents(ends.from).await.map_err(ends.at_from())?;
-    // What was decided stands, whatever becomes of this.
+    // What was decided holds, whatever becomes of this.
     if let Err(error) = clear(ends.from, &left).await {
         tracing::warn!(%error, "old documents not deleted");
     }

@@ -23,7 +23,7 @@ pub const SESSION_TIMEOUT_DEFAULT: Duration = Duration::from_secs(10);
 /// Where an ensemble is: `zookeeper://HOST:PORT,HOST:PORT/CHROOT`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ZooKeeperAddress {
-    /// Its servers, each `HOST:PORT`; an IPv6 address stands in brackets.
+    /// Its servers, each `HOST:PORT`; an IPv6 address has brackets.
     pub servers: Vec<String>,
     /// The document below which ours are; the root when the address names none.
     pub chroot: DocumentPath,

@@ -27,7 +27,7 @@ fn start(role: &str, directory: &Path) -> Child {
 }
 
 #[tokio::test]
-#[ignore = "the other tests of this module run it in processes of its own"]
+#[ignore = "the other tests of this module run it in separate processes"]
 async fn a_child_process_plays_its_role() {
     let directory = std::env::var_os(DIRECTORY).expect("started by another test");
     let session = EmbeddedSession::open(Path::new(&directory)).await.unwrap();

@@ -1,6 +1,6 @@
 //! The crash tests can fail: they convict every disk that lies about one step on which the log relies.
 //!
-//! A lie stands for a bug of the log: a sync that the disk skips leaves what a sync leaves that the log forgot. Two
+//! A lie represents a bug of the log: a sync that the disk skips leaves what a sync leaves that the log forgot. Two
 //! lies skip every sync of a kind. Each other lie concerns one step alone, so that this step's absence convicts it.
 //!
 //! `docs/design/coordination.md` lists the lies.

@@ -103,7 +103,7 @@ fn a_command_that_sees_the_old_place_as_it_was_takes_back_nothing() {
     }
 }
 
-/// A command stands still until its lock is gone, and another one goes on with the move. Then the first one wakes up and
+/// A command hangs until its lock is gone, and another one goes on with the move. Then the first one wakes up and
 /// decides, since its session at the old place lives, and a node goes over.
 #[test]
 fn a_command_that_lost_its_lock_may_decide_beside_the_next_one() {

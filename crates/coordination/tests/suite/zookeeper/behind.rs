@@ -66,7 +66,7 @@ fn pass(mut from: TcpStream, mut to: TcpStream, wait: impl Fn()) {
     let _ = from.shutdown(std::net::Shutdown::Both);
 }
 
-/// What the simulated service shows at random, here on purpose: old readings without a word, a write of its own that is
+/// What the simulated service shows at random, here on purpose: old readings without a word, its own write that is
 /// refused by what it has not seen, and from then on all that refused it.
 #[tokio::test]
 async fn a_session_at_a_server_that_is_behind_reads_what_was_and_its_writes_go_by_what_is() {

@@ -1,6 +1,6 @@
 //! Real ZooKeeper servers on the loopback interface, for tests of this crate and of the processes.
 //!
-//! Each is a JVM of its own, started through a shell that ends it when the test's process is gone, however that ended.
+//! Each is a separate JVM, started through a shell that ends it when the test's process is gone, however that ended.
 //! Its data lie in memory where that is possible, and outlive the JVM, which is all that the tests take away.
 
 use std::fs;

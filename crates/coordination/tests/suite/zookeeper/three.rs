@@ -91,7 +91,7 @@ async fn a_session_leaves_a_server_that_is_stopped() {
     let mut ensemble = three().await;
     let (_, follower) = ensemble.leader_and_follower();
     let address = ensemble.address("/paused");
-    // The client takes servers in an order of its own.
+    // The client takes servers in its own order.
     let session = loop {
         let session = open(options(&address)).await;
         let id = format!("sid=0x{:x}", session.session().0);
