@@ -17,7 +17,7 @@ use coordination::documents::office::{CANDIDATE as NAME, candidates};
 pub use coordination::documents::office::{Candidate, holder};
 use coordination::{CoordinationError, CoordinationService, CreateMode, DocumentPath, Expected};
 
-/// A candidate that stands for the office, for as long as its session lives.
+/// A candidate for the office, for as long as its session lives.
 pub struct Candidacy {
     service: Arc<dyn CoordinationService>,
     /// What candidates' documents lie below.
@@ -41,7 +41,7 @@ pub enum ElectionError {
     Coordination(#[from] CoordinationError),
 }
 
-/// Stands for the office. A session that does already gets the candidacy that it has.
+/// Becomes a candidate for the office. A session that is one already gets the candidacy that it has.
 ///
 /// # Errors
 /// As [`CoordinationService::create`]. After [`CoordinationError::Indeterminate`] the session may stand already: call

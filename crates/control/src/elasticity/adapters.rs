@@ -13,7 +13,7 @@ use super::rpc::Child;
 /// The longest time that a call may be given, in seconds.
 const DEADLINE_MAX: u64 = 600;
 
-/// What an adapter stands for.
+/// What an adapter is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Role {
     /// The managed database.

@@ -7,7 +7,7 @@
 //!   sources of measures ─────────┘
 //! ```
 //!
-//! It runs in a process of its own, `tontine elastic run`, whose end ends nothing. Of several, one is elected.
+//! It runs in its own process, `tontine elastic run`, whose end ends nothing. Of several, one is elected.
 //!
 //! Must never: decide anything, or act on a document that it has not read in this turn.
 

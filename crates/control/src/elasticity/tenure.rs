@@ -1,4 +1,4 @@
-//! One session of a process that would control fleets: it stands, waits until it is elected, and holds the office.
+//! One session of a process that would control fleets: it is a candidate, waits until it is elected, and holds the office.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ pub use super::office::OfficeEnd;
 use crate::election::Candidate;
 use crate::tenure::{elected, lost};
 
-/// Stands with this session, and holds the office once it is elected. Cancel safe; close the session then.
+/// Is a candidate with this session, and holds the office once it is elected. Cancel safe; close the session then.
 pub async fn serve(
     service: Arc<dyn CoordinationService>,
     ports: &Ports,

@@ -26,7 +26,7 @@ pub struct Asking {
 }
 
 impl Asking {
-    /// With links of its own.
+    /// With its own links.
     pub fn new(ports: Ports) -> Asking {
         let clock = ports.clock.clone();
         Asking { peers: Peers::new(ports, Peer::Client { name: "headmaster".to_owned() }, None), clock }

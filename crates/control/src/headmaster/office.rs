@@ -1,6 +1,6 @@
 //! What a process does while it holds the office: it observes, lets [`protocol::headmaster`] decide, and acts.
 //!
-//! Nodes are asked before the documents are read, so that what a node goes by is never newer than what was read, unless
+//! Nodes are asked before the documents are read, so that what a node follows is never newer than what was read, unless
 //! the service lags behind or was restored. What is written is refused where something has changed since it was read;
 //! then the next turn looks again.
 //!
@@ -347,7 +347,7 @@ impl Office {
         Ok(())
     }
 
-    /// Writes the answer to an order, if the cluster document is still the one that it goes by: a headmaster that was
+    /// Writes the answer to an order, if the cluster document is still the one that it follows: a headmaster that was
     /// overtaken refuses nothing that its successor has just done.
     async fn answer(&mut self, seen: &Observation, order: u64, answer: &Answer) -> Result<(), Failure> {
         let stored = read_cluster(&*self.service).await?;

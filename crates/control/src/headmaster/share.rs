@@ -1,6 +1,6 @@
 //! How much of its processors a headmaster takes while partitions move.
 //!
-//! It runs beside a node, mostly in the same container. A turn reads the whole cluster document and hears of each
+//! It runs beside a node, mostly in the same container. A turn reads the whole cluster document and learns of each
 //! partition that moves, which costs tens of milliseconds of a processor for a thousand of them. In a container of a tenth
 //! of a processor that is most of what requests have, so there it looks less often.
 //!
@@ -47,7 +47,7 @@ impl Share {
     }
 }
 
-/// How long to rest after work that ran for so long on so many processors, within a time that has `passed`.
+/// How long to rest after work that ran for a while on some processors, within a time that has `passed`.
 fn rest(ran: Duration, passed: Duration, processors: f64) -> Duration {
     let takes = ran.as_secs_f64() * PARTS / processors;
     // Also where there is no such number.

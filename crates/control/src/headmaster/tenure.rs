@@ -1,4 +1,4 @@
-//! One session of a process that would be headmaster: it stands, waits until it is elected, and holds the office.
+//! One session of a process that would be headmaster: it is a candidate, waits until it is elected, and holds the office.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ pub enum TenureEnd {
     Moved(Box<Move>),
 }
 
-/// Stands with this session, and holds the office once it is elected. Cancel safe; close the session then.
+/// Is a candidate with this session, and holds the office once it is elected. Cancel safe; close the session then.
 pub async fn serve(service: Arc<dyn CoordinationService>, ports: &Ports, candidate: &Candidate) -> TenureEnd {
     let office = headmaster_path();
     let Some(candidacy) = elected(&service, ports, (&office, candidate)).await else {

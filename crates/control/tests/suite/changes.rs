@@ -25,7 +25,7 @@ fn address(id: u32, native: &str) -> Order {
     Order::Readdress { node: NodeId(id), native: native.to_owned(), resp: None, http: None, tls: false }
 }
 
-/// Headmasters whose writes stay unanswered, each with a session of its own: one of them creates the store, and another one
+/// Headmasters whose writes stay unanswered, each with its own session: one of them creates the store, and another one
 /// finds that. A refusal would be a wrong answer.
 #[tokio::test]
 async fn a_store_is_created_once_although_the_service_confirms_nothing_and_headmasters_end() {

@@ -93,7 +93,7 @@ async fn an_office_that_is_not_renewed_ends_by_time_and_one_that_is_does_not() {
     one.ended().await.unwrap();
     assert_eq!([is_elected(&two), is_elected(&three)], [true, false]);
     assert!(looking.as_mut().now_or_never().is_some(), "it comes first itself");
-    // Nobody but who comes first renews anything: a candidate that waits and stands still keeps its place.
+    // Nobody but who comes first renews anything: a candidate that waits and hangs keeps its place.
     let mut waiting = Box::pin(lease::oversee(&third, &clock, &three));
     let mut renewing = Box::pin(lease::renew(&second, &clock, (&two, &names[1])));
     for _ in 0..3 * lease::LOOKS {

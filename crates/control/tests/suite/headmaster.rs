@@ -309,7 +309,7 @@ async fn nothing_is_published_over_an_older_copy_of_the_documents() {
     turn(&mut office).await;
     let before = world.cluster().await;
     turn(&mut office).await;
-    // The service is restored from a copy of before; what the nodes went by, they go by.
+    // The service is restored from a copy of before; what the nodes followed, they follow still.
     let newest = world.cluster().await;
     assert!(newest.generation > before.generation);
     *world.nodes.adopted.lock().unwrap() = Some(newest.generation);

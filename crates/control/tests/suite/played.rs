@@ -54,11 +54,11 @@ type Overtaking = (Arc<MemorySession>, Cluster, BTreeSet<NodeId>);
 /// What the played nodes do.
 #[derive(Default)]
 pub(crate) struct Nodes {
-    /// The document that was published last: they go by it.
+    /// The document that was published last, which they follow.
     pub(crate) document: Mutex<Option<Cluster>>,
     /// These do not answer.
     pub(crate) silent: Mutex<BTreeSet<NodeId>>,
-    /// Nobody hears of these.
+    /// Nobody learns of these.
     pub(crate) dead: Mutex<BTreeSet<NodeId>>,
     /// What they went by before the service was restored, if it was.
     pub(crate) adopted: Mutex<Option<Generation>>,
@@ -228,7 +228,7 @@ impl World {
         self.session.delete(&active_node_path(NodeId(id)), Expected::Any).await.unwrap();
     }
 
-    /// A process that takes the office, with a session of its own.
+    /// A process that takes the office, with its own session.
     pub(crate) fn office(&self) -> Office {
         let service: Arc<dyn CoordinationService> = Arc::new(self.service.open());
         Office::new(service, self.clock.clone(), self.nodes.clone())

@@ -136,7 +136,7 @@ async fn what_cannot_be_is_refused_with_its_reason_and_changes_nothing() {
     assert!(world.order(&mut office, accepted).await.done);
 }
 
-/// It would take the cluster document for malformed, and go by its copy.
+/// It would take the cluster document for malformed, and follow its copy.
 #[tokio::test]
 async fn while_a_node_of_an_older_version_is_registered_no_store_changes() {
     let (world, mut office) = four().await;
