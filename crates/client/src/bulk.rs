@@ -129,7 +129,7 @@ impl StoreHandle {
     /// a walk that goes on must compare its bounds, because the partition may be split or merged meanwhile.
     ///
     /// # Errors
-    /// When the node cannot be reached or refuses. The client goes by the newer cluster document that a refusal carries:
+    /// When the node cannot be reached or refuses. The client follows the newer cluster document that a refusal carries:
     /// other nodes may hold the partition now.
     pub async fn scan(
         &self,

@@ -56,7 +56,7 @@ impl Default for ClientOptions {
 /// A connection to a cluster. Cheap to clone; clones share links, which are multiplexed and pipelined.
 ///
 /// A client needs the `tokio` runtime in which it was connected, and ends with it. Clones may be used on every thread of
-/// that runtime; a thread that shall share nothing with others connects a client of its own.
+/// that runtime; a thread that shall share nothing with others connects its own client.
 #[derive(Clone)]
 pub struct Client {
     pub(crate) inner: Arc<Inner>,
@@ -230,7 +230,7 @@ impl Inner {
         }
     }
 
-    /// Calls a node, and waits so long.
+    /// Calls a node, and waits that long.
     pub(crate) async fn call_for(
         &self,
         node: NodeId,

@@ -50,7 +50,7 @@ pub struct PlanQuery {
 }
 
 impl Client {
-    /// Gives an order through the first node that can be reached, and waits so long for its answer. Goes by the document
+    /// Gives an order through the first node that can be reached, and waits that long for its answer. Follows the document
     /// that carries it out.
     ///
     /// # Errors
@@ -68,7 +68,7 @@ impl Client {
         }
     }
 
-    /// Waits so long for the answer to an order that was given.
+    /// Waits that long for the answer to an order that was given.
     ///
     /// # Errors
     /// [`ClientError::Indeterminate`] when no node can say.
@@ -122,7 +122,7 @@ impl Client {
         }
     }
 
-    /// How the office of headmaster stands, as the first node sees it that answers; and which node that is.
+    /// The state of the office of headmaster, as the first node sees it that answers; and which node that is.
     ///
     /// # Errors
     /// When no node answers.
@@ -150,7 +150,7 @@ impl Client {
         }
     }
 
-    /// Creates a store, and goes by the document that has it. The nodes open it within moments; until they have, they do
+    /// Creates a store, and follows the document that has it. The nodes open it within moments; until they have, they do
     /// not know it.
     ///
     /// # Errors
@@ -159,7 +159,7 @@ impl Client {
         self.carry_out(&Order::create_store(store.clone())).await
     }
 
-    /// Changes which artifacts a read-only store lists or serves, or creates such a store, and goes by the document that
+    /// Changes which artifacts a read-only store lists or serves, or creates such a store, and follows the document that
     /// says so.
     ///
     /// # Errors

@@ -273,7 +273,7 @@ impl StoreHandle {
         self.rest(RETRY_PAUSE.saturating_mul(1 << attempt.min(8))).await;
     }
 
-    /// Waits so long, or up to half as long again.
+    /// Waits that long, or up to half as long again.
     pub(crate) async fn rest(&self, pause: Duration) {
         let ports = &self.client.inner.ports;
         let jitter = Duration::from_nanos(ports.entropy.below(pause.as_nanos() as u64 / 2 + 1));

@@ -19,7 +19,7 @@ impl Client {
         report(self.inner.call(node, ReportGet { parts }.into()).await?)
     }
 
-    /// Orders a node to start or stop comparing, or to scrub; answers how repair stands there.
+    /// Orders a node to start or stop comparing, or to scrub; answers with the state of repair there.
     pub async fn repair_control(
         &self,
         node: NodeId,

@@ -150,7 +150,7 @@ impl<T: Unpin> Desk<T> {
         }
     }
 
-    /// What the machine hears of an answer; a document that came with it is kept for the refresh.
+    /// What the machine learns of an answer; a document that came with it is kept for the refresh.
     fn heard(&mut self, answer: Answer) -> Result<Response, ReplicaError> {
         answer.map_err(|error| {
             let newest = match document_of(&error) {
@@ -300,7 +300,7 @@ impl Coordinator {
         Err(unsettled(too_many_refreshes(), possible))
     }
 
-    /// As [`Self::drive_one`] for `count` keys, each with an outcome of its own, which `deliver` is handed as soon as it
+    /// As [`Self::drive_one`] for `count` keys, each with its own outcome, which `deliver` is handed as soon as it
     /// is known; `start` is told which keys are left, each with whether it may have been applied.
     pub(super) async fn drive_many<J: Job, T>(
         self: &Arc<Self>,
@@ -439,7 +439,7 @@ pub(super) fn every<T>(answers: Vec<Option<T>>) -> Vec<T> {
     answers.into_iter().map(|answer| answer.expect("every key has an outcome or a failure")).collect()
 }
 
-/// What the caller hears of a request that could not be started again.
+/// What the caller learns of a request that could not be started again.
 fn unsettled(failure: Failure, possible: bool) -> Failure {
     if possible { Failure::new(ErrorCode::Indeterminate, failure.detail) } else { failure }
 }

@@ -9,8 +9,8 @@
 //! ```
 //!
 //! Client and node share this code. A node's [`Replicas`] answers for the node itself without a link; a client's
-//! has no node of its own and drives only gets. When the caller has its answer and replicas are still out, the rest
-//! of the request (late acknowledgements, hints, read repair) goes on in a task of its own until its deadline. When
+//! has no node and drives only gets. When the caller has its answer and replicas are still out, the rest
+//! of the request (late acknowledgements, hints, read repair) goes on in a separate task until its deadline. When
 //! a replica hands over a newer cluster document, the same request starts again under it, a write with the same dot.
 //!
 //! **Architecture Invariant:** the driver never counts acknowledgements and never picks a node; the machine never
@@ -77,7 +77,7 @@ pub trait Replicas: Send + Sync + 'static {
     /// Keeps a hint at the own node, as well as that goes. Clients have no own node and are never asked.
     fn park(&self, scope: &Scope, target: NodeId, key: &Bytes, set: &VersionSet);
 
-    /// Takes in a cluster document that a replica handed over to whoever goes by `base`, whole or as what changed since.
+    /// Takes in a cluster document that a replica handed over to whoever holds `base`, whole or as what changed since.
     /// Returns the newest that is known then.
     fn adopt(&self, document: &[u8], base: &Cluster) -> Arc<Cluster>;
 }
@@ -163,7 +163,7 @@ pub struct Coordinator {
     catching_up: AtomicBool,
 }
 
-/// Which of a store's two numbers of required answers a request goes by.
+/// Which of a store's two numbers of required answers a request needs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Direction {
     Read,

@@ -1,7 +1,7 @@
 //! Drives a multi-get: one message per node, and more where an answer would be too long for one.
 //!
 //! A replica answers as many keys as fit its message, in the order asked, and at least one; the driver asks at once
-//! for the rest. The machine hears of each key when its answer has come.
+//! for the rest. The machine learns of each key when its answer has come.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -63,7 +63,7 @@ impl Coordinator {
         let routes = entries.iter().map(|((key, _), _)| scope.route(key));
         let (preferences, since): (Vec<PreferenceList>, Vec<Generation>) = routes.unzip();
         let since = since.into_iter().max().unwrap_or_default();
-        // After a refresh the own node's earlier copy stands, and merging it once more confirms it is durable.
+        // After a refresh the own node's earlier copy remains, and merging it once more confirms it is durable.
         let applied = |preference: &PreferenceList| durable.is_some() && preference.is_writer(own);
         let origins = preferences.iter().zip(&entries).map(|(preference, (_, possible))| {
             let local = if applied(preference) { Local::Applied } else { Local::NotReplica };

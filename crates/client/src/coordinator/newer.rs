@@ -1,8 +1,8 @@
-//! How a coordinator hears of a newer cluster document while nothing of what it asks is refused.
+//! How a coordinator learns of a newer cluster document while nothing of what it asks is refused.
 //!
 //! Readers of a read-only store name the artifact of the document that they know, and replicas answer from that for a while
-//! after a swap. An answer names the document that its node goes by; when that is newer, the coordinator asks for it aside,
-//! and the next request goes by it. Before the first swap there is nothing to ask for, so each get of a client is a reason
+//! after a swap. An answer names the document that its node follows; when that is newer, the coordinator asks for it aside,
+//! and the next request follows it. Before the first swap there is nothing to ask for, so each get of a client is a reason
 //! to look again.
 //!
 //! Nodes also watch the coordination service; that may be away, or late.

@@ -5,7 +5,7 @@ use model::VersionSet;
 use model::limits::MESSAGE_BYTES_MAX;
 
 /// Splits entries into messages of at most [`MESSAGE_BYTES_MAX`] bytes each, in their order. An entry that is longer
-/// by itself has a message of its own.
+/// by itself has its own message.
 pub fn parcels<T>(entries: impl IntoIterator<Item = T>, bytes_of: impl Fn(&T) -> usize) -> Vec<Vec<T>> {
     let mut parcels = Vec::new();
     let (mut parcel, mut bytes) = (Vec::new(), 0_usize);

@@ -94,7 +94,7 @@ pub trait Stampers: Sync {
         std::future::ready(self.view())
     }
 
-    /// Waits so long, with jitter.
+    /// Waits that long, with jitter.
     fn pause(&self, pause: Duration) -> impl Future<Output = ()> + Send;
 
     /// Splits an errand of several keys into messages that are not too long.
@@ -121,7 +121,7 @@ pub struct Unwritten<R> {
 /// Each key's answer.
 pub type Stamped<R> = SmallVec<[Result<Written, Unwritten<R>>; 1]>;
 
-/// Has each of so many keys written by one node. Each has an answer of its own. `now` is when the request began.
+/// Has each of so many keys written by one node. Each has its own answer. `now` is when the request began.
 ///
 /// # Errors
 /// When there is no view to begin with.
@@ -184,7 +184,7 @@ async fn within<T>(
     }
 }
 
-/// Where a request for stamps stands, beside its machine.
+/// The state of a request for stamps, beside its machine.
 struct Desk<'a, S: Stampers> {
     stampers: &'a S,
     options: StampOptions,
@@ -353,7 +353,7 @@ impl<'a, S: Stampers> Desk<'a, S> {
         stamp.step(StampEvent::Replied { node, replies: &replies }, self.now, actions);
     }
 
-    /// What the machine hears of a call that failed.
+    /// What the machine learns of a call that failed.
     fn reply(&mut self, error: &CallError) -> StampReply {
         match error {
             CallError::Unreachable { .. } => StampReply::Unreachable,

@@ -80,7 +80,7 @@ impl Coordinator {
         let candidates = Candidates { preference: &preference, suspected: &suspected, lagging: &[] };
         let quorum = self.quorum_options(&scope, options, Direction::Write, (deadline, since));
         let own = self.replicas.own().expect("only nodes drive writes");
-        // After a refresh the own node's earlier copy stands, and merging it once more confirms it is durable.
+        // After a refresh the own node's earlier copy remains, and merging it once more confirms it is durable.
         let applied = matches!(own_write, Some(OwnWrite::Replica(_))) && preference.is_writer(own);
         let local = if applied { Local::Applied } else { Local::NotReplica };
         let mut actions = WriteActions::new();

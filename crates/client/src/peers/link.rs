@@ -81,7 +81,7 @@ impl NotOpened {
     }
 }
 
-/// Opens a link and shakes hands. `standing` hears of everything that calls over it experience.
+/// Opens a link and shakes hands. `standing` learns of everything that calls over it experience.
 pub(super) async fn open(
     ports: &Ports,
     address: &str,
@@ -292,7 +292,7 @@ async fn hand_out_answers(
         }
     }
     shared.broken.store(true, Ordering::Release);
-    // Before the callers hear of it: whoever tries again at once shall know better where.
+    // Before the callers learn of it: whoever tries again at once shall know better where.
     shared.met(Experience::LinkBroke);
     sender.close();
     let waiting = shared.calls.lock().drain();

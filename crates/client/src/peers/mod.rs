@@ -272,7 +272,7 @@ impl Peers {
         }
     }
 
-    /// Opens a link of its own to an address, asks one thing and closes it again: for learning the cluster.
+    /// Opens its own link to an address, asks one thing and closes it again: for learning the cluster.
     pub async fn ask_address(&self, address: &str, request: Request) -> Result<Response, CallError> {
         let cluster = self.state.lock().cluster.clone();
         let link = link::open(&self.ports, address, &self.me, cluster.as_deref(), CONNECT_TIMEOUT, None)
