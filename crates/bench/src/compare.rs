@@ -1,7 +1,7 @@
 //! Measuring one system, or two against each other in the same run.
 //!
 //! Both servers are up all the time and both are loaded before anything is measured; then their runs alternate
-//! (A B A B …), each pair with a seed of its own and the same operations for both. The idle one costs nothing.
+//! (A B A B …), each pair with its own seed and the same operations for both. The idle one costs nothing.
 
 use std::io::Write;
 use std::sync::Arc;

@@ -299,7 +299,7 @@ mod tests {
         while thread.read().0 == before {
             word = crate::generators::rng::mix(std::hint::black_box(word));
         }
-        // A process of its own: here, threads of other tests end between two looks, and take their time with them.
+        // Its own process: here, threads of other tests end between two looks, and take their time with them.
         let mut child = std::process::Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
         let began = threads_ran(child.id()).unwrap();
         while threads_ran(child.id()).unwrap() == began {

@@ -74,7 +74,7 @@ mod tests {
         assert!(OsSources.open(&directory).is_ok());
     }
 
-    /// A node runs as a user of its own, and artifacts belong to whoever builds them.
+    /// A node runs as its own user, and artifacts belong to whoever builds them.
     #[test]
     fn a_source_of_another_user_is_read_and_not_changed() {
         let root = std::env::temp_dir().join(format!("tontine-foreign-source-{}", std::process::id()));

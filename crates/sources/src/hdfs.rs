@@ -86,7 +86,7 @@ impl Destination for Hdfs {
     fn put(&self, path: String, parts: Receiver<Part>) -> BoxFuture<'static, Result<(), Refusal>> {
         let (client, target) = (self.client.clone(), format!("{}/{path}", self.directory));
         let name = target.rsplit('/').next().unwrap_or_default();
-        // Each has keys of its own, drawn anew.
+        // Each has its own keys, drawn anew.
         let drawn = RandomState::new().hash_one(name);
         let temporary = format!("{}/{BUILDING}/{name}-{drawn:016x}", self.directory);
         Box::pin(async move {

@@ -27,7 +27,7 @@ const HTTP_AUTHORIZATION: &str = "TONTINE_HTTP_AUTHORIZATION";
 const PART_BYTES: usize = 8 << 20;
 /// Requests of one file that are under way at a time.
 const PARTS_AT_ONCE: usize = 2;
-/// A request is repeated in place so often and so long; after that whoever asked says why it waits.
+/// A request is repeated in place this often and this long; after that whoever asked says why it waits.
 const RETRIES_MAX: usize = 2;
 const RETRY_MAX: Duration = Duration::from_secs(10);
 /// Longest reason that an error repeats.

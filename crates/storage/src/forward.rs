@@ -4,7 +4,7 @@
 /// The methods of a [`StorageEngine`](crate::StorageEngine) that go to the engine in the field `$inner` as they are:
 /// `forward_engine!(inner: get, update, close);`
 ///
-/// Stands in an `impl StorageEngine`. The caller's crate depends on `bytes`, `model` and `runtime`, whose types the
+/// Belongs in an `impl StorageEngine`. The caller's crate depends on `bytes`, `model` and `runtime`, whose types the
 /// methods name.
 #[macro_export]
 macro_rules! forward_engine {

@@ -1,4 +1,4 @@
-//! Where a key falls inside an index: a fingerprint of its own beside the token, and one spread over both.
+//! Where a key falls inside an index: its own fingerprint beside the token, and one spread over both.
 //!
 //! The token alone would not do: on a ring that is ordered by key, neighbours share its first bytes, and keys with a
 //! long common prefix share it whole. The fingerprint comes from the whole key with another seed, so a table stays

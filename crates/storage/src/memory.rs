@@ -43,7 +43,7 @@ struct Partition {
     bytes: AtomicU64,
 }
 
-/// A cache line of its own, so that the locks of neighbours do not share one.
+/// It has its own cache line, so that the locks of neighbours do not share one.
 #[derive(Default)]
 #[repr(align(64))]
 struct Stripe {

@@ -6,7 +6,7 @@
 //!
 //! The library runs on `tokio`: call it inside a runtime whose drivers are enabled, as `#[tokio::main]` and
 //! `Builder::enable_all` do. Either flavour will do, and a clone of a client may be used on any thread of it. A client
-//! ends with the runtime in which it was connected. It also has one background thread of its own.
+//! ends with the runtime in which it was connected. It also has its own background thread.
 //!
 //! **Architecture Invariant:** nothing is decided here; this crate gives names to what `client` does.
 

@@ -373,7 +373,7 @@ fn read_set(reader: &mut Reader<'_>) -> Result<(Option<Actor>, VersionSet), Deco
     for _ in 0..count {
         let head = VersionHead::read(reader)?;
         let (actor, _) = entry_at(&vector, head.entry)?;
-        // The bytes of present values follow all heads; until then the value stands empty.
+        // The bytes of present values follow all heads; until then the value is empty.
         let value = if head.length.is_some() { Value::Present(Bytes::new()) } else { Value::Tombstone };
         let dot = Dot { actor, count: head.count };
         versions.push(Version { dot, timestamp: head.timestamp, expires: head.expires, value });

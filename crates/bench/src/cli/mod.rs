@@ -1,6 +1,6 @@
 //! The command line of benchmarks: `tontine bench load|run|compare|resp|pipeline|persistent|cluster|handoff|moves|balance|doors|elastic|feeds|fetch|swap`. The binary is `cli`'s.
 //!
-//! [`run`] blocks, and starts client threads with runtimes of their own: call it outside of any async runtime.
+//! [`run`] blocks, and starts client threads with their own runtimes: call it outside of any async runtime.
 
 mod address;
 

@@ -1,7 +1,7 @@
 //! Arrivals of an open loop: operations that become due whether or not anybody has time for them.
 //!
 //! A closed loop waits for a slow server before it asks again, and so forgives it: coordinated omission.
-//! Here operations arrive on a schedule of their own; every latency counts from the scheduled instant.
+//! Here operations arrive on their own schedule; every latency counts from the scheduled instant.
 //!
 //! One pacer serves all lanes of a thread, through one queue: an operation waits only when every lane is busy.
 //! The runtime's own timer ticks in milliseconds, which would show up in every latency; a kernel timer does not.
@@ -57,7 +57,7 @@ pub(super) struct Pace {
     pub(super) from: Instant,
 }
 
-/// A rate that changes is taken for constant for so long, in seconds.
+/// A rate that changes is taken for constant for this long, in seconds.
 const STEP: f64 = 0.05;
 
 impl Pace {

@@ -194,7 +194,7 @@ fn start_tontine(name: &str, options: &TontineOptions) -> Result<Peer, PeerError
     let directory = scratch(options.parent.as_deref())?;
     let (resp, native, http) = (free_port()?, free_port()?, free_port()?);
     let base = free_base()?;
-    // A directory of its own, which the program makes itself: the outer one holds its output.
+    // A separate directory, which the program makes itself: the outer one holds its output.
     let data = directory.path().join("data").display().to_string();
     let fill = |argument: &str| {
         argument

@@ -59,7 +59,7 @@ struct Seen {
 }
 
 impl SwapScenario {
-    /// Measures each size on a node of its own, and the start of an empty one.
+    /// Measures each size on its own node, and the start of an empty one.
     ///
     /// # Errors
     /// When a node cannot be started or reached, or a table cannot be built, pushed or swapped.

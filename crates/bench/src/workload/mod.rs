@@ -125,7 +125,7 @@ pub struct Workload {
 }
 
 impl Workload {
-    /// Prepares a workload. `expected_operations` sizes the key space for insertions to come, as in the
+    /// Prepares a workload. `expected_operations` sizes the key space for coming insertions, as in the
     /// original; a run bounded by time passes its best guess.
     ///
     /// # Errors

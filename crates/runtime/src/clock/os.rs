@@ -67,7 +67,7 @@ mod tests {
         let before = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
         let wall = Duration::from_millis(OsClock::new().wall().0);
         let after = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-        // A tick is at most 10 ms; a machine that stands still for a while may miss some.
+        // A tick is at most 10 ms; a machine that hangs for a while may miss some.
         assert!(before.saturating_sub(Duration::from_secs(10)) <= wall && wall <= after);
     }
 

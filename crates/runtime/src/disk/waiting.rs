@@ -11,7 +11,7 @@ use std::cell::Cell;
 
 use super::DiskError;
 
-/// How the calling thread stands to waiting.
+/// Whether the calling thread may wait.
 #[derive(Clone, Copy, PartialEq)]
 enum Standing {
     Willing,

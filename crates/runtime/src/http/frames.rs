@@ -26,7 +26,7 @@ pub(super) struct BodyFrames {
     declared: Option<u64>,
     /// Bytes of the request that have come, its head with them.
     come: usize,
-    /// Bytes of the body that are still to come, as far as that is known.
+    /// Bytes of the body that are still missing, as far as that is known.
     left: usize,
     /// Whether it was waited for, which costs [`WAITING_BYTES`]. One that came with its head costs them to nobody.
     has_waited: bool,

@@ -1,4 +1,4 @@
-//! What stands between a connection and hyper: one request at a time, and none that is not in order.
+//! The layer between a connection and hyper: one request at a time, and none that is not in order.
 //!
 //! ```text
 //!   stream ─▶ input ─▶ is the head whole, short enough, and in order? ─▶ hyper ─▶ Handler

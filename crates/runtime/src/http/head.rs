@@ -4,8 +4,8 @@
 //! believes chunks and forgets a length beside them, and takes two lengths that are equal. Here both are refused, before
 //! hyper has seen the head.
 //!
-//! hyper also answers a head that it cannot parse with a bare 400, which nobody counts, and cuts off what stands
-//! behind a `#`. So what it would not take as it stands is refused here, with the reason.
+//! hyper also answers a head that it cannot parse with a bare 400, which nobody counts, and cuts off what comes
+//! after a `#`. So what it would not take unchanged is refused here, with the reason.
 //!
 //! Must never: let a head pass whose body could end at two places, or whose path hyper would mend.
 
@@ -246,7 +246,7 @@ mod tests {
             assert!(matches!(of(lines), Err(Refused::Malformed { .. })), "{lines:?}");
         }
         assert_eq!(of("a:\r\nb:\t\u{e4}\t\r\nc: d\n"), Ok(Framing::Length(0)));
-        // `of` has one line of its own.
+        // `of` has its own line.
         assert_eq!(of(&"a: b\r\n".repeat(LINES_MAX - 1)), Ok(Framing::Length(0)));
         let more = of(&"a: b\r\n".repeat(LINES_MAX));
         assert_eq!(more, Err(Refused::TooManyLines { lines_max: LINES_MAX }));

@@ -5,7 +5,7 @@
 //!           └─ HTTP/2 ───▶ Socket ─▶ h2 ─▶ each stream by itself, counted ──────────┘
 //! ```
 //!
-//! hyper parses heads and frames bodies; it gets no clock, no task and no listener of its own, so that simulation plays
+//! hyper parses heads and frames bodies; it gets no clock, task or listener, so that simulation plays
 //! what production runs. It writes no date, which it would read from the system's clock.
 //!
 //! h2 frames HTTP/2 ([`streams`]), without a task or a listener either. But it looks at the system's clock to forget
@@ -183,7 +183,7 @@ impl Line {
         self.refused.lock().take()
     }
 
-    /// The head of the next request has come. `is_whole`: nothing stands behind it.
+    /// The head of the next request has come. `is_whole`: nothing follows it.
     fn begin(&self, head_bytes: usize, is_whole: bool) {
         self.head_bytes.store(head_bytes, Ordering::Relaxed);
         self.is_whole.store(is_whole, Ordering::Relaxed);
@@ -223,7 +223,7 @@ where
         async move {
             let mut response = handler.answer(arrived).await;
             // What has not been read of a body is not read any more, so no request comes after it. An answer in pieces
-            // stands for long, and by HTTP/1.0 ends with its connection.
+            // lasts long, and by HTTP/1.0 ends with its connection.
             let ends = is_last || response.body().is_endless();
             if ends || !line.is_whole.load(Ordering::Relaxed) {
                 response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));

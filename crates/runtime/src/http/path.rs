@@ -45,7 +45,7 @@ pub fn decode(text: &str) -> Result<Bytes, BadEncoding> {
     Ok(decoded.into())
 }
 
-/// What stands in a path where a pattern such as `/v1/stores/{store}` has names in braces, not decoded; `None` when the
+/// What a path has where a pattern such as `/v1/stores/{store}` has names in braces, not decoded; `None` when the
 /// path is another one.
 pub fn matched<'a>(pattern: &str, path: &'a str) -> Option<Vec<&'a str>> {
     let (mut parts, mut found) = (path.split('/'), Vec::new());

@@ -1,4 +1,4 @@
-//! What stands between a connection of HTTP/2 and h2: it ends a connection whose other end does not read.
+//! The layer between a connection of HTTP/2 and h2: it ends a connection whose other end does not read.
 //!
 //! h2 waits for a socket that takes nothing for as long as that takes. How fast each answer goes, its stream watches;
 //! here it is about everything else that must go out, such as heads and acknowledgements.

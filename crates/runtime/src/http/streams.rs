@@ -6,7 +6,7 @@
 //!                      └ stream 5: reset by the client      ┘
 //! ```
 //!
-//! Each stream is what a connection is by HTTP/1.1: it has an account of its own, and it alone ends where it is slow. So
+//! Each stream is what a connection is by HTTP/1.1: it has its own account, and it alone ends where it is slow. So
 //! h2 is used as it is: no task, no executor, and no window that opens by itself.
 //!
 //! A client may reset as many streams as it had answered, and some more. Each costs a request that is begun in vain, so

@@ -5,7 +5,7 @@
 pub enum Tag {
     /// `*`: whatever is there.
     Any,
-    /// What stands between the quotes of the one entity tag.
+    /// What is between the quotes of the one entity tag.
     One(String),
 }
 

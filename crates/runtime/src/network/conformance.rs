@@ -1,6 +1,6 @@
 //! The suite that every network must pass while no fault is injected, written against the traits alone.
 //!
-//! It waits for frames without a limit of its own: a network that loses one makes it hang, so run it with a timeout.
+//! It waits for frames without a limit: a network that loses one makes it hang, so run it with a timeout.
 
 use std::sync::Arc;
 

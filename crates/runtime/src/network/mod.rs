@@ -38,7 +38,7 @@ pub enum NetworkError {
         /// What the operating system said.
         reason: String,
     },
-    /// The connection stands, and nobody greets: the process there is stopped or stuck.
+    /// The connection is open, and nobody greets: the process there is stopped or stuck.
     Silent {
         /// The address.
         address: String,
@@ -60,7 +60,7 @@ pub enum NetworkError {
         /// What its bytes look like.
         looks_like: &'static str,
     },
-    /// The connection stands, and TLS over it does not: certificates do not fit, or one end speaks none.
+    /// The connection is open, and TLS over it fails: certificates do not fit, or one end speaks none.
     Tls {
         /// The address.
         address: String,

@@ -20,7 +20,7 @@ const ERROR_LINES_MAX: u32 = 100;
 /// See [`ERROR_LINES_MAX`].
 const ERROR_SPAN: Duration = Duration::from_secs(10);
 
-/// Starts processes, each in a group of its own: Ctrl-C at a terminal reaches their parent only. Call it within a `tokio`
+/// Starts processes, each in its own group: Ctrl-C at a terminal reaches their parent only. Call it within a `tokio`
 /// runtime.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OsPrograms;

@@ -1,6 +1,6 @@
 //! URLs of artifacts.
 //!
-//! A URL stands in the cluster document, in logs and in errors. So it must hold no secret: a user, a password, a query
+//! A URL is shown in the cluster document, in logs and in errors. So it must hold no secret: a user, a password, a query
 //! (signed links have their signature there) and a fragment are refused, and a refusal does not repeat them.
 
 use std::fmt;

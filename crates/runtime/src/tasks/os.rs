@@ -14,7 +14,7 @@ use super::processors::processors;
 use super::{ProcessorTime, Tasks, WAITING_THREADS};
 use crate::BoxFuture;
 
-/// Spawns onto the `tokio` runtime of the calling thread, and onto one background thread of its own.
+/// Spawns onto the `tokio` runtime of the calling thread, and onto one background thread that it has.
 ///
 /// Dropping it ends the background thread after the poll that runs there; its unfinished tasks are dropped.
 #[derive(Debug)]

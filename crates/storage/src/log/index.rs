@@ -186,7 +186,7 @@ impl PartitionIndex {
     }
 }
 
-/// One table. A cache line of its own.
+/// One table. It has its own cache line.
 #[derive(Default)]
 #[repr(align(64))]
 struct Stripe {

@@ -218,7 +218,7 @@ pub(super) fn path(directory: &str, id: u32, kind: SegmentKind) -> String {
     }
 }
 
-/// What the name of a file in an engine's directory stands for.
+/// What the name of a file in an engine's directory means.
 pub(super) fn parse_name(name: &str) -> Option<(u32, SegmentKind)> {
     let (digits, extension) = name.split_once('.')?;
     let kind = match extension {

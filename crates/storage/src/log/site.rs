@@ -1,4 +1,4 @@
-//! Where one engine stands. Nothing of it changes while the engine is open.
+//! Where one engine lives. Nothing of it changes while the engine is open.
 
 use std::sync::Arc;
 

@@ -78,7 +78,7 @@ impl Sealer {
     pub fn new(compression: Compression, dictionary: &[u8]) -> Sealer {
         let context = (compression == Compression::Zstd).then(|| {
             let mut context = CCtx::create();
-            // The length stands before the frame, and the record has a checksum.
+            // The length comes before the frame, and the record has a checksum.
             for parameter in [
                 CParameter::CompressionLevel(LEVEL),
                 CParameter::ContentSizeFlag(false),

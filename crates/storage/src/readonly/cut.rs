@@ -166,7 +166,7 @@ impl Cutter {
         (last < self.end).then(|| last.0 + 1)
     }
 
-    /// The current partition goes into a chunk of its own from now on.
+    /// The current partition goes into its own chunk from now on.
     fn begin_stream(&mut self, cuts: &mut Vec<Cut>) {
         let partition = self.partitions[self.partition];
         if !self.group.is_empty() {
@@ -191,7 +191,7 @@ mod tests {
     use super::super::sort::Place;
     use super::*;
 
-    /// Chunks as `first-last: bytes`, of records with one byte of key and values so long.
+    /// Chunks as `first-last: bytes`, of records with one byte of key and values of this length.
     fn cut(starts: &[u64], bounds: (u64, u64), records: &[(u64, usize)]) -> Vec<String> {
         let mut cutter = Cutter::new(starts, bounds);
         let mut cuts = Vec::new();

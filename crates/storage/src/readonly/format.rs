@@ -273,7 +273,7 @@ mod tests {
             assert_eq!(body_bytes(body + 16 * blocks), Some(body));
         }
         assert_eq!(body_bytes(0), None);
-        assert_eq!(body_bytes((1 << 20) + 17), None, "no body has so many bytes");
+        assert_eq!(body_bytes((1 << 20) + 17), None, "no body has that many bytes");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What a manifest says of the artifact that it was built upon: its parent, and how chunks are made of the parent's.
 //!
-//! A manifest with a lineage has a format of its own, so that programs that know none refuse it by name.
+//! A manifest with a lineage has its own format, so that programs that know none refuse it by name.
 
 use super::format::{Digest, FileEntry};
 use super::manifest::{ManifestError, lies, take};

@@ -8,7 +8,7 @@ use super::coding::Compression;
 use super::format::{record_check, record_hash, u16_at, u32_at};
 use super::page::{head, unhead};
 
-/// What stands in the place of a coding when a delta's record deletes its key.
+/// What takes the place of a coding when a delta's record deletes its key.
 const DELETED: u16 = 7 << 13;
 /// Bytes before the key.
 pub(super) const HEAD_BYTES: usize = 10;

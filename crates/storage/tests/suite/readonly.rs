@@ -200,7 +200,7 @@ fn each_key_is_found_with_its_value_and_every_other_is_absent() {
 }
 
 /// The prototype lost 87 of two million keys where the fences of two pages tied. Twelve bits of the token make that
-/// common: each fence of a chunk then stands for many records.
+/// common: each fence of a chunk then covers many records.
 #[test]
 fn keys_whose_fences_tie_at_a_page_boundary_are_found() {
     for bits in 4..14 {

@@ -270,7 +270,7 @@ fn pairs() -> [(String, String); 2] {
             return [same.clone(), longer.clone()];
         }
     }
-    unreachable!("two of so many keys have the same 32 bits")
+    unreachable!("two of that many keys have the same 32 bits")
 }
 
 #[test]

@@ -79,7 +79,7 @@ fields! {
 }
 
 fields! {
-    /// What a node goes by while it answers.
+    /// The state of a node while it answers.
     #[derive(Copy)]
     pub struct Standing {
         /// Its incarnation: in another one it may have lost what it held.
@@ -92,7 +92,7 @@ fields! {
 fields! {
     /// Which partitions differ.
     pub struct TreeSummed {
-        /// What the answering node goes by.
+        /// The state of the answering node.
         pub standing: Standing,
         /// Those whose sums differ, with the bits of the shallower of the two trees' leaves.
         pub differing: Vec<(PartitionId, u8)>,

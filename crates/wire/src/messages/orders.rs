@@ -1,4 +1,4 @@
-//! Orders for the headmaster, their answers, plans, and how the office stands: what a node reads in the coordination
+//! Orders for the headmaster, their answers, plans, and the state of the office: what a node reads in the coordination
 //! service and puts into it, for whoever has no session there.
 //!
 //! Contents are values of `model` as JSON, as they are in the documents.
@@ -65,12 +65,12 @@ fields! {
 }
 
 fields! {
-    /// Asks how the office of headmaster stands: who holds it, and what waits for it.
+    /// Asks the state of the office of headmaster: who holds it, and what waits for it.
     pub struct OfficeGet {}
 }
 
 fields! {
-    /// How the office stands.
+    /// The state of the office.
     pub struct OfficeTold {
         /// `model::order::Office` as JSON.
         pub json: Bytes,

@@ -123,7 +123,7 @@ fields! {
         /// Whether a fallback stood in for one of them.
         pub sloppy: bool,
         /// What the next write by the same caller should hand back: all that the key has seen when this write now
-        /// stands alone, otherwise the context that the caller sent. A vector cannot say "this write but not the
+        /// is alone, otherwise the context that the caller sent. A vector cannot say "this write but not the
         /// sibling stamped just before it", and a context that covered unread siblings would lose them.
         pub context: Context,
     }

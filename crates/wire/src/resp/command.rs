@@ -118,7 +118,7 @@ impl Command {
     }
 }
 
-/// A command that has arrived whole and still stands at the front of its connection's input.
+/// A command that has arrived whole and is still at the front of its connection's input.
 ///
 /// Most commands are answered at a look at their arguments; for these nothing is split off and shared. Hand in the
 /// input unchanged.
@@ -155,7 +155,7 @@ impl Seen {
 /// The next command of an input.
 #[derive(Debug)]
 pub enum Arrived {
-    /// It stands there: take it, or pass it.
+    /// It is there: take it, or pass it.
     Seen(Seen),
     /// It has been taken: it was an inline line, or had more arguments than are kept.
     Taken(Command),
@@ -201,7 +201,7 @@ pub struct CommandParser {
 #[derive(Debug)]
 struct Dropping {
     command: Command,
-    /// Arguments still to come.
+    /// Arguments that are still missing.
     left: usize,
     /// Bytes that it has so far.
     bytes: usize,

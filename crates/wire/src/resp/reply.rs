@@ -7,7 +7,7 @@ use super::protocol::Protocol;
 
 /// Appends replies to a connection's send buffer.
 ///
-/// Arrays, maps, sets and pushes are written as their length; their elements follow as replies of their own.
+/// Arrays, maps, sets and pushes are written as their length; their elements follow as their own replies.
 #[derive(Debug)]
 pub struct ReplyWriter<'a> {
     out: &'a mut BytesMut,
@@ -140,7 +140,7 @@ impl<'a> ReplyWriter<'a> {
     fn number(&mut self, kind: u8, value: i64) {
         let digits = Digits::of(value);
         let digits = digits.as_bytes();
-        // One append of the whole line: each has a check of its own.
+        // One append of the whole line: each has its own check.
         let mut line = [kind; 23];
         line[1..=digits.len()].copy_from_slice(digits);
         line[digits.len() + 1] = b'\r';

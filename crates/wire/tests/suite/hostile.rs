@@ -23,7 +23,7 @@ fn decode_all(bytes: &Bytes) {
             assert_eq!(again.split(), bytes);
         }
     });
-    // Encoding again reserves by an upper bound of its own.
+    // Encoding again reserves by its own upper bound.
     assert!(
         allocated.bytes <= 2 * AMPLIFICATION_MAX * bytes.len() + 512,
         "{allocated:?} for {}",

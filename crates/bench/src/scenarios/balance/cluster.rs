@@ -1,6 +1,6 @@
-//! A cluster of processes, each node bounded by a control group of its own.
+//! A cluster of processes, each node bounded by its own control group.
 //!
-//! The processes that start nodes, and the headmaster beside them, are not bounded: on machines of their own they would
+//! The processes that start nodes, and the headmaster beside them, are not bounded: on their own machines they would
 //! not be either.
 
 use std::net::SocketAddr;

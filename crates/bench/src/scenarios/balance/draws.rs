@@ -77,7 +77,7 @@ impl Draws {
         Draws { routes, pool, cursor: 0, turn: 0, waiting }
     }
 
-    /// Goes by other routes. What waited is drawn anew.
+    /// Follows other routes. What waited is drawn anew.
     pub(super) fn route(&mut self, routes: Arc<Routes>) {
         self.waiting = vec![VecDeque::new(); routes.addresses.len()];
         self.routes = routes;

@@ -2,7 +2,7 @@
 //! 1 to 5 (paper 003, 7.1), and what the paper did not measure: what θ does, many groups, and what a token costs.
 //!
 //! ```text
-//!   for N=1, and N=3 R=2:  for each placement:  a cluster of processes of its own ── loaded ── each request measured
+//!   for N=1, and N=3 R=2:  for each placement:  its own cluster of processes ── loaded ── each request measured
 //! ```
 //!
 //! Singles, requests of several keys and all placements are asked by one client of one thread, as in the paper.

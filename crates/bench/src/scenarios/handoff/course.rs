@@ -20,7 +20,7 @@ use crate::scenarios::script::{Opened, POLL, Script, ask, system};
 
 /// The node that dies: not the first, which starts collection rounds and is what clients connect to first.
 pub(super) const VICTIM: u32 = 2;
-/// When hints have not drained after so long, something is wrong.
+/// When hints have not drained after that long, something is wrong.
 const DRAIN_TIME_MAX: Duration = Duration::from_secs(900);
 /// How long replicas may take to become equal after the load has ended.
 const EQUAL_TIME_MAX: Duration = Duration::from_secs(120);

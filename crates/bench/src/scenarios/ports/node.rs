@@ -1,4 +1,4 @@
-//! One node of a cluster of its own, in memory and with one worker: plain, with TLS, or closed.
+//! One node, its own cluster, in memory and with one worker: plain, with TLS, or closed.
 
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};

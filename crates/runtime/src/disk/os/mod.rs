@@ -1,7 +1,7 @@
 //! The disk of the operating system: real files below one root directory.
 //!
 //! Reads are positioned reads, appends are positioned writes at a length kept here, so that no call moves a shared
-//! file cursor. A sync (`fdatasync`) runs on threads of its own, because it may take milliseconds and the executor
+//! file cursor. A sync (`fdatasync`) runs on its own threads, because it may take milliseconds and the executor
 //! must not wait; callers that ask for the same file while one sync of it runs share the next one (`syncer`).
 //!
 //! Where a caller tries without waiting, a read gets what the page cache has (`RWF_NOWAIT`), or is refused. A file

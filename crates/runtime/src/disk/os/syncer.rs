@@ -23,7 +23,7 @@ const THREADS: usize = 2;
 
 type Answer = oneshot::Sender<Result<(), DiskError>>;
 
-/// Syncs files on threads of its own; they end when it is dropped.
+/// Syncs files on its own threads; they end when it is dropped.
 pub(super) struct Syncer {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,

@@ -6,12 +6,12 @@ use super::SimulatedDisk;
 
 impl SimulatedDisk {
     /// The files of one directory as they would be if the power went now and nothing outlived it that no sync has
-    /// covered: the least that any power cut leaves. A disk of its own, without faults.
+    /// covered: the least that any power cut leaves. A separate disk, without faults.
     pub fn after_power_cut(&self, directory: &str) -> SimulatedDisk {
         self.imagined(directory, false)
     }
 
-    /// The files of one directory as they would be if the process ended now. A disk of its own, without faults.
+    /// The files of one directory as they would be if the process ended now. A separate disk, without faults.
     pub fn after_kill(&self, directory: &str) -> SimulatedDisk {
         self.imagined(directory, true)
     }

@@ -5,7 +5,7 @@
 //! [`SimulatedDisk::kill`] only ends the process. Faults ([`Fault`], a capacity, flipped bits, slow syncs) are
 //! injected by the test or the simulation that owns it.
 //!
-//! Must never: keep time or randomness of its own; both come from whoever drives it.
+//! Must never: keep its own time or randomness; both come from whoever drives it.
 
 mod faults;
 mod imagined;

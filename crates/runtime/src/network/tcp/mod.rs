@@ -49,7 +49,7 @@ pub const CONNECT_TIME_MAX: Duration = Duration::from_secs(5);
 const GREETINGS_MAX: usize = 256;
 
 /// A silent peer is probed after this long, and given up when it answers nothing for
-/// [`PEER_SILENT_TIME_MAX`]: requests have deadlines of their own, this only frees what a vanished machine held.
+/// [`PEER_SILENT_TIME_MAX`]: requests have their own deadlines, this only frees what a vanished machine held.
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(15);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const PEER_SILENT_TIME_MAX: Duration = Duration::from_secs(30);
