@@ -78,7 +78,7 @@ pub(crate) fn size(bytes: u64) -> String {
     if unit == 0 { format!("{bytes} B") } else { format!("{value:.1} {}", units[unit]) }
 }
 
-/// So many of something: `1 node`, `2 nodes`. For words whose plural takes an s.
+/// This many of something: `1 node`, `2 nodes`. For words whose plural takes an s.
 pub(crate) fn count(count: u64, what: &str) -> String {
     if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
 }

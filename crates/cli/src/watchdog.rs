@@ -32,7 +32,7 @@ pub(crate) struct Watchdog {
 }
 
 impl Watchdog {
-    /// Watches so many workers.
+    /// Watches this many workers.
     ///
     /// # Errors
     /// When the system refuses a thread.

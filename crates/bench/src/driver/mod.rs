@@ -111,7 +111,7 @@ pub const DRAIN_TIME_MAX: Duration = Duration::from_secs(5);
 const DURATION_DEFAULT: f64 = 10.0;
 
 impl DriverOptions {
-    /// As fast as possible for so many seconds: warm-up, and what is measured.
+    /// As fast as possible for this many seconds: warm-up, and what is measured.
     pub fn closed(connections: usize, depth: usize, (warm_up, duration): (f64, f64)) -> DriverOptions {
         DriverOptions { connections, depth, warm_up, duration: Some(duration), ..DriverOptions::default() }
     }

@@ -66,7 +66,7 @@ impl Pace {
         self.rates.at(seconds) * self.share
     }
 
-    /// When so many arrivals of an even schedule are over, from `at` on.
+    /// When this many arrivals of an even schedule are over, from `at` on.
     fn after(&self, mut at: Instant, mut arrivals: f64) -> Instant {
         loop {
             let rate = self.at(at);

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 pub enum Rates {
     /// Always the same.
     Constant(f64),
-    /// Between two rates, from the lower one, in so many seconds up and down.
+    /// Between two rates, from the lower one, in this many seconds up and down.
     Sinusoid {
         /// The lower one.
         min: f64,
@@ -24,7 +24,7 @@ pub enum Rates {
         /// Seconds of one wave.
         period: f64,
     },
-    /// One after the other, each for so many seconds; the last one stays.
+    /// One after the other, each for this many seconds; the last one stays.
     Steps(Vec<(f64, f64)>),
     /// A base, and every so often a peak.
     Bursts {
@@ -40,7 +40,7 @@ pub enum Rates {
 }
 
 impl Rates {
-    /// The rate so many seconds after the measured part began.
+    /// The rate this many seconds after the measured part began.
     pub fn at(&self, seconds: f64) -> f64 {
         let seconds = seconds.max(0.0);
         match self {
@@ -77,7 +77,7 @@ impl Rates {
         }
     }
 
-    /// The mean over so many seconds.
+    /// The mean over this many seconds.
     pub fn mean(&self, seconds: f64) -> f64 {
         let parts = 1_000;
         let at = |part: i32| self.at(seconds * (f64::from(part) + 0.5) / f64::from(parts));

@@ -52,7 +52,7 @@ pub struct MovesScenario {
     /// The nodes.
     #[command(flatten)]
     pub tontine: TontineArgs,
-    /// Of a hundred keys, so many change one of their three nodes; 25 at most.
+    /// Of a hundred keys, this many change one of their three nodes; 25 at most.
     #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u64).range(1..=25), value_name = "PERCENT")]
     pub share: u64,
     /// The fourth node holds nothing at first, and takes its share of all keys.

@@ -61,7 +61,7 @@ impl Operator {
     }
 }
 
-/// Seconds that it takes to copy a file of so many bytes, and to sync the copy.
+/// Seconds that it takes to copy a file of this many bytes, and to sync the copy.
 pub(super) fn raw_copy(parent: Option<&Path>, bytes: f64) -> std::io::Result<f64> {
     let parent = parent.map_or_else(std::env::temp_dir, Path::to_owned);
     let directory = tempfile::tempdir_in(parent)?;
@@ -78,7 +78,7 @@ pub(super) fn raw_copy(parent: Option<&Path>, bytes: f64) -> std::io::Result<f64
     Ok(began.elapsed().as_secs_f64())
 }
 
-/// Seconds that it takes to write a file of so many bytes, and to sync it.
+/// Seconds that it takes to write a file of this many bytes, and to sync it.
 pub(super) fn raw_write(parent: Option<&Path>, bytes: f64) -> std::io::Result<f64> {
     let parent = parent.map_or_else(std::env::temp_dir, Path::to_owned);
     let directory = tempfile::tempdir_in(parent)?;
@@ -91,7 +91,7 @@ fn pages(bytes: f64) -> u64 {
     (bytes / COPY_BYTES as f64).ceil() as u64
 }
 
-/// Writes a file of so many bytes, and syncs it.
+/// Writes a file of this many bytes, and syncs it.
 fn fill(path: &Path, bytes: f64) -> std::io::Result<()> {
     let mut page = vec![0u8; COPY_BYTES];
     let mut file = File::create(path)?;

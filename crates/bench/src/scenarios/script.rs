@@ -87,7 +87,7 @@ impl<'a> Script<'a> {
         if self.over.load(Ordering::Relaxed) { Err(Script::too_early()) } else { Ok(()) }
     }
 
-    /// Waits until so many seconds after the beginning.
+    /// Waits until this many seconds after the beginning.
     pub(super) fn wait_until_second(&self, second: u64) -> Result<(), ScenarioError> {
         self.wait_until(self.from + Duration::from_secs(second))
     }

@@ -64,7 +64,7 @@ pub enum WrkError {
     Refused {
         /// As many.
         failed: u64,
-        /// Of so many.
+        /// Of this many.
         requests: u64,
         /// Where.
         origin: String,

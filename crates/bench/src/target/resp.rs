@@ -373,7 +373,7 @@ fn outcome_of(operation: &Operation, reply: Reply) -> Outcome {
     }
 }
 
-/// Whether the reply to `WAIT` names so many replicas.
+/// Whether the reply to `WAIT` names this many replicas.
 fn has_copies(reply: &Reply, copies: i64) -> bool {
     matches!(reply, Reply::Integer(acknowledged) if *acknowledged >= copies)
 }

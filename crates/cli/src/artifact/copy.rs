@@ -219,7 +219,7 @@ impl Target {
     }
 }
 
-/// Does something with each element on so many threads, until one fails.
+/// Does something with each element on this many threads, until one fails.
 fn each<T: Sync>(
     jobs: usize,
     elements: &[T],

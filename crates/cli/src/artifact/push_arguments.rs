@@ -32,7 +32,7 @@ pub struct PushArguments {
     /// goes on stays as it is where you do not say otherwise.
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u8).range(1..))]
     pub replicas: Option<u8>,
-    /// End the push after so many seconds unless it is served by then. By default it waits for ever.
+    /// End the push after this many seconds unless it is served by then. By default it waits for ever.
     #[arg(long, value_name = "SECONDS")]
     pub abort_after_s: Option<u64>,
 }

@@ -120,7 +120,7 @@ async fn carry_out(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Keeps so many artifacts beside the served one.
+/// Keeps this many artifacts beside the served one.
 pub(crate) async fn keep(
     shared: &Shared,
     store: &str,

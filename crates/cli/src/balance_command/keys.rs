@@ -11,7 +11,7 @@ use crate::text::table;
 
 /// Keys that are shown.
 const SHOWN: usize = 5;
-/// From so many notes on a share says something.
+/// From this many notes on a share says something.
 const NOTED_MIN: u64 = 50;
 /// A key with so large a share of a partition is too hot to be helped by a cut, in percent.
 const HOT_PERCENT: u64 = 40;

@@ -107,7 +107,7 @@ pub(crate) async fn prepare(service: &dyn CoordinationService, named: u32) -> Re
     Ok(())
 }
 
-/// Waits until so many nodes are registered, and takes those with the lowest ids.
+/// Waits until this many nodes are registered, and takes those with the lowest ids.
 async fn gather(
     service: &mut Arc<dyn CoordinationService>,
     wanted: usize,

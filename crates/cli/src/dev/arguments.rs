@@ -24,7 +24,7 @@ pub struct DevArguments {
     /// Start no headmaster beside the nodes.
     #[arg(long)]
     pub no_headmaster: bool,
-    /// Let the cluster grow and shrink by itself between so many members, for example 3..6. Further nodes run on addresses
+    /// Let the cluster grow and shrink by itself between this many members, for example 3..6. Further nodes run on addresses
     /// 127.0.0.10 to 127.0.0.40.
     #[arg(long, value_parser = super::elastic::parse_range, value_name = "MIN..MAX", conflicts_with_all = ["tls", "no_headmaster"])]
     pub elastic: Option<super::elastic::Range>,

@@ -29,7 +29,7 @@ const ADOPTION_PAUSE_MAX: Duration = Duration::from_secs(60);
 /// Operations in a second above which a node of `dev` is busy, and up to which all are quiet.
 const BUSY: f64 = 5_000.0;
 const QUIET: f64 = 2_000.0;
-/// Over so many seconds.
+/// Over this many seconds.
 const SPAN_S: u64 = 30;
 
 /// The fewest and the most members.

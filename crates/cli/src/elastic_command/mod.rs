@@ -36,7 +36,7 @@ pub enum ElasticCommand {
     Run(RunArguments),
     /// Create a fleet from a file with its policy, or replace the policy of one.
     Apply(ApplyArguments),
-    /// Order so many members more or fewer, and wait until they are.
+    /// Order this many members more or fewer, and wait until they are.
     Plan(PlanArguments),
     /// List the fleets, or show the machines of one: how far each is, and what it waits for.
     Status(StatusArguments),

@@ -36,7 +36,7 @@ pub struct PlanArguments {
     /// The fleet's name.
     #[arg(value_name = "NAME")]
     pub name: String,
-    /// So many members more (`+2`) or fewer (`-1`).
+    /// This many members more (`+2`) or fewer (`-1`).
     #[arg(value_name = "+N|-N", value_parser = parse_resize, allow_negative_numbers = true)]
     pub resize: i32,
     /// Say what would be done, and order nothing.

@@ -37,7 +37,7 @@ pub struct HistoryArguments {
     /// The fleet's name.
     #[arg(value_name = "NAME")]
     pub name: String,
-    /// So many of the last decisions.
+    /// This many of the last decisions.
     #[arg(long, short = 'n', default_value = "20", value_name = "COUNT")]
     pub count: usize,
     /// Where fleets are kept.

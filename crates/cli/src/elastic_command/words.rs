@@ -88,7 +88,7 @@ fn samples(name: &str, (fresh, wanted): (u32, u32), since: Option<WallMillis>) -
     )
 }
 
-/// So many members.
+/// This many members.
 pub(super) fn members(number: u32) -> String {
     count(number.into(), "member")
 }

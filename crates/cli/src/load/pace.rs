@@ -28,7 +28,7 @@ impl Pace {
         (self.free_at > now).then_some(self.free_at)
     }
 
-    /// Takes note that a batch of so many records leaves now.
+    /// Takes note that a batch of this many records leaves now.
     pub(super) fn take(&mut self, records: u64, now: Instant) {
         let Some(rate) = self.records_per_second else { return };
         let from = self.free_at.max(now.checked_sub(BURST).unwrap_or(now));

@@ -42,7 +42,7 @@ pub(super) struct Reads {
     pub(super) count: f64,
     /// How many of them are guessed from messages.
     pub(super) guessed: f64,
-    /// So many keys, or fewer, half of them ask for.
+    /// This many keys, or fewer, half of them ask for.
     pub(super) median: u64,
     /// The same of nine in ten.
     pub(super) most: u64,
@@ -148,7 +148,7 @@ impl Serves {
         Some(Serves { node, puts_per_second: left * 1e6 / put_us, put_us, processors })
     }
 
-    /// Puts that it serves within so many milliseconds: the largest θ.
+    /// Puts that it serves within this many milliseconds: the largest θ.
     pub(super) fn theta(&self, delay_ms: u64) -> u64 {
         (self.puts_per_second * delay_ms as f64 / 1000.0) as u64
     }
@@ -158,7 +158,7 @@ impl Serves {
         theta as f64 * 1000.0 / self.puts_per_second.max(0.001)
     }
 
-    /// Whether so many puts come near what it serves.
+    /// Whether this many puts come near what it serves.
     pub(super) fn is_neared_by(&self, puts_per_second: f64) -> bool {
         puts_per_second >= self.puts_per_second * NEAR_SHARE
     }
@@ -255,7 +255,7 @@ impl Verdict {
     }
 }
 
-/// Nodes that a read of so many keys asks on average, where windows of θ lie anywhere; θ = 1 is by hash.
+/// Nodes that a read of this many keys asks on average, where windows of θ lie anywhere; θ = 1 is by hash.
 pub(super) fn asked(store: &Store, nodes: usize, keys: u64, theta: u64) -> f64 {
     let (nodes, replies) = (nodes.max(1) as f64, f64::from(store.consistency.reads_required));
     let windows = 1.0 + keys.saturating_sub(1) as f64 / theta as f64;

@@ -147,7 +147,7 @@ fn is_too_large(because: LostBecause) -> bool {
     matches!(because, LostBecause::NoGain | LostBecause::TargetAsBusy)
 }
 
-/// What becomes of the places of a member that is away, as it was told so many seconds ago.
+/// What becomes of the places of a member that is away, as it was told this many seconds ago.
 pub(crate) fn away(away: &Away, age_s: u64) -> String {
     let Away { node, seconds, after_s, by, announced, held } = away;
     let seconds = seconds + age_s;

@@ -152,7 +152,7 @@ fn must_not_3_writes_that_all_clients_ask_of_one_node_move_nothing() {
     assert!(said.iter().any(|code| code == "coordinates"), "{said:?} {last:#}");
 }
 
-/// All Redis clients are at one of three nodes, so many percent of what they ask are writes, and nothing moves: the codes
+/// All Redis clients are at one of three nodes, this many percent of what they ask are writes, and nothing moves: the codes
 /// that were said, and the last verdict.
 fn all_at_one_node(writes: u32) -> (Vec<String>, Json) {
     const WATCHED: Duration = Duration::from_secs(100);

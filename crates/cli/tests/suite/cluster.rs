@@ -120,7 +120,7 @@ impl Drop for Process {
     }
 }
 
-/// The files of a process may not grow over so many bytes from now on; `None` makes room again.
+/// The files of a process may not grow over this many bytes from now on; `None` makes room again.
 pub(crate) fn limit_files(process: u32, bytes: Option<u64>) {
     let limit = |current| prlimit(Some(pid(process)), Resource::Fsize, Rlimit { current, maximum: None });
     limit(bytes).expect("the process lives, and is ours");
@@ -305,7 +305,7 @@ impl Cluster {
         let _ = self.start_command(node);
     }
 
-    /// The files of a node's process may not grow over so many bytes from now on, as if its disk were full; `None`
+    /// The files of a node's process may not grow over this many bytes from now on, as if its disk were full; `None`
     /// makes room again.
     pub(crate) fn limit_files(&self, node: usize, bytes: Option<u64>) {
         limit_files(self.pids[node - 1], bytes);

@@ -89,7 +89,7 @@ impl Fleet {
         machines.iter().map(|machine| (text(&machine["token"]), text(&machine["state"]))).collect()
     }
 
-    /// Waits for so many members that serve and nothing else, and kills the controller at each transition.
+    /// Waits for this many members that serve and nothing else, and kills the controller at each transition.
     fn await_through_kills(&mut self, serving: usize) -> usize {
         let mut controller = self.controller();
         let (mut before, mut kills) = (self.states(), 0);

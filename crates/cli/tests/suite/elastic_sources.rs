@@ -172,7 +172,7 @@ fn figures_in_a_real_gmond_decide_and_those_that_stop_decide_nothing() {
     holds_without(&fleet, "refused the connection: no process listens there; see to the gmond there");
 }
 
-/// Serves a page with the counter of processor time at the given address, which grows by so many percent of a second.
+/// Serves a page with the counter of processor time at the given address, which grows by this many percent of a second.
 fn exporter(address: Ipv4Addr, port: u16, percent: &Arc<AtomicU64>) {
     let listener = TcpListener::bind((address, port)).unwrap();
     let (percent, mut seconds, mut last) = (percent.clone(), 100.0, Instant::now());

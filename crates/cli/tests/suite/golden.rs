@@ -124,7 +124,7 @@ fn nodes(cluster: &Cluster) -> Vec<u32> {
     document(cluster).nodes.iter().map(|node| node.id.0).collect()
 }
 
-/// From so many nodes, with as many replicas, to more and back.
+/// From this many nodes, with as many replicas, to more and back.
 fn grows_and_shrinks(least: u16, most: u16) {
     let mut golden = Golden::start(least, &[&format!("--replicas={least}")]);
     golden.cluster.run(&["balance", "off"]).exits(0);

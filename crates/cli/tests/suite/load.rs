@@ -115,7 +115,7 @@ fn a_bad_record_stops_the_load_after_everything_before_it_and_resume_goes_on_fro
     assert!(!exists(&format!("{file}.tontine-load")), "a complete load leaves no checkpoint");
 }
 
-/// Waits until the checkpoint says that more than so many lines are acknowledged, and returns how many are.
+/// Waits until the checkpoint says that more than this many lines are acknowledged, and returns how many are.
 fn await_checkpoint(file: &str, lines: u64) -> u64 {
     let deadline = Instant::now() + PATIENCE;
     loop {

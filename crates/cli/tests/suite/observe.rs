@@ -60,7 +60,7 @@ pub(crate) fn records(cluster: &Cluster) -> Vec<Option<u64>> {
     statuses(cluster).iter().map(sum).collect()
 }
 
-/// Waits until every node holds so many records.
+/// Waits until every node holds this many records.
 #[track_caller]
 pub(crate) fn await_records(cluster: &Cluster, count: u64) {
     let all = |seen: &Vec<Option<u64>>| seen.iter().all(|records| *records == Some(count));

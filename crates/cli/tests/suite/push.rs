@@ -86,7 +86,7 @@ pub(crate) fn read_on(address: &str, keys: u64, stop: &AtomicBool, answers: &Ato
     }
 }
 
-/// Waits until the readers have had so many more answers.
+/// Waits until the readers have had this many more answers.
 pub(crate) fn more_answers(answers: &AtomicU64, count: u64) {
     let (from, begun) = (answers.load(Ordering::Relaxed), Instant::now());
     while answers.load(Ordering::Relaxed) < from + count {

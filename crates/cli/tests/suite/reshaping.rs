@@ -25,7 +25,7 @@ fn ring(cluster: &Cluster) -> Vec<Partition> {
     Idle::connect(cluster).ring()
 }
 
-/// Waits until nodes tell a ring of so many partitions. A plan is done when its last document is published, and a busy node
+/// Waits until nodes tell a ring of this many partitions. A plan is done when its last document is published, and a busy node
 /// follows the one before for a moment yet.
 #[track_caller]
 fn await_ring(cluster: &Cluster, partitions: usize) {

@@ -83,7 +83,7 @@ impl Place {
         }
     }
 
-    /// Starts so many nodes and creates their cluster.
+    /// Starts this many nodes and creates their cluster.
     fn cluster(&self, nodes: u16) -> Vec<Process> {
         let mut creating = self.create(nodes);
         let started = (1..=nodes).map(|id| {

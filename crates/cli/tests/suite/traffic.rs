@@ -17,7 +17,7 @@ pub(crate) const CLIENTS: usize = 4;
 /// Keys of each.
 const KEYS: usize = 50;
 
-/// Of so many writes one is a delete.
+/// Of this many writes one is a delete.
 const DELETE_EVERY: usize = 9;
 
 /// Says stop when it goes, also by a panic: threads that went on behind a failure would keep a test from its end.
@@ -108,7 +108,7 @@ impl Traffic {
         Traffic { stop, done, thread: Some(thread) }
     }
 
-    /// Waits until so many further requests were answered.
+    /// Waits until this many further requests were answered.
     #[track_caller]
     pub(crate) fn await_more(&self, requests: usize) {
         let (target, deadline) = (self.done.load(Ordering::Relaxed) + requests, Instant::now() + PATIENCE);

@@ -63,7 +63,7 @@ pub(super) struct Draws {
 }
 
 impl Draws {
-    /// Of so many keys, of which a share is written.
+    /// Of this many keys, of which a share is written.
     pub(super) fn new(keys: usize, zipf: bool, writes: f64, routes: Arc<Routes>) -> Draws {
         let mut rng = Rng::from_seed(1);
         let last = keys.saturating_sub(1) as u64;

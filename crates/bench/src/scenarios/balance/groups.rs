@@ -95,7 +95,7 @@ struct Bound {
 }
 
 impl Bound {
-    /// The bound that allows so many processors. A small one needs a longer period, because quotas have a least.
+    /// The bound that allows this many processors. A small one needs a longer period, because quotas have a least.
     fn of(processors: f64) -> Bound {
         let period_us = PERIOD_US.max((QUOTA_US_MIN as f64 / processors).ceil() as u64);
         Bound { quota_us: ((processors * period_us as f64).round() as u64).max(QUOTA_US_MIN), period_us }
@@ -109,7 +109,7 @@ pub(super) struct Group {
 }
 
 impl Group {
-    /// Makes a group of this benchmark that allows so many processors.
+    /// Makes a group of this benchmark that allows this many processors.
     ///
     /// # Errors
     /// When the machine has no such groups, or refuses one.

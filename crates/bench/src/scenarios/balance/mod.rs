@@ -240,7 +240,7 @@ impl BalanceScenario {
         Ok(report)
     }
 
-    /// One node alone, for so many seconds.
+    /// One node alone, for this many seconds.
     fn alone(
         &self,
         cap: f64,
@@ -410,7 +410,7 @@ impl BalanceScenario {
         Ok(report)
     }
 
-    /// Loads a cluster that is bounded, and watches for so many seconds while `hands` do something. At a fixed rate the load
+    /// Loads a cluster that is bounded, and watches for this many seconds while `hands` do something. At a fixed rate the load
     /// begins with the first second; otherwise it has warmed up.
     fn under_load(
         &self,

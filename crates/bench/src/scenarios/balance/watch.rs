@@ -45,7 +45,7 @@ pub(super) struct Stage {
 }
 
 impl Stage {
-    /// Waits until so many seconds have passed; `false` when the run ended before.
+    /// Waits until this many seconds have passed; `false` when the run ended before.
     pub(super) fn wait_until(&self, second: f64) -> bool {
         while !self.over.load(Ordering::Relaxed) {
             if self.seconds.lock().last().is_some_and(|last| last.at >= second) {
@@ -127,7 +127,7 @@ pub(super) struct Watched {
     pub(super) seen_over_mean: Option<f64>,
 }
 
-/// Watches for so many seconds, while `hands` do something.
+/// Watches for this many seconds, while `hands` do something.
 pub(super) fn watch(
     capped: &Capped,
     generator: &Generator,

@@ -1,4 +1,4 @@
-//! Requests of one client for some seconds: as fast as it can, or so many a second; and what they cost.
+//! Requests of one client for some seconds: as fast as it can, or this many a second; and what they cost.
 //!
 //! A closed loop shows what a cluster carries and what a key costs. Only an open loop shows delays that users would see: a
 //! latency there is from when the request was due, not from when it left.
@@ -51,7 +51,7 @@ impl<F: Fn() -> Ask> Asks for F {
 /// How fast, and for how long.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
-    /// Requests under way of a closed loop; an open one begins so many a second instead.
+    /// Requests under way of a closed loop; an open one begins this many a second instead.
     pub(super) load: PaceLoad,
     /// Seconds that count.
     pub(super) seconds: f64,
@@ -62,9 +62,9 @@ pub(super) struct Pace {
 /// By what requests are begun.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum PaceLoad {
-    /// So many are under way.
+    /// This many are under way.
     Closed(usize),
-    /// So many begin in a second.
+    /// This many begin in a second.
     Open(f64),
 }
 

@@ -161,7 +161,7 @@ impl FeedsScenario {
         })
     }
 
-    /// A cluster with so many entries for N=1 and N=3, and each placement. Where there are too few nodes for three replicas,
+    /// A cluster with this many entries for N=1 and N=3, and each placement. Where there are too few nodes for three replicas,
     /// there are three.
     fn each_site(
         &self,

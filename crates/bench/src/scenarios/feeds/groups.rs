@@ -23,7 +23,7 @@ const GROUPS: u64 = 1_000;
 const NEWEST: u64 = 20;
 /// Entries of each feed before: not all at the same place of their windows.
 const LOADED: std::ops::Range<u64> = 40..140;
-/// Of so many requests one appends.
+/// Of this many requests one appends.
 const ONE_APPENDS_OF: u64 = 10;
 
 /// Feeds, each with how many entries it has, and whether one is on its way.

@@ -103,7 +103,7 @@ impl Site {
         Ok(site)
     }
 
-    /// Bounds each node to so many processors; not at all with 0.
+    /// Bounds each node to this many processors; not at all with 0.
     ///
     /// # Errors
     /// When the system refuses it.
@@ -156,7 +156,7 @@ impl Site {
     }
 
     /// Messages of so many seconds that are no requests of the load: what nodes say to each other, and what all of them are
-    /// asked so many times.
+    /// asked this many times.
     pub(super) fn own_messages(&self, questions: usize, seconds: f64) -> f64 {
         self.idle_per_second * seconds + (questions * self.pids.len()) as f64
     }

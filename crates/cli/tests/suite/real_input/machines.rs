@@ -29,7 +29,7 @@ fn away() -> Duration {
     Duration::from_secs(asked.map_or(AWAY_SECONDS, |text| text.parse().expect("a number of seconds")))
 }
 
-/// Loads a file of so many records in its own process, for at least `time`.
+/// Loads a file of this many records in its own process, for at least `time`.
 fn load(fleet: &Fleet, file: &str, records: usize, time: Duration) -> Child {
     let connect = fleet.addresses().join(",");
     let rate = (records as u64 / time.as_secs()).to_string();

@@ -31,7 +31,7 @@ pub(crate) struct Servers {
 }
 
 impl Servers {
-    /// A cluster of so many, each with the same share.
+    /// A cluster of this many, each with the same share.
     pub(crate) fn cluster(count: u8) -> Servers {
         Servers::with_password(count, None)
     }
@@ -217,7 +217,7 @@ impl Servers {
         list.lines().find(has).unwrap().split(' ').next().unwrap().to_owned()
     }
 
-    /// Writes so many keys with a value each, which [`Servers::check_all`] expects.
+    /// Writes this many keys with a value each, which [`Servers::check_all`] expects.
     pub(crate) fn fill(&self, count: usize) {
         let mut client = self.client();
         for number in 0..count {
@@ -252,7 +252,7 @@ impl Servers {
         count - first
     }
 
-    /// Writes and reads so many keys in turn, until it is told to end.
+    /// Writes and reads this many keys in turn, until it is told to end.
     pub(crate) fn load(&self, count: usize) -> Load {
         let (ends, done) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
         let mut client = self.client();
