@@ -68,7 +68,7 @@ pub enum ClientError {
     Refused {
         /// Why.
         refusal: Box<model::order::Refusal>,
-        /// What it was refused for passes by itself: after so many milliseconds it may be given again.
+        /// What it was refused for passes by itself: after this many milliseconds it may be given again.
         again_after_ms: Option<u64>,
     },
     /// The siblings changed each time between reading and writing their merge.

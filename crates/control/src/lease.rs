@@ -22,7 +22,7 @@ use coordination::documents::office::{Candidate, LEASE, candidates};
 
 /// How often a holder renews its document, and other candidates look at it.
 pub const RENEWAL: Duration = Duration::from_secs(3);
-/// At so many looks, one after another, a candidate must have seen the same document before it ends an office.
+/// At this many looks, one after another, a candidate must have seen the same document before it ends an office.
 pub const LOOKS: u32 = 5;
 /// Whether offices must end by time here: the service keeps a session for as long as its process.
 pub fn is_needed(service: &dyn CoordinationService) -> bool {

@@ -164,7 +164,7 @@ impl Placement {
         }
     }
 
-    /// Checks that it can be, in a cluster with so many buckets.
+    /// Checks that it can be, in a cluster with this many buckets.
     ///
     /// # Errors
     /// What it has that cannot be.

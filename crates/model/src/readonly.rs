@@ -314,7 +314,7 @@ impl ReadOnlyStore {
         self.artifact(number).ok_or_else(not_listed)
     }
 
-    /// The store that keeps so many artifacts beside the served one, from the next swap on.
+    /// The store that keeps this many artifacts beside the served one, from the next swap on.
     ///
     /// # Errors
     /// When it is none, or more than may be.

@@ -228,7 +228,7 @@ impl Ring {
         Ring::equal_slices_listing(count, nodes, nodes.len())
     }
 
-    /// Equal slices as [`Ring::equal_slices`], with at most so many nodes in each list.
+    /// Equal slices as [`Ring::equal_slices`], with at most this many nodes in each list.
     ///
     /// # Panics
     /// When `nodes` is empty, or nothing is to be listed.

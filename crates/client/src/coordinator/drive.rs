@@ -134,7 +134,7 @@ impl<T: Unpin> Desk<T> {
         }
     }
 
-    /// Remembers that a get of so many keys found a node to lack something of these sets: the next ones ask others
+    /// Remembers that a get of this many keys found a node to lack something of these sets: the next ones ask others
     /// first. What was written a moment ago does not count, because the get may simply have overtaken it.
     pub(super) fn found_behind<'a>(
         &self,

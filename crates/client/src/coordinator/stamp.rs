@@ -121,7 +121,7 @@ pub struct Unwritten<R> {
 /// Each key's answer.
 pub type Stamped<R> = SmallVec<[Result<Written, Unwritten<R>>; 1]>;
 
-/// Has each of so many keys written by one node. Each has its own answer. `now` is when the request began.
+/// Has each of this many keys written by one node. Each has its own answer. `now` is when the request began.
 ///
 /// # Errors
 /// When there is no view to begin with.

@@ -29,7 +29,7 @@ pub enum OwnWrite {
 pub struct Acked {
     /// How many replicas hold it or have a stand-in that does.
     pub acks: u8,
-    /// Whether stand-ins were needed to get so many.
+    /// Whether stand-ins were needed to get this many.
     pub sloppy: bool,
 }
 

@@ -59,10 +59,10 @@ impl Dice {
 /// How long a process still lives.
 #[derive(Default)]
 struct Fate {
-    /// It ends at the change of the disk after so many.
+    /// It ends at the change of the disk after this many.
     left: Option<usize>,
     dead: bool,
-    /// Of an append that it ends in, so many bytes arrive.
+    /// Of an append that it ends in, this many bytes arrive.
     arriving: usize,
 }
 

@@ -98,27 +98,27 @@ impl Join {
 pub struct Settings {
     /// By which rule it decides. Default: even.
     pub policy: Rule,
-    /// It begins when a node is busier than so many percent of the mean. Default: 115.
+    /// It begins when a node is busier than this many percent of the mean. Default: 115.
     pub over_mean: u32,
-    /// It aims at so many percent of the mean. Default: 105.
+    /// It aims at this many percent of the mean. Default: 105.
     pub aim: u32,
-    /// A node that uses less than so many percent of what it can is not relieved because of the mean. Default: 30.
+    /// A node that uses less than this many percent of what it can is not relieved because of the mean. Default: 30.
     pub least: u32,
-    /// A node that uses more than so many percent of what it can is relieved. Default: 80.
+    /// A node that uses more than this many percent of what it can is relieved. Default: 80.
     pub most: u32,
-    /// A copy of a partition stays for so many seconds where it came. Default: 3600.
+    /// A copy of a partition stays for this many seconds where it came. Default: 3600.
     pub residence_s: u32,
-    /// The order of a list stays for so many seconds. Default: 600.
+    /// The order of a list stays for this many seconds. Default: 600.
     pub rest_s: u32,
-    /// A disk that is fuller than so many percent takes nothing. Default: 85.
+    /// A disk that is fuller than this many percent takes nothing. Default: 85.
     pub disk_full: u32,
-    /// A disk that is fuller than so many percent gives. Default: 90.
+    /// A disk that is fuller than this many percent gives. Default: 90.
     pub disk_gives: u32,
     /// Hours in which it only observes. Default: none.
     pub quiet: Option<Hours>,
     /// What becomes of a node that registers. It holds in every mode. Default: an order names it.
     pub join: Join,
-    /// A standby takes the places of a node that was away for so many seconds. Default: 900.
+    /// A standby takes the places of a node that was away for this many seconds. Default: 900.
     pub replace_after_s: u32,
 }
 
@@ -320,7 +320,7 @@ pub enum Turned {
         /// Who gave it.
         by: String,
     },
-    /// It turned itself to *observe*: so many acts in a row came out worse than was predicted.
+    /// It turned itself to *observe*: this many acts in a row came out worse than was predicted.
     Misjudged {
         /// Their plans.
         plans: Vec<u64>,

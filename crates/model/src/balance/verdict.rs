@@ -55,7 +55,7 @@ pub enum Held {
     },
     /// Another node was replaced less than ten minutes ago.
     Recent {
-        /// So many seconds are missing.
+        /// This many seconds are missing.
         seconds: u64,
     },
     /// These are hours in which the autopilot only observes.
@@ -147,7 +147,7 @@ pub enum Says {
     Off,
     /// It has not seen enough yet.
     Gathers {
-        /// So many seconds at least are missing.
+        /// This many seconds at least are missing.
         seconds: u64,
     },
     /// A plan is carried out, and nothing is decided meanwhile.

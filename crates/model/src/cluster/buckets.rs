@@ -45,7 +45,7 @@ impl Cluster {
     }
 }
 
-/// Whether a token space may have so many buckets.
+/// Whether a token space may have this many buckets.
 pub(super) fn is_bucket_count(count: u32) -> bool {
     count.is_power_of_two() && count as usize <= PARTITIONS_MAX
 }

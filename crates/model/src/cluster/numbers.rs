@@ -143,7 +143,7 @@ impl Cluster {
         Ok(store)
     }
 
-    /// Checks that so many replicas of each partition lie in as many zones as they could.
+    /// Checks that this many replicas of each partition lie in as many zones as they could.
     fn check_zones(&self, replicas: u8) -> Result<(), NumbersError> {
         let staying = self.nodes.iter().filter(|node| node.role != Role::Leaving && !node.gone);
         let all: BTreeSet<&Zone> = staying.map(|node| &node.zone).collect();

@@ -24,9 +24,9 @@ pub struct Reading {
 pub enum Held {
     /// Too few members have fresh samples.
     Samples {
-        /// So many have.
+        /// This many have.
         fresh: u32,
-        /// So many must.
+        /// This many must.
         wanted: u32,
         /// When measuring began anew, because the size changed, if that is less than the span of the rules ago.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -36,7 +36,7 @@ pub enum Held {
     Unlearned,
     /// The fleet has its fewest members.
     Fewest {
-        /// So many.
+        /// This many.
         min: u32,
     },
     /// Those that would be left do not carry the load within the objective while one of them is lost.
@@ -45,12 +45,12 @@ pub enum Held {
         load: u64,
         /// What they carry with one lost.
         carries: u64,
-        /// So many would be left.
+        /// This many would be left.
         left: u32,
     },
     /// It has the most.
     Most {
-        /// So many.
+        /// This many.
         max: u32,
     },
     /// It would cost too much.
@@ -66,14 +66,14 @@ pub enum Held {
     UnderWay,
     /// A change was made lately.
     Rests {
-        /// For so many seconds more.
+        /// For this many seconds more.
         seconds: u64,
     },
     /// Machines failed in a row.
     Paused,
     /// The last growths brought next to nothing, so another one would not help.
     NoGain {
-        /// So many in a row.
+        /// This many in a row.
         growths: u32,
     },
     /// A removal would cost more than it saves until its machine is wanted again.
@@ -151,7 +151,7 @@ pub enum Reason {
     Forecast {
         /// Operations in a second.
         load: u64,
-        /// Within so many seconds: as long as a machine takes to become useful.
+        /// Within this many seconds: as long as a machine takes to become useful.
         within: u64,
     },
     /// The policy's bounds want it.
@@ -174,11 +174,11 @@ pub struct Decision {
     pub number: u64,
     /// When.
     pub at: WallMillis,
-    /// So many members served then.
+    /// This many members served then.
     pub members: u32,
     /// What the rules wanted.
     pub verdict: Verdict,
-    /// So many members are wanted from then on.
+    /// This many members are wanted from then on.
     pub target: u32,
     /// Why.
     pub reasons: Vec<Reason>,

@@ -13,7 +13,7 @@ use crate::WallMillis;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FleetOrder {
-    /// So many members more or less.
+    /// This many members more or less.
     Plan(Resize),
     /// A machine that runs already becomes one of the fleet. One without an instance is counted, and never ended.
     Adopt {
@@ -88,7 +88,7 @@ pub struct Fleet {
     pub generation: u64,
     /// What the controller may do.
     pub policy: Policy,
-    /// So many members are wanted; none before the first decision or order.
+    /// This many members are wanted; none before the first decision or order.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<u32>,
     /// Its machines.
@@ -189,7 +189,7 @@ impl Fleet {
         self.machines.iter().filter(|machine| machine.standby).count() as u32
     }
 
-    /// So many shall stand by: as the policy says, but never more than still may join.
+    /// This many shall stand by: as the policy says, but never more than still may join.
     pub fn standby_wanted(&self) -> u32 {
         let serve = self.will_serve().max(self.target.unwrap_or(0));
         self.policy.standby.min(self.policy.max.saturating_sub(serve))

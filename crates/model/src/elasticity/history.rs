@@ -27,7 +27,7 @@ const LATELY_MIN: usize = 8;
 const AROUND: usize = 5;
 /// A slope counts from this many of its own deviations on: less is noise, and far ahead noise becomes large.
 const SLOPE_MIN: f64 = 4.0;
-/// By so many deviations a forecast is above its mean: one in twenty is higher.
+/// By this many deviations a forecast is above its mean: one in twenty is higher.
 const DEVIATIONS: f64 = 1.64;
 
 /// The loads of the last two days.

@@ -65,7 +65,7 @@ impl<'de> Deserialize<'de> for Money {
 }
 
 impl Money {
-    /// So much for each hour, for so many milliseconds; rounded up.
+    /// So much for each hour, for this many milliseconds; rounded up.
     pub fn for_millis(self, millis: u64) -> Money {
         let cost = u128::from(self.0) * u128::from(millis);
         Money(u64::try_from(cost.div_ceil(3_600_000)).unwrap_or(u64::MAX))

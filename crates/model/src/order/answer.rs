@@ -26,7 +26,7 @@ pub enum Answer {
     Refused {
         /// Why not.
         refusal: Refusal,
-        /// What it was refused for passes by itself: after so many milliseconds it may be given again.
+        /// What it was refused for passes by itself: after this many milliseconds it may be given again.
         again_after_ms: Option<u64>,
     },
 }

@@ -192,7 +192,7 @@ pub enum Refusal {
         silent: Vec<NodeId>,
         /// Their replicas that lack it.
         lacking: Vec<NodeId>,
-        /// So many replicas of each slice hold it, if at least one does.
+        /// This many replicas of each slice hold it, if at least one does.
         held_by: Option<u8>,
     },
     /// Users cannot change so.

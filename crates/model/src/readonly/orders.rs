@@ -21,7 +21,7 @@ pub enum Order {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         kept: Option<u8>,
     },
-    /// Keep so many artifacts beside the served one, from the next swap on.
+    /// Keep this many artifacts beside the served one, from the next swap on.
     Keep {
         /// The store.
         store: StoreName,
@@ -53,7 +53,7 @@ pub enum Order {
         /// Replicas of each slice that must hold it. By default as many as its push asks for already; all of a new push.
         #[serde(default)]
         replicas: Option<u8>,
-        /// After so many milliseconds it is aborted unless it is served. By default when its push says so already; never of
+        /// After this many milliseconds it is aborted unless it is served. By default when its push says so already; never of
         /// a new push.
         #[serde(default)]
         abort_after_ms: Option<u64>,

@@ -63,7 +63,7 @@ impl Ring {
     }
 }
 
-/// How much of a partition of so many buckets stays with its owner; `None` of a single one, which cannot be cut.
+/// How much of a partition of this many buckets stays with its owner; `None` of a single one, which cannot be cut.
 pub fn golden_part(buckets: u64) -> Option<u64> {
     let stays = (buckets as f64 * STAYS).round() as u64;
     (buckets > 1).then(|| stays.clamp(1, buckets - 1))

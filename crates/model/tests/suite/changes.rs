@@ -123,7 +123,7 @@ fn a_whole_document_is_handed_over_as_well() {
     assert_eq!(Cluster::generation_of(b"[]"), Generation(0));
 }
 
-/// Bytes for a change of so many partitions of a cluster in which something has moved before: the first move of all
+/// Bytes for a change of this many partitions of a cluster in which something has moved before: the first move of all
 /// writes each entry in another way.
 fn bytes(nodes: u32, partitions: usize, changed: usize) -> usize {
     let before = stepped(&cluster(nodes, partitions), partitions - 1, None);

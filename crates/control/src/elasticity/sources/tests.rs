@@ -76,7 +76,7 @@ impl Tested {
         self.world.answers.lock().unwrap().remove(address);
     }
 
-    /// A turn after so many milliseconds with these members; what is measured, each as `value age`.
+    /// A turn after this many milliseconds with these members; what is measured, each as `value age`.
     fn turn(&mut self, millis: u64, members: &[Member]) -> BTreeMap<String, String> {
         *self.world.millis.lock().unwrap() += millis;
         self.failures =

@@ -92,7 +92,7 @@ impl Proxy {
     }
 }
 
-/// Hands on frames, each a length and so many bytes, as the rule says.
+/// Hands on frames, each a length and this many bytes, as the rule says.
 fn pump(way: Way, mut from: TcpStream, mut to: TcpStream, shared: &Mutex<Shared>) -> io::Result<()> {
     // The first frame is about the session, and has no number.
     let mut greeting = true;
