@@ -53,10 +53,10 @@ pub const NODE_REQUESTS_MAX: usize = 65_536;
 /// Most bytes of requests under way on one node.
 pub const NODE_BYTES_MAX: usize = 1024 * 1024 * 1024;
 
-/// The part of the node's limits that only other nodes may use: one in so many.
+/// The part of the node's limits that only other nodes may use: one in this many.
 pub const NODES_ONLY_PART: usize = 4;
 
-/// The part of the node's bytes that requests may use which are still coming in: one in so many.
+/// The part of the node's bytes that requests may use which are still coming in: one in this many.
 pub const COMING_PART: usize = 2;
 
 /// Bytes of a request that is still coming in which are not counted: the buffer that each connection has anyway.
@@ -310,7 +310,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Asks for one request of so many bytes to be carried out.
+    /// Asks for one request of this many bytes to be carried out.
     ///
     /// A request whose bytes alone are over a limit is admitted when nothing else is under way there: limits bound
     /// what piles up, the largest single request is bounded by the frame.
@@ -343,7 +343,7 @@ impl Connection {
         self.coming_among(1)
     }
 
-    /// The same where up to so many requests come in on the connection at a time: what one connection need not count, they
+    /// The same where up to this many requests come in on the connection at a time: what one connection need not count, they
     /// share.
     pub fn coming_among(self: &Arc<Self>, requests: usize) -> Coming {
         Coming::new(self, COMING_BYTES_FREE / requests)

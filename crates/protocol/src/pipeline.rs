@@ -152,7 +152,7 @@ impl<C, A> Pipeline<C, A> {
         self.commands.is_empty()
     }
 
-    /// Takes in the next command, of so many bytes.
+    /// Takes in the next command, of this many bytes.
     ///
     /// # Panics
     /// Without room.

@@ -12,7 +12,7 @@ use super::{Admission, COMING_BYTES_FREE, COMING_PART, Connection, Overloaded, P
 #[derive(Debug)]
 pub struct Coming {
     place: InputRoom,
-    /// So many bytes count as none.
+    /// This many bytes count as none.
     free: usize,
     /// Whether it is counted.
     holds: bool,
@@ -40,7 +40,7 @@ impl Coming {
     /// As with [`Connection::admit`], what comes alone is not bounded by these limits, but by the frame.
     ///
     /// # Errors
-    /// [`Overloaded::NodeBytes`] when there is no room for so many, and [`Overloaded::TooSlow`] when others got the
+    /// [`Overloaded::NodeBytes`] when there is no room for this many, and [`Overloaded::TooSlow`] when others got the
     /// place; nothing is held then, so that what has come must be let go.
     pub fn hold(&mut self, bytes: usize, now: Moment) -> Result<(), Overloaded> {
         let bytes = if bytes > self.free { bytes } else { 0 };

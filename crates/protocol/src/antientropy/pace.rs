@@ -24,7 +24,7 @@ pub const FINDING_FIRST: u64 = 16 << 20;
 /// What a record costs beside its bytes, in bytes that cost as much.
 pub const RECORD_BYTES: u64 = 512;
 
-/// From so many processors on the least rate is what it is.
+/// From this many processors on the least rate is what it is.
 const PROCESSORS_MIN: f64 = 0.5;
 
 /// After this long without a break the least rate doubles.
@@ -37,7 +37,7 @@ const FORGOTTEN_AFTER: Duration = Duration::from_secs(10);
 /// longer than its rate allows is followed by the next at once.
 const ARREARS_MAX: Duration = Duration::from_millis(20);
 
-/// The least rate, in bytes a second, where a process may use so many processors: with less than half a one it is a part of
+/// The least rate, in bytes a second, where a process may use this many processors: with less than half a one it is a part of
 /// `least`. Never 0.
 pub fn least_on(processors: f64, least: u64) -> u64 {
     let part = (processors / PROCESSORS_MIN).clamp(0.0, 1.0);
@@ -116,7 +116,7 @@ impl Pace {
         }
     }
 
-    /// Requests take so many times what is ordinary; 1 is in time (see [`crate::lateness`]).
+    /// Requests take this many times what is ordinary; 1 is in time (see [`crate::lateness`]).
     pub fn observe(&mut self, now: Moment, times: u32) {
         match &self.finds {
             None => self.slowness = times.clamp(1, SLOWNESS_MAX),

@@ -51,7 +51,7 @@ pub enum RoundEvent {
     /// The epoch is the completed one; after that was written, the cluster document had had the same nodes since this
     /// generation.
     Completed(Generation),
-    /// A node removed so many records.
+    /// A node removed this many records.
     Collected(NodeId, u64),
     /// A node refused, or nobody knows what it did.
     Failed(NodeId),
@@ -123,7 +123,7 @@ pub struct Round {
 }
 
 impl Round {
-    /// Begins a round for so many keys among all nodes of the cluster document, which has had the same
+    /// Begins a round for this many keys among all nodes of the cluster document, which has had the same
     /// ones since this generation.
     pub fn start(
         nodes: impl IntoIterator<Item = NodeId>,

@@ -1,4 +1,4 @@
-//! From so many machines to as many as are wanted, as far as the guards let.
+//! From this many machines to as many as are wanted, as far as the guards let.
 //!
 //! A drain is taken back before a machine is bought. Must never: change the target.
 

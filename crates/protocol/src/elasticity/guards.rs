@@ -114,7 +114,7 @@ pub(super) fn heard(seen: &Observation) -> Result<(), Held> {
     }
 }
 
-/// Whether so many machines more may be asked for; the price of each.
+/// Whether this many machines more may be asked for; the price of each.
 pub(super) fn may_buy(seen: &Observation, fleet: &Fleet, more: u32) -> Result<Money, Held> {
     heard(seen)?;
     let policy = &fleet.policy;

@@ -33,7 +33,7 @@ const MARGIN: f64 = 1.05;
 const LEAD_MS: u64 = 120_000;
 /// How long a removal is taken to hold where nothing is known of yesterday, in milliseconds.
 const HOLDS_MS: u64 = 3_600_000;
-/// One decision makes a fleet at most so many times as large as what serves.
+/// One decision makes a fleet at most this many times as large as what serves.
 const GROWTH_MAX: u32 = 2;
 /// Growths in a row without gain after which no more is added.
 const FUTILE_MAX: u32 = 2;
@@ -120,7 +120,7 @@ pub(super) fn note_growth(fleet: &mut Fleet, at: WallMillis, now: WallMillis) {
     fleet.lead_ms = if fleet.lead_ms == 0 { took } else { (fleet.lead_ms * 3 + took) / 4 };
 }
 
-/// Notes whether a growth from so many members gained, once both sizes were measured.
+/// Notes whether a growth from this many members gained, once both sizes were measured.
 pub(super) fn note_gain(seen: &Observation, fleet: &mut Fleet, before: u32) {
     let Some(measured) = measure(seen, fleet) else { return };
     match fleet.capacity.gain(before, fleet.serving(), (measured.reads, measured.updates)) {

@@ -1,7 +1,7 @@
 //! A trace of load, played on a fleet: what a policy would have cost, and for how long members would have had too much.
 //!
 //! The controller that decides is the real one. Provider and engine are the plainest that there can be: a machine boots,
-//! joins and drains in so many seconds, and load divides evenly. `sim` plays faults, this plays money.
+//! joins and drains in given times, and load divides evenly. `sim` plays faults, this plays money.
 //!
 //! Must never: be taken for a forecast of what an engine does while data moves.
 

@@ -122,7 +122,7 @@ pub enum HandoffEvent {
         /// Why, if something went wrong.
         fault: Option<Fault>,
     },
-    /// The workers of this node and of the target were asked for nothing, and the slowest took so many times what is
+    /// The workers of this node and of the target were asked for nothing, and the slowest took this many times what is
     /// ordinary; 1 is in time.
     WorkersAsked {
         /// See [`crate::lateness::Lateness::times`].

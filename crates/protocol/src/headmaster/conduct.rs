@@ -18,7 +18,7 @@ use super::{Action, Due, Headmaster, Observation, Step, next};
 use crate::rebalance::steps::{self, Outcome, Waiting};
 use crate::report::Facts;
 
-/// Whom moves wait for: so many lines are told.
+/// Whom moves wait for: this many lines are told.
 const WAITING_SHOWN: usize = 8;
 
 /// What is due for a plan.

@@ -340,7 +340,7 @@ pub struct Headmaster {
 }
 
 impl Headmaster {
-    /// One that remembers nothing, and writes documents of so many bytes at most.
+    /// One that remembers nothing, and writes documents of this many bytes at most.
     pub fn new(document_bytes_max: usize) -> Headmaster {
         Headmaster {
             document_bytes_max,

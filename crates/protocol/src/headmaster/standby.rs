@@ -26,7 +26,7 @@ const UNSEEN_MAX: Duration = Duration::from_secs(15);
 const SIGNS_EVERY: Duration = Duration::from_secs(30);
 /// Two nodes are not replaced within this time.
 const BETWEEN_MS: u64 = 600_000;
-/// What is told of a replacement takes so many bytes of its plan at most.
+/// What is told of a replacement takes this many bytes of its plan at most.
 const DECISION_BYTES: usize = 4096;
 
 /// Since when members are away, as this headmaster has seen without a break.

@@ -64,7 +64,7 @@ fn changed(cluster: &Cluster, order: &Order, now: WallMillis) -> Result<Cluster,
     }
 }
 
-/// What an order will serve, of which store, when so many replicas of each slice hold it.
+/// What an order will serve, of which store, when this many replicas of each slice hold it.
 fn served(cluster: &Cluster, order: &Order) -> Option<(StoreName, ArtifactNumber, Option<u8>)> {
     match order {
         Order::Swap { store, number, replicas, .. } => Some((store.clone(), *number, *replicas)),

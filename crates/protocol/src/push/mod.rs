@@ -47,7 +47,7 @@ pub struct Report {
 pub enum Enough {
     /// All of them.
     All,
-    /// So many, or all where a slice has fewer. The others catch up.
+    /// This many, or all where a slice has fewer. The others catch up.
     Replicas(u8),
 }
 

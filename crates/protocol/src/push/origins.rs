@@ -14,7 +14,7 @@ const LEFT_ALONE: Duration = Duration::from_secs(5);
 const DOUBLINGS_MAX: u32 = 6;
 /// One in so many chunks comes from the slower of two origins, so that a change is noticed.
 const TRIED_ONE_IN: u64 = 8;
-/// Replicas are kept free for requests unless they are so many times as fast.
+/// Replicas are kept free for requests unless they are this many times as fast.
 const FASTER_TIMES: u64 = 2;
 
 /// Where a chunk may come from.
@@ -81,7 +81,7 @@ impl Origins {
         [first, first.other()]
     }
 
-    /// So many bytes came from it within this time.
+    /// This many bytes came from it within this time.
     pub fn gave(&mut self, origin: Origin, bytes: u64, took: Duration) {
         let nanos = took.as_nanos().max(1);
         let speed = u128::from(bytes) * 1_000_000_000 / nanos;

@@ -70,7 +70,7 @@ impl FetchPace {
         begin
     }
 
-    /// Somebody has looked whether requests are late: so many times as long as is ordinary, 1 is in time (see
+    /// Somebody has looked whether requests are late: this many times as long as is ordinary, 1 is in time (see
     /// [`crate::lateness::Lateness::times`]).
     pub fn observe(&mut self, times: u32) {
         let floor = self.ceiling / FLOOR_SHARE;

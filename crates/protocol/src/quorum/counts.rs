@@ -88,7 +88,7 @@ impl Tallies {
         saturated(self.old.min(self.new))
     }
 
-    /// What each set lacks of so many.
+    /// What each set lacks of this many.
     pub(super) fn lacking(self, required: u8) -> Tallies {
         let required = usize::from(required);
         Tallies { old: required.saturating_sub(self.old), new: required.saturating_sub(self.new) }
@@ -117,7 +117,7 @@ pub fn one_answer_suffices(definition: &Store) -> bool {
     reads_required == 1 || writes_required == 1
 }
 
-/// Whether a request may ask for so many of a store's replicas.
+/// Whether a request may ask for this many of a store's replicas.
 pub fn can_be_met(required: u8, definition: &Store) -> bool {
     required <= definition.numbers_read().replicas
 }
@@ -128,7 +128,7 @@ pub fn answers_required(definition: &Store) -> u8 {
     numbers.reads_required.max(definition.read_holders(numbers))
 }
 
-/// Whether a get of a fast sloppy store finds values at all where so many nodes are up: it gives one once R were heard.
+/// Whether a get of a fast sloppy store finds values at all where this many nodes are up: it gives one once R were heard.
 pub fn values_can_be_told(definition: &Store, nodes_up: usize) -> bool {
     definition.sloppy
         && definition.reads == Reads::Fast
@@ -148,7 +148,7 @@ pub fn meet_every_quorum(replicas: usize, required: u8) -> usize {
     (replicas + 1).saturating_sub(usize::from(required)).max(1)
 }
 
-/// So many replicas of a store with these numbers hold what a write was acknowledged for, or a get has shown.
+/// This many replicas of a store with these numbers hold what a write was acknowledged for, or a get has shown.
 pub fn holders_promised(definition: &Store, numbers: Consistency) -> usize {
     numbers.writes_required.max(definition.read_holders(numbers)).into()
 }

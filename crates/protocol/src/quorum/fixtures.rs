@@ -62,7 +62,7 @@ pub(super) fn preference_of(sets: [&[NodeId]; 2]) -> PreferenceList {
     }
 }
 
-/// A store changes from so many replicas to so many others, over nodes 1 to 5.
+/// A store changes from this many replicas to this many others, over nodes 1 to 5.
 fn changing_preference(old: usize, new: usize) -> PreferenceList {
     let numbers =
         |replicas: usize| Consistency { replicas: replicas as u8, reads_required: 1, writes_required: 1 };

@@ -29,7 +29,7 @@ const AVOIDED_FOR: Duration = Duration::from_millis(500);
 /// How many keys of one get a node was behind in.
 #[derive(Clone, Copy, Debug)]
 pub struct Behind {
-    /// So many.
+    /// This many.
     pub keys: usize,
     /// Of so many that the get has: 1, but for a multi-get.
     pub of: usize,
@@ -60,7 +60,7 @@ struct Found {
 }
 
 impl Lagging {
-    /// Takes in that a get found a node behind, the coordinator having begun gets of so many keys altogether. Returns
+    /// Takes in that a get found a node behind, the coordinator having begun gets of this many keys altogether. Returns
     /// whether the node lags from now on.
     pub fn found_behind(&mut self, node: NodeId, behind: Behind, gets: u64, now: Moment) -> bool {
         let window = gets / WINDOW_GETS;

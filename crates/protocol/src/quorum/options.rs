@@ -13,7 +13,7 @@ use super::counts::{Spared, Tallies, answers_required};
 /// while others are left.
 pub const FALLBACKS_MAX: usize = 5;
 
-/// So many times `hedge_after` a get waits for a replica before it asks a fallback in its place.
+/// This many times `hedge_after` a get waits for a replica before it asks a fallback in its place.
 const REPLICA_PATIENCE: u32 = 10;
 
 /// Most doublings of the patience with stand-ins: beyond, the deadline comes first in any case.

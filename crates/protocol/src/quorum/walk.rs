@@ -209,7 +209,7 @@ mod tests {
         records
     }
 
-    /// Walks with pages of so many records; each of `failing` is a step at which the node asked first fails.
+    /// Walks with pages of this many records; each of `failing` is a step at which the node asked first fails.
     fn walk(held: &Held, required: u8, page: usize, failing: &[usize]) -> Result<Vec<Record>, TooFew> {
         let nodes = (0..held.len() as u32).map(NodeId).collect();
         let mut walk = Walk::new(nodes, required, &store(Resolver::LastWriteWins), None);

@@ -18,7 +18,7 @@ const STEPS_TAKE: Duration = Duration::from_secs(4);
 /// cost as much.
 const UNIT_BYTES: u64 = 1 << 10;
 
-/// A plan tells how long one of up to so many times its size takes: with a smaller one the steps count for more.
+/// A plan tells how long one of up to this many times its size takes: with a smaller one the steps count for more.
 const TIMES_LIKE: f64 = 10.0;
 
 /// A copy that took no longer tells that it was quick, and not how quick.

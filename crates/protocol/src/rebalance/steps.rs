@@ -336,7 +336,7 @@ fn waiting(cluster: &Cluster, partition: &Partition, step: Step, facts: &Facts) 
     waiting
 }
 
-/// Whether all that enter have everything that old replicas will ever have acknowledged, and so many of the new
+/// Whether all that enter have everything that old replicas will ever have acknowledged, and as many of the new
 /// replicas as hold each write by the next numbers.
 fn waiting_for_merges(
     store: &Store,

@@ -47,7 +47,7 @@ pub struct Status {
     pub hint_bytes: u64,
     /// Bytes of hints that it holds at most.
     pub hint_bytes_max: u64,
-    /// Hints that it refused because it held so many bytes, since it started.
+    /// Hints that it refused because it held this many bytes, since it started.
     pub hints_refused_total: u64,
     /// Bytes of the largest hint for which its disk has no room; 0 for none.
     pub hint_bytes_wanted: u64,

@@ -14,7 +14,7 @@ use protocol::report::{LoadReport, Middle, PartitionLoad, WorkDone};
 use crate::headmaster::Stage;
 use crate::planner::cluster;
 
-/// What a node has done by now, when it answers so many gets a second of each partition whose list it heads, at 100 µs each,
+/// What a node has done by now, when it answers this many gets a second of each partition whose list it heads, at 100 µs each,
 /// and what else its worker does, in processors.
 pub(super) fn load(
     stage: &Stage,
@@ -66,7 +66,7 @@ fn turn(stage: &mut Stage) -> String {
     played
 }
 
-/// Plays so many seconds; what was done, without the lines of rest.
+/// Plays this many seconds; what was done, without the lines of rest.
 pub(super) fn seconds(stage: &mut Stage, seconds: u64) -> String {
     let end = stage.now.after(Duration::from_secs(seconds));
     let mut told = String::new();
@@ -119,7 +119,7 @@ fn what_came_of_an_act_is_known_by_a_minute_of_load_that_no_other_act_has_change
     assert_eq!(stage.policy.mode, Mode::On);
 }
 
-/// Node 1 is busier than the mean by so many permille, whatever it heads, after each of the plans: 50% of all is used.
+/// Node 1 is busier than the mean by this many permille, whatever it heads, after each of the plans: 50% of all is used.
 fn against_all_odds(stage: &Stage, node: NodeId, over_mean: &[u32]) -> Option<LoadReport> {
     let plans = stage.plans.iter().filter(|(_, state)| state.is_some()).count();
     let largest = 0.5 * f64::from(*over_mean.get(plans).or(over_mean.last())?) / 1000.0;

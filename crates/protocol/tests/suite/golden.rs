@@ -18,7 +18,7 @@ use crate::autopilot::{load, seconds};
 use crate::headmaster::Stage;
 use crate::planner::told;
 
-/// A golden ring of the first `members` of so many nodes.
+/// A golden ring of the first `members` of this many nodes.
 fn golden(nodes: u32, members: u32, replicas: u8) -> Cluster {
     let all: Vec<Node> =
         (1..=nodes).map(|id| Node::new(NodeId(id), Zone("a".to_owned()), format!("h{id}:1"), None)).collect();

@@ -18,7 +18,7 @@ struct Alone {
 }
 
 impl Alone {
-    /// Node 1 of a cluster of so many.
+    /// Node 1 of a cluster of this many.
     fn of(nodes: u32) -> Alone {
         let now = Moment::default().after(Duration::from_secs(1));
         let mut alone = Alone { gossip: Gossip::start(ME, 1, now), now };

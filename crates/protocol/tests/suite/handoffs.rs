@@ -32,7 +32,7 @@ fn at(millis: u64) -> Moment {
     Moment::default().after(Duration::from_millis(millis))
 }
 
-/// A hint of so many bytes, parked so many milliseconds ago.
+/// A hint of this many bytes, parked this many milliseconds ago.
 fn hint(bytes: u64, age: u64) -> HintFacts {
     HintFacts { bytes, age: Duration::from_millis(age), moved: false }
 }

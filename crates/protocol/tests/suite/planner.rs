@@ -329,7 +329,7 @@ fn a_partition_that_moves_is_neither_split_nor_merged() {
     assert_eq!(reshape.apply(&moving, usize::MAX), Err(refused));
 }
 
-/// The most places that can stay, when each node has so many in the end: a flow of least cost, found slowly.
+/// The most places that can stay, when each node has this many in the end: a flow of least cost, found slowly.
 pub(super) fn kept_at_most(
     cluster: &Cluster,
     replicas: usize,

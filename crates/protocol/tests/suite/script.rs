@@ -32,7 +32,7 @@ pub(crate) fn preference(replicas: u8, fallbacks: u8) -> PreferenceList {
     PreferenceList::of(&definition(replicas, 1), &partition(replicas, fallbacks))
 }
 
-/// A store with so many replicas, of which gets must have so many answers.
+/// A store with this many replicas, and the answers that gets must have.
 pub(crate) fn definition(replicas: u8, reads_required: u8) -> Store {
     let consistency = Consistency { replicas, reads_required, writes_required: 1 };
     Store::new(StoreName::new("scripted").unwrap(), consistency).unwrap()

@@ -101,7 +101,7 @@ fn summed(differing: &[(PartitionId, u8)], unready: &[PartitionId]) -> Event {
     Event::Summed { differing: differing.to_vec(), unready: unready.to_vec() }
 }
 
-/// Sums of so many parts, of which these differ.
+/// Sums of this many parts, of which these differ.
 fn parts(count: usize, differing: &[usize]) -> Option<(Vec<Digest>, Vec<Digest>)> {
     let mine: Vec<Digest> = (0..count as u128).map(Digest).collect();
     let theirs = (0..count).map(|part| if differing.contains(&part) { Digest(99) } else { mine[part] });

@@ -55,7 +55,7 @@ fn held(stage: &Stage) -> Option<Held> {
     stage.verdict.as_ref().unwrap().away.iter().find(|away| away.node == DEAD).unwrap().held.clone()
 }
 
-/// Plays so many seconds, and nothing may come of it.
+/// Plays this many seconds, and nothing may come of it.
 fn nothing_for(stage: &mut Stage, time: u64) {
     assert_eq!(seconds(stage, time), "");
     assert_eq!(holds(stage, SPARE), 0);

@@ -27,7 +27,7 @@ fn verdict(seen: &Observation) -> (u32, Option<Held>) {
     (next.target.unwrap(), next.decisions.last().unwrap().held.clone())
 }
 
-/// Two members with so many reads and updates each; the growth to two gained nothing with updates, nor did one before it.
+/// Two members with this many reads and updates each; the growth to two gained nothing with updates, nor did one before it.
 fn futile(reads: f64, updates: f64) -> Observation {
     let mut two = seen(2);
     (two.fleet.policy.sizing, two.fleet.policy.max) = (Some(Sizing::Target), 40);
@@ -92,7 +92,7 @@ fn another_kind_of_load_ends_a_hold_where_it_gains() {
     assert_eq!(verdict(&updates).1, Some(Held::NoGain { growths: 2 }), "they gain as little as before");
 }
 
-/// Four members that carry 1,000 reads a second each within 60 %, and 1,500 within 90 %; they have so many.
+/// Four members that carry 1,000 reads a second each within 60 %, and 1,500 within 90 %; they have this many.
 fn four(reads: f64) -> Observation {
     let mut four = seen(4);
     four.fleet.policy.sizing = Some(Sizing::Target);

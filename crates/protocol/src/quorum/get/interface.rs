@@ -91,7 +91,7 @@ pub enum GetOutcome {
         set: VersionSet,
         /// How many nodes have answered, fallbacks included.
         answered: u8,
-        /// Whether fallbacks were needed to get so many.
+        /// Whether fallbacks were needed to get this many.
         sloppy: bool,
     },
     /// Too few nodes have answered.

@@ -15,7 +15,7 @@
 //! included in it, so a replica lacks something exactly if its set was not *equal* to the merged one, and once the
 //! merged set grows beyond what it was, every earlier answer lacks something.
 //!
-//! A get may also have to leave what it answers with so many replicas that no later get misses it: see [`settle`].
+//! A get may also have to leave what it answers with enough replicas that no later get misses it: see [`settle`].
 //!
 //! **While the partition moves** those that read are asked, as ever; replicas that only take writes are repaired with
 //! the others, and are written back to.
@@ -318,7 +318,7 @@ impl Get {
         self.ask_up_to(self.askable, replaced.saturating_sub(answered + fresh), actions);
     }
 
-    /// Asks members before the position `end` until so many more can be counted on.
+    /// Asks members before the position `end` until this many more can be counted on.
     fn ask_up_to(&mut self, end: usize, mut missing: usize, actions: &mut GetActions) {
         if missing == 0 || self.next >= end {
             return;

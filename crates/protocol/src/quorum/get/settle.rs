@@ -1,4 +1,4 @@
-//! Writing back before the answer: what a get answers is held by so many replicas that no later get misses it.
+//! Writing back before the answer: what a get answers is held by enough replicas that no later get misses it.
 //!
 //! ```text
 //!   Collecting ── enough answers ──▶ Settling ── `held` replicas hold all of it ──▶ answer, Repairing
@@ -9,7 +9,7 @@
 //! A replica holds the merged set when it has answered with all of it, or has acknowledged it in this round. Rounds
 //! tell acknowledgements of the merged set apart from those of what it was before; there is at most one per answer.
 //!
-//! While the partition moves, so many replicas of the old set and so many of the new one must hold it: a later get may
+//! While the partition moves, enough replicas of the old set and enough of the new one must hold it: a later get may
 //! ask either.
 //!
 //! Source of the idea: the second phase of reads in H. Attiya, A. Bar-Noy and D. Dolev, "Sharing memory robustly in

@@ -26,7 +26,7 @@ use super::counts::Spared;
 use super::machine::machine;
 use super::multi::KeyIndex;
 
-/// Nodes have one part in so many of the request's time to answer: what is left is for trying elsewhere.
+/// Nodes have one part in this many of the request's time to answer: what is left is for trying elsewhere.
 const PATIENCE_PART: u64 = 2;
 
 /// Who drives a write, and what it must have. The same for every key of a multi-request.

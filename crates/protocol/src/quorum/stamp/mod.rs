@@ -111,7 +111,7 @@ struct Wishes {
 }
 
 impl Stamp {
-    /// Starts with so many keys, numbered from 0. The first action asks for the candidates of all.
+    /// Starts with this many keys, numbered from 0. The first action asks for the candidates of all.
     pub fn start(keys: usize, options: StampOptions, actions: &mut StampActions) -> Self {
         let stamping = || Stamping {
             stage: Stage::Routing,

@@ -92,7 +92,7 @@ pub enum WriteOutcome {
     Done {
         /// How many replicas hold it or have a stand-in that does.
         acks: u8,
-        /// Whether stand-ins were needed to get so many.
+        /// Whether stand-ins were needed to get this many.
         sloppy: bool,
         /// Whether some node already held something that replaces the write.
         superseded: bool,

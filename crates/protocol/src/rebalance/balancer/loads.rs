@@ -295,7 +295,7 @@ fn capacities_by_word(cluster: &Cluster, measured: &[Measured<'_>]) -> BTreeMap<
     said.map(|one| (one.node, ordinary * f64::from(weight(one.node).get()) / 100.0)).collect()
 }
 
-/// How many deviations of a mean of so many steps noise exceeds once in a thousand times: three where there are many, and
+/// How many deviations of a mean of this many steps noise exceeds once in a thousand times: three where there are many, and
 /// more where the deviation itself is hardly known (Student's t, to within a tenth above three steps).
 fn deviations(steps: usize) -> f64 {
     let free = steps.saturating_sub(1).max(1) as f64;

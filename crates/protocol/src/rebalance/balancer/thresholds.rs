@@ -137,7 +137,7 @@ mod tests {
         cluster
     }
 
-    /// Samples of so many seconds, in which nodes use these shares of one processor, a part of it beside partitions.
+    /// Samples of this many seconds, in which nodes use these shares of one processor, a part of it beside partitions.
     fn samples(cluster: &Cluster, seconds: u64, shares: [f64; 4], beside: f64) -> (Samples, Moment) {
         let mut samples = Samples::default();
         let mut now = Moment { nanos: 0 };

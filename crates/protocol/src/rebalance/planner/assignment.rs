@@ -206,7 +206,7 @@ impl Assignment {
         fitting.min_by(|&a, &b| load(a).total_cmp(&load(b)))
     }
 
-    /// Fills a place by a chain of moves that costs so many copies at most, if there is one.
+    /// Fills a place by a chain of moves that costs this many copies at most, if there is one.
     fn fill_by_chain(&mut self, position: usize, spare: &mut Spare, most: i32) -> bool {
         let fitting = (0..self.nodes.len() as u32).filter(|&node| self.fits(position, NOBODY, node));
         let starts: Vec<(u32, i32)> = fitting.map(|node| (node, self.price(position as u32, node))).collect();

@@ -30,7 +30,7 @@ mod world;
 
 /// Most nodes. The last may hold hints.
 const NODES: usize = 5;
-/// So many states are judged for one from which everybody goes on to the end.
+/// This many states are judged for one from which everybody goes on to the end.
 const SETTLED_EACH: usize = 97;
 
 /// What is explored.

@@ -25,7 +25,7 @@ pub(super) enum Bug {
     SkipsJoint,
     /// From joint, the old replicas are left at once.
     SkipsReadingNew,
-    /// The old replicas are left although so many of them could still answer older gets.
+    /// The old replicas are left although enough of them could still answer older gets.
     LeavesReaders,
     /// Nobody that enters has merged when gets are sent to the new replicas.
     SkipsMerging,
