@@ -1,4 +1,4 @@
-//! How fast bytes must come or go: so many within a time, or all of them.
+//! How fast bytes must come or go: this many within a time, or all of them.
 //!
 //! It costs nothing where they do. Nothing is done before one finds that nothing goes on; then the clock is looked at,
 //! and the one timer is made, if there is none. A timer is not moved when what it was made for has gone on: it goes off

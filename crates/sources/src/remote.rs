@@ -224,7 +224,7 @@ impl UnderWay {
     }
 }
 
-/// So many bytes of a stream, in the parts in which they come; fewer at its end. Each part may be as late as a source may be
+/// This many bytes of a stream, in the parts in which they come; fewer at its end. Each part may be as late as a source may be
 /// silent.
 async fn gather(mut stream: Stream, wanted: usize) -> Result<(Stream, Vec<Bytes>), Refusal> {
     let (mut parts, mut bytes) = (Vec::new(), 0);

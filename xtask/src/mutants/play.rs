@@ -235,7 +235,7 @@ impl<'a> Player<'a> {
     }
 }
 
-/// Whether a program, in a group of its own, ends well within a time. Nothing of its group is left.
+/// Whether a program, in its own group, ends well within a time. Nothing of its group is left.
 fn succeeds(mut command: Command, time: Duration) -> bool {
     let Ok(mut child) = command.spawn() else { return false };
     let begun = Instant::now();

@@ -8,7 +8,7 @@ pub(crate) const RULE: &str = "refusals";
 
 const DOCUMENT: &str = "docs/reference/errors.md";
 const HEADER: &[&str] = &["of", "code", "meaning"];
-const WHY: &str = "programs go by the codes, and people look them up";
+const WHY: &str = "programs rely on the codes, and people look them up";
 
 /// File, enumeration, and what its codes are of.
 const ENUMERATIONS: &[(&str, &str, &str)] = &[

@@ -1,6 +1,6 @@
 //! The rule about sentences in documents: a reader in a hurry takes in so many words at once, and no more.
 //!
-//! Code spans count as one word, because a command reads as one name. A cell of a table is a text of its own.
+//! Code spans count as one word, because a command reads as one name. A cell of a table is a text by itself.
 
 use super::markdown::{self, Block};
 use super::{Offence, Tree};

@@ -35,7 +35,7 @@ pub(super) struct BodyFrames {
 }
 
 impl BodyFrames {
-    /// What comes behind a head of so many bytes, which declares a length or not.
+    /// What comes behind a head of this many bytes, which declares a length or not.
     pub(super) fn new(
         frames: RecvStream,
         head_bytes: usize,

@@ -93,7 +93,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Gate<S> {
         (!self.is_read).then_some(self.stream)
     }
 
-    /// Reads on, at most so many bytes; none when the other end has said all.
+    /// Reads on, at most this many bytes; none when the other end has said all.
     fn poll_fill(&mut self, bytes_max: usize, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
         self.input.reserve(bytes_max);
         let read = pin!(self.stream.read_buf(&mut (&mut self.input).limit(bytes_max))).poll(context);

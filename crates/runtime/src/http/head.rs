@@ -21,7 +21,7 @@ const OLD: &[u8] = b"HTTP/1.0";
 /// How the body behind a head ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Framing {
-    /// After so many bytes.
+    /// After this many bytes.
     Length(usize),
     /// By its last chunk.
     Chunks,

@@ -109,7 +109,7 @@ pub enum Refused {
     },
     /// It came too slowly.
     TooSlow {
-        /// So many bytes.
+        /// This many bytes.
         bytes_min: usize,
         /// Must come within this time.
         time_max: Duration,

@@ -26,7 +26,7 @@ use super::NetworkError;
 /// Connections that the kernel holds before they are accepted.
 const BACKLOG: i32 = 1024;
 
-/// Accepted connections that may wait for one worker. When all have so many, no more are accepted for a while: the kernel
+/// Accepted connections that may wait for one worker. When all have this many, no more are accepted for a while: the kernel
 /// holds some, and lets the others try again. Nobody is dropped without a word.
 const SHARE_WAITING_MAX: usize = 1024;
 

@@ -131,7 +131,7 @@ mod tests {
 
     use super::*;
 
-    /// Asks a server that reads five bytes, says so many and then hangs or closes.
+    /// Asks a server that reads five bytes, says this many and then hangs or closes.
     async fn ask(says: usize, hangs: bool) -> Result<Vec<u8>, String> {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();

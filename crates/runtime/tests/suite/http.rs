@@ -124,7 +124,7 @@ impl Served {
         (text, self.handler.asked.lock().clone())
     }
 
-    /// Reads until so many answers with these words have come.
+    /// Reads until this many answers with these words have come.
     async fn expect(&mut self, words: &str) {
         let mut text = Vec::new();
         while !String::from_utf8_lossy(&text).contains(words) {

@@ -164,7 +164,7 @@ async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     panic!("not seen: {what}");
 }
 
-/// Begins so many slow requests one after the other, each of which the client resets; fewer if the connection ends before.
+/// Begins this many slow requests one after the other, each of which the client resets; fewer if the connection ends before.
 async fn reset(client: DuplexStream, open: &Open, method: &str, count: usize) -> Result<usize, h2::Error> {
     let (sender, connection) = h2::client::handshake(client).await.unwrap();
     let ended = tokio::spawn(connection);

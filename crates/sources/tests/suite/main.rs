@@ -71,7 +71,7 @@ fn head(stream: &mut TcpStream, tag: &str) {
     );
 }
 
-/// What a good server answers to a range, up to so many bytes of it.
+/// What a good server answers to a range, up to this many bytes of it.
 fn part(asked: &Asked, stream: &mut TcpStream, tag: &str, bytes_max: usize) {
     let (from, to) = asked.range.expect("a range is asked for");
     let length = to - from;

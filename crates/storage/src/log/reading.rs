@@ -34,7 +34,7 @@ pub(super) struct Synced {
 }
 
 impl Synced {
-    /// What a snapshot says: so many bytes of each segment.
+    /// What a snapshot says: this many bytes of each segment.
     pub(super) fn of_lengths(lengths: BTreeMap<u32, u64>) -> Synced {
         Synced { marks: Vec::new(), lengths }
     }

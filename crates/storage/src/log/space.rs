@@ -68,7 +68,7 @@ impl Space {
         Err(StorageError::Full)
     }
 
-    /// A put of so many bytes was refused.
+    /// A put of this many bytes was refused.
     fn refuse(&self, space: u64) {
         self.refused.fetch_add(1, Ordering::Relaxed);
         self.wanted.fetch_max(space, Ordering::Release);

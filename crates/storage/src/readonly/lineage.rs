@@ -68,7 +68,7 @@ impl Lineage {
         }
     }
 
-    /// Reads what follows the entries of so many chunks.
+    /// Reads what follows the entries of this many chunks.
     pub(super) fn decode(mut rest: &[u8], chunks: usize) -> Result<Lineage, ManifestError> {
         let number = u64::from_le_bytes(take(&mut rest)?);
         let manifest = Digest(take(&mut rest)?);

@@ -101,7 +101,7 @@ impl Merge {
         Ok(Merge { disk, parent, delta, writer, by: by.clone(), last, done: 0 })
     }
 
-    /// Goes on for at least so many bytes of records; false when none is left.
+    /// Goes on for at least this many bytes of records; false when none is left.
     ///
     /// # Errors
     /// See [`MergeError`].

@@ -33,7 +33,7 @@ pub(super) fn unhead(head: u16) -> Option<(usize, Compression)> {
     Some((usize::from(head & 0x1fff), Compression::of((head >> 13) as u8)?))
 }
 
-/// Bytes of the fingerprints and starts of so many records.
+/// Bytes of the fingerprints and starts of this many records.
 #[inline]
 fn columns_bytes(count: usize) -> usize {
     count.div_ceil(LANES) * 2 * LANES + 2 * count

@@ -82,7 +82,7 @@ pub struct Records {
 }
 
 impl Records {
-    /// With room for so many bytes of memory, entries included.
+    /// With room for this many bytes of memory, entries included.
     pub fn with_capacity(bytes: usize) -> Records {
         let mut records = Records::default();
         // Pages that are not touched cost nothing.
@@ -247,7 +247,7 @@ impl RunReader {
         Ok(())
     }
 
-    /// Reads on until so many bytes are there.
+    /// Reads on until this many bytes are there.
     fn has(&mut self, bytes: usize) -> Result<bool, DiskError> {
         while self.buffer.len() - self.at < bytes {
             self.buffer.drain(..self.at);

@@ -182,7 +182,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Reads on until so many bytes of what comes next are in the buffer.
+    /// Reads on until this many bytes of what comes next are in the buffer.
     fn need(&mut self, bytes: usize) -> Result<(), Broken> {
         if self.buffer.len() - self.at >= bytes {
             return Ok(());

@@ -22,7 +22,7 @@ use crate::world::{Dice, World};
 /// Values are at most this long: two of them fit behind a segment's end.
 const VALUE_BYTES_MAX: u64 = 400;
 
-/// In so many calls of the disk others run: what they write makes work for the engine, which makes calls.
+/// In this many calls of the disk others run: what they write makes work for the engine, which makes calls.
 const TURNS_MAX: u64 = 150;
 
 /// Where the power goes.
@@ -32,9 +32,9 @@ pub(crate) struct Cut {
     pub(crate) operation: Option<Operation>,
     /// Where the path contains this.
     pub(crate) path_part: &'static str,
-    /// After so many of them.
+    /// After this many of them.
     pub(crate) skip: u64,
-    /// And so many operations of any kind. A sync begins, and ends with its operation.
+    /// And this many operations of any kind. A sync begins, and ends with its operation.
     pub(crate) then: u64,
 }
 

@@ -24,7 +24,7 @@ fn open(disk: impl Disk + 'static, world: &World, segment_bytes: u64) -> Arc<Log
     world.block_on(LogEngine::open(Arc::new(disk), DIRECTORY, options, world.ports())).unwrap()
 }
 
-/// Puts a record that takes so many bytes of its segment.
+/// Puts a record that takes this many bytes of its segment.
 fn put(engine: &LogEngine, key: &str, space: usize) {
     write(engine, 0, key.as_bytes(), Some(vec![7; space - 48 - key.len()])).unwrap();
 }
@@ -79,7 +79,7 @@ fn no_more_than_256_kib_wait_in_memory() {
     );
 }
 
-/// A key so long that its removal takes so many bytes.
+/// A key so long that its removal takes this many bytes.
 fn long_key(number: usize, space: usize) -> String {
     format!("{number:0width$}", width = space - 48)
 }

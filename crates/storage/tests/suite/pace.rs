@@ -88,7 +88,7 @@ fn options(segment_bytes: u64) -> LogOptions {
     LogOptions { durability, segment_bytes, reserve_bytes: 0, snapshot_bytes: 1 << 40 }
 }
 
-/// Puts a record that takes so many bytes of its segment.
+/// Puts a record that takes this many bytes of its segment.
 fn put(engine: &LogEngine, key: &str, space: usize) {
     write(engine, 0, key.as_bytes(), Some(vec![7; space - 48 - key.len()])).unwrap();
 }
@@ -238,7 +238,7 @@ fn remove(engine: &LogEngine, world: &World, number: u64) {
     world.pass(Duration::from_secs(1));
 }
 
-/// So many removals take more than a quarter of the live bytes and two segments.
+/// This many removals take more than a quarter of the live bytes and two segments.
 fn too_many(removed: u64) -> bool {
     let live = COLD_BYTES + (VICTIMS - removed) * 56;
     removed * 56 > live / 4 + 2 * 1024

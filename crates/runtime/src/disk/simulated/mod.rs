@@ -48,7 +48,7 @@ struct State {
     capacity_bytes: Option<u64>,
     mappings_left: usize,
     sync_delay: Option<SyncDelay>,
-    /// One in so many reads would wait for the device.
+    /// One in this many reads would wait for the device.
     cold_one_in: Option<usize>,
     /// Times that somebody would not wait.
     refused_reads: u64,
