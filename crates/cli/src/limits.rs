@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_that_were_chosen_reach_a_node_of_its_own_process_and_the_others_stay_the_defaults() {
+    fn chosen_limits_reach_a_node_in_a_separate_process_and_the_others_stay_the_defaults() {
         assert_eq!(parse(&[]), LimitSettings::default());
         assert_eq!(parse(&[]).admission(), AdmissionLimits::default());
         assert_eq!(parse(&[]).as_arguments(), Vec::<String>::new());

@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_that_stands_still_is_told_once_and_when_it_turns_again() {
+    fn a_worker_that_hangs_is_reported_once_and_when_it_turns_again() {
         let mut seen = Seen::default();
         let mut told = Vec::new();
         for turns in [1, 2, 2, 2, 2, 2, 2, 2, 2, 3, 3, 4] {
@@ -145,7 +145,7 @@ mod tests {
 
     /// With a real worker: it is seen to turn, and to hang while its thread is held.
     #[tokio::test]
-    async fn the_counter_of_a_worker_stands_still_while_its_thread_is_held() {
+    async fn the_counter_of_a_worker_stops_while_its_thread_is_held() {
         let ports = Ports::os().unwrap();
         let watchdog = Watchdog::start(model::NodeId(1), 1).unwrap();
         let turns = watchdog.turns();

@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn who_takes_far_longer_than_ever_before_is_late() {
+    fn a_node_that_takes_far_longer_than_ever_before_is_late() {
         let mut lateness = Lateness::default();
         let mut times = |micros| lateness.times(Duration::from_micros(micros));
         assert_eq!(times(3000), 1, "nothing to compare with");

@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_room_for_so_many_and_no_more() {
+    fn there_is_room_up_to_the_limit_and_no_further() {
         let mut pipeline = Pipeline::<usize, usize>::default();
         for at in 0..COMMANDS_MAX {
             pipeline.enter(writes(&[at as u64]), 1, at);

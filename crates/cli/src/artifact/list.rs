@@ -212,7 +212,7 @@ pub(super) mod tests {
 
     /// A row was once as wide as the errors of all nodes together.
     #[test]
-    fn errors_stand_below_the_table_one_on_a_line() {
+    fn errors_are_below_the_table_one_a_line() {
         let name = model::StoreName::new("words").unwrap();
         let digest = model::ManifestDigest([1; 16]);
         let store = ReadOnlyStore::new(name, 3).stage(ArtifactNumber(7), digest, "file:///words").unwrap();

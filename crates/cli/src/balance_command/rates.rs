@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_nodes_rates_are_of_its_own_clock_and_of_the_processors_that_it_may_use() {
+    fn a_nodes_rates_are_by_its_clock_and_the_processors_that_it_may_use() {
         let before =
             report(7, LoadReport { ran_us: Some(1_000_000), waited_us: Some(0), ..load(10_000, vec![]) });
         let after = report(

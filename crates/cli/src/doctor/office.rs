@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_headmaster_that_stands_still_and_one_that_does_not_answer_are_told_apart() {
+    fn a_headmaster_that_hangs_and_one_that_does_not_answer_are_told_apart() {
         let process = "process 7 of h1".to_owned();
         let finding =
             found(&office(Some(Holder { process: process.clone(), silent_ms: Some(30_000) }))).unwrap();

@@ -30,7 +30,7 @@ fn with_outsider(key: &str) -> (Cluster, Vec<u64>, u16) {
 
 /// Two empty fallbacks said *not found* for a key that all its replicas held, so that SET NX overwrote it.
 #[test]
-fn while_all_replicas_of_a_key_stand_still_nobody_says_that_it_is_absent() {
+fn no_key_is_called_absent_while_all_its_replicas_hang() {
     let (cluster, replicas, outsider) = with_outsider("cart:7");
     cluster.run(&["put", "cart:7", "milk"]).exits(0);
     let signal = |signal| replicas.iter().for_each(|&node| cluster.signal_node(node as usize, signal));
@@ -58,7 +58,7 @@ fn while_all_replicas_of_a_key_stand_still_nobody_says_that_it_is_absent() {
 
 /// A stopped process goes on to accept connections: each write waited for it, and was in doubt after the deadline.
 #[test]
-fn while_all_replicas_of_a_key_stand_still_writes_go_on_and_conditions_are_refused_for_certain() {
+fn writes_succeed_and_conditions_are_refused_while_all_replicas_of_a_key_hang() {
     let (cluster, replicas, outsider) = with_outsider("cart:7");
     cluster.run(&["put", "cart:7", "milk", "-w", "3"]).exits(0);
     let signal = |signal| replicas.iter().for_each(|&node| cluster.signal_node(node as usize, signal));

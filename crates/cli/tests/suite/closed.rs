@@ -163,7 +163,7 @@ fn a_newcomer_uses_a_closed_cluster_with_two_variables() {
 }
 
 #[test]
-fn who_may_not_ask_how_nodes_are_is_told_so_and_not_that_they_are_dead() {
+fn a_user_without_the_right_is_told_so_and_not_that_nodes_are_dead() {
     let closed = Closed::start();
     let shop = closed.user("shop", &["read:default/a", "write:default/a"]);
     for command in ["doctor", "status"] {
@@ -178,7 +178,7 @@ fn who_may_not_ask_how_nodes_are_is_told_so_and_not_that_they_are_dead() {
 }
 
 #[test]
-fn who_comes_without_tls_or_with_it_to_a_plain_port_reads_what_happened() {
+fn connecting_without_tls_or_with_it_to_a_plain_port_is_explained() {
     let closed = Closed::start();
     closed.cluster.run(&["get", "k"]).fails_with("takes no connection without TLS");
     let secret = closed.tls("root.secret").display().to_string();

@@ -356,7 +356,7 @@ fn a_web_page_and_a_client_without_the_password_get_nothing_from_a_real_node() {
 }
 
 #[test]
-fn clients_of_nodes_that_stop_one_after_the_other_hear_of_no_failure() {
+fn clients_see_no_failure_while_nodes_stop_one_after_the_other() {
     let mut cluster = Cluster::start();
     let key = path("default", "steady");
     Web::ask(&cluster.http(1), &format!("PUT {key}?w=3"), "", b"v").is(204, "");

@@ -49,7 +49,7 @@ fn standard_input_is_loaded_and_the_report_is_json_when_asked() {
 }
 
 #[test]
-fn of_a_key_that_comes_again_and_again_the_last_value_stands() {
+fn the_last_value_of_a_repeated_key_is_kept() {
     let cluster = Cluster::start();
     let mut text = String::new();
     for round in 0..200 {

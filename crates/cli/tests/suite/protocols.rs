@@ -108,7 +108,7 @@ fn connections_beyond_the_limit_are_told_so() {
 }
 
 #[test]
-fn a_command_that_stands_still_is_ended_with_words_and_one_that_goes_on_slowly_is_not() {
+fn a_stalled_command_is_ended_with_a_message_and_a_slow_one_is_not() {
     let cluster = Cluster::with(1, &["--rest-time-max=2s"]);
     let open = || open(&cluster.resp(1));
     let set =

@@ -9,7 +9,7 @@ fn cluster() -> Cluster {
 }
 
 #[test]
-fn operators_see_how_repair_stands_and_can_stop_and_start_it() {
+fn operators_see_the_state_of_repair_and_can_stop_and_start_it() {
     let mut cluster = cluster();
     put(&cluster, 0..10, "v");
     cluster.run(&["repair", "stop"]).exits(0);

@@ -78,7 +78,7 @@ fn a_node_reads_only_what_its_operator_allows() {
 
 /// What a server on the list points to is not on the list.
 #[test]
-fn who_points_elsewhere_leads_nobody_out_of_what_is_allowed() {
+fn a_server_that_points_elsewhere_leads_to_no_address_that_is_not_allowed() {
     let (folder, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let one = build(elsewhere.path(), 1);
     let inside = Nginx::start(elsewhere.path(), free_port());

@@ -136,7 +136,7 @@ async fn an_office_whose_document_an_operator_deletes_has_ended() {
 }
 
 #[tokio::test]
-async fn a_session_stands_once_however_often_it_is_told_to() {
+async fn a_session_becomes_a_candidate_only_once() {
     let service = MemoryService::new();
     let (session, one) = standing(&service, "one").await;
     let again = stand(session.clone(), &headmaster_path(), &named("one")).await.unwrap();

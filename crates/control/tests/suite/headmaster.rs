@@ -462,7 +462,7 @@ async fn with_standby() -> (World, Office) {
 }
 
 #[tokio::test]
-async fn a_node_that_anybody_hears_of_is_not_replaced_and_nothing_is_changed() {
+async fn a_node_with_a_sign_of_life_is_not_replaced_and_nothing_is_changed() {
     let (world, mut office) = with_standby().await;
     let before = world.cluster().await;
     let registered = world.order(&mut office, replace(3, 4)).await;
@@ -508,7 +508,7 @@ async fn a_dead_node_is_replaced_by_any_headmasters_and_leaves_without_a_word() 
 
 /// The document called the node gone, and the answer was a refusal that did not say so.
 #[tokio::test]
-async fn a_replacement_that_is_refused_half_way_says_what_stands_and_goes_on_when_it_is_ordered_again() {
+async fn a_replacement_refused_half_way_says_what_was_done_and_goes_on_when_ordered_again() {
     let (world, mut office) = with_standby().await;
     world.unregister(3).await;
     world.nodes.dead.lock().unwrap().insert(NodeId(3));

@@ -83,7 +83,7 @@ async fn a_session_that_is_behind_reads_what_was_and_a_watch_set_on_it_has_fired
 }
 
 #[tokio::test]
-async fn a_new_session_may_be_behind_from_the_beginning_and_sees_all_after_a_write_of_its_own() {
+async fn a_new_session_may_lag_and_sees_everything_after_its_first_write() {
     let path = DocumentPath::new("/document").unwrap();
     let mut old = 0;
     for seed in 0..100 {
@@ -103,7 +103,7 @@ async fn a_new_session_may_be_behind_from_the_beginning_and_sees_all_after_a_wri
 
 /// Its session may go on at another server, to which the write has not come yet.
 #[tokio::test]
-async fn a_session_need_not_see_a_write_of_its_own_that_was_not_answered() {
+async fn a_session_need_not_see_its_own_unanswered_write() {
     let path = DocumentPath::new("/document").unwrap();
     let (mut hidden, mut seen) = (0, 0);
     for seed in 0..300 {

@@ -146,7 +146,7 @@ fn users_and_rights_have_a_limit() {
 
 /// A program that knows no users would serve anyone.
 #[test]
-fn a_document_with_users_has_a_form_of_its_own_and_one_without_is_as_before() {
+fn a_document_with_users_has_its_own_form_and_one_without_is_as_before() {
     let open = cluster();
     let text = serde_json::to_string(&open).unwrap();
     assert!(text.starts_with(r#"{"form":5,"#) && !text.contains("users"), "{text}");

@@ -37,7 +37,7 @@ fn told(store: &Store) -> String {
 }
 
 #[test]
-fn each_step_says_who_reads_who_takes_writes_and_who_stands_in() {
+fn each_step_names_readers_writers_and_fallbacks() {
     let raised = |step| told(&store(numbers(2, 1, 2), Some((step, numbers(3, 2, 2)))));
     assert_eq!(
         raised(Step::Copying),
@@ -53,7 +53,7 @@ fn each_step_says_who_reads_who_takes_writes_and_who_stands_in() {
 }
 
 #[test]
-fn each_set_of_replicas_goes_by_its_own_numbers() {
+fn each_set_of_replicas_uses_its_own_numbers() {
     let (old, new) = (numbers(3, 2, 2), numbers(5, 3, 4));
     let at = |step| {
         let store = store(old, Some((step, new)));

@@ -30,7 +30,7 @@ fn told(list: &PreferenceList) -> String {
 }
 
 #[test]
-fn each_step_says_who_reads_who_takes_writes_and_who_stands_in() {
+fn each_step_names_readers_writers_and_fallbacks() {
     let store = store(3, FallbackOrder::Consistent);
     let settled = Partition::settled(PartitionId(0), 0, ids(&[1, 2, 3, 4, 5]));
     assert_eq!(told(&PreferenceList::of(&store, &settled)), "n1 n2 n3 | n1 Both, n2 Both, n3 Both | n4 n5");
@@ -45,7 +45,7 @@ fn each_step_says_who_reads_who_takes_writes_and_who_stands_in() {
 }
 
 #[test]
-fn nodes_that_enter_or_leave_stand_in_for_nobody_whatever_the_order_of_fallbacks() {
+fn entering_and_leaving_nodes_are_never_fallbacks() {
     for fallbacks in [FallbackOrder::Consistent, FallbackOrder::Any, FallbackOrder::Proximity] {
         let store = store(2, fallbacks);
         for step in STEPS {

@@ -26,7 +26,7 @@ proptest! {
     }
 
     #[test]
-    fn timestamps_follow_the_wall_clock_when_it_moves_and_count_when_it_stands(
+    fn timestamps_follow_a_moving_wall_clock_and_count_on_a_stopped_one(
         start in 0..1_u64 << 40,
         walls in prop::collection::vec(0..3_u64, 1..100),
     ) {

@@ -223,7 +223,7 @@ mod tests {
 
     /// Every write that W replicas acknowledged, fewer than W of which lost their disks, is with one of those asked.
     #[test]
-    fn whoever_is_asked_includes_one_that_has_each_acknowledged_write() {
+    fn each_acknowledged_write_is_at_one_of_those_asked() {
         for n in 1..=5usize {
             for w in 1..=n {
                 for acked in 0..1u32 << n {

@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn every_pair_has_its_turn_once_in_a_period_at_moments_of_its_own() {
+    fn every_pair_has_its_own_turn_once_in_a_period() {
         let mut turns = Vec::new();
         for node in 1..=5 {
             let mut schedule = Schedule::<u8>::new(NodeId(node), Duration::from_secs(600));
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_asks_is_served_at_once_in_both_directions_and_a_stop_ends_it() {
+    fn a_request_is_served_at_once_in_both_directions_and_a_stop_ends_it() {
         let mut schedule = Schedule::<u8>::new(NodeId(2), Duration::from_secs(100));
         schedule.learn((1..=3).map(NodeId), at(0));
         assert_eq!(schedule.next(at(0)), None);
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_asked_for_comes_before_whoever_is_due_and_is_counted_until_then() {
+    fn a_requested_peer_comes_before_a_due_one_and_is_counted_until_then() {
         let mut schedule = Schedule::<u8>::new(NodeId(1), Duration::from_secs(100));
         schedule.learn((1..=4).map(NodeId), at(0));
         assert!(!schedule.is_stopped());

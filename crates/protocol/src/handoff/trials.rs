@@ -461,7 +461,7 @@ fn delivery_stops_at_once_when_the_target_falls_and_the_rest_is_delivered_later(
 
 /// A hint that its target will never take once stood in the way of all behind it.
 #[test]
-fn a_hint_that_is_refused_for_ever_does_not_stand_in_the_way() {
+fn a_hint_that_is_always_refused_does_not_block_the_others() {
     let mut world = World::new(2);
     world.poison = Some(0);
     parks(&mut world, 5, 100);

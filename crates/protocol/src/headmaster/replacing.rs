@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_node_is_dead_when_nobody_has_heard_of_it_for_long_and_everybody_says_so() {
+    fn a_node_is_dead_when_all_others_say_that_they_have_long_not_heard_from_it() {
         let after =
             |seconds: u64, heard_before| Ok(Silence { lasts: Duration::from_secs(seconds), heard_before });
         let silent = |seconds| after(seconds, true);

@@ -332,7 +332,7 @@ mod tests {
 
     /// Every way to lose one copy of a write that W of N acknowledged, for all small N and W.
     #[test]
-    fn so_many_others_hold_every_write_and_one_fewer_may_not() {
+    fn enough_others_hold_every_write_and_one_fewer_may_not() {
         for (replicas, writes) in (1..=7_usize).flat_map(|n| (1..=n).map(move |w| (n, w))) {
             // The write is with this node and the first W - 1 others; those merged with last meet it last.
             let meets = |others: usize| others + (writes - 1) > replicas - 1;
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn so_many_that_refuse_stop_every_quorum_and_one_fewer_does_not() {
+    fn enough_refusing_nodes_stop_every_quorum_and_one_fewer_does_not() {
         for (replicas, required) in (1..=7_u8).flat_map(|n| (1..=n).map(move |quorum| (n, quorum))) {
             let refusing = meet_every_quorum(replicas.into(), required);
             let left = usize::from(replicas) - refusing;

@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_behind_twice_in_a_window_is_avoided_for_a_moment() {
+    fn a_node_behind_twice_in_a_window_is_avoided_for_a_moment() {
         let (mut lagging, now) = (Lagging::default(), Moment::default());
         let found: Vec<bool> =
             (0..WINDOW_GETS).step_by(64).map(|gets| lagging.found_behind(STALE, ONE, gets, now)).collect();
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_behind_now_and_then_is_read_like_the_others() {
+    fn a_node_behind_now_and_then_is_read_like_the_others() {
         let (mut lagging, now) = (Lagging::default(), Moment::default());
         assert!((0..100_000).step_by(128).all(|gets| !lagging.found_behind(STALE, ONE, gets, now)));
         assert!(!lags(&lagging, now));

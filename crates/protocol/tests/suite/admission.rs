@@ -54,7 +54,7 @@ fn a_client_beyond_the_limit_is_refused_until_another_one_ends_and_a_node_is_not
 }
 
 #[test]
-fn only_so_many_refused_connections_are_kept_to_be_told_why() {
+fn a_limited_number_of_refused_connections_is_kept_to_be_told_why() {
     let admission = Admission::new(limits());
     let kept: Vec<_> = std::iter::from_fn(|| admission.farewell()).take(1_000).collect();
     assert_eq!(kept.len(), FAREWELLS_MAX);
@@ -114,7 +114,7 @@ fn a_node_that_stops_takes_in_nothing_more_from_clients_and_goes_on_for_other_no
 }
 
 #[test]
-fn whoever_does_not_say_who_it_is_takes_no_place_for_ever() {
+fn silent_connections_are_bounded_and_give_back_their_places() {
     let admission = Admission::new(limits());
     let mut silent = Vec::new();
     let refusal = loop {
@@ -241,7 +241,7 @@ fn the_default_limits_let_a_full_pipeline_of_moderate_requests_through() {
 }
 
 #[test]
-fn whoever_sends_64_kib_a_second_keeps_its_place_and_whoever_sends_less_may_lose_it() {
+fn a_sender_of_64_kib_a_second_keeps_its_place_and_a_slower_one_may_lose_it() {
     const KIB: usize = 1024;
     let limits = AdmissionLimits { connections_max: 9, node_bytes_max: 1_000 * KIB, ..limits() };
     for (come, stays) in [(164 * KIB, true), (164 * KIB - 1, false)] {

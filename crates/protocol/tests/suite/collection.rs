@@ -238,7 +238,7 @@ fn a_disk_that_remembers_less_than_was_completed_is_new_or_of_earlier_days() {
 }
 
 #[test]
-fn contents_of_the_epoch_and_the_document_that_it_goes_by_are_accepted_and_older_ones_are_not() {
+fn contents_of_its_epoch_and_document_are_accepted_and_older_ones_are_not() {
     let node = compared();
     let accepts = |tag, generation| node.accepts_contents(Epoch(tag), Generation(generation));
     assert_eq!((accepts(5, 6), accepts(9, 9)), (Ok(()), Ok(())));

@@ -177,7 +177,7 @@ fn in_peace_everybody_is_alive_to_everybody_and_stays_so() {
 
 /// The processes of a cluster never start at the same moment: the first one is refused by the others for a while.
 #[test]
-fn that_a_peer_is_not_there_yet_when_this_node_starts_is_no_news_but_that_it_goes_or_never_comes_is() {
+fn a_peer_that_is_late_is_no_news_but_one_that_leaves_or_never_comes_is() {
     let (me, late, never) = (NodeId(1), NodeId(2), NodeId(3));
     let mut room = Room::new(3);
     room.silent.extend([late, never]);
@@ -252,7 +252,7 @@ fn a_five_second_pause_causes_no_down_on_either_side() {
 }
 
 #[test]
-fn whoever_slept_does_not_blame_the_others() {
+fn a_node_that_slept_does_not_suspect_the_others() {
     let mut room = Room::new(3);
     room.run(Duration::from_secs(10));
     room.silent.insert(NodeId(1));
@@ -267,7 +267,7 @@ fn whoever_slept_does_not_blame_the_others() {
 
 /// The last refusal was taken for one at the moment of waking up, so that the time in between counted as refused.
 #[test]
-fn whoever_slept_does_not_take_a_refusal_of_long_ago_for_one_of_now() {
+fn a_node_that_slept_does_not_take_an_old_refusal_for_a_new_one() {
     let (mut now, mut actions) = (Moment::default().after(ms(1)), Vec::new());
     let mut gossip = Gossip::start(NodeId(1), 1, now);
     gossip.step(Event::MembersNamed { nodes: nodes(2) }, now, &mut actions);

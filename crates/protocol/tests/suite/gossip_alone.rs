@@ -161,7 +161,7 @@ fn a_table_is_answered_with_what_is_known_better_and_nothing_else() {
 }
 
 #[test]
-fn so_many_exchanges_in_a_row_without_an_answer_make_a_node_suspected_and_one_fewer_do_not() {
+fn a_node_is_suspected_after_enough_unanswered_exchanges_and_not_one_sooner() {
     let mut alone = Alone::of(2);
     let miss = |alone: &mut Alone| {
         while partners(&alone.round(7)).is_empty() {}

@@ -422,7 +422,7 @@ fn a_dead_node_is_called_gone_and_its_places_are_taken() {
 }
 
 #[test]
-fn nothing_is_published_while_a_node_goes_by_a_newer_document() {
+fn nothing_is_published_while_a_node_follows_a_newer_document() {
     let mut stage = Stage::new(true);
     stage.play(9);
     stage.registered.push(node(4));

@@ -291,7 +291,7 @@ fn a_tree_is_counted_anew_when_its_leaves_hold_more_than_128_records_and_could_h
 
 /// A tree of 256 leaves, of which each is to hold 25 records.
 #[test]
-fn counting_and_checking_take_as_many_leaves_at_once_as_hold_so_many_records() {
+fn counting_and_checking_take_leaves_up_to_a_number_of_records_at_once() {
     let bounds = Token(0)..=Token(u64::MAX);
     let leaves = |first: u64, last: u64| Token(first << 56)..=Token((last << 56) | ((1 << 56) - 1));
     let mut tree = Tree::doubtful(&bounds);

@@ -127,7 +127,7 @@ fn merged(nodes: &[u32], generation: Generation) -> Facts {
 }
 
 #[test]
-fn of_those_that_stay_so_many_merge_as_hold_each_write_by_the_numbers_to_come() {
+fn enough_remaining_replicas_merge_to_hold_each_write_by_the_next_numbers() {
     let one = cluster(1, &["a"; 3], 3, 3);
     for (from, to, enough) in
         [((3, 2, 2), (3, 3, 1), 1), ((3, 2, 2), (3, 1, 3), 3), ((3, 1, 3), (3, 2, 2), 2)]

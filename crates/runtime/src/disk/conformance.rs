@@ -361,7 +361,7 @@ fn a_flipped_bit_shows_before_and_after_a_crash() {
 
 /// What is not in memory is refused to whoever would not wait, and read by everybody else.
 #[test]
-fn who_would_not_wait_is_refused_what_is_not_in_memory() {
+fn a_read_that_must_not_wait_is_refused_what_is_not_in_memory() {
     let simulated = SimulatedDisk::new(1);
     let file = simulated.create("a").unwrap();
     file.append(b"hello").unwrap();

@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_is_taken_as_it_stands_or_refused() {
+    fn a_path_is_taken_unchanged_or_refused() {
         let of = |line: &str| check(format!("{line}\r\n\r\n").as_bytes());
         for line in [
             "GET / HTTP/1.1",

@@ -219,7 +219,7 @@ async fn what_is_no_request_is_carried_out_as_none() {
 
 /// hyper answers what it cannot parse by itself, with a bare 400 that nobody counts.
 #[tokio::test]
-async fn whatever_byte_stands_in_a_head_the_handler_answers_it() {
+async fn the_handler_answers_any_byte_in_a_head() {
     for byte in 0..=255 {
         for (before, after) in [
             (&b"G"[..], &b"T / HTTP/1.1\r\n"[..]),

@@ -126,7 +126,7 @@ async fn one_port_takes_both_while_a_cluster_is_turned_over() {
 }
 
 #[tokio::test]
-async fn who_mixes_up_plain_and_tls_reads_what_happened() {
+async fn mixing_up_plain_and_tls_is_explained() {
     let authority = Authority::ready();
     let (mut requires, address) = listen(&Safety::Require(authority.tls(Some("n1"))));
     let (refused, far) = open(&mut *requires, Dialing::Plain, &address).await;

@@ -161,7 +161,7 @@ fn a_refusal_names_the_variable_and_repeats_no_body() {
 }
 
 #[test]
-fn who_points_elsewhere_is_an_error_and_nobody_is_sent_there() {
+fn a_server_that_points_elsewhere_is_an_error_and_is_not_followed() {
     let asked = Arc::new(AtomicU64::new(0));
     let counted = asked.clone();
     let elsewhere = serve(move |_, stream| {

@@ -389,7 +389,7 @@ fn a_file_that_is_cut_missing_or_longer_is_no_absent_key() {
 }
 
 #[test]
-fn what_is_not_in_memory_is_refused_to_who_would_not_wait_and_an_error_of_the_device_stays_one() {
+fn a_read_that_must_not_wait_is_refused_and_an_error_of_the_device_stays_one() {
     let (table, _) = random(13, 300, 60);
     for layout in [Layout::Pages, Layout::Slots] {
         let disk = SimulatedDisk::new(0);

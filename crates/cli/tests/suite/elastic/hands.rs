@@ -21,7 +21,7 @@ fn managed(machines: &[Json]) -> &Json {
 
 /// Its lease is taken after 15 s, which represents minutes here: what it knows is as old as its lease in both cases.
 #[test]
-fn a_controller_that_stood_still_goes_on_beside_its_successor_without_harm() {
+fn a_controller_that_hung_goes_on_beside_its_successor_without_harm() {
     let mut fleet = Fleet::new();
     let all = fill(&fleet.cluster);
     let first = fleet.controller();

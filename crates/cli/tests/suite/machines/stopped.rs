@@ -24,7 +24,7 @@ fn serve_around(door: &str, stopped: usize) {
 /// the same id, and all that it writes is a registration under a new session.
 #[test]
 #[ignore = "waits for sessions to end; ./check --full process runs it"]
-fn a_node_that_stood_still_for_longer_than_its_session_lives_comes_back_and_changes_no_document() {
+fn a_node_that_hung_for_longer_than_its_session_comes_back_and_changes_no_document() {
     let mut fleet = Fleet::start(1);
     wait_until("all nodes are registered", || registered(&fleet.address).len() == 3);
     let documents = fleet.kept_documents();

@@ -16,7 +16,7 @@ const AWAY: Duration = Duration::from_secs(60);
 
 #[test]
 #[ignore = "takes a minute; ./check --full process runs it"]
-fn a_move_stands_still_while_zookeeper_is_away_and_goes_on_when_it_is_back() {
+fn a_move_pauses_while_zookeeper_is_away_and_goes_on_when_it_is_back() {
     let folder = TempDir::new().unwrap();
     let mut ensemble = Ensemble::start(1);
     let address = ensemble.address("/shop");

@@ -181,7 +181,7 @@ impl Door {
 
 #[test]
 #[ignore = "kills at every step, as exploration and simulation do; ./check --full process runs it"]
-fn whoever_is_killed_at_any_step_nothing_is_lost_and_the_move_goes_on() {
+fn nothing_is_lost_and_the_move_goes_on_whatever_is_killed_at_any_step() {
     let mut stage = Stage::start();
     let traffic = Traffic::start(&stage.cluster);
     let doors = [1, 2, 4].map(|node| stage.cluster.resp(node));

@@ -281,7 +281,7 @@ fn a_push_goes_on_when_the_coordination_service_is_back() {
 /// Its session is over when it goes on: it is a candidate once more, finds the wish, and carries it out.
 #[test]
 #[ignore = "waits for sessions to end; ./check --full process runs it"]
-fn a_push_goes_live_after_its_only_conductor_stood_still_for_longer_than_its_session() {
+fn a_push_goes_live_after_its_only_headmaster_hung_for_longer_than_its_session() {
     let mut remote = Remote::start();
     let two = Damaged::build(remote.folder.path(), 2);
     let push = remote.begin(&two.directory);

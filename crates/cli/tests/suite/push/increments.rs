@@ -124,7 +124,7 @@ fn a_child_goes_live_and_back_under_reads_and_nodes_fetch_its_deltas_alone() {
 }
 
 #[test]
-fn a_delta_that_is_damaged_or_killed_over_stands_in_no_push_s_way() {
+fn a_damaged_or_interrupted_delta_blocks_no_push() {
     let folder = tempfile::tempdir().unwrap();
     let (_, one) = build(folder.path(), 1, None);
     let (built, two) = build(folder.path(), 2, Some(&one));

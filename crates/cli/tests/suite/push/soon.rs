@@ -61,7 +61,7 @@ fn median(mut times: Vec<Duration>) -> (Duration, Duration) {
 
 /// A client that had read before the first push once never heard of it.
 #[test]
-fn nodes_and_clients_hear_of_a_swap_within_moments() {
+fn nodes_and_clients_learn_of_a_swap_within_moments() {
     let folder = tempfile::tempdir().unwrap();
     let cluster = Cluster::with(3, &[]);
     cluster.run(&["store", "create", "words", "--read-only"]).exits(0);

@@ -110,7 +110,7 @@ fn swap_under_reads(swaps: u64, still: u64) {
 }
 
 #[test]
-fn many_keys_are_of_one_artifact_in_each_swap_also_while_a_node_stands_still() {
+fn many_keys_are_of_one_artifact_in_each_swap_while_a_node_hangs() {
     swap_under_reads(20, 7);
 }
 

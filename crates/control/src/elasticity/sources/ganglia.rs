@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_document_with_entities_of_its_own_is_refused_as_a_whole() {
+    fn a_document_that_declares_entities_is_refused_as_a_whole() {
         let host = "<HOST NAME=\"n2\"";
         for (from, to, why) in [
             ("<!ELEMENT HOSTS EMPTY>", "<!ENTITY a \"b\">", "declares entities"),

@@ -226,7 +226,7 @@ fn a_counter_gains_over_the_span_of_an_idle_turn_however_young_samples_must_be()
 }
 
 #[test]
-fn what_is_no_number_or_says_an_age_of_its_own_counts_as_such() {
+fn a_value_that_is_no_number_is_ignored_and_an_age_on_the_page_is_used() {
     let mut tested = Tested::new(&[(SourceKind::Prometheus, "http://{address}/")]);
     let members = members(&["10.0.0.1"]);
     tested.page("10.0.0.1:80", "depth NaN\nprocessor +Inf\nload_one 2 999000\nrequests_total 5 999000\n");

@@ -56,7 +56,7 @@ fn a_node_that_comes_late_from_an_earlier_move_does_not_decide_a_later_one() {
 /// A round of collection at a node that had not gone over wrote the epochs into the place that the documents had left:
 /// they could not come back there.
 #[test]
-fn what_was_written_too_late_stands_in_no_way_back() {
+fn a_late_write_does_not_block_the_way_back() {
     let places = Places::begin();
     places.migrate(&whole(), "a").unwrap().unwrap();
     let before = contents(&places.new);

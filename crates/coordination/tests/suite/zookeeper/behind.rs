@@ -69,7 +69,7 @@ fn pass(mut from: TcpStream, mut to: TcpStream, wait: impl Fn()) {
 /// What the simulated service shows at random, here on purpose: old readings without a word, its own write that is
 /// refused by what it has not seen, and from then on all that refused it.
 #[tokio::test]
-async fn a_session_at_a_server_that_is_behind_reads_what_was_and_its_writes_go_by_what_is() {
+async fn a_session_at_a_lagging_server_reads_the_past_and_writes_the_present() {
     let gate = Gate::default();
     let ensemble = Ensemble::start_through(3, |server, port| match server {
         BEHIND => gate.way(port),

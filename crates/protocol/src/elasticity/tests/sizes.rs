@@ -68,7 +68,7 @@ fn growths_that_gained_nothing_hold_for_a_day() {
 }
 
 #[test]
-fn whoever_orders_more_ends_a_hold_and_whoever_orders_fewer_does_not() {
+fn an_order_for_more_ends_a_hold_and_one_for_fewer_does_not() {
     let mut two = futile(0.0, 525.0);
     two.fleet.policy.objective.strained = 1e9;
     let plan = |by| ordered(two.clone(), FleetOrder::Plan(Resize(by)));
