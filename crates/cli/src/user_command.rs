@@ -69,7 +69,7 @@ Examples:
   tontine user create root admin                         the first user: it closes the cluster
   tontine user create shop read:carts write:carts        a program that reads and writes one store
   tontine user create monitor observe                    status, events and metrics, and no key
-  tontine user create anyone read:public                 whoever gives no secret may read one store
+  tontine user create anyone read:public                 clients without a secret may read one store
 
 Rights: read:STORE, write:STORE, read:STORE/PREFIX, write:STORE/PREFIX, scan:STORE (`*` is every store), observe, \
 operate, admin.")]

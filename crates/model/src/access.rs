@@ -4,7 +4,7 @@
 //! random bits, so its plain SHA-256 tells nothing about it: the document may be read by others. Each user has up to two
 //! secrets, so that one can be replaced while programs still use the other.
 //!
-//! A cluster with users is *closed*, and stays so: its last administrator cannot be removed. What whoever gives no secret may
+//! A cluster with users is *closed*, and stays so: its last administrator cannot be removed. What clients without a secret may
 //! do then, are the rights of the user [`ANYONE`]: none, where there is no such user. So a running cluster is closed without
 //! a failed request: with that user as its first administrator, which is removed when every program has a secret.
 //!
@@ -29,7 +29,7 @@ pub use grant::{Grant, GrantError, KeyRight, Right};
 /// The name by which Redis clients mean the user whose secret they give. No user has it.
 pub const USER_BY_SECRET: &str = "default";
 
-/// The user that whoever gives no secret is taken for. It has no secret.
+/// The user that a client without a secret is taken for.
 pub const ANYONE: &str = "anyone";
 
 /// A user's name: 1 to 64 bytes of `a-z 0-9 _ - .`, starting with a letter, and not [`USER_BY_SECRET`].
@@ -68,7 +68,7 @@ impl UserName {
         &self.0
     }
 
-    /// Whether it is that of whoever gives no secret.
+    /// Whether it is that of clients without a secret.
     pub fn is_anyone(&self) -> bool {
         self.0 == ANYONE
     }

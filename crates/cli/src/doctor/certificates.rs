@@ -61,7 +61,7 @@ fn lets_anyone_write(cluster: &Cluster) -> Option<Finding> {
         code: Code::AnyoneWrites,
         node: None,
         store: None,
-        what: format!("whoever gives no secret may {may}: the user {ANYONE} has that right"),
+        what: format!("a client without a secret may {may}: the user {ANYONE} has that right"),
         next: format!("once every program has its own secret, run: {} user remove {ANYONE}", program()),
     })
 }

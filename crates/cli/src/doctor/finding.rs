@@ -81,7 +81,7 @@ codes! {
     PlainAccepted "plain-accepted" Bad
         "The node takes connections without TLS although the cluster has users.";
     AnyoneWrites "anyone-writes" Bad
-        "Whoever gives no secret may do everything, or write every store.";
+        "Clients without a secret may do everything, or write every store.";
     StorageStopped "storage-stopped" Bad
         "A write or a sync of the node failed, and its storage has stopped.";
     DiskFull "disk-full" Bad

@@ -104,8 +104,8 @@ pub enum UserError {
         /// The name.
         user: UserName,
     },
-    /// Whoever gives no secret has none.
-    #[error("user {ANYONE} is whoever gives no secret")]
+    /// A client without a secret has none to change.
+    #[error("user {ANYONE} is any client without a secret")]
     NoSecrets,
     /// The first user must be able to change users.
     #[error("the first user closes the cluster, and must have the right admin")]

@@ -21,7 +21,7 @@ impl Cluster {
         !self.users.is_empty()
     }
 
-    /// Whether whoever gives no secret may do everything, or write every key of every store: the cluster has no users, or
+    /// Whether clients without a secret may do everything, or write every key of every store: the cluster has no users, or
     /// the user [`ANYONE`] has these rights.
     pub fn is_anyones(&self) -> bool {
         let Some(anyone) = self.users.get(ANYONE) else { return !self.is_closed() };

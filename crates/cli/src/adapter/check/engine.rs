@@ -38,7 +38,7 @@ impl Checking<'_> {
         }
         let lacking = json!({ "fleet": fleet });
         let lacking = self.fails("evidence", &lacking, super::PARAMS);
-        self.note("evidence of nobody is an error -32602", lacking);
+        self.note("evidence of no member is an error -32602", lacking);
         let unknown = json!({ "fleet": fleet, "address": "192.0.2.1" });
         let unknown = match self.child.call("evidence", &unknown) {
             Ok(Told::Result(result)) => serde_json::from_value::<Evidence>(result)

@@ -218,7 +218,7 @@ impl Link {
                     }
                     Ok(Reply::List(list))
                 }
-                _ => Err("what is no reply of Redis".to_owned()),
+                _ => Err("this is no reply of Redis".to_owned()),
             }
         })
     }

@@ -323,7 +323,7 @@ fn close(cluster: &mut Cluster, network: impl Fn() -> TcpNetwork, authority: &st
         run(cluster, None, &["user", "create", "root", "admin", "--secret-to", &root]).exits(0);
         let words = ["user", "create", "shop", "read:*", "write:*", "--secret-to", &shop];
         run(cluster, Some(&root), &words).exits(0);
-        run(cluster, None, &["user", "rotate", "anyone"]).fails_with("is whoever gives no secret");
+        run(cluster, None, &["user", "rotate", "anyone"]).fails_with("is any client without a secret");
         run(cluster, Some(&shop), &["doctor"]).fails_with("user shop has not the right observe");
     });
     let secret = Secret::parse(&std::fs::read_to_string(&shop).unwrap()).unwrap();
