@@ -272,10 +272,7 @@ fn show(
         _ => String::new(),
     };
     if !behind.is_empty() {
-        say!(
-            "{} did not confirm this yet; it will when it is reached",
-            crate::words::names(behind)
-        );
+        say!("{} did not confirm this yet; it will when it is reached", crate::words::names(behind));
     }
     // The secret alone is on standard output, so that it can be piped.
     match (shared.format(), secret_to, change) {

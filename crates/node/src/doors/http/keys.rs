@@ -148,9 +148,7 @@ async fn asked(call: &Call<'_>, target: &Target, body: Arriving, is_put: bool) -
     if is_versioned {
         let (context, value) = versioned(&body, is_put)?;
         if preconditions != Preconditions::default() {
-            return Err(malformed(
-                "the context is in the body, so give neither If-Match nor If-None-Match",
-            ));
+            return Err(malformed("the context is in the body, so give neither If-Match nor If-None-Match"));
         }
         let preconditions = Preconditions { context, ..preconditions };
         return Ok(Asked { value, preconditions, bytes });
