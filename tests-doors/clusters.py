@@ -66,7 +66,7 @@ class Node(NamedTuple):
 
 
 class Cluster:
-    """Three nodes, each a process of its own."""
+    """Three nodes, each its own process."""
 
     def __init__(self, binary: Path, closed: bool) -> None:
         assert binary.is_file(), f"{binary} is not there: cargo build --profile proof -p cli"

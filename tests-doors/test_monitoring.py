@@ -225,7 +225,7 @@ def test_prometheus_evaluates_every_rule_and_none_fires(prometheus: Prometheus) 
         assert time.monotonic() < deadline, [rule for rule in rules if rule["health"] != "ok"]
         time.sleep(0.2)
     assert {rule["name"] for rule in rules} == {rule["alert"] for rule in alerts()}
-    # Other tests send what is refused, which is an alert of its own kind only after minutes.
+    # Other tests send what is refused, which is a separate kind of alert only after minutes.
     assert [rule["name"] for rule in rules if rule["state"] == "firing"] == []
 
 

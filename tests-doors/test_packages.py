@@ -51,7 +51,7 @@ def package_index() -> list[tuple[str, bytes]]:
 
 
 class Sharing:
-    """The writers: each writes a share of the records, as a process of its own."""
+    """The writers: each writes a share of the records, as its own process."""
 
     def __init__(self, cluster: Cluster, records: list[tuple[str, bytes]], folder: Path) -> None:
         self.cluster = cluster
@@ -105,7 +105,7 @@ class Sharing:
 
 
 class Capture:
-    """All bytes of the cluster's ports, in a process of its own."""
+    """All bytes of the cluster's ports, in its own process."""
 
     def __init__(self, cluster: Cluster, folder: Path) -> None:
         self.path = folder / "bytes"

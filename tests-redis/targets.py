@@ -43,7 +43,7 @@ class Running(Target):
 
 
 class Process(Target):
-    """One child process with a log file and a folder of its own."""
+    """One child process with its own log file and folder."""
 
     def __init__(self, name: str, command: list[str], folder: Path) -> None:
         self.name = name
@@ -107,7 +107,7 @@ class RedisServer(Process):
 
 
 class TontineCluster(Process):
-    """Three nodes, each a process of its own, as `tontine dev` starts them."""
+    """Three nodes, each its own process, as `tontine dev` starts them."""
 
     def __init__(self, binary: Path) -> None:
         assert binary.is_file(), f"{binary} is not there: cargo build --profile proof -p cli"

@@ -27,7 +27,7 @@ ADAPTER = HERE / "etcd_adapter.py"
 PAGE = HERE.parent.parent / "docs" / "guides" / "etcd-adapter.md"
 TONTINE = ""
 WAIT_SECONDS = 60
-# Two runs on one machine must not meet: each has a network of its own below 127.0.0.0/8.
+# Two runs on one machine must not meet: each has its own network below 127.0.0.0/8.
 NET = f"127.{64 + os.getpid() // 250 % 128}.{1 + os.getpid() % 250}"
 
 

@@ -61,7 +61,7 @@ def alone(rows: pa.Table, scratch: Path) -> dict[str, float]:
         for batch, number in zip(batches, numbers, strict=True):
             wanted = pa.Array.from_buffers(pa.int32(), len(batch), [None, pa.py_buffer(number)])
             mine.append(batch.filter(pc.equal(wanted, index)))
-        # The file is synced by a thread of its own, so this is of the process.
+        # The file is synced by its own thread, so this is of the process.
         began = time.process_time()
         build = _core.RangeBuild(artifact, found, str(scratch), 1 << 30)
         for batch in mine:

@@ -224,7 +224,7 @@ def _request(methods: Mapping[str, Method], document: Json) -> tuple[str, Params
 
 
 def _called(method: Method, params: Params, call_seconds: float) -> Json:
-    """The result of a method, in a thread of its own, so that a call that hangs holds up none."""
+    """The result of a method, in its own thread, so that a call that hangs holds up none."""
     outcome: list[Json] = []
 
     def run() -> None:

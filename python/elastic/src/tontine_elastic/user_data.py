@@ -2,7 +2,7 @@
 
 cloud-init runs it once, as root. It asks the metadata service for the machine's own address, which
 nobody knows when the machine is asked for. The script outlives cloud-init as a unit of systemd, or
-in a session of its own where there is none.
+in its own session where there is none.
 
 Must never: hold a secret. Users of the account and processes of the machine can read user data.
 """

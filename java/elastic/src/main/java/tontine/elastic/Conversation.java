@@ -25,7 +25,7 @@ import java.util.concurrent.atomic.AtomicBoolean;
 /**
  * The side of the contract that every adapter has in common: JSON-RPC 2.0, one message a line.
  *
- * <p>Each call has a thread of its own, so one that hangs keeps no other waiting. Its answer is due in time: after
+ * <p>Each call has its own thread, so one that hangs keeps no other waiting. Its answer is due in time: after
  * {@link #CALL_TIME_MAX} it is an error, whatever becomes of the call. What came before standard input ended is
  * answered; then the conversation is over.
  *

@@ -10,7 +10,7 @@ import tontine.elastic.Failure;
 import tontine.elastic.Log;
 
 /**
- * Decommissions. Each runs on a thread of its own and in the member itself, which goes on if this process ends.
+ * Decommissions. Each runs on its own thread and in the member itself, which goes on if this process ends.
  *
  * <p>Must never: force one, or begin one while anything else moves.
  */

@@ -48,7 +48,7 @@ final class Members {
         return connections.computeIfAbsent(address, one -> new Connection(one, settings));
     }
 
-    /** Something that takes long, on a thread of its own. */
+    /** Something that takes long, on its own thread. */
     void begin(Runnable work) {
         threads.execute(work);
     }

@@ -92,7 +92,7 @@ class CassandraEngineTest {
         throw new AssertionError("it drains");
     }
 
-    /** A member was told just this; a thread of its own does so. */
+    /** A member was told just this, and a separate thread does so. */
     private void wasTold(String address, List<String> words) throws InterruptedException {
         for (int tries = 1; tries < 100 && !at(address).told.equals(words); tries++) {
             Thread.sleep(100);
