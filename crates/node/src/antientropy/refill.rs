@@ -539,8 +539,9 @@ impl<'a> Round<'a> {
 
 /// Whoever is first gives the most: each few partitions begin with another peer, and nodes that enter at the same time
 /// with different ones. Otherwise one node would give to all of them, and the next one afterwards.
+/// Nodes are numbered from one.
 fn in_turn(peers: &mut [NodeId], position: usize, own: NodeId) {
-    let first = (position + own.0 as usize) % peers.len().max(1);
+    let first = (position + own.0.saturating_sub(1) as usize) % peers.len().max(1);
     peers.rotate_left(first);
 }
 
