@@ -211,7 +211,15 @@ fn is_at_rest(fleet: &Fleet) -> bool {
 
 /// Ends a pause.
 pub(super) async fn resume(shared: &Shared, arguments: NamedArguments) -> Result<ExitCode, CliError> {
-    simple(shared, arguments, &FleetOrder::Resume, "is not paused").await
+    let fleets = Fleets::open(&arguments.service).await?;
+    let (fleet, _) = fleets.read(&arguments.name).await?;
+    if fleet.paused.is_none() {
+        print(shared.format(), &json!({ "fleet": fleet.name, "order": null }), || {
+            format!("fleet {} was not paused, so there is nothing to resume", fleet.name)
+        });
+        return Ok(ExitCode::SUCCESS);
+    }
+    simple(shared, arguments, &FleetOrder::Resume, "goes on; its pause is over").await
 }
 
 /// Approves a decision.

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use model::elasticity::{Money, Policy, Sizing};
-use protocol::elasticity::trace::{Machines, Outcome, needed, play};
+use protocol::elasticity::trace::{Machines, Outcome, play, wanted};
 use serde_json::{Value as Json, json};
 
 use super::apply::read_policy;
@@ -95,7 +95,8 @@ pub(super) fn run(shared: &Shared, arguments: &SimulateArguments) -> Result<Exit
         joins_s: arguments.joins,
         drains_s: arguments.drains,
     };
-    let peak = trace.iter().map(|(_, load)| needed(*load, &machines, &policy)).max().unwrap_or(policy.min);
+    let wanted = trace.iter().map(|(_, load)| wanted(*load, &machines, &policy)).max().unwrap_or(0);
+    let peak = wanted.clamp(policy.min, policy.max);
     let fixed = Outcome::fixed(&trace, &machines, &policy, peak);
     let best = Outcome::clairvoyant(&trace, &machines, &policy);
     let mut rows = vec![("fixed for the peak".to_owned(), fixed), ("the future known".to_owned(), best)];
@@ -104,7 +105,7 @@ pub(super) fn run(shared: &Shared, arguments: &SimulateArguments) -> Result<Exit
         rows.push((name(sizing).to_owned(), play(&trace, &machines, &policy)));
     }
     let of = |outcome: &Outcome, other: &Outcome| outcome.paid.0 as f64 / other.paid.0.max(1) as f64;
-    let document = json!({ "policies": rows.iter().map(|(name, outcome)| json!({
+    let document = json!({ "peak_wants": wanted, "policies": rows.iter().map(|(name, outcome)| json!({
         "policy": name, "paid": outcome.paid, "machine_minutes": outcome.machine_minutes,
         "of_fixed": of(outcome, &fixed), "of_best": of(outcome, &best),
         "minutes_out_of_objective": outcome.minutes_out, "minutes": outcome.minutes, "minutes_held_by_budget": outcome.minutes_held,
@@ -135,7 +136,14 @@ pub(super) fn run(shared: &Shared, arguments: &SimulateArguments) -> Result<Exit
             ]
         });
         let head = head.map(str::to_owned).to_vec();
-        table(&std::iter::once(head).chain(lines).collect::<Vec<_>>())
+        let table = table(&std::iter::once(head).chain(lines).collect::<Vec<_>>());
+        let cut = (wanted > policy.max).then(|| {
+            format!(
+                "\nThe peak wants {wanted} members, and `max` allows {}: no row carries it within the objective.",
+                policy.max
+            )
+        });
+        std::iter::once(table).chain(cut).collect::<Vec<_>>().join("\n")
     });
     Ok(ExitCode::SUCCESS)
 }

@@ -304,6 +304,8 @@ fn what_a_newcomer_tries_on_a_fleet_without_machines_is_answered_plainly() {
         .fails_with("cannot read the adapters");
     let text = elastic(&["abort", "shop"]).exits(0).text();
     assert!(text.contains("nothing is under way in fleet shop"), "{text}");
+    let text = elastic(&["resume", "shop"]).exits(0).text();
+    assert!(text.contains("fleet shop was not paused"), "{text}");
     let run = |name: &str| {
         Process::start(&mut command(&["elastic", "run", &service, &adapters]), PathBuf::from(path(name)))
     };
@@ -363,4 +365,14 @@ fn bad_policies_and_adapters_are_refused_with_the_field_and_the_remedy() {
     std::fs::write(path("adapters.toml"), "[engines.x]\ncommand = []\n").unwrap();
     let adapters = format!("--adapters={}", path("adapters.toml"));
     tontine(&["elastic", "run", &service, &adapters]).fails_with("engines.x.command is empty");
+    std::fs::write(path("day.csv"), "0,1000\n600,9000\n1200,9000\n").unwrap();
+    std::fs::write(path("shop.toml"), POLICY).unwrap();
+    let (day, policy) = (path("day.csv"), path("shop.toml"));
+    let simulate = |operations: &str| {
+        let words = ["elastic", "simulate", "--trace", &day, "--price=0.1", "--operations", operations, &policy];
+        tontine(&words).exits(0).text()
+    };
+    let cut = "The peak wants 15 members, and `max` allows 6";
+    assert!(simulate("1000").contains(cut), "{}", simulate("1000"));
+    assert!(!simulate("3000").contains("The peak wants"), "{}", simulate("3000"));
 }

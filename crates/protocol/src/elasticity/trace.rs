@@ -90,8 +90,13 @@ impl Outcome {
 
 /// The members that carry a load within the objective.
 pub fn needed(load: f64, machines: &Machines, policy: &Policy) -> u32 {
+    wanted(load, machines, policy).clamp(policy.min, policy.max)
+}
+
+/// Members that carry a load within the policy's objective, whatever its min and max.
+pub fn wanted(load: f64, machines: &Machines, policy: &Policy) -> u32 {
     let each = machines.operations * policy.objective.at_most / 100.0;
-    ((load / each).ceil() as u32).clamp(policy.min, policy.max)
+    (load / each).ceil() as u32
 }
 
 /// Calls with each time of a trace, in seconds, and the load then. The trace is sorted by time; a load lasts until the next.
