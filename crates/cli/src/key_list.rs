@@ -6,10 +6,11 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use ::bytes::Bytes;
+use client::WalkOptions;
 use runtime::Ports;
 
 use crate::durations;
-use crate::export::{WalkOptions, What, walk_store};
+use crate::export::{What, walk_store};
 use crate::failure::CliError;
 use crate::output::Stdout;
 use crate::shared::{Shared, walkable};

@@ -71,6 +71,7 @@ impl StoreHandle {
                 true => inner.multi_get_through_nodes(&scope, keys, options).await,
                 false => inner.coordinator.multi_get(&scope, keys, options, usize::MAX).await,
             };
+            assert_eq!(got.len(), left.len(), "each key that is left has an answer");
             for (position, answer) in left.into_iter().zip(got) {
                 answers[position] = Some(answer);
             }

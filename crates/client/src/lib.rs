@@ -3,6 +3,7 @@
 //! - [`Client`] is what applications use: it keeps the ring, sends each get straight to the replicas and each put
 //!   straight to one replica, and tells indeterminate outcomes from failures.
 //! - [`coordinator`] drives one request to its quorum; the decisions are `protocol::quorum`'s.
+//! - [`StoreWalk`] reads all records of a range of tokens, from R replicas side by side.
 //! - [`peers`] carries calls over multiplexed links.
 //!
 //! ```no_run
@@ -37,6 +38,7 @@ mod stamp;
 mod store;
 mod telling;
 mod through_nodes;
+mod walk;
 
 pub use bulk::{ScanAfter, ScanPage};
 pub use connect::{Client, ClientOptions};
@@ -46,3 +48,4 @@ pub use found::Found;
 pub use ordering::{ANSWER_TIME_MAX, Ordered, PlanQuery};
 pub use protocol::report;
 pub use store::{DeleteOptions, Merge, PutOptions, StoreHandle};
+pub use walk::{StoreWalk, WalkError, WalkOptions};

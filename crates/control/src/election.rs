@@ -41,6 +41,16 @@ pub enum ElectionError {
     Coordination(#[from] CoordinationError),
 }
 
+impl Candidacy {
+    fn new(service: Arc<dyn CoordinationService>, office: &DocumentPath, path: DocumentPath) -> Candidacy {
+        assert!(
+            path.parent().as_ref() == Some(office) && path.name().starts_with(NAME),
+            "{path} is no candidate's document below {office}"
+        );
+        Candidacy { service, office: office.clone(), path }
+    }
+}
+
 /// Becomes a candidate for the office. A session that is one already gets the candidacy that it has.
 ///
 /// # Errors
@@ -53,13 +63,12 @@ pub async fn stand(
 ) -> Result<Candidacy, CoordinationError> {
     let path = office.child(NAME).expect("the name is short");
     create_parents(&*service, &path).await?;
-    let office = office.clone();
-    if let Some(path) = own_first(&*service, &office).await? {
-        return Ok(Candidacy { service, office, path });
+    if let Some(path) = own_first(&*service, office).await? {
+        return Ok(Candidacy::new(service, office, path));
     }
     let data = Bytes::from(serde_json::to_vec(candidate).expect("a candidate is plain text"));
     let path = service.create(&path, data, CreateMode::EphemeralSequential).await?;
-    Ok(Candidacy { service, office, path })
+    Ok(Candidacy::new(service, office, path))
 }
 
 /// The session's first document among the candidates'.
@@ -92,6 +101,7 @@ impl Candidacy {
             let Some(predecessor) = position.checked_sub(1).map(|before| &all[before]) else {
                 return Ok(());
             };
+            assert!(*predecessor < self.path, "{predecessor} stood before {}", self.path);
             let (document, watch) = self.service.get_and_watch(predecessor).await?;
             if document.is_some() {
                 watch.fired().await?;

@@ -24,6 +24,11 @@ use coordination::documents::office::{Candidate, LEASE, candidates};
 pub const RENEWAL: Duration = Duration::from_secs(3);
 /// At this many looks, one after another, a candidate must have seen the same document before it ends an office.
 pub const LOOKS: u32 = 5;
+const _: () = assert!(
+    LEASE.as_millis() == RENEWAL.as_millis() * (LOOKS as u128 - 1),
+    "the first and the last look at a silent holder are a lease apart"
+);
+
 /// Whether offices must end by time here: the service keeps a session for as long as its process.
 pub fn is_needed(service: &dyn CoordinationService) -> bool {
     service.session_timeout().is_zero()
@@ -35,6 +40,7 @@ pub async fn renew(
     clock: &Arc<dyn Clock>,
     (candidacy, candidate): (&Candidacy, &Candidate),
 ) {
+    assert!(is_needed(&**service), "{} ends with a session, and needs no lease", candidacy.office());
     loop {
         let renewed = Candidate { renewed_ms: Some(clock.wall().0), ..candidate.clone() };
         let data = Bytes::from(serde_json::to_vec(&renewed).expect("a candidate is plain text"));
@@ -48,6 +54,7 @@ pub async fn renew(
 /// Ends the office of whoever comes first and does not renew it, for as long as that is not this candidate. Cancel
 /// safe.
 pub async fn oversee(service: &Arc<dyn CoordinationService>, clock: &Arc<dyn Clock>, candidacy: &Candidacy) {
+    assert!(is_needed(&**service), "{} ends with a session, and by no looks", candidacy.office());
     let mut seen: Option<(DocumentPath, DocumentVersion, u32)> = None;
     loop {
         clock.sleep(RENEWAL).await;
@@ -66,6 +73,7 @@ pub async fn oversee(service: &Arc<dyn CoordinationService>, clock: &Arc<dyn Clo
             seen = Some((path, version, looks));
             continue;
         }
+        assert_eq!(looks, LOOKS, "{path} is ended at the look at which its lease is over");
         seen = None;
         match service.delete(&path, Expected::Version(version)).await {
             Ok(()) => tracing::warn!(

@@ -11,7 +11,6 @@ mod arguments;
 mod form;
 mod partitions;
 mod sink;
-mod walk;
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -20,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use ::bytes::Bytes;
-use client::StoreHandle;
+use client::{StoreHandle, WalkOptions};
 use model::{Cluster, Store, WallMillis};
 use runtime::Ports;
 use serde_json::json;
@@ -35,7 +34,6 @@ pub(crate) use arguments::ExportArguments;
 use form::{Form, RowWriter};
 pub(crate) use partitions::{Step, What, walk_store};
 use sink::Sink;
-pub(crate) use walk::WalkOptions;
 
 /// What was exported.
 #[derive(Default)]

@@ -2,15 +2,21 @@
 
 use std::ops::ControlFlow;
 
-use client::StoreHandle;
+use ::bytes::Bytes;
+use client::{ClientError, StoreHandle, StoreWalk, WalkError, WalkOptions};
 use futures_util::{StreamExt, stream};
-use model::{Cluster, Store};
+use model::{Cluster, Store, VersionSet};
+use wire::ErrorCode;
 
-use super::walk::{Chunk, Walk, WalkOptions};
 use crate::failure::CliError;
+use crate::output::program;
+use crate::text::count;
 
 /// Partitions whose beginning is fetched before their turn.
 const PARTITIONS_AHEAD: usize = 8;
+
+/// Records of a partition, in order.
+pub(crate) type Chunk = Vec<(Bytes, VersionSet)>;
 
 /// What is met on the way.
 pub(crate) enum What {
@@ -39,14 +45,14 @@ pub(crate) async fn walk_store(
     let mut walks = stream::iter(cluster.ring.partitions())
         .map(|partition| async move {
             let bounds = cluster.ring.bounds(partition.id).expect("the ring has its partitions");
-            let mut walk = Walk::new(handle.clone(), store, bounds, options);
+            let mut walk = StoreWalk::new(handle.clone(), store, bounds, options);
             let first = walk.next().await;
             (walk, first)
         })
         .buffered(PARTITIONS_AHEAD);
     let (mut done, mut damaged) = (0, 0);
     while let Some((mut walk, mut chunk)) = walks.next().await {
-        while let Some(records) = chunk? {
+        while let Some(records) = chunk.map_err(|error| stopped(handle, store, error))? {
             if take(Step { what: What::Records(records), done })?.is_break() {
                 return Ok(damaged + walk.damaged());
             }
@@ -59,4 +65,40 @@ pub(crate) async fn walk_store(
         }
     }
     Ok(damaged)
+}
+
+/// Why the walk cannot go on, and what to do.
+fn stopped(handle: &StoreHandle, store: &Store, error: WalkError) -> CliError {
+    match error {
+        WalkError::Refused(error) => error.into(),
+        WalkError::Unanswered { partition, required, last } => {
+            let few = match required {
+                1 => "no replica answers".to_owned(),
+                _ => format!("fewer than {required} replicas answer"),
+            };
+            let advice = advice(handle, store, &last);
+            CliError::Other(format!("partition {partition}: {few}: {last}; {advice}"))
+        }
+        WalkError::TooFewReplicas { partition, required, left } => CliError::Other(format!(
+            "partition {partition} has {}, and a get needs {required}; add nodes, or ask for fewer with `{} store set {} \
+             --consistency N,R,W`",
+            count(left as u64, "replica"),
+            program(),
+            store.name
+        )),
+    }
+}
+
+fn advice(handle: &StoreHandle, store: &Store, error: &ClientError) -> &'static str {
+    let is_read_only = handle.cluster().read_only(store.name.as_str()).is_some();
+    match error {
+        // Of an artifact no record is left out: its nodes fetch damaged chunks again.
+        ClientError::Failed { code: ErrorCode::Corrupt, .. } if is_read_only => {
+            "nodes fetch damaged chunks again where they can; to see what they lack, run `tontine doctor`"
+        }
+        ClientError::Failed { code: ErrorCode::Corrupt, .. } => {
+            "to export the other records, run `tontine export --leave-out-damaged`"
+        }
+        _ => "to see which nodes are down, run `tontine doctor`",
+    }
 }

@@ -145,6 +145,7 @@ impl<T: Unpin> Desk<T> {
         let clock = &self.coordinator.ports.clock;
         let wall = clock.wall();
         let keys = sets.filter(|set| is_old(set, wall)).count();
+        assert!(keys <= of, "{node} lacks something of {keys} keys of the {of} that were read");
         if keys > 0 {
             self.coordinator.laggards.found_behind(node, Behind { keys, of }, clock.now());
         }
@@ -233,7 +234,11 @@ impl<J: Job> Drive<J> {
 
     fn step(&mut self, event: Event<J>) {
         let mut actions = <J::Machine as Machine>::Actions::default();
+        let waited = self.machine.is_unanswered();
         self.machine.step(event, self.desk.coordinator.ports.clock.now(), &mut actions);
+        let waits = self.machine.is_unanswered();
+        assert!(waited || !waits, "a request that was answered waits for an answer again");
+        debug_assert!(!waits || self.machine.deadline().is_some(), "a request that waits has a deadline");
         self.act(actions);
     }
 
@@ -291,6 +296,10 @@ impl Coordinator {
                 End::Answered(outcome) => return Ok(outcome),
                 End::Outdated => self.rest(&mut pause).await,
                 End::Refresh { possible: again } => {
+                    assert!(
+                        again || !possible,
+                        "what may have been applied may have been after a refresh, too"
+                    );
                     (possible, refreshes) = (again, refreshes + 1);
                     let refreshed = self.refreshed(&scope, newer);
                     scope = refreshed.map_err(|failure| unsettled(failure, possible))?;
@@ -315,9 +324,10 @@ impl Coordinator {
         let (mut refreshes, mut pause) = (0, AGAIN_PAUSE_MIN);
         while refreshes < REFRESHES_MAX {
             let mut drive = start(scope.clone(), &left);
-            let (mut outdated, mut refreshed) = (Vec::new(), Vec::new());
+            let (mut outdated, mut refreshed, mut answered) = (Vec::new(), Vec::new(), 0);
             loop {
                 let mut ends = take_ends(&mut drive.job);
+                answered += ends.answered.len();
                 ends.answered.into_iter().for_each(|(key, outcome)| deliver(left[key].0, Ok(outcome)));
                 outdated.append(&mut ends.outdated);
                 refreshed.append(&mut ends.refreshed);
@@ -327,6 +337,14 @@ impl Coordinator {
                 drive.next().await;
             }
             let newer = drive.finish_beside();
+            let again = outdated.len() + refreshed.len();
+            assert_eq!(
+                answered + again,
+                left.len(),
+                "each key ends once: {answered} so, {again} begin again"
+            );
+            let undone = refreshed.iter().find(|(key, possible)| left[*key].1 && !possible);
+            assert_eq!(undone, None, "what may have been applied may have been after a refresh, too");
             let (refreshes_wanted, rests) = (!refreshed.is_empty(), !outdated.is_empty());
             let again = outdated.into_iter().map(|key| (key, false)).chain(refreshed);
             left = again.map(|(key, possible)| (left[key].0, possible)).collect();
@@ -381,6 +399,11 @@ impl Coordinator {
                 drive.next().await;
             }
             if !again {
+                assert_eq!(
+                    answered.len(),
+                    count,
+                    "each key of a request that is answered whole has an outcome"
+                );
                 answered.into_iter().for_each(|(key, outcome)| deliver(key, Ok(outcome)));
                 drive.finish_beside();
                 return;

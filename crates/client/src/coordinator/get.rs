@@ -82,6 +82,11 @@ enum Asked {
 }
 
 impl GetJob {
+    fn ends(&mut self, end: End<GetOutcome>) {
+        assert!(self.end.is_none(), "a get of {} bytes of key ends twice", self.key.len());
+        self.end = Some(end);
+    }
+
     fn merge(&self, mut set: VersionSet, desk: &Desk<Asked>) -> Request {
         set.resolve(desk.scope.definition.resolver);
         Request::ReplicaMerge(ReplicaMerge {
@@ -114,11 +119,9 @@ impl Job for GetJob {
                 desk.found_behind(node, std::iter::once(&set), 1);
                 desk.repair(node, self.merge(set, desk));
             }
-            GetAction::Answer(outcome) if self.outdated && is_not_held(&outcome) => {
-                self.end = Some(End::Outdated);
-            }
-            GetAction::Answer(outcome) => self.end = Some(End::Answered(outcome)),
-            GetAction::Refresh { .. } => self.end = Some(End::Refresh { possible: false }),
+            GetAction::Answer(outcome) if self.outdated && is_not_held(&outcome) => self.ends(End::Outdated),
+            GetAction::Answer(outcome) => self.ends(End::Answered(outcome)),
+            GetAction::Refresh { .. } => self.ends(End::Refresh { possible: false }),
         }
     }
 

@@ -141,6 +141,8 @@ impl Job for MultiGetJob {
                     let keys = keys.by_ref().take(merge.entries.len()).collect();
                     desk.ask(node, Asked::WriteBack(node, keys), Request::ReplicaMerge(merge));
                 }
+                let left = keys.next();
+                assert_eq!(left, None, "each key that is written back to {node} is in a message");
             }
             MultiGetAction::Repair { node, sets } => {
                 desk.found_behind(node, sets.iter().map(|(_, set)| set), self.keys.len());

@@ -37,7 +37,8 @@ impl Coordinator {
                 coordinator.replicas.adopt(&document.json, &base);
             }
             clock.sleep(ASK_AGAIN).await;
-            coordinator.catching_up.store(false, Ordering::Relaxed);
+            let was = coordinator.catching_up.swap(false, Ordering::Relaxed);
+            assert!(was, "{node} was asked for its document while nobody was");
         }));
     }
 

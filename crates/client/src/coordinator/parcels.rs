@@ -17,6 +17,8 @@ pub fn parcels<T>(entries: impl IntoIterator<Item = T>, bytes_of: impl Fn(&T) ->
         }
         bytes = bytes.saturating_add(more);
         parcel.push(entry);
+        let count = parcel.len();
+        assert!(bytes <= MESSAGE_BYTES_MAX || count == 1, "{count} entries have {bytes} bytes");
     }
     if !parcel.is_empty() {
         parcels.push(parcel);

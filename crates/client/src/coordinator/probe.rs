@@ -11,7 +11,7 @@ use super::{Coordinator, Direction, Scope, required};
 
 #[derive(Default)]
 struct ProbeJob {
-    refused: Vec<usize>,
+    refused: Option<Vec<usize>>,
 }
 
 impl Coordinator {
@@ -50,7 +50,7 @@ impl Coordinator {
             )
         };
         drive.run().await;
-        drive.job.refused
+        drive.job.refused.expect("an answered probe has said what is refused")
     }
 }
 
@@ -62,7 +62,10 @@ impl Job for ProbeJob {
         match action {
             ProbeAction::Ask { node } => desk.ask(node, node, Request::Ping(Ping {})),
             ProbeAction::Answer { refused } => {
-                self.refused = refused.into_iter().map(|key| key.position()).collect();
+                let refused: Vec<usize> = refused.into_iter().map(|key| key.position()).collect();
+                assert!(refused.is_sorted_by(|before, after| before < after), "{refused:?} ascend");
+                assert_eq!(self.refused, None, "a probe is answered twice, now with {refused:?}");
+                self.refused = Some(refused);
             }
         }
     }

@@ -54,7 +54,8 @@ impl Repairs {
 
 impl Drop for Repairing {
     fn drop(&mut self) {
-        self.0.under_way.fetch_sub(1, Ordering::Relaxed);
+        let before = self.0.under_way.fetch_sub(1, Ordering::Relaxed);
+        assert!(before > 0, "more repairs have ended than were begun: {}", self.0.begun());
     }
 }
 

@@ -240,7 +240,10 @@ impl<'a, S: Stampers> Desk<'a, S> {
                 let (keys, targets) = keys.into_iter().unzip();
                 self.ready.push(Errand { node, keys, patience: None, at, targets });
             }
-            StampAction::Answer { key, outcome } => self.ends[key.position()].outcome = Some(outcome),
+            StampAction::Answer { key, outcome } => {
+                let before = self.ends[key.position()].outcome.replace(outcome);
+                assert_eq!(before, None, "key {} is answered twice, now with {outcome:?}", key.position());
+            }
         }
     }
 
@@ -272,6 +275,8 @@ impl<'a, S: Stampers> Desk<'a, S> {
                 if let Some(asked) = stampers.barred(&self.view, &routes).await {
                     self.now = stampers.clock().now();
                     barred = asked;
+                    let ascends = barred.is_sorted_by(|(before, _), (after, _)| before < after);
+                    assert!(ascends, "{} keys that must not be begun ascend", barred.len());
                 }
             }
             // The store has gone since the request began.
@@ -309,11 +314,16 @@ impl<'a, S: Stampers> Desk<'a, S> {
 
     /// Sends an errand in as many messages as its length asks for; those that the node has no place for yet wait.
     fn send(&mut self, errand: Errand) {
-        if errand.keys.len() == 1 {
+        let (node, keys) = (errand.node, errand.keys.len());
+        assert!(keys > 0, "{node} is asked to stamp nothing");
+        if keys == 1 {
             return self.ready.push(errand);
         }
-        let (node, at_once) = (errand.node, self.stampers.messages_at_once());
-        for message in self.stampers.messages(errand) {
+        let at_once = self.stampers.messages_at_once();
+        let messages = self.stampers.messages(errand);
+        let parts = messages.iter().map(|message| message.keys.len());
+        assert_eq!(parts.sum::<usize>(), keys, "each key for {node} is in one message");
+        for message in messages {
             let sent = self.sent.entry(node).or_default();
             if *sent < at_once {
                 *sent += 1;
@@ -327,7 +337,9 @@ impl<'a, S: Stampers> Desk<'a, S> {
     /// Takes in what a node has answered, and sends it what waited.
     fn take_in(&mut self, node: NodeId, answers: Answers, stamp: &mut Stamp, actions: &mut StampActions) {
         if let Some(waiting) = self.waiting.get_mut(&node) {
-            self.ready.extend(waiting.pop_front());
+            let next = waiting.pop_front();
+            assert!(next.is_some(), "messages are said to wait for {node}, and none does");
+            self.ready.extend(next);
             if waiting.is_empty() {
                 self.waiting.remove(&node);
             }
@@ -398,7 +410,12 @@ impl<'a, S: Stampers> Desk<'a, S> {
     fn into_answers(self) -> Stamped<S::Refusal> {
         let answer = |ending: Ending<S::Refusal>| {
             let Ending { written, outcome, said, barred } = ending;
-            match (outcome.expect("the machine answers each key"), written) {
+            let outcome = outcome.expect("the machine answers each key");
+            assert!(
+                outcome != StampOutcome::Written || written.is_some(),
+                "a key was written, and nobody has said so: {said:?}"
+            );
+            match (outcome, written) {
                 (StampOutcome::Written, Some(written)) => Ok(written),
                 (outcome, _) => Err(Unwritten { outcome, said, barred }),
             }

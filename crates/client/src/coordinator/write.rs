@@ -106,8 +106,8 @@ impl Job for WriteJob {
             WriteAction::ParkHint { target } => {
                 desk.coordinator.replicas.park(&desk.scope, target, &self.key, &self.set);
             }
-            WriteAction::Answer(outcome) => self.end = Some(End::Answered(outcome)),
-            WriteAction::Refresh { possible, .. } => self.end = Some(End::Refresh { possible }),
+            WriteAction::Answer(outcome) => self.ends(End::Answered(outcome)),
+            WriteAction::Refresh { possible, .. } => self.ends(End::Refresh { possible }),
         }
     }
 
@@ -129,6 +129,11 @@ impl Job for WriteJob {
 }
 
 impl WriteJob {
+    fn ends(&mut self, end: End<WriteOutcome>) {
+        assert!(self.end.is_none(), "a write of {} bytes of key ends twice", self.key.len());
+        self.end = Some(end);
+    }
+
     fn send(&self, node: NodeId, hint_for: Option<NodeId>, desk: &mut Desk<NodeId>) {
         let request = Request::ReplicaMerge(ReplicaMerge {
             since: desk.since,

@@ -9,6 +9,8 @@ use wire::messages::Response;
 use super::CallError;
 use wire::messages::SLOT_BITS;
 
+const _: () = assert!(SLOT_BITS == u16::BITS, "the number of a slot is the low part of an id");
+
 /// Who waits for an answer.
 pub(super) type Waiter = Sender<Result<Response, CallError>>;
 
@@ -36,8 +38,11 @@ impl Calls {
         });
         self.sent += 1;
         let id = self.sent << SLOT_BITS | u64::from(position);
-        self.slots[usize::from(position)] = Slot { id, waiter: Some(waiter) };
+        let slot = &mut self.slots[usize::from(position)];
+        assert!(slot.waiter.is_none(), "slot {position} is given to call {id}, and {} waits in it", slot.id);
+        *slot = Slot { id, waiter: Some(waiter) };
         self.waiting += 1;
+        self.check();
         id
     }
 
@@ -51,7 +56,14 @@ impl Calls {
         let waiter = slot.waiter.take()?;
         self.free.push(position);
         self.waiting -= 1;
+        self.check();
         Some(waiter)
+    }
+
+    /// Each slot is free, or somebody waits in it.
+    fn check(&self) {
+        let (slots, free, waiting) = (self.slots.len(), self.free.len(), self.waiting);
+        assert_eq!(waiting + free, slots, "{waiting} calls wait, and {free} of {slots} slots are free");
     }
 
     /// How many wait.
@@ -61,7 +73,8 @@ impl Calls {
 
     /// Everybody who waits.
     pub(super) fn drain(&mut self) -> Vec<Waiter> {
-        let waiters = self.slots.iter_mut().filter_map(|slot| slot.waiter.take()).collect();
+        let waiters: Vec<Waiter> = self.slots.iter_mut().filter_map(|slot| slot.waiter.take()).collect();
+        assert_eq!(waiters.len(), self.waiting, "everybody who waits is in a slot");
         *self = Calls::default();
         waiters
     }

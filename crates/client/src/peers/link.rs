@@ -14,7 +14,7 @@ use runtime::secret::Secret;
 use runtime::{Clock, Link, LinkReceiver, LinkSender, Moment, NetworkError, Ports, Proof};
 use tokio::sync::oneshot::Receiver;
 use wire::error::ErrorCode;
-use wire::messages::{Authenticate, Hello, Request, Response, SecretText, VERSION_WITH_USERS};
+use wire::messages::{Authenticate, Hello, Request, Response, SLOT_BITS, SecretText, VERSION_WITH_USERS};
 
 use super::calls::Calls;
 use super::witness::Standing;
@@ -22,6 +22,7 @@ use super::{Call, CallError, Caller};
 
 /// Most calls that wait for an answer on one link; more are refused, so that a stuck node cannot hold all memory.
 const CALLS_MAX: usize = 16 * 1024;
+const _: () = assert!(CALLS_MAX <= 1 << SLOT_BITS, "each call that waits has a slot");
 
 /// A link whose handshake is done.
 pub(super) struct PeerLink {
@@ -258,7 +259,9 @@ impl Drop for Answer {
             return;
         }
         self.shared.calls.lock().remove(self.id);
-        if self.shared.frames() == self.frames {
+        let (before, now) = (self.frames, self.shared.frames());
+        assert!(before <= now, "{before} frames had come when call {} left, and {now} have now", self.id);
+        if before == now {
             let waited = self.shared.clock.now().since(self.sent_at);
             self.shared.met(Experience::Unanswered { waited });
         }

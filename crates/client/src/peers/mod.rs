@@ -156,6 +156,7 @@ impl Peers {
         witness: Arc<dyn Witness>,
         backoff_max: Duration,
     ) -> Arc<Self> {
+        assert!(BACKOFF_MIN <= backoff_max, "pauses grow from {BACKOFF_MIN:?} to {backoff_max:?}");
         let (me, state) =
             (Caller { peer: me, secret: None }, Mutex::new(State { cluster, ..State::default() }));
         Arc::new(Peers { ports, me, backoff_max, witness, own: None, state })

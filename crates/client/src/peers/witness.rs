@@ -122,6 +122,7 @@ impl OwnBelief {
 impl Witness for OwnBelief {
     fn experienced(&self, node: NodeId, experience: Experience) {
         let probe = self.change(|suspects| suspects.experienced(node, experience));
+        assert!(probe.is_none_or(|probe| probe.node == node), "{probe:?} is to settle a doubt about {node}");
         self.wanted.lock().extend(probe);
     }
 
@@ -150,9 +151,8 @@ async fn ask_again(belief: Arc<OwnBelief>, first: Probe) {
             true => suspects.probe_answered(probe),
             false => suspects.probe_failed(probe),
         });
-        match next {
-            Some(next) => probe = next,
-            None => return,
-        }
+        let Some(next) = next else { return };
+        assert_eq!(next.node, probe.node, "a doubt is settled by asking the node that is doubted");
+        probe = next;
     }
 }

@@ -136,6 +136,7 @@ impl ChildAdapters {
         clock: &Arc<dyn Clock>,
     ) -> ChildAdapters {
         let file = file.into();
+        assert_eq!(adapters.check(), Ok(()), "{file} was checked");
         let mut children = BTreeMap::new();
         for (role, launches) in [(Role::Engine, &adapters.engines), (Role::Provider, &adapters.providers)] {
             for (name, launch) in launches {

@@ -93,7 +93,7 @@ impl Office {
             }
             let ended = async {
                 while let Some(name) = running.next().await {
-                    known.remove(&name);
+                    assert!(known.remove(&name), "fleet {name} was managed twice at the same time");
                 }
                 pending::<()>().await;
             };
@@ -172,6 +172,14 @@ impl<'a> Managed<'a> {
         self.troubles.forget(&seen.fleet);
         let before = self.machine.clone();
         let turn = self.decide(&mut seen).await;
+        let published = turn.actions.iter().position(|action| matches!(action, Action::Publish(_)));
+        let last = turn.actions.len().saturating_sub(1);
+        assert!(
+            published.is_none_or(|at| at == last),
+            "fleet {}: a turn publishes once, and at its end: {:?}",
+            self.name,
+            turn.actions
+        );
         self.refused.clear();
         let (mut pause, mut failures) = (turn.look_after, Vec::new());
         let (mut were_asked, mut undone) = (false, false);
@@ -279,7 +287,17 @@ impl<'a> Managed<'a> {
         let ask = Ask::new(&*self.office.adapters, fleet);
         tracing::debug!(fleet = self.name, ?action, "act");
         let acted = match action {
-            Action::Publish(next) => return publish(service, next, document).await,
+            Action::Publish(next) => {
+                let (before, after) = (fleet.generation, next.generation);
+                assert!(
+                    fleet.uid == next.uid && after == before + 1,
+                    "fleet {}: {} of {after} follows {} of {before}",
+                    self.name,
+                    next.uid,
+                    fleet.uid
+                );
+                return publish(service, next, document).await;
+            }
             Action::Ensure { token, kind } => ask.ensure(token, kind).await,
             Action::Terminate { instance, .. } => ask.terminate(instance).await,
             Action::Join { member, .. } => ask.of_member("join", member).await,

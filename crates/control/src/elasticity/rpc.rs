@@ -90,6 +90,12 @@ impl Child {
     pub(super) async fn call(&self, method: &str, params: Json) -> Result<Json, CallError> {
         let mut running = self.running.lock().await;
         let program = running.program.take();
+        assert!(
+            program.is_none() || running.rests_until <= self.clock.now(),
+            "{} runs while it rests: {}",
+            self.called.0,
+            running.failed
+        );
         let program = match program {
             Some(program) => Ok(program),
             None => self.start(&running),
@@ -144,6 +150,7 @@ impl Child {
     }
 
     fn failed(&self, running: &mut Running, method: &str, why: &str) -> CallError {
+        assert!(running.program.is_none(), "{} failed at `{method}`, and is kept", self.called.0);
         let pause = PAUSE_MAX.min(PAUSE * 2_u32.saturating_pow(running.failures.min(10)));
         running.failures += 1;
         running.rests_until = self.clock.now().after(pause);

@@ -58,6 +58,23 @@ impl History {
         let too_many = self.samples.len().saturating_sub(SAMPLES_MAX);
         self.samples.drain(..too_many);
         self.newest.retain(|_, at| at.0 >= begin);
+        self.check();
         self.samples.clone()
+    }
+
+    /// What must be true of the samples.
+    fn check(&self) {
+        if !cfg!(debug_assertions) {
+            return;
+        }
+        let kept = self.samples.len();
+        assert!(kept <= SAMPLES_MAX, "{kept} samples are kept, and {SAMPLES_MAX} are the most");
+        let newest: BTreeMap<(&str, &str), WallMillis> =
+            self.newest.iter().map(|((member, measure), at)| ((&**member, &**measure), *at)).collect();
+        for sample in &self.samples {
+            let newest = newest.get(&(sample.member.as_str(), sample.measure.as_str()));
+            assert!(newest.is_some_and(|newest| sample.at <= *newest), "{newest:?} is older than {sample:?}");
+            assert!(sample.value.is_finite(), "what is no number is no sample: {sample:?}");
+        }
     }
 }

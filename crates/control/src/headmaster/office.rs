@@ -225,6 +225,8 @@ impl Office {
             let Decision { actions, again, ask, restored } = self.machine.decide(&seen);
             self.ask = ask;
             self.tell_restored(restored, seen.cluster.generation);
+            let published = actions.iter().filter(|action| matches!(action, Action::Publish(_))).count();
+            assert!(published <= 1, "{published} documents are to follow {:?}", seen.cluster.generation);
             for action in &actions {
                 self.act(&seen, action).await?;
             }
@@ -245,6 +247,12 @@ impl Office {
             Some(cluster) if asked != Ask::default() => self.reports.ask(cluster, &asked).await,
             _ => Reported::default(),
         };
+        let stranger = said.keys().find(|node| !asked.nodes.contains(*node));
+        assert!(
+            stranger.is_none(),
+            "{stranger:?} was not asked, and has said something: {:?} were",
+            asked.nodes
+        );
         let service = &*self.service;
         let Some(cluster) = read_cluster(service).await? else { return Ok(None) };
         let registered: Vec<Registered> =
@@ -291,8 +299,10 @@ impl Office {
 
     async fn act(&mut self, seen: &Observation, action: &Action) -> Result<(), Failure> {
         match action {
-            Action::Publish(cluster) => self.publish(cluster).await,
+            Action::Publish(cluster) => self.publish(seen, cluster).await,
             Action::CreatePlan { number, plan } => {
+                let last = seen.plans.last_key_value().map(|(last, _)| *last);
+                assert!(last < Some(*number), "plan {number} is created behind plan {last:?}");
                 let is_under_way = |kept: &Kept| match kept {
                     Kept::Open(planned) => planned.is_under_way(),
                     _ => false,
@@ -319,7 +329,9 @@ impl Office {
     }
 
     /// The one place from which the cluster document of a running cluster is written.
-    async fn publish(&mut self, cluster: &Cluster) -> Result<(), Failure> {
+    async fn publish(&mut self, seen: &Observation, cluster: &Cluster) -> Result<(), Failure> {
+        let (before, after) = (seen.cluster.generation, cluster.generation);
+        assert_eq!(after.0, before.0 + 1, "a document follows the one that was observed");
         match publish_cluster(&*self.service, cluster).await {
             Ok(()) => {
                 tracing::info!(generation = cluster.generation.0, "cluster document published");
@@ -336,6 +348,7 @@ impl Office {
 
     /// Writes how far a plan is, if nobody else has meanwhile.
     async fn note(&mut self, seen: &Observation, plan: u64, state: &PlanState) -> Result<(), Failure> {
+        assert!(!self.shelf.ended.contains_key(&plan), "plan {plan} goes on after its end: {state:?}");
         plans::note(&*self.service, plan, state, self.shelf.states.get(&plan)).await?;
         let before = match seen.plans.get(&plan) {
             Some(Kept::Open(planned)) => planned.state.as_ref().map(|state| state.phase),
@@ -359,7 +372,8 @@ impl Office {
         }
         let code = answer.refusal().map(model::order::Refusal::code);
         tracing::info!(order, refused = code, "order answered");
-        self.shelf.answered.insert(order);
+        let is_first = self.shelf.answered.insert(order);
+        assert!(is_first, "order {order} is answered twice, now with {answer:?}");
         Ok(())
     }
 }
@@ -394,16 +408,26 @@ impl Shelf {
                 }
                 Err(ReadError::Malformed { reason, .. }) => {
                     tracing::warn!(plan = number, reason, "plan not understood");
+                    self.plans.remove(&number);
                     self.ended.insert(number, Kept::Unread { detail: reason });
                 }
                 Err(error) => return Err(error),
             }
         }
+        self.check();
         let open = self.plans.iter().map(|(number, plan)| {
             let state = self.states.get(number).and_then(|read| serde_json::from_slice(&read.data).ok());
             (*number, Kept::of(Planned { number: *number, plan: plan.clone(), state }))
         });
         Ok(open.chain(self.ended.iter().map(|(number, kept)| (*number, kept.clone()))).collect())
+    }
+
+    /// What must be true of the plans that are kept.
+    fn check(&self) {
+        let both = self.ended.keys().find(|number| self.plans.contains_key(*number));
+        assert_eq!(both, None, "a plan that has ended is not open");
+        let stray = self.states.keys().find(|number| !self.plans.contains_key(*number));
+        assert_eq!(stray, None, "a state is that of an open plan");
     }
 
     /// Reads a plan that may change; `None` where it is open, and kept here.

@@ -6,7 +6,6 @@ use model::{Consistency, NodeId, PreferenceList, Reads, Sets, Store};
 use smallvec::SmallVec;
 
 use super::options::saturated;
-use super::walk::TooFew;
 
 /// By how many fewer nodes each of the two sets of replicas gets by than the number that is required, while a store
 /// changes its numbers: the set of the greater number needs all of them. Zero at all other times.
@@ -199,48 +198,6 @@ impl Holders {
     }
 }
 
-/// The replicas whose records are read side by side by a walk over a partition: R of them, so that together they hold
-/// each write that W have acknowledged. A replica that fails comes last.
-#[derive(Clone, Debug)]
-pub struct Readers {
-    /// In the order in which they are asked.
-    replicas: Vec<NodeId>,
-    required: usize,
-    /// Failures since the round began.
-    failures: usize,
-}
-
-impl Readers {
-    /// Of a store's partition with these replicas.
-    pub fn of(definition: &Store, preference: &PreferenceList) -> Readers {
-        let replicas = preference.replicas().to_vec();
-        let required = usize::from(definition.numbers_read().reads_required);
-        Readers { replicas, required, failures: 0 }
-    }
-
-    /// Whom to read now.
-    ///
-    /// # Errors
-    /// When there are fewer replicas than a get needs.
-    pub fn chosen(&self) -> Result<&[NodeId], TooFew> {
-        let few = TooFew { required: self.required, left: self.replicas.len() };
-        self.replicas.get(..self.required).ok_or(few)
-    }
-
-    /// Forgets failures: those of an earlier page say nothing of this one.
-    pub fn begin(&mut self) {
-        self.failures = 0;
-    }
-
-    /// A replica has failed and comes last. True when as many have failed as there are replicas: once more round.
-    pub fn failed(&mut self, node: NodeId) -> bool {
-        self.replicas.retain(|&other| other != node);
-        self.replicas.push(node);
-        self.failures += 1;
-        self.failures >= self.replicas.len() && self.failures.is_multiple_of(self.replicas.len())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use model::{Partition, PartitionId, StoreName};
@@ -297,28 +254,6 @@ mod tests {
         assert!(!holders.suffice(), "no new replica holds it");
         holders.acknowledged(NodeId(3));
         assert!(holders.suffice());
-    }
-
-    #[test]
-    fn a_walk_over_fewer_replicas_than_a_get_needs_reads_none() {
-        let (definition, _) = store(3, 2, 2);
-        let alone = PreferenceList::of(&definition, &Partition::settled(PartitionId(0), 0, vec![NodeId(1)]));
-        let few = Readers::of(&definition, &alone).chosen().map(<[_]>::to_vec);
-        assert_eq!(few, Err(TooFew { required: 2, left: 1 }));
-    }
-
-    #[test]
-    fn a_walk_reads_r_replicas_and_asks_the_one_that_failed_last() {
-        let (definition, preference) = store(3, 2, 2);
-        let mut readers = Readers::of(&definition, &preference);
-        assert_eq!(readers.chosen().unwrap(), [NodeId(1), NodeId(2)]);
-        assert!(!readers.failed(NodeId(1)));
-        assert_eq!(readers.chosen().unwrap(), [NodeId(2), NodeId(3)]);
-        assert!(!readers.failed(NodeId(3)));
-        assert!(readers.failed(NodeId(2)), "each has failed once");
-        assert!(!readers.failed(NodeId(1)) && !readers.failed(NodeId(3)));
-        readers.begin();
-        assert!(!readers.failed(NodeId(2)), "what failed before this page says nothing of it");
     }
 
     #[test]

@@ -22,7 +22,7 @@
 //! The rules, why they are so, and what was rejected: `docs/design/quorum.md`.
 //!
 //! Counts outside of requests (of holders before a hint is given up, of replicas that a walk reads) are here, too:
-//! [`Holders`], [`Readers`].
+//! [`Holders`], [`Walk`].
 //!
 //! **Architecture Invariant:** nobody else compares a number of answers with R or W; `tidy` refuses it.
 
@@ -45,8 +45,8 @@ mod walk;
 mod write;
 
 pub use counts::{
-    Holders, Readers, Spared, answers_required, can_be_met, hold_every_write, holders_promised,
-    meet_every_quorum, one_answer_suffices, values_can_be_told,
+    Holders, Spared, answers_required, can_be_met, hold_every_write, holders_promised, meet_every_quorum,
+    one_answer_suffices, values_can_be_told,
 };
 pub use get::{Get, GetAction, GetActions, GetEvent, GetFailure, GetOutcome};
 pub use lagging::{Behind, Lagging};

@@ -102,6 +102,12 @@ impl Artifact {
 
     fn new(manifest: Manifest, chunks: Vec<Option<Chunk>>) -> Artifact {
         let firsts: Vec<u64> = manifest.chunks.iter().map(|entry| entry.slice.first.0).collect();
+        assert!(
+            firsts.first() == Some(&0) && firsts.is_sorted_by(|before, after| before < after),
+            "artifact {} of {} was checked: its slices ascend from the first token",
+            manifest.number,
+            manifest.store
+        );
         let bits = (2 * firsts.len() as u64).next_power_of_two().trailing_zeros().clamp(1, 22);
         let directory_shift = 64 - bits;
         let last_before =
@@ -133,6 +139,11 @@ impl Artifact {
         while self.firsts.get(position + 1).is_some_and(|first| *first <= token.0) {
             position += 1;
         }
+        debug_assert!(
+            self.manifest.chunks[position].slice.contains(token),
+            "{token:?} lies in chunk {position} of {}",
+            self.firsts.len()
+        );
         position
     }
 
@@ -172,6 +183,7 @@ impl Artifact {
         let mut values = Vec::new();
         let mut found = Vec::with_capacity(keys.len());
         self.get_many_into(keys, &mut values, &mut |place| found.push(place));
+        assert_eq!(found.len(), keys.len(), "each key is told of once");
         let values = Bytes::from(values);
         found.into_iter().map(|place| place.map(|place| place.map(|place| values.slice(place)))).collect()
     }

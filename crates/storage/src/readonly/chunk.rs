@@ -234,7 +234,10 @@ impl Chunk {
         match found {
             // Zeros in the place of a page that was missing may have looked like a key that is not there.
             None if !self.mapping.is_sound() => Err(Refused::Damaged),
-            None => Ok(false),
+            None => {
+                debug_assert_eq!(out.len(), start, "a key that is not there has no value");
+                Ok(false)
+            }
             Some(Compression::None) => Ok(true),
             Some(coding) => {
                 let value = opener.open(coding, &out[start..], VALUE_BYTES_MAX).ok_or(Refused::Damaged)?;
@@ -253,6 +256,11 @@ impl Chunk {
         key: &[u8],
         out: &mut Vec<u8>,
     ) -> Result<Option<Compression>, Refused> {
+        debug_assert!(
+            u64::from(pages.end) * PAGE_BYTES as u64 <= self.data_bytes,
+            "pages {pages:?} lie within {} bytes",
+            self.data_bytes
+        );
         for number in pages {
             let at = u64::from(number) * PAGE_BYTES as u64;
             let view = self.mapping.view(at..at + PAGE_BYTES as u64)?;
@@ -292,6 +300,8 @@ impl Chunk {
             let head = self.head(position)?;
             let body = self.body(position, &head)?;
             let view = self.mapping.view(body)?;
+            let (viewed, asked) = (view.len(), head.key_bytes + head.stored_bytes);
+            debug_assert_eq!(viewed, asked, "a view has the bytes that it was asked for");
             let (stored_key, stored) = view.split_at(head.key_bytes);
             if stored_key == key {
                 let start = out.len();
@@ -336,6 +346,11 @@ impl Chunk {
         from: u64,
         visit: &mut dyn FnMut(Visited<'_>) -> ControlFlow<()>,
     ) -> Result<Option<u64>, Refused> {
+        let end = match &self.index {
+            Index::Pages { fences, .. } => (fences.len() as u64) << 16,
+            Index::Slots(_) => self.data_bytes,
+        };
+        assert!(from <= end, "a walk goes on at {from}, behind the end of its chunk at {end}");
         match &self.index {
             Index::Pages { fences, .. } => self.walk_pages(fences.len() as u64, from, visit),
             Index::Slots(_) => self.walk_slots(from, visit),
@@ -427,6 +442,12 @@ fn pages_of(fences: &[u32], prefix: u32, pace: u64) -> Aim {
     while fences[first] == prefix && first > 0 && fences[first - 1] == prefix {
         first -= 1;
     }
+    debug_assert!(fences[last] <= prefix, "page {last} begins behind prefix {prefix}: {}", fences[last]);
+    debug_assert!(fences.get(last + 1).is_none_or(|next| *next > prefix), "page {last} is not the last one");
+    debug_assert!(
+        first == 0 || fences[first - 1] < prefix,
+        "prefix {prefix} begins in front of page {first}"
+    );
     Aim::Pages { first: first as u32, end: last as u32 + 1 }
 }
 

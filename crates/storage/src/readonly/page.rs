@@ -21,16 +21,23 @@ const RECORD_HEAD_BYTES: usize = 6;
 /// Key and stored value of one record that a page has room for.
 pub(super) const RECORD_BYTES_MAX: usize = PAGE_BYTES - HEAD_BYTES - 2 * LANES - 2 - RECORD_HEAD_BYTES;
 
+/// The length of the longest key that a head has room for: all ones.
+const HEAD_KEY_BYTES_MAX: usize = (1 << 13) - 1;
+
 /// Length of the key and coding of the value in one number.
 #[inline]
 pub(super) fn head(key_bytes: usize, coding: Compression) -> u16 {
+    assert!(
+        key_bytes <= HEAD_KEY_BYTES_MAX,
+        "a head has no room for the length of a key of {key_bytes} bytes"
+    );
     key_bytes as u16 | (u16::from(coding.code()) << 13)
 }
 
 /// What [`head`] says; `None` where it was never made by it.
 #[inline]
 pub(super) fn unhead(head: u16) -> Option<(usize, Compression)> {
-    Some((usize::from(head & 0x1fff), Compression::of((head >> 13) as u8)?))
+    Some((usize::from(head) & HEAD_KEY_BYTES_MAX, Compression::of((head >> 13) as u8)?))
 }
 
 /// Bytes of the fingerprints and starts of this many records.
@@ -132,7 +139,7 @@ impl PageBuilder {
         let mut end = columns_end;
         for (index, record) in self.records[..count].iter().enumerate() {
             let body = &self.bytes[record.start..record.end];
-            let stored_bytes = body.len() - usize::from(record.head & 0x1fff);
+            let stored_bytes = body.len() - (usize::from(record.head) & HEAD_KEY_BYTES_MAX);
             let check =
                 record_check(record.hash, record.head, stored_bytes, place(self.salt, self.pages, index));
             page[HEAD_BYTES + 2 * index..][..2].copy_from_slice(&record.fingerprint.to_le_bytes());
@@ -233,6 +240,11 @@ impl<'a> Page<'a> {
     /// The records with this fingerprint, one bit each, of the eight from `first` on.
     #[inline]
     pub(super) fn candidates(&self, first: usize, fingerprint: u16) -> u32 {
+        debug_assert!(
+            first < self.count && first.is_multiple_of(LANES),
+            "eight fingerprints of {} begin at {first}",
+            self.count
+        );
         let at = HEAD_BYTES + 2 * first;
         let eight = self.bytes[at..at + 2 * LANES].try_into().expect("as many as there are lanes");
         let equal = lanes::equal(eight, fingerprint);
@@ -244,6 +256,7 @@ impl<'a> Page<'a> {
     /// A record by its place on the page.
     #[inline]
     pub(super) fn record(&self, index: usize) -> Result<Record<'a>, Damaged> {
+        debug_assert!(index < self.count, "record {index} of a page of {}", self.count);
         let Range { start, end } = self.bounds(index);
         let bytes =
             self.bytes.get(start..end).filter(|bytes| bytes.len() >= RECORD_HEAD_BYTES).ok_or(Damaged)?;

@@ -50,6 +50,10 @@ impl Ways {
         let first = scaled(hash);
         let second = scaled(hash.rotate_left(32).wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let second = if second == first && buckets > 1 { (first + 1) % buckets as u32 } else { second };
+        debug_assert!(
+            (first.max(second) as usize) < buckets && (first != second || buckets == 1),
+            "buckets {first} and {second} are two of {buckets}"
+        );
         Ways { first, second, fingerprint: hash as u16, beyond: 1 << ((hash >> 16) & 31) }
     }
 }
@@ -200,6 +204,8 @@ fn try_build(records: &[(u64, u32)], buckets: usize) -> Option<Vec<u8>> {
             }
         }
     }
+    let filled = slots.as_flattened().iter().filter(|slot| **slot != EMPTY).count();
+    assert_eq!(filled, records.len(), "each record has one slot in {buckets} buckets");
     Some(encode(records, &slots))
 }
 

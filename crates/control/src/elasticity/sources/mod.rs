@@ -218,6 +218,9 @@ impl Turn<'_> {
             SourceKind::Ganglia => self.ask_ganglia(source, memory).await,
             SourceKind::Prometheus => self.ask_prometheus(source, memory).await,
         };
+        let mut measured = heard.values.values().flat_map(BTreeMap::keys);
+        let ungiven = measured.find(|measure| !heard.gives.contains(*measure));
+        assert_eq!(ungiven, None, "a source gives each measure of which it has a value");
         asked.gives.extend(heard.gives);
         if asked.gives.is_empty() && heard.failures.is_empty() {
             let used: Vec<&str> = self.used.iter().map(String::as_str).collect();

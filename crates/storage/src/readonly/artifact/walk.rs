@@ -113,7 +113,12 @@ impl Artifact {
             match stopped {
                 Some(_) if chunk == self.firsts.len() => return Ok(page),
                 Some(next) => {
-                    page.next = Some(WalkCursor { chunk, place: next });
+                    let next = WalkCursor { chunk, place: next };
+                    assert!(
+                        from < next,
+                        "a walk goes on in front of where it was: {next:?} follows {from:?}"
+                    );
+                    page.next = Some(next);
                     return Ok(page);
                 }
                 None => (chunk, place) = (chunk + 1, 0),
