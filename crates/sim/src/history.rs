@@ -11,8 +11,8 @@ use parking_lot::Mutex;
 use wire::messages::Condition;
 
 use crate::circumstances::Circumstances;
+use crate::host::Host;
 use crate::looks::Looks;
-use crate::network::Host;
 use crate::witness::Events;
 
 /// Why a DEL that counted nothing has failed.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::cluster::World;
 use crate::dice::Dice;
-use crate::network::Host;
+use crate::host::Host;
 
 /// A story, of a cluster of three nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

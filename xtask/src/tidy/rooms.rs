@@ -45,7 +45,6 @@ const LEFT: &[(&str, &[&str])] = &[
             "artifacts",
             "by_hash",
             "check",
-            "circumstances",
             "cluster",
             "copies",
             "disk",

@@ -31,7 +31,7 @@ use storage::readonly::{ChunkEntry, Manifest};
 
 use crate::check::Violation;
 use crate::check::artifacts::{Asked, Swap, Table, judge};
-use crate::network::Host;
+use crate::host::Host;
 use crate::sources::SimulatedSources;
 
 pub use ending::end;

@@ -16,7 +16,7 @@ use crate::check::artifacts::Asked;
 use crate::cluster::World;
 use crate::dice::Dice;
 use crate::executor::{ProcessId, WallClock};
-use crate::network::Host;
+use crate::host::Host;
 use crate::plant::Plant;
 
 /// Pause before a reader that could not connect, or knows no store yet, tries again.
