@@ -47,13 +47,12 @@ use crate::copies::Copies;
 use crate::dice::{Dice, ProcessEntropy};
 use crate::disk::TracedDisk;
 use crate::engine::PlantedEngines;
-use crate::executor::{Executor, ProcessClock, ProcessId, ProcessTasks, WallClock};
+use crate::executor::{Executor, ProcessClock, ProcessId, ProcessTasks, Processor, WallClock};
 use crate::history::Remains;
 use crate::host::Host;
 use crate::network::{LinkStream, STREAM_PORT, WEB_PORT, Wires};
 use crate::piloting::Piloting;
 use crate::plant::Plant;
-use crate::processor::Processor;
 use crate::sources::SimulatedSources;
 use crate::swarm::{EngineKind, Piloted, SafetyNet, Setup};
 use crate::witness::Witness;
@@ -523,7 +522,7 @@ impl Machine {
     fn of_all(setup: &Setup, executor: &Arc<Executor>) -> Vec<Machine> {
         let mut dice = Dice::apart(setup.seed, 4);
         let machine = |(id, processor)| Machine::new(NodeId(id), processor, executor, &mut dice);
-        (1..=setup.nodes).zip(Processor::of_all(setup, executor)).map(machine).collect()
+        (1..=setup.nodes).zip(setup.processors(executor)).map(machine).collect()
     }
 
     fn new(

@@ -4,7 +4,7 @@
 //! real clients into it; [`witness`] sees what engines store, and [`looks`] what nodes see when they read; [`circumstances`] knows what was in the way of requests; [`nemesis`], [`storm`] and [`scenario`] do them harm; [`moves`], [`bounds`],
 //! [`numbers`] and [`headmasters`] change who holds what; [`workload`] and [`redis`] keep the clients busy and write the [`history`];
 //! [`check`] judges it, and [`promises`] judges on the way, with what [`witness`] saw and what [`copies`] would be left.
-//! Where the autopilot is on, each node has a [`processor`] that is played, [`absences`] lets machines die, and [`piloting`] follows what it does.
+//! Where the autopilot is on, each node has an [`executor::Processor`] that is played, [`absences`] lets machines die, and [`piloting`] follows what it does.
 //! [`artifacts`] pushes and reads tables of a read-only store, which come from [`sources`]. [`swarm`] draws all of this from one seed, and [`run`] plays it.
 //!
 //! **Architecture Invariant:** a run depends on its seed and on nothing else: one seed run twice gives one trace.
@@ -35,7 +35,6 @@ pub mod numbers;
 pub mod piloting;
 pub mod plant;
 pub mod played;
-pub mod processor;
 pub mod promises;
 pub mod redis;
 pub mod run;
