@@ -41,19 +41,7 @@ const LEFT: &[(&str, &[&str])] = &[
     ),
     (
         "sim",
-        &[
-            "artifacts",
-            "by_hash",
-            "check",
-            "cluster",
-            "copies",
-            "engine",
-            "history",
-            "piloting",
-            "scenario",
-            "swarm",
-            "witness",
-        ],
+        &["artifacts", "by_hash", "cluster", "copies", "engine", "piloting", "scenario", "swarm", "witness"],
     ),
 ];
 
