@@ -3,7 +3,7 @@
 //! In reading order: [`dice`], [`host`], [`executor`], [`network`] and [`disk`] are the world; [`cluster`] puts real nodes and
 //! real clients into it; [`witness`] sees what engines store, and [`looks`] what nodes see when they read; [`circumstances`] knows what was in the way of requests; [`nemesis`], [`storm`] and [`scenario`] do them harm; [`moves`], [`bounds`],
 //! [`numbers`] and [`headmasters`] change who holds what; [`workload`] and [`redis`] keep the clients busy and write the [`history`];
-//! [`check`] judges it, and [`promises`] judges on the way, with what [`witness`] saw and what [`copies`] would be left.
+//! [`check`] judges it, and [`promises`] judges on the way, with what [`witness`] saw and what [`copies`] would be left; both read what engines hold by `records`.
 //! Where the autopilot is on, each node has an [`executor::Processor`] that is played, [`absences`] lets machines die, and [`piloting`] follows what it does.
 //! [`artifacts`] pushes and reads tables of a read-only store, which come from [`sources`]. [`swarm`] draws all of this from one seed, and [`run`] plays it.
 //!
@@ -36,6 +36,7 @@ pub mod piloting;
 pub mod plant;
 pub mod played;
 pub mod promises;
+mod records;
 pub mod redis;
 pub mod run;
 pub mod scenario;

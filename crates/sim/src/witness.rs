@@ -15,10 +15,10 @@ use parking_lot::Mutex;
 use runtime::BoxFuture;
 use storage::{Change, Commit, Remains, StorageEngine, StorageError};
 
-use crate::copies::{self, HINTS};
 use crate::executor::Executor;
 use crate::history::{Events, Life, Place};
 use crate::looks::Looks;
+use crate::records::{HINTS, read_hint, read_record, store_of};
 
 /// One thing that a node did with a key.
 #[derive(Clone, Debug, PartialEq)]
@@ -150,7 +150,7 @@ impl Witness {
     fn looked(&self, (store, key): (&str, &[u8]), node: NodeId, record: Option<&Bytes>, reads: bool) {
         let (key, now) = (Bytes::copy_from_slice(key), self.executor.now());
         let mut looks = self.looks.lock();
-        looks.of_mut(store, &key).look(node, record, (reads, now), copies::read_record);
+        looks.of_mut(store, &key).look(node, record, (reads, now), read_record);
     }
 
     fn saw(&self, place: Place, node: NodeId, hint_for: Option<NodeId>, set: Option<VersionSet>) {
@@ -235,7 +235,7 @@ struct WitnessedEngine {
 
 impl WitnessedEngine {
     fn looked(&self, key: &[u8], record: Option<&Bytes>, reads: bool) {
-        if let Some(store) = copies::store_of(&self.name) {
+        if let Some(store) = store_of(&self.name) {
             self.witness.looked((store, key), self.node, record, reads);
         }
     }
@@ -244,16 +244,16 @@ impl WitnessedEngine {
         let key = Bytes::copy_from_slice(key);
         if self.name == HINTS {
             // A hint leaves when it is delivered; what it held is elsewhere then. Or a round removes it.
-            if let Some((place, set)) = removed.and_then(|hint| copies::read_hint(&key, &hint)) {
+            if let Some((place, set)) = removed.and_then(|hint| read_hint(&key, &hint)) {
                 let (target, now) = (NodeId(partition.0), self.witness.executor.now());
                 self.witness.looks.lock().of_mut(&place.0, &place.1).park(self.node, target, None, now);
                 self.witness.hint_left(place, &set);
             }
             let Some(record) = record else { return };
-            let Some((place, set)) = copies::read_hint(&key, &record) else { return };
+            let Some((place, set)) = read_hint(&key, &record) else { return };
             self.witness.saw(place, self.node, Some(NodeId(partition.0)), Some(set));
-        } else if let Some(store) = copies::store_of(&self.name) {
-            let set = record.map(|record| copies::read_record(&record).unwrap_or_default());
+        } else if let Some(store) = store_of(&self.name) {
+            let set = record.map(|record| read_record(&record).unwrap_or_default());
             self.witness.saw((store.to_owned(), key), self.node, None, set);
         }
     }

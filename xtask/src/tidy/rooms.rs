@@ -39,10 +39,7 @@ const LEFT: &[(&str, &[&str])] = &[
             "view",
         ],
     ),
-    (
-        "sim",
-        &["artifacts", "by_hash", "cluster", "copies", "engine", "piloting", "scenario", "swarm", "witness"],
-    ),
+    ("sim", &["artifacts", "by_hash", "cluster", "copies", "engine", "piloting", "scenario", "swarm"]),
 ];
 
 /// Where one room names another for the first time: file and line.
