@@ -65,8 +65,6 @@ pub const STORES: [&str; 2] = [LAST_WRITE, siblings::STORE];
 pub const PLAIN: &str = "plain";
 const ALL_STORES: [&str; 3] = [LAST_WRITE, siblings::STORE, PLAIN];
 const CLUSTER: &str = "sim";
-/// Few, so that documents stay small; several, so that keys have different replicas.
-pub(crate) const PARTITIONS: usize = 8;
 /// Within this time every pair of nodes compares: a short run shall see it often.
 const REPAIR_PERIOD: Duration = Duration::from_secs(2);
 /// Within this time every record is read.

@@ -5,6 +5,7 @@
 //! [`Losses`].
 
 mod conditions;
+mod keys;
 mod moves;
 mod piloted;
 mod planted;
@@ -25,6 +26,7 @@ use crate::network::Conditions;
 use crate::plant::Plant;
 use crate::scenario::Scenario;
 
+pub(crate) use keys::PARTITIONS;
 pub use piloted::Piloted;
 
 /// How long nodes keep what has expired: clocks differ by ten seconds, and drift a little, where none of them jumps.
