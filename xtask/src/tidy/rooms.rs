@@ -39,4 +39,4 @@ const LEFT: &[(&str, &[&str])] = &[
             "view",
         ],
     ),
-    ("sim", &["artifacts", "by_hash", "cluster", "copies", "engine", "piloting", "scenario", "swarm"]),
+    ("sim", &["artifacts", "cluster", "copies"]),
