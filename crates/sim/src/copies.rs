@@ -21,8 +21,8 @@ use protocol::rebalance::entering::Part;
 use runtime::{BoxFuture, Clock, Tasks};
 use storage::{Durability, EnginePorts, LogEngine, StorageEngine};
 
-use crate::cluster::{Machine, log_options};
 use crate::history::Remains;
+use crate::machine::{Machine, log_options};
 use crate::records::{HINTS, engine_of, hint_name, read_hint, read_record};
 use crate::swarm::EngineKind;
 use crate::witness::Witness;

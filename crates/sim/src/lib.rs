@@ -1,6 +1,6 @@
 //! A whole cluster in one thread: network, time, disks, faults, checkers.
 //!
-//! In reading order: [`dice`], [`host`], [`executor`], [`network`] and [`disk`] are the world; [`cluster`] puts real nodes and
+//! In reading order: [`dice`], [`host`], [`executor`], [`network`] and [`disk`] are the world; [`cluster`] puts real nodes, each on its [`machine`], and
 //! real clients into it; [`witness`] sees what engines store, and [`looks`] what nodes see when they read; [`circumstances`] knows what was in the way of requests; [`nemesis`], [`storm`] and [`scenario`] do them harm; [`moves`], [`bounds`],
 //! [`numbers`] and [`headmasters`] change who holds what; [`workload`] and [`redis`] keep the clients busy and write the [`history`];
 //! [`check`] judges it, and [`promises`] judges on the way, with what [`witness`] saw and what [`copies`] would be left; both read what engines hold by `records`.
@@ -28,6 +28,7 @@ pub mod headmasters;
 pub mod history;
 pub mod host;
 pub mod looks;
+pub mod machine;
 pub mod moves;
 pub mod nemesis;
 pub mod network;

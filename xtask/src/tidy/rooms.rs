@@ -39,4 +39,4 @@ const LEFT: &[(&str, &[&str])] = &[
             "view",
         ],
     ),
-    ("sim", &["artifacts", "cluster", "copies"]),
+    ("sim", &["artifacts", "cluster"]),
