@@ -36,7 +36,7 @@ use node::{Node, NodeConfig, Worker};
 use parking_lot::Mutex;
 use runtime::{Disk, Ports};
 
-use crate::artifacts::Book;
+use crate::book::Book;
 use crate::by_hash::ByHash;
 use crate::check::numbers::Numbers;
 use crate::check::{Violation, siblings};

@@ -5,13 +5,14 @@
 //! [`numbers`] and [`headmasters`] change who holds what; [`workload`] and [`redis`] keep the clients busy and write the [`history`];
 //! [`check`] judges it, and [`promises`] judges on the way, with what [`witness`] saw and what [`copies`] would be left; both read what engines hold by `records`.
 //! Where the autopilot is on, each node has an [`executor::Processor`] that is played, [`absences`] lets machines die, and [`piloting`] follows what it does.
-//! [`artifacts`] pushes and reads tables of a read-only store, which come from [`sources`]. [`swarm`] draws all of this from one seed, and [`run`] plays it.
+//! [`artifacts`] pushes and reads tables of a read-only store, which come from [`sources`] and of which [`book`] knows. [`swarm`] draws all of this from one seed, and [`run`] plays it.
 //!
 //! **Architecture Invariant:** a run depends on its seed and on nothing else: one seed run twice gives one trace.
 
 pub mod absences;
 pub mod artifacts;
 pub mod balance;
+pub mod book;
 pub mod bounds;
 pub mod by_hash;
 pub mod catalogue;

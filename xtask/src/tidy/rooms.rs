@@ -39,4 +39,3 @@ const LEFT: &[(&str, &[&str])] = &[
             "view",
         ],
     ),
-    ("sim", &["artifacts", "cluster"]),

@@ -10,8 +10,8 @@ use model::{ArtifactNumber, Moment};
 use runtime::Ports;
 use wire::messages::RequestOptions;
 
-use super::building::{LIVELY, OWN, STILL, lively, own, still};
-use super::{READER_FIRST, READERS, STORE};
+use super::{READER_FIRST, READERS};
+use crate::book::{LIVELY, OWN, STILL, STORE, lively, own, still};
 use crate::check::artifacts::Asked;
 use crate::cluster::World;
 use crate::dice::Dice;
