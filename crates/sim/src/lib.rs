@@ -1,7 +1,7 @@
 //! A whole cluster in one thread: network, time, disks, faults, checkers.
 //!
 //! In reading order: [`dice`], [`host`], [`executor`], [`network`] and [`disk`] are the world; [`cluster`] puts real nodes, each on its [`machine`], and
-//! real clients into it; [`witness`] sees what engines store, and [`looks`] what nodes see when they read; [`circumstances`] knows what was in the way of requests; [`nemesis`], [`storm`] and [`scenario`] do them harm; [`moves`], [`bounds`],
+//! real clients into it; [`witness`] sees what engines store, and [`looks`] what nodes see when they read; [`circumstances`] knows what was in the way of requests; [`nemesis`], [`storm`] and [`scenario`] do them harm; [`rebalance`], [`bounds`],
 //! [`numbers`] and [`headmasters`] change who holds what; [`workload`] and [`redis`] keep the clients busy and write the [`history`];
 //! [`check`] judges it, and [`promises`] judges on the way, with what [`witness`] saw and what [`copies`] would be left; both read what engines hold by `records`.
 //! Where the autopilot is on, each node has an [`executor::Processor`] that is played, [`absences`] lets machines die, and [`piloting`] follows what it does.
@@ -30,7 +30,6 @@ pub mod history;
 pub mod host;
 pub mod looks;
 pub mod machine;
-pub mod moves;
 pub mod nemesis;
 pub mod network;
 pub mod numbers;
@@ -38,6 +37,7 @@ pub mod piloting;
 pub mod plant;
 pub mod played;
 pub mod promises;
+pub mod rebalance;
 mod records;
 pub mod redis;
 pub mod run;

@@ -6,10 +6,10 @@
 
 mod conditions;
 mod keys;
-mod moves;
 mod piloted;
 mod planted;
 mod pushes;
+mod rebalance;
 mod scenario;
 mod service;
 
