@@ -5,8 +5,7 @@
 
 use model::{Placement, Token};
 
-use crate::cluster::PARTITIONS;
-use crate::swarm::Setup;
+use crate::swarm::{PARTITIONS, Setup};
 
 /// Where the keys of a run lie, beside where the plain hash says.
 #[derive(Clone, Debug, Default)]

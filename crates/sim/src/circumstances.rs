@@ -17,7 +17,7 @@ use model::routing::replicas;
 use model::{Cluster, Moment, NodeId};
 use parking_lot::Mutex;
 
-use crate::network::Host;
+use crate::host::Host;
 
 /// So long after the end of its cause a node may still be suspected, or a link not open again: probes of a suspected
 /// node and attempts to connect have pauses of up to two seconds, and one may meet the end of the cause.

@@ -16,13 +16,13 @@ mod sessions;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use control::bootstrap::{self, Blueprint};
 use coordination::documents;
-use coordination::memory::{MemoryService, MemorySession};
+use coordination::memory::MemoryService;
 use coordination::{CoordinationService, Expected};
 use model::balance::{Join, Mode, Policy, Settings};
 use model::{
@@ -34,11 +34,9 @@ use node::doors::resp::Door;
 use node::engines::{Engines, LogEngines, MemoryEngines};
 use node::{Node, NodeConfig, Worker};
 use parking_lot::Mutex;
-use runtime::disk::simulated::SimulatedDisk;
 use runtime::{Disk, Ports};
-use storage::{Durability, LogOptions};
 
-use crate::artifacts::Book;
+use crate::book::Book;
 use crate::by_hash::ByHash;
 use crate::check::numbers::Numbers;
 use crate::check::{Violation, siblings};
@@ -49,10 +47,11 @@ use crate::disk::TracedDisk;
 use crate::engine::PlantedEngines;
 use crate::executor::{Executor, ProcessClock, ProcessId, ProcessTasks, WallClock};
 use crate::history::Remains;
-use crate::network::{Host, LinkStream, STREAM_PORT, WEB_PORT, Wires};
+use crate::host::Host;
+use crate::machine::{Machine, log_options};
+use crate::network::{LinkStream, STREAM_PORT, WEB_PORT, Wires};
 use crate::piloting::Piloting;
 use crate::plant::Plant;
-use crate::processor::Processor;
 use crate::sources::SimulatedSources;
 use crate::swarm::{EngineKind, Piloted, SafetyNet, Setup};
 use crate::witness::Witness;
@@ -65,8 +64,6 @@ pub const STORES: [&str; 2] = [LAST_WRITE, siblings::STORE];
 pub const PLAIN: &str = "plain";
 const ALL_STORES: [&str; 3] = [LAST_WRITE, siblings::STORE, PLAIN];
 const CLUSTER: &str = "sim";
-/// Few, so that documents stay small; several, so that keys have different replicas.
-pub(crate) const PARTITIONS: usize = 8;
 /// Within this time every pair of nodes compares: a short run shall see it often.
 const REPAIR_PERIOD: Duration = Duration::from_secs(2);
 /// Within this time every record is read.
@@ -120,52 +117,6 @@ pub struct World {
     log: Mutex<Vec<String>>,
     /// Planted: what documents held before.
     before: sessions::Before,
-}
-
-/// One simulated machine.
-pub struct Machine {
-    id: NodeId,
-    disk: SimulatedDisk,
-    /// How long a sync takes, in microseconds.
-    pub sync_us: Arc<AtomicU64>,
-    /// How wrong its clock is.
-    pub wall: Arc<WallClock>,
-    /// What its node would have run, where that is played.
-    pub processor: Option<Arc<Processor>>,
-    /// Whether nothing starts there.
-    dead: AtomicBool,
-    life: Mutex<Life>,
-}
-
-#[derive(Default)]
-struct Life {
-    process: Option<ProcessId>,
-    node: Option<Arc<Node>>,
-    session: Option<Arc<MemorySession>>,
-    /// Planted: an identity file of before.
-    identity: Option<Vec<u8>>,
-}
-
-impl Machine {
-    /// Its disk, for faults.
-    pub fn disk(&self) -> &SimulatedDisk {
-        &self.disk
-    }
-
-    /// Its host on the network.
-    pub fn host(&self) -> Host {
-        Host(self.id.0)
-    }
-
-    /// Its node's id.
-    pub fn id(&self) -> NodeId {
-        self.id
-    }
-
-    /// Whether a process runs there, started or starting.
-    pub fn is_running(&self) -> bool {
-        self.life.lock().process.is_some()
-    }
 }
 
 impl World {
@@ -516,40 +467,6 @@ impl World {
         }
         self.executor.end();
     }
-}
-
-impl Machine {
-    fn of_all(setup: &Setup, executor: &Arc<Executor>) -> Vec<Machine> {
-        let mut dice = Dice::apart(setup.seed, 4);
-        let machine = |(id, processor)| Machine::new(NodeId(id), processor, executor, &mut dice);
-        (1..=setup.nodes).zip(Processor::of_all(setup, executor)).map(machine).collect()
-    }
-
-    fn new(
-        id: NodeId,
-        processor: Option<Arc<Processor>>,
-        executor: &Arc<Executor>,
-        dice: &mut Dice,
-    ) -> Machine {
-        let disk = SimulatedDisk::new(dice.roll());
-        let sync_us = Arc::new(AtomicU64::new(dice.between(50, 3000)));
-        let (clock, duration) = (executor.clone(), sync_us.clone());
-        disk.set_sync_delay(Some(Arc::new(move |_path: &str| {
-            Box::pin(clock.sleep(Duration::from_micros(duration.load(Ordering::Relaxed))))
-        })));
-        // Half of the machines have everything in memory.
-        disk.set_cold((dice.below(2) == 0).then(|| dice.between(2, 100) as usize));
-        let wall = Arc::new(WallClock::default());
-        wall.skew_ms.store(dice.below(10_000) as i64 - 5_000, Ordering::Relaxed);
-        wall.drift_ppm.store(dice.below(400) as i64 - 200, Ordering::Relaxed);
-        let (dead, life) = (AtomicBool::new(false), Mutex::default());
-        Machine { id, disk, sync_us, wall, processor, dead, life }
-    }
-}
-
-/// Small, so that a short run sees segments end, snapshots and compaction.
-pub(crate) fn log_options(durability: Durability) -> LogOptions {
-    LogOptions { durability, segment_bytes: 4 << 10, reserve_bytes: 16 << 10, snapshot_bytes: 16 << 10 }
 }
 
 /// Serves a node's Redis door.

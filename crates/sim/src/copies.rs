@@ -15,22 +15,17 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::FutureExt;
-use model::{Cluster, NodeId, PartitionId, Store, StoreName, Token, VersionSet};
+use model::{Cluster, NodeId, PartitionId, Store, Token};
 use parking_lot::Mutex;
 use protocol::rebalance::entering::Part;
 use runtime::{BoxFuture, Clock, Tasks};
 use storage::{Durability, EnginePorts, LogEngine, StorageEngine};
 
-use crate::cluster::{Machine, log_options};
 use crate::history::Remains;
+use crate::machine::{Machine, log_options};
+use crate::records::{HINTS, engine_of, hint_name, read_hint, read_record};
 use crate::swarm::EngineKind;
 use crate::witness::Witness;
-
-/// The name of the engine of hints.
-pub(crate) const HINTS: &str = "hints";
-const STORES: &str = "stores/";
-/// Bytes of a hint before its record.
-const HINT_HEADER_BYTES: usize = 9;
 
 /// A reader of what would be left.
 pub struct Copies {
@@ -108,7 +103,7 @@ impl Copies {
         for machine in machines {
             let (is_own, was_own) = (holds(machine.id()), self.has_held(bucket, machine.id()));
             if is_own || was_own {
-                let engine = self.engine(machine, witness, &format!("{STORES}{store}"))?;
+                let engine = self.engine(machine, witness, &engine_of(store))?;
                 // What cannot be read is no copy.
                 let record = engine.and_then(|engine| engine.get(bucket, token, key).ok().flatten());
                 let set = record.and_then(|record| read_record(&record)).unwrap_or_default();
@@ -165,28 +160,4 @@ impl Tasks for NoTasks {
     fn spawn(&self, _: BoxFuture<'static, ()>) {}
     fn spawn_background(&self, _: BoxFuture<'static, ()>) {}
     fn spawn_waiting(&self, _: Box<dyn FnOnce() + Send>) {}
-}
-
-/// The store whose records an engine holds, by the engine's name.
-pub(crate) fn store_of(engine: &str) -> Option<&str> {
-    engine.strip_prefix(STORES)
-}
-
-/// The set in a record, if it can be read.
-pub(crate) fn read_record(record: &Bytes) -> Option<VersionSet> {
-    wire::versions::decode_record(record).ok().map(|record| record.set)
-}
-
-/// The store, the key and the set of a hint, if it can be read.
-pub(crate) fn read_hint(name: &Bytes, hint: &Bytes) -> Option<((String, Bytes), VersionSet)> {
-    let zero = name.iter().position(|&byte| byte == 0)?;
-    let store = String::from_utf8(name[..zero].to_vec()).ok()?;
-    let record = (hint.len() > HINT_HEADER_BYTES).then(|| hint.slice(HINT_HEADER_BYTES..))?;
-    Some(((store, name.slice(zero + 1..)), read_record(&record)?))
-}
-
-/// The name under which a key of a store has its hints.
-fn hint_name(store: &str, key: &[u8]) -> Bytes {
-    debug_assert!(StoreName::new(store).is_ok(), "no zero byte ends it early");
-    [store.as_bytes(), &[0], key].concat().into()
 }

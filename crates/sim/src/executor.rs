@@ -10,7 +10,11 @@
 //!        └──── nothing ready: time jumps to ─┘
 //! ```
 //!
+//! [`Processor`] says what the workers of a node would have run, where a run plays that.
+//!
 //! Must never: read the clock of the machine, or run anything beside itself.
+
+mod processor;
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -26,7 +30,8 @@ use parking_lot::Mutex;
 use runtime::{BoxFuture, Clock, ProcessorTime, Tasks};
 
 use crate::dice::Dice;
-use crate::processor::Processor;
+
+pub use processor::{Power, Processor};
 
 /// Wall-clock time at which every simulation starts, in milliseconds since 1970.
 pub const WALL_START_MS: u64 = 1_760_000_000_000;

@@ -32,7 +32,7 @@ use crate::check::moved::Left;
 use crate::cluster::World;
 use crate::dice::Dice;
 use crate::executor::{ProcessId, WallClock};
-use crate::network::Host;
+use crate::host::Host;
 use crate::numbers as other_numbers;
 use crate::swarm::Setup;
 

@@ -1,5 +1,7 @@
 //! What clients asked, when, and what they heard, in virtual time.
 
+mod events;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -11,9 +13,11 @@ use parking_lot::Mutex;
 use wire::messages::Condition;
 
 use crate::circumstances::Circumstances;
+use crate::host::Host;
 use crate::looks::Looks;
-use crate::network::Host;
-use crate::witness::Events;
+
+pub(crate) use events::Place;
+pub use events::{Deletion, Events, Life, Touch};
 
 /// Why a DEL that counted nothing has failed.
 pub const NOTHING_TO_DELETE: &str = "there was nothing to delete";

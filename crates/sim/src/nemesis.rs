@@ -16,7 +16,7 @@ use crate::circumstances::Trouble;
 use crate::cluster::World;
 use crate::dice::Dice;
 use crate::headmasters;
-use crate::network::Host;
+use crate::host::Host;
 use crate::swarm::{Fault, Losses};
 
 /// A sync of a slow disk, in microseconds.

@@ -7,7 +7,7 @@ use std::ops::AddAssign;
 use coordination::memory::MemoryFaultCounts;
 use model::limits::VALUE_BYTES_MAX;
 
-use crate::artifacts::BookCounts;
+use crate::book::BookCounts;
 use crate::history::{Action, History, Outcome};
 use crate::piloting::PilotCounts;
 

@@ -20,11 +20,11 @@ use crate::dice::Dice;
 use crate::executor::{Halt, ProcessId, WALL_START_MS};
 use crate::headmasters;
 use crate::history::{History, Outcome, Recorder, Remains};
-use crate::moves;
 use crate::nemesis;
 use crate::plant::Plant;
 use crate::played::Played;
 use crate::promises::Promises;
+use crate::rebalance;
 use crate::redis::RedisClient;
 use crate::scenario;
 use crate::storm;
@@ -249,7 +249,7 @@ async fn conduct(
     if world.setup.moves {
         let managing: BoxFuture<'static, ()> = match world.setup.headmasters {
             true => Box::pin(headmasters::reign(world.clone(), operator, end)),
-            false => Box::pin(moves::manage(world.clone(), operator, end)),
+            false => Box::pin(rebalance::manage(world.clone(), operator, end)),
         };
         world.executor.spawn(operator, managing);
     }
@@ -331,7 +331,7 @@ async fn last_words(
     }
     found.lock().hints = world.hints();
     if world.setup.moves {
-        let moved = moves::end(world, world.executor.now().after(SETTLED)).await;
+        let moved = rebalance::end(world, world.executor.now().after(SETTLED)).await;
         found.lock().moved = moved;
     }
     if world.setup.pushes() {

@@ -7,21 +7,10 @@ use std::time::Duration;
 
 use crate::cluster::World;
 use crate::dice::Dice;
-use crate::network::Host;
+use crate::host::Host;
+use crate::swarm::Scenario;
 
-/// A story, of a cluster of three nodes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scenario {
-    /// The first node misses writes. Then the second loses its disk, while the third, which has them, is cut off: who
-    /// asks the first two must not be told that there is nothing.
-    LostDiskBehindCut,
-    /// The same, and the power of the second node goes while it refills.
-    PowerCutInRefill,
-    /// What the second node sends to the third arrives after a collection round.
-    HeldMerges,
-}
-
-/// Lets it happen, until the run's span is over.
+/// Lets a story happen, until the run's span is over.
 pub async fn tell(scenario: Scenario, world: Arc<World>) {
     let end = world.executor.now().after(world.setup.span);
     match scenario {

@@ -5,10 +5,12 @@
 //! [`Losses`].
 
 mod conditions;
-mod moves;
+mod keys;
 mod piloted;
 mod planted;
 mod pushes;
+mod rebalance;
+mod scenario;
 mod service;
 
 use std::time::Duration;
@@ -23,9 +25,10 @@ use crate::check::Rules;
 use crate::dice::Dice;
 use crate::network::Conditions;
 use crate::plant::Plant;
-use crate::scenario::Scenario;
 
+pub(crate) use keys::PARTITIONS;
 pub use piloted::Piloted;
+pub use scenario::Scenario;
 
 /// How long nodes keep what has expired: clocks differ by ten seconds, and drift a little, where none of them jumps.
 pub const EXPIRY_MARGIN: Duration = Duration::from_secs(12);

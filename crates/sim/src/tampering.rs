@@ -14,7 +14,7 @@ use wire::messages::{
     decode_response, encode_request, encode_response,
 };
 
-use crate::artifacts::Book;
+use crate::book::Book;
 use crate::by_hash::ByHash;
 use crate::cluster::STORES;
 use crate::dice::Dice;

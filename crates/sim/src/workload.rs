@@ -19,7 +19,7 @@ use crate::cluster::{STORES, World};
 use crate::dice::Dice;
 use crate::executor::{ProcessId, WallClock};
 use crate::history::{Action, Basis, Operation, OperationId, Outcome, Recorder};
-use crate::network::Host;
+use crate::host::Host;
 use crate::plant::Plant;
 
 /// Pause before a client that could not connect tries again.

@@ -15,8 +15,8 @@ mod artifacts;
 mod demand;
 mod facts;
 mod load;
-mod moves;
 mod nodes;
+mod rebalance;
 mod repair;
 mod status;
 
@@ -33,8 +33,8 @@ pub use artifacts::{
 pub use demand::{KeyCounts, StoreDemand};
 pub use facts::{Entered, Facts, NodeFacts};
 pub use load::{HotKey, LoadReport, Middle, PARTITIONS_TOLD, PartitionLoad, WorkDone};
-pub use moves::{Leftover, MovesReport, PartitionEntered};
 pub use nodes::{NodeLoad, NodeSeen};
+pub use rebalance::{Leftover, MovesReport, PartitionEntered};
 pub use repair::{
     Compared, Comparing, Comparison, PartitionTree, RefillReport, RepairPart, RepairReport, Scrub, ScrubRun,
     Scrubbed, StoreRefill, StoreTrees,

@@ -5,15 +5,15 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use coordination::documents;
 use model::readonly::Standing;
 use model::{Cluster, ListedArtifact, Moment};
 use runtime::Disk;
 use runtime::disk::simulated::SimulatedDisk;
-use storage::readonly::{ChunkEntry, Manifest, chunk_path};
+use storage::readonly::{ChunkEntry, chunk_path};
 
-use super::{Book, Owed, STORE, chunk_directory, chunk_file, chunks_of, manifest_file, owed, reading};
+use super::reading;
+use crate::book::{Owed, STORE, chunk_directory, chunk_file, chunks_of, manifest_file, owed};
 use crate::check::Violation;
 use crate::cluster::World;
 use crate::swarm::Fault;
@@ -136,20 +136,6 @@ impl World {
             open.whole_under() == cluster.generation
                 && chunks.iter().all(|chunk| is_open.contains(&chunk.digest))
         })
-    }
-}
-
-impl Book {
-    /// Where an artifact was built to.
-    fn source(&self, number: u64) -> Option<(SimulatedDisk, Manifest)> {
-        let state = self.state.lock();
-        state.built.get(&number).map(|built| (built.disk.clone(), built.manifest.clone()))
-    }
-
-    /// The keys of an artifact.
-    fn keys(&self, number: u64) -> Vec<Bytes> {
-        let state = self.state.lock();
-        state.built.get(&number).map(|built| built.table.keys().cloned().collect()).unwrap_or_default()
     }
 }
 

@@ -9,7 +9,8 @@ use futures_util::future::{Either, select};
 use model::readonly::{Order, Standing};
 use model::{ArtifactNumber, Moment, ReadOnlyStore, StoreName};
 
-use super::{STORE, USER};
+use super::USER;
+use crate::book::STORE;
 use crate::cluster::World;
 use crate::dice::Dice;
 use crate::executor::{ProcessId, WallClock};

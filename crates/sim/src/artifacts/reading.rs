@@ -10,13 +10,13 @@ use model::{ArtifactNumber, Moment};
 use runtime::Ports;
 use wire::messages::RequestOptions;
 
-use super::building::{LIVELY, OWN, STILL, lively, own, still};
-use super::{READER_FIRST, READERS, STORE};
+use super::{READER_FIRST, READERS};
+use crate::book::{LIVELY, OWN, STILL, STORE, lively, own, still};
 use crate::check::artifacts::Asked;
 use crate::cluster::World;
 use crate::dice::Dice;
 use crate::executor::{ProcessId, WallClock};
-use crate::network::Host;
+use crate::host::Host;
 use crate::plant::Plant;
 
 /// Pause before a reader that could not connect, or knows no store yet, tries again.

@@ -13,8 +13,7 @@ use wire::messages::Condition;
 
 use super::Rules;
 use crate::circumstances::Circumstances;
-use crate::history::{Action, Basis, History, Operation, OperationId, Outcome, Remains};
-use crate::witness::Deletion;
+use crate::history::{Action, Basis, Deletion, History, Operation, OperationId, Outcome, Remains};
 
 /// N=3, R=2, W=2, no losses.
 pub(crate) fn rules() -> Rules {

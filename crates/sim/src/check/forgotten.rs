@@ -22,8 +22,7 @@ use std::time::Duration;
 use model::{Dot, Moment, Timestamp, Vector};
 
 use super::{Attribution, StoreKey, siblings};
-use crate::history::{Action, Basis, History, Operation, OperationId, Outcome};
-use crate::witness::Touch;
+use crate::history::{Action, Basis, History, Operation, OperationId, Outcome, Touch};
 
 /// What deletions and expired values may have taken along.
 pub(crate) struct Forgetting<'a> {

@@ -7,8 +7,7 @@ use model::{Dot, Timestamp, WallMillis};
 
 use super::owing::Owing;
 use super::{Attribution, Rules, StoreKey, Violation, name};
-use crate::history::{History, Lifetime, OperationId, Outcome, Remains};
-use crate::witness::Life;
+use crate::history::{History, Life, Lifetime, OperationId, Outcome, Remains};
 
 /// A value that lives longer has not expired by any clock of a run.
 const CLOCKS_DIFFER_MS: u64 = 700_000;
@@ -143,7 +142,7 @@ mod tests {
 
     use super::super::examples::{Story, rules};
     use super::*;
-    use crate::witness::Touch;
+    use crate::history::Touch;
 
     fn broken(story: &Story) -> (usize, usize) {
         let (violations, judged) = check(&story.history, &[], rules());

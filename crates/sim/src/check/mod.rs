@@ -36,8 +36,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use model::{Dot, Moment, Timestamp, Value, VersionSet};
 
-use crate::history::{Action, History, Operation, OperationId, Outcome, Remains};
-use crate::witness::Touch;
+use crate::history::{Action, History, Operation, OperationId, Outcome, Remains, Touch};
 
 /// A broken promise.
 #[derive(Clone, Debug, PartialEq, Eq)]

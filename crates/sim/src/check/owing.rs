@@ -20,7 +20,7 @@ use model::{Dot, NodeId};
 use super::{Attribution, Rules};
 use crate::circumstances::Circumstances;
 use crate::history::{Action, History, Operation, OperationId, Outcome};
-use crate::network::Host;
+use crate::host::Host;
 
 /// So long a request waits for replicas that are in no trouble before it turns to others: the default `hedge_after`.
 pub(crate) const HEDGE: Duration = Duration::from_millis(50);

@@ -10,8 +10,7 @@
 use model::{Dot, Timestamp};
 
 use super::{Attribution, StoreKey, Violation, name};
-use crate::history::{Action, History, Operation, Outcome, Remains};
-use crate::witness::Touch;
+use crate::history::{Action, History, Operation, Outcome, Remains, Touch};
 
 /// Checks each event that changed an expiry.
 pub fn check(history: &History, remains: &[Remains]) -> Vec<Violation> {

@@ -1,8 +1,10 @@
 //! How processes and machines end: killed, paused, cut from power, stopped.
 
+use storage::Durability;
 use tokio::sync::oneshot;
 
 use super::*;
+use crate::machine::Life;
 
 impl World {
     /// Ends a node's process at once. Its peers learn it `silence` later, its session ends `linger` later.

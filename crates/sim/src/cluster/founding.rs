@@ -2,34 +2,14 @@
 
 use coordination::CoordinationError;
 use coordination::documents::{ActiveNode, ReadError};
-use model::{KeyPattern, Placement, Role, Windows};
+use model::Role;
 
 use super::*;
 use crate::piloting::PilotCounts;
+use crate::swarm::PARTITIONS;
 
 /// Pause before a node that waits looks again whether it is named.
 const NAMED_PAUSE: Duration = Duration::from_millis(500);
-
-impl Setup {
-    /// Where the keys of its stores lie.
-    pub fn placement(&self) -> Placement {
-        let windows = |theta| {
-            let pattern = if self.groups > 0 { "k{group}:{sequence}" } else { "k{sequence}" };
-            let key = KeyPattern::new(pattern).expect("it is what keys look like");
-            let buckets = self.buckets.max(PARTITIONS as u32);
-            Placement::Windows(Windows { theta, key, buckets, unknown: model::Unknown::new() })
-        };
-        self.theta.map_or(Placement::Hash, windows)
-    }
-
-    /// The key with this number. Feeds take turns, so each has as many entries as any other, or one more.
-    pub fn key(&self, number: u32) -> Bytes {
-        match self.groups {
-            0 => format!("k{number}").into(),
-            groups => format!("k{}:{}", number % groups, number / groups).into(),
-        }
-    }
-}
 
 impl World {
     /// Publishes the cluster's first document.

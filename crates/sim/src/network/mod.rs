@@ -22,6 +22,7 @@ use runtime::{BoxFuture, Link, Listener, Network, NetworkError};
 use crate::circumstances::{Trouble, Troubles};
 use crate::dice::Dice;
 use crate::executor::{Executor, ProcessId};
+use crate::host::Host;
 
 pub use link::LINK_BYTES_MAX;
 use link::Route;
@@ -37,10 +38,6 @@ pub const WEB_PORT: u16 = 80;
 const CONNECT_ATTEMPTS: u32 = 20;
 /// Pause between them.
 const CONNECT_PAUSE: Duration = Duration::from_millis(500);
-
-/// One machine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Host(pub u32);
 
 /// How the network behaves while no fault is injected.
 #[derive(Clone, Copy, Debug)]

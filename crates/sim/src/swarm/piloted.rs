@@ -3,6 +3,7 @@
 //! It looks for half a minute before it decides, so these runs are long and quiet: orders, harm and the ends of
 //! headmasters come far apart. What may take copies away is only a machine that stays dead, one after the other.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use model::balance::{Join, Mode, Policy, Settings};
@@ -11,6 +12,7 @@ use storage::Durability;
 
 use super::{EngineKind, Fault, Losses, SafetyNet, Setup};
 use crate::dice::Dice;
+use crate::executor::{Executor, Power, Processor};
 use crate::plant::Plant;
 
 /// Of the runs with headmasters so many in a thousand have the autopilot on: they take ten times as long as others.
@@ -147,9 +149,22 @@ impl Setup {
         (Vec::new(), 0)
     }
 
+    /// The processors of all machines, if the run plays them; the last ones do not serve at first.
+    pub fn processors(&self, executor: &Arc<Executor>) -> Vec<Option<Arc<Processor>>> {
+        let Some(piloted) = &self.autopilot else { return (0..self.nodes).map(|_| None).collect() };
+        let mut dice = Dice::apart(self.seed, 36);
+        let drawn: Vec<(f64, f64)> = (0..self.nodes)
+            .map(|_| (dice.between(250, 1000) as f64 / 1000.0, dice.between(800, 1250) as f64 / 1000.0))
+            .collect();
+        let serving = (self.nodes - piloted.waiting - piloted.standbys) as usize;
+        let cost = self.cost_of_work(drawn[..serving].iter().map(|(processors, _)| processors).sum());
+        let power = drawn.into_iter().map(|(processors, factor)| Power { processors, cost: cost * factor });
+        power.map(|power| Some(Arc::new(Processor::new(executor.clone(), power)))).collect()
+    }
+
     /// Microseconds of a played processor that a microsecond of weighted work costs, so that all clients together ask for
     /// the part of `processors` that was drawn.
-    pub fn cost_of_work(&self, processors: f64) -> f64 {
+    fn cost_of_work(&self, processors: f64) -> f64 {
         let Some(piloted) = &self.autopilot else { return 1.0 };
         let pause = self.think.as_secs_f64() / 2.0 + REQUEST_S;
         let operations = f64::from(self.clients + self.redis_clients) / pause * KEYS_PER_REQUEST;

@@ -5,10 +5,9 @@ use std::time::Duration;
 use coordination::memory::MemoryFaults;
 use storage::Durability;
 
-use super::{EXPIRY_MARGIN, EngineKind, Fault, Losses, SafetyNet, Setup};
+use super::{EXPIRY_MARGIN, EngineKind, Fault, Losses, SafetyNet, Scenario, Setup};
 use crate::network::Conditions;
 use crate::plant::Plant;
-use crate::scenario::Scenario;
 
 impl Setup {
     /// A run in which a planted bug has its chance: the faults that bring it out, and nothing that excuses it.

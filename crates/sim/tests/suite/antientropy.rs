@@ -9,7 +9,7 @@ use client::{ClientError, PutOptions};
 use model::{Dot, NodeId, Token, VersionSet};
 use runtime::disk::simulated::{Fault as DiskFault, Operation};
 use sim::cluster::{LAST_WRITE, World};
-use sim::network::Host;
+use sim::host::Host;
 use storage::Change;
 
 use crate::stage::{equal, held, keys, local, place, play, put_all, setup, until};

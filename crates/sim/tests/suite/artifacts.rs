@@ -19,7 +19,7 @@ use sim::check::artifacts::{Read, Swap, check};
 use sim::cluster::World;
 use sim::dice::Dice;
 use sim::executor::WallClock;
-use sim::network::Host;
+use sim::host::Host;
 use storage::readonly::{
     BuildOptions, BuildRecord, Compression, Cutter, Duplicates, Merged, Place, Records, TokenHash, build,
 };

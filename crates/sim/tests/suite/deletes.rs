@@ -9,7 +9,7 @@ use client::peers::Call;
 use client::{Client, DeleteOptions};
 use model::{Epoch, NodeId, VersionSet};
 use sim::cluster::{LAST_WRITE, World};
-use sim::network::Host;
+use sim::host::Host;
 use wire::messages::{ReplicaMerge, Request, Response};
 
 use crate::stage::{equal, held, keys, local, play, put_all, records, setup, shows_none, until};

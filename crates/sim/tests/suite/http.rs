@@ -10,7 +10,8 @@ use runtime::Ports;
 use sim::cluster::{LAST_WRITE, World, http_address};
 use sim::dice::Dice;
 use sim::executor::WallClock;
-use sim::network::{Conditions, Host, LinkStream};
+use sim::host::Host;
+use sim::network::{Conditions, LinkStream};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::stage::{play, setup, until};

@@ -8,7 +8,7 @@ use client::{Client, ClientOptions, PutOptions};
 use model::NodeId;
 use protocol::gossip::State;
 use sim::cluster::{LAST_WRITE, World};
-use sim::network::Host;
+use sim::host::Host;
 use wire::messages::Condition;
 
 use crate::stage::{equal, keys, play, put_all, setup, until};

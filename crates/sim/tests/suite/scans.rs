@@ -11,7 +11,8 @@ use runtime::Ports;
 use sim::cluster::{LAST_WRITE, World, redis_address};
 use sim::dice::Dice;
 use sim::executor::WallClock;
-use sim::network::{Host, LinkStream};
+use sim::host::Host;
+use sim::network::LinkStream;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use wire::resp::{Reply, ReplyParser};
 

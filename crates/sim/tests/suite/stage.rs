@@ -10,7 +10,8 @@ use model::{Moment, VersionSet};
 use node::stores::{KeyPlace, LocalStore};
 use sim::cluster::{LAST_WRITE, World};
 use sim::executor::WallClock;
-use sim::network::{Conditions, Host};
+use sim::host::Host;
+use sim::network::Conditions;
 use sim::swarm::{EngineKind, Losses, Setup};
 use storage::Durability;
 

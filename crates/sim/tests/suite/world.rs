@@ -8,7 +8,8 @@ use model::Moment;
 use runtime::{BoxFuture, Network};
 use sim::dice::Dice;
 use sim::executor::{Executor, Halt};
-use sim::network::{Conditions, Host, LINK_BYTES_MAX, Wires};
+use sim::host::Host;
+use sim::network::{Conditions, LINK_BYTES_MAX, Wires};
 
 /// Plays `body` as the only process.
 fn play(body: impl FnOnce(Arc<Executor>, Arc<dyn Network>) -> BoxFuture<'static, ()>) {

@@ -16,17 +16,21 @@ use parking_lot::Mutex;
 use protocol::rebalance::balancer::Weights;
 use runtime::ProcessorTime;
 
-use crate::dice::Dice;
-use crate::executor::Executor;
-use crate::swarm::Setup;
+use super::Executor;
+
+/// What the processors of a machine bear.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Power {
+    /// How many there are.
+    pub processors: f64,
+    /// Microseconds that a microsecond of weighted work takes.
+    pub cost: f64,
+}
 
 /// The processors of one machine.
 pub struct Processor {
     executor: Arc<Executor>,
-    /// How many there are.
-    processors: f64,
-    /// Microseconds that a microsecond of weighted work takes.
-    cost: f64,
+    power: Power,
     /// How much dearer all of it is now, in permille.
     neighbours: AtomicU64,
     used: Mutex<Used>,
@@ -43,23 +47,9 @@ struct Used {
 }
 
 impl Processor {
-    /// Those of all machines, if the run plays them; the last ones do not serve at first.
-    pub fn of_all(setup: &Setup, executor: &Arc<Executor>) -> Vec<Option<Arc<Processor>>> {
-        let Some(piloted) = &setup.autopilot else { return (0..setup.nodes).map(|_| None).collect() };
-        let mut dice = Dice::apart(setup.seed, 36);
-        let drawn: Vec<(f64, f64)> = (0..setup.nodes)
-            .map(|_| (dice.between(250, 1000) as f64 / 1000.0, dice.between(800, 1250) as f64 / 1000.0))
-            .collect();
-        let serving = (setup.nodes - piloted.waiting - piloted.standbys) as usize;
-        let cost = setup.cost_of_work(drawn[..serving].iter().map(|(processors, _)| processors).sum());
-        let processor = |(processors, factor): (f64, f64)| Processor {
-            executor: executor.clone(),
-            processors,
-            cost: cost * factor,
-            neighbours: AtomicU64::new(1000),
-            used: Mutex::default(),
-        };
-        drawn.into_iter().map(|one| Some(Arc::new(processor(one)))).collect()
+    /// Of a machine that no neighbour uses yet.
+    pub fn new(executor: Arc<Executor>, power: Power) -> Processor {
+        Processor { executor, power, neighbours: AtomicU64::new(1000), used: Mutex::default() }
     }
 
     /// A process begins, and its node counts from nothing.
@@ -76,7 +66,7 @@ impl Processor {
 
     /// How many there are.
     pub fn processors(&self) -> f64 {
-        self.processors
+        self.power.processors
     }
 
     /// What the present process had of them so far.
@@ -85,9 +75,9 @@ impl Processor {
         if let Some(node) = used.node.upgrade() {
             let weighed = Weights::MEASURED.of(node.replica().work().total());
             let dearer = self.neighbours.load(Ordering::Relaxed) as f64 / 1000.0;
-            let asked = (weighed - used.weighed) * self.cost * dearer;
+            let asked = (weighed - used.weighed) * self.power.cost * dearer;
             let now = self.executor.now();
-            let most = now.since(used.at).as_secs_f64() * 1e6 * self.processors;
+            let most = now.since(used.at).as_secs_f64() * 1e6 * self.power.processors;
             used.ran += Duration::from_micros(asked.min(most) as u64);
             (used.weighed, used.at) = (weighed, now);
         }

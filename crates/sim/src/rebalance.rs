@@ -24,7 +24,7 @@ use crate::check::moved::{self, Left};
 use crate::cluster::World;
 use crate::dice::Dice;
 use crate::executor::{ProcessId, WallClock};
-use crate::network::Host;
+use crate::host::Host;
 use crate::numbers;
 
 /// The manager's host: no node and no client has it.

@@ -16,28 +16,28 @@ use crate::check::artifacts::Table;
 use crate::dice::Dice;
 
 /// Keys whose values are new in most artifacts.
-pub(super) const LIVELY: u32 = 24;
+pub(crate) const LIVELY: u32 = 24;
 /// Keys whose values never change: two artifacts may share chunks that hold only these.
-pub(super) const STILL: u32 = 40;
+pub(crate) const STILL: u32 = 40;
 /// Keys that one artifact has, and no other one.
-pub(super) const OWN: u32 = 3;
+pub(crate) const OWN: u32 = 3;
 /// Chunks of a table that one chunk would hold.
 const SLICES: u64 = 8;
 /// Records that a builder sorts in memory, in bytes: all.
 const MEMORY_BYTES: usize = 1 << 20;
 
 /// A key whose values change.
-pub(super) fn lively(key: u32) -> Bytes {
+pub(crate) fn lively(key: u32) -> Bytes {
     Bytes::from(format!("lively {key}"))
 }
 
 /// A key whose value stays.
-pub(super) fn still(key: u32) -> Bytes {
+pub(crate) fn still(key: u32) -> Bytes {
     Bytes::from(format!("still {key}"))
 }
 
 /// A key of one artifact.
-pub(super) fn own(number: u64, key: u32) -> Bytes {
+pub(crate) fn own(number: u64, key: u32) -> Bytes {
     Bytes::from(format!("only {number}.{key}"))
 }
 
@@ -84,7 +84,7 @@ async fn alone(disk: &SimulatedDisk, number: u64, table: &Table, compression: Co
 impl Book {
     /// Builds the artifact of a number, by itself or upon the one before; returns the URL that it is to be put under,
     /// with what lies there.
-    pub(super) async fn build(&self, number: u64, dice: &mut Dice) -> (String, SimulatedDisk) {
+    pub(crate) async fn build(&self, number: u64, dice: &mut Dice) -> (String, SimulatedDisk) {
         let (disk, upon) = (SimulatedDisk::new(number), dice.chance(500));
         let before = {
             let state = self.state.lock();
@@ -114,7 +114,7 @@ impl Book {
     }
 
     /// What a source that lies has in the place of an artifact: the same keys with other values.
-    pub(super) async fn lie(&self, number: u64) -> (ManifestDigest, SimulatedDisk) {
+    pub(crate) async fn lie(&self, number: u64) -> (ManifestDigest, SimulatedDisk) {
         let table = {
             let state = self.state.lock();
             state.built.get(&number).map(|built| built.table.clone()).unwrap_or_default()
