@@ -1,6 +1,6 @@
 //! How fast this node fetches and gives artifacts, and what it counts of that.
 //!
-//! [`FetchPace`] decides; here somebody looks, now and then, whether requests are late, and whoever moves bytes waits for
+//! [`Pace`] decides; here somebody looks, now and then, whether requests are late, and whoever moves bytes waits for
 //! their turn.
 
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use model::Moment;
 use parking_lot::Mutex;
-use protocol::push::FetchPace;
+use protocol::pace::{Pace, PaceLimits};
 use wire::error::ErrorCode;
 use wire::messages::Failure;
 
@@ -27,11 +27,11 @@ const GIVING_WAIT_MAX: Duration = Duration::from_secs(2);
 
 /// The budgets of a node, over all stores.
 pub(super) struct Budgets {
-    fetching: Mutex<FetchPace>,
+    fetching: Mutex<Pace>,
     /// Of what is made of deltas. Its ceiling is not that of fetching, which a slow network may set.
-    merging: Mutex<FetchPace>,
+    merging: Mutex<Pace>,
     /// Of what other nodes are given, and when it was looked last whether requests are late.
-    giving: Mutex<(FetchPace, Moment)>,
+    giving: Mutex<(Pace, Moment)>,
     /// How long fetches had to wait for their turn.
     held_ns: AtomicU64,
     /// Bytes that came within the last second or so.
@@ -41,10 +41,11 @@ pub(super) struct Budgets {
 impl Budgets {
     /// Both below the same ceiling.
     pub(super) fn new(ceiling: u64) -> Budgets {
+        let pace = |ceiling| Pace::new(PaceLimits::for_artifacts(ceiling));
         Budgets {
-            fetching: Mutex::new(FetchPace::new(ceiling)),
-            merging: Mutex::new(FetchPace::new(MERGE_CEILING)),
-            giving: Mutex::new((FetchPace::new(ceiling), Moment::default())),
+            fetching: Mutex::new(pace(ceiling)),
+            merging: Mutex::new(pace(MERGE_CEILING)),
+            giving: Mutex::new((pace(ceiling), Moment::default())),
             held_ns: AtomicU64::new(0),
             rate: AtomicU64::new(0),
         }
@@ -58,7 +59,7 @@ impl Budgets {
     /// Bytes a second that the node may fetch now, and at most.
     pub(super) fn fetching(&self) -> (u64, u64) {
         let pace = self.fetching.lock();
-        (pace.rate(), pace.ceiling())
+        (pace.rate(), pace.most())
     }
 
     /// Bytes that came within the last second or so.
