@@ -9,8 +9,7 @@ use std::time::Duration;
 
 use model::Moment;
 use parking_lot::Mutex;
-use protocol::antientropy::Pace;
-use protocol::antientropy::pace::RECORD_BYTES;
+use protocol::pace::{Pace, PaceLimits, RECORD_BYTES};
 use runtime::Clock;
 use wire::messages::RecordsPaged;
 
@@ -33,8 +32,8 @@ pub(super) struct Giving {
 }
 
 impl Giving {
-    pub(super) fn new(clock: Arc<dyn Clock>, pulse: Arc<Pulse>, pace: Pace) -> Arc<Giving> {
-        Arc::new(Giving { clock, pulse, pace: Mutex::new((pace, Moment::default(), 0)) })
+    pub(super) fn new(clock: Arc<dyn Clock>, pulse: Arc<Pulse>, limits: PaceLimits) -> Arc<Giving> {
+        Arc::new(Giving { clock, pulse, pace: Mutex::new((Pace::new(limits), Moment::default(), 0)) })
     }
 
     /// Waits until this page may be given.
@@ -47,7 +46,7 @@ impl Giving {
             let times = self.pulse.times().await;
             self.pace.lock().0.observe(self.clock.now(), times);
         }
-        let until = self.pace.lock().0.after(now, cost);
+        let until = self.pace.lock().0.rest(now, cost);
         if until > now {
             self.clock.sleep_until(until.min(now.after(WAIT_MAX))).await;
         }

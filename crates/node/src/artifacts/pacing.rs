@@ -166,9 +166,9 @@ impl Artifacts {
     /// Looks once whether requests are late, and how much has come.
     pub(super) async fn observe(&self, seen: &mut Seen) {
         let times = self.pulse.times().await;
-        self.budgets.fetching.lock().observe(times);
-        self.budgets.merging.lock().observe(times);
         let now = self.rate_from_now();
+        self.budgets.fetching.lock().observe(now.at, times);
+        self.budgets.merging.lock().observe(now.at, times);
         let passed = now.at.since(seen.at);
         if passed >= RATE_TIME {
             let millis = u64::try_from(passed.as_millis()).unwrap_or(u64::MAX).max(1);
@@ -199,7 +199,7 @@ impl Artifacts {
         };
         if look {
             let times = self.pulse.times().await;
-            self.budgets.giving.lock().0.observe(times);
+            self.budgets.giving.lock().0.observe(clock.now(), times);
         }
         let now = clock.now();
         let begin = {
