@@ -57,8 +57,13 @@ impl Pace {
     /// Something is to be done: after a long break what was found says nothing.
     pub fn begin(&mut self, now: Moment) {
         if self.limits.idle_max.is_some_and(|idle_max| self.next.after(idle_max) <= now) {
-            (self.rate, self.since, self.next) = (self.limits.first, now, now);
+            self.restart(now);
         }
+    }
+
+    /// As fast as in the beginning. What was reserved stays so, and nothing is made up for.
+    pub fn restart(&mut self, now: Moment) {
+        (self.rate, self.since, self.next) = (self.limits.first, now, self.next.max(now));
     }
 
     /// Bytes a second now.
@@ -69,6 +74,11 @@ impl Pace {
     /// Bytes a second at most.
     pub fn most(&self) -> u64 {
         self.limits.most
+    }
+
+    /// Everything before this moment is spoken for.
+    pub fn free_at(&self) -> Moment {
+        self.next
     }
 
     /// How long bytes that are reserved now would have to wait.
@@ -109,7 +119,7 @@ impl Pace {
     }
 
     /// Faster, as the limits say.
-    fn grow(&mut self, now: Moment) {
+    pub fn grow(&mut self, now: Moment) {
         let more = match self.limits.growth {
             Growth::Step(step) => step,
             Growth::Quarter => self.rate / 4,
@@ -119,7 +129,7 @@ impl Pace {
     }
 
     /// Half as fast.
-    fn halve(&mut self, now: Moment) {
+    pub fn halve(&mut self, now: Moment) {
         self.set(now, self.rate / 2);
     }
 

@@ -32,6 +32,9 @@ const IDLE_MAX: Duration = Duration::from_secs(10);
 /// longer than its rate allows is followed by the next at once.
 const ARREARS_MAX: Duration = Duration::from_millis(20);
 
+/// Of hints, so much time that was not used is made up for: a pause does not end in a burst.
+const HINT_BURST: Duration = Duration::from_millis(100);
+
 /// From so many processors on the least rate is what it is.
 const PROCESSORS_MIN: f64 = 0.5;
 
@@ -90,6 +93,15 @@ impl PaceLimits {
         let most = ceiling.max(FETCH_CEILING_MIN);
         let share = most / ARTIFACT_SHARE;
         PaceLimits::between(share, most, most / ARTIFACT_FIRST_SHARE, Growth::Step(share))
+    }
+
+    /// Of hints on their way to one target: between these rates, in bytes a second, and faster by `step` with each quick
+    /// answer. It begins at the least, so that many holders do not overrun a target together that came back. A rate of 0
+    /// counts as 1: delivery ends.
+    pub fn for_hints(least: u64, most: u64, step: u64) -> PaceLimits {
+        let least = least.max(1);
+        let limits = PaceLimits::between(least, most.max(1), least, Growth::Step(step));
+        PaceLimits { burst: HINT_BURST, ..limits }
     }
 
     /// Of comparing replicas, which has a rate and divides it: at most so many bytes a second; 0 is as fast as it goes.
