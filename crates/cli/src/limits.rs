@@ -7,7 +7,7 @@ use protocol::admission::{
     AdmissionLimits, CONNECTION_BYTES_MAX, CONNECTION_REQUESTS_MAX, CONNECTIONS_MAX, NODE_BYTES_MAX,
     NODE_REQUESTS_MAX,
 };
-use protocol::push::{FETCH_CEILING_DEFAULT, FETCH_CEILING_MIN};
+use protocol::pace::{FETCH_CEILING_DEFAULT, FETCH_CEILING_MIN};
 
 use crate::durations;
 

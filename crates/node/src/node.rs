@@ -160,7 +160,7 @@ impl NodeConfig {
             installation: Installation::default(),
             sources: None,
             sources_checked: true,
-            fetch_ceiling: protocol::push::FETCH_CEILING_DEFAULT,
+            fetch_ceiling: protocol::pace::FETCH_CEILING_DEFAULT,
             artifact_bytes_max: u64::MAX,
             places: None,
             certificate: None,

@@ -11,6 +11,8 @@
 //!
 //! Must never: wait for a worker for longer than [`PATIENCE`], or cost anything while nobody asks.
 
+mod paced;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -21,6 +23,8 @@ use parking_lot::Mutex;
 use protocol::lateness::{Contention, Lateness};
 use runtime::{Clock, ProcessorTime, Tasks};
 use tokio::sync::{mpsc, oneshot};
+
+pub(crate) use paced::{Looks, Paced};
 
 /// Whoever takes longer counts as having taken this long.
 const PATIENCE: Duration = Duration::from_millis(500);

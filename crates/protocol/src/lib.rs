@@ -23,6 +23,7 @@ pub mod gossip;
 pub mod handoff;
 pub mod headmaster;
 pub mod lateness;
+pub mod pace;
 pub mod pipeline;
 #[cfg(test)]
 mod planted;

@@ -111,7 +111,7 @@ fn body(plan: &PlanDocument) -> String {
             let pace = match plan.pace {
                 Some(pace) => format!("at the pace of plan {}", pace.plan),
                 None => {
-                    let rate = size(protocol::antientropy::pace::FINDING_FIRST);
+                    let rate = size(protocol::pace::FINDING_FIRST);
                     format!("if each node takes in {rate} a second; busy nodes take longer")
                 }
             };

@@ -12,9 +12,9 @@ use futures_util::future::{Either, join, select};
 use model::limits::MESSAGE_BYTES_MAX;
 use model::{Epoch, Generation, Moment, NodeId, PartitionId, Token, VersionSet};
 use protocol::antientropy::merkle::{Digest, Span};
-use protocol::antientropy::pace::RECORD_BYTES;
 use protocol::antientropy::session::Listing;
-use protocol::antientropy::{Action, Event, Goal, Options, Outcome, Pace, RequestId, Session};
+use protocol::antientropy::{Action, Event, Goal, Options, Outcome, RequestId, Session};
+use protocol::pace::{Pace, PaceLimits, RECORD_BYTES};
 use smallvec::SmallVec;
 use wire::messages::{
     KeyDigests, Ping, RecordsGet, RecordsPage, ReplicaMerge, Request, Response, Standing, TreeNodes, TreeSums,
@@ -195,7 +195,7 @@ impl Drive<'_> {
     /// What brings in goes on as fast as the session before it was.
     fn pace(&self) -> Pace {
         if !self.brings_in() {
-            return Pace::new(self.antientropy.options.bytes_per_second);
+            return Pace::new(PaceLimits::for_comparing(self.antientropy.options.bytes_per_second));
         }
         let mut pace = *self.antientropy.bringing.lock();
         pace.begin(self.antientropy.ports.clock.now());

@@ -7,14 +7,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use model::Moment;
-use parking_lot::Mutex;
-use protocol::antientropy::Pace;
-use protocol::antientropy::pace::RECORD_BYTES;
+use protocol::pace::{PaceLimits, RECORD_BYTES};
 use runtime::Clock;
 use wire::messages::RecordsPaged;
 
-use crate::pulse::Pulse;
+use crate::pulse::{Looks, Paced, Pulse};
 
 /// How often it is looked whether requests are late, while pages are given or brought in.
 pub(super) const LOOK_INTERVAL: Duration = Duration::from_millis(10);
@@ -25,16 +22,12 @@ pub(super) const LOOKED_BYTES: u64 = 256 << 10;
 const WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// The budget of what is given.
-pub(super) struct Giving {
-    clock: Arc<dyn Clock>,
-    pulse: Arc<Pulse>,
-    /// And when it was looked last whether requests are late, and what was given since then.
-    pace: Mutex<(Pace, Moment, u64)>,
-}
+pub(super) struct Giving(Paced);
 
 impl Giving {
-    pub(super) fn new(clock: Arc<dyn Clock>, pulse: Arc<Pulse>, pace: Pace) -> Arc<Giving> {
-        Arc::new(Giving { clock, pulse, pace: Mutex::new((pace, Moment::default(), 0)) })
+    pub(super) fn new(clock: Arc<dyn Clock>, pulse: Arc<Pulse>, limits: PaceLimits) -> Arc<Giving> {
+        let looks = Looks { interval: LOOK_INTERVAL, bytes: LOOKED_BYTES };
+        Arc::new(Giving(Paced::new(clock, pulse, limits, looks)))
     }
 
     /// Waits until this page may be given.
@@ -42,25 +35,7 @@ impl Giving {
         let records = page.records.iter();
         let bytes = records.map(|(key, set)| (key.len() + wire::versions::record_bytes(None, set)) as u64);
         let cost = bytes.map(|bytes| bytes + RECORD_BYTES).sum();
-        let now = self.clock.now();
-        if self.is_time_to_look(now, cost) {
-            let times = self.pulse.times().await;
-            self.pace.lock().0.observe(self.clock.now(), times);
-        }
-        let until = self.pace.lock().0.after(now, cost);
-        if until > now {
-            self.clock.sleep_until(until.min(now.after(WAIT_MAX))).await;
-        }
-    }
-
-    fn is_time_to_look(&self, now: Moment, cost: u64) -> bool {
-        let (pace, looked_at, given) = &mut *self.pace.lock();
-        pace.begin(now);
-        *given += cost;
-        let due = *given >= LOOKED_BYTES && now.since(*looked_at) >= LOOK_INTERVAL;
-        if due {
-            (*looked_at, *given) = (now, 0);
-        }
-        due
+        self.0.look(cost).await;
+        self.0.await_rest(cost, WAIT_MAX).await;
     }
 }

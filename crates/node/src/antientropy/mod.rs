@@ -36,9 +36,9 @@ use std::time::Duration;
 use client::peers::Peers;
 use model::{Generation, Moment, NodeId, PartitionId};
 use parking_lot::Mutex;
-use protocol::antientropy::pace::least_on;
-use protocol::antientropy::{Left, Outcome, Pace, Schedule};
+use protocol::antientropy::{Left, Outcome, Schedule};
 use protocol::lateness::Lateness;
+use protocol::pace::{Pace, PaceLimits, least_on};
 use runtime::{Disk, Ports};
 use tokio::sync::Notify;
 
@@ -272,8 +272,8 @@ impl AntiEntropy {
         let (least, most) = options.brought_per_second;
         let least = least_on(ports.tasks.processors(), least);
         let antientropy = Arc::new(AntiEntropy {
-            giving: Giving::new(ports.clock.clone(), pulse.clone(), Pace::giving(least, most)),
-            bringing: Mutex::new(Pace::finding(least, most)),
+            giving: Giving::new(ports.clock.clone(), pulse.clone(), PaceLimits::for_giving(least, most)),
+            bringing: Mutex::new(Pace::new(PaceLimits::for_refilling(least, most))),
             numbers: Numbers::new(&metrics),
             options,
             incarnation,

@@ -162,6 +162,7 @@ impl Artifacts {
     pub(crate) async fn start(parts: Parts) -> Arc<Artifacts> {
         let Parts { node, view, ports, disk, sources, peers, pulse, events, metrics, .. } = parts;
         let scrub = Scrub::from(ports.clock.now());
+        let budgets = Budgets::new(&ports.clock, &pulse, parts.fetch_ceiling);
         let artifacts = Arc::new(Artifacts {
             node,
             view,
@@ -170,8 +171,8 @@ impl Artifacts {
             ports,
             events,
             peers,
+            budgets,
             pulse,
-            budgets: Budgets::new(parts.fetch_ceiling),
             numbers: Numbers::new(&metrics),
             progress: Mutex::default(),
             verified: Mutex::default(),

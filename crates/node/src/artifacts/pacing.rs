@@ -1,20 +1,21 @@
 //! How fast this node fetches and gives artifacts, and what it counts of that.
 //!
-//! [`FetchPace`] decides; here somebody looks, now and then, whether requests are late, and whoever moves bytes waits for
-//! their turn.
+//! A task that moves bytes waits for its turn at a [`Paced`]. While something is fetched, one look whether requests are
+//! late counts for fetching and merging; giving looks by itself.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use model::Moment;
-use parking_lot::Mutex;
-use protocol::push::FetchPace;
+use protocol::pace::PaceLimits;
+use runtime::Clock;
 use wire::error::ErrorCode;
 use wire::messages::Failure;
 
 use super::Artifacts;
 use crate::metrics::{Counter, Metrics};
+use crate::pulse::{Looks, Paced, Pulse};
 
 /// How often it is looked whether requests are late, while bytes move.
 pub(super) const LOOK_INTERVAL: Duration = Duration::from_millis(100);
@@ -27,11 +28,11 @@ const GIVING_WAIT_MAX: Duration = Duration::from_secs(2);
 
 /// The budgets of a node, over all stores.
 pub(super) struct Budgets {
-    fetching: Mutex<FetchPace>,
+    fetching: Paced,
     /// Of what is made of deltas. Its ceiling is not that of fetching, which a slow network may set.
-    merging: Mutex<FetchPace>,
-    /// Of what other nodes are given, and when it was looked last whether requests are late.
-    giving: Mutex<(FetchPace, Moment)>,
+    merging: Paced,
+    /// Of what other nodes are given.
+    giving: Paced,
     /// How long fetches had to wait for their turn.
     held_ns: AtomicU64,
     /// Bytes that came within the last second or so.
@@ -39,12 +40,15 @@ pub(super) struct Budgets {
 }
 
 impl Budgets {
-    /// Both below the same ceiling.
-    pub(super) fn new(ceiling: u64) -> Budgets {
+    /// Fetching and giving both go below the same ceiling.
+    pub(super) fn new(clock: &Arc<dyn Clock>, pulse: &Arc<Pulse>, ceiling: u64) -> Budgets {
+        let looks = Looks { interval: LOOK_INTERVAL, bytes: 0 };
+        let paced =
+            |ceiling| Paced::new(clock.clone(), pulse.clone(), PaceLimits::for_artifacts(ceiling), looks);
         Budgets {
-            fetching: Mutex::new(FetchPace::new(ceiling)),
-            merging: Mutex::new(FetchPace::new(MERGE_CEILING)),
-            giving: Mutex::new((FetchPace::new(ceiling), Moment::default())),
+            fetching: paced(ceiling),
+            merging: paced(MERGE_CEILING),
+            giving: paced(ceiling),
             held_ns: AtomicU64::new(0),
             rate: AtomicU64::new(0),
         }
@@ -57,8 +61,8 @@ impl Budgets {
 
     /// Bytes a second that the node may fetch now, and at most.
     pub(super) fn fetching(&self) -> (u64, u64) {
-        let pace = self.fetching.lock();
-        (pace.rate(), pace.ceiling())
+        let pace = self.fetching.pace();
+        (pace.rate(), pace.most())
     }
 
     /// Bytes that came within the last second or so.
@@ -142,19 +146,14 @@ impl Artifacts {
 
     /// Waits until so many bytes may be fetched.
     pub(super) async fn await_turn(&self, bytes: u64) {
-        let now = self.ports.clock.now();
-        let begin = self.budgets.fetching.lock().reserve(now, bytes);
-        if begin > now {
-            self.ports.clock.sleep_until(begin).await;
-            let held = u64::try_from(begin.since(now).as_nanos()).unwrap_or(u64::MAX);
-            self.budgets.held_ns.fetch_add(held, Ordering::Relaxed);
-        }
+        let held = self.budgets.fetching.await_turn(bytes).await;
+        let held = u64::try_from(held.as_nanos()).unwrap_or(u64::MAX);
+        self.budgets.held_ns.fetch_add(held, Ordering::Relaxed);
     }
 
     /// Waits until so many bytes may be merged.
     pub(super) async fn await_merging(&self, bytes: u64) {
-        let begin = self.budgets.merging.lock().reserve(self.ports.clock.now(), bytes);
-        self.ports.clock.sleep_until(begin).await;
+        self.budgets.merging.await_turn(bytes).await;
     }
 
     /// From where on the rate counts.
@@ -165,8 +164,8 @@ impl Artifacts {
     /// Looks once whether requests are late, and how much has come.
     pub(super) async fn observe(&self, seen: &mut Seen) {
         let times = self.pulse.times().await;
-        self.budgets.fetching.lock().observe(times);
-        self.budgets.merging.lock().observe(times);
+        self.budgets.fetching.observe(times);
+        self.budgets.merging.observe(times);
         let now = self.rate_from_now();
         let passed = now.at.since(seen.at);
         if passed >= RATE_TIME {
@@ -187,30 +186,13 @@ impl Artifacts {
     /// # Errors
     /// `Overloaded` when that would take too long.
     pub(super) async fn await_giving(&self, bytes: u64) -> Result<(), Failure> {
-        let clock = &self.ports.clock;
-        let look = {
-            let (now, mut giving) = (clock.now(), self.budgets.giving.lock());
-            let due = now.since(giving.1) >= LOOK_INTERVAL;
-            if due {
-                giving.1 = now;
-            }
-            due
-        };
-        if look {
-            let times = self.pulse.times().await;
-            self.budgets.giving.lock().0.observe(times);
+        let giving = &self.budgets.giving;
+        giving.look(bytes).await;
+        if giving.pace().backlog(self.ports.clock.now()) > GIVING_WAIT_MAX {
+            let detail = "this node gives other nodes as much of its artifacts as requests leave room for";
+            return Err(Failure::new(ErrorCode::Overloaded, detail));
         }
-        let now = clock.now();
-        let begin = {
-            let pace = &mut self.budgets.giving.lock().0;
-            if pace.backlog(now) > GIVING_WAIT_MAX {
-                let detail =
-                    "this node gives other nodes as much of its artifacts as requests leave room for";
-                return Err(Failure::new(ErrorCode::Overloaded, detail));
-            }
-            pace.reserve(now, bytes)
-        };
-        clock.sleep_until(begin).await;
+        giving.await_turn(bytes).await;
         Ok(())
     }
 }

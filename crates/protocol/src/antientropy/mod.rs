@@ -10,7 +10,8 @@
 //! - [`session`]: one comparison with one peer, from the sums to the last record.
 //! - [`schedule`]: when to compare with whom, so that every pair of nodes has its turn within a period.
 //! - [`ledger`]: which partitions of a node that lost its disk have been refilled.
-//! - [`pace`]: how fast, so that requests do not notice.
+//!
+//! [`crate::pace`] says how fast, so that requests do not notice.
 //!
 //! Comparing may come at any moment: what is found to differ because a write is just under way is merged once more,
 //! which changes nothing. Equal replicas exchange one message and nothing else.
@@ -19,11 +20,9 @@
 
 pub mod ledger;
 pub mod merkle;
-pub mod pace;
 pub mod schedule;
 pub mod session;
 
 pub use ledger::Ledger;
-pub use pace::Pace;
 pub use schedule::Schedule;
 pub use session::{Action, Event, Goal, Left, Options, Outcome, RequestId, Session};

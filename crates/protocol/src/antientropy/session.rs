@@ -15,8 +15,8 @@ use bytes::Bytes;
 use model::{Moment, PartitionId, Token};
 
 use self::queues::{asked, pieces, put_back, requeue, step, take};
-use super::Pace;
 use crate::antientropy::merkle::{Digest, Span};
+use crate::pace::Pace;
 
 mod queues;
 
@@ -359,7 +359,7 @@ impl Session {
         };
         self.attempts = 0;
         self.outcome.bytes += bytes;
-        self.rest_until = Some(self.options.pace.after(now, bytes));
+        self.rest_until = Some(self.options.pace.rest(now, bytes));
         self.go_on(now, actions);
     }
 

@@ -10,7 +10,7 @@
 //! One machine serves one target at one holder; any number of targets have one each, and share nothing, so a target
 //! that is slow or flaps costs the others nothing.
 //!
-//! **Pace.** A token bucket counts bytes. Its rate grows by a step with each quick answer and halves when the target
+//! **Pace.** Bytes have a rate ([`crate::pace`]). It grows by a step with each quick answer and halves when the target
 //! is late or overloaded. It halves, and does not grow, while the workers of either node are late for the least of
 //! requests: hints take what requests leave, but never less than this holder's part of the lowest rate, so delivery
 //! ends. While a batch is late nothing further is sent. A target that cannot be reached, or refuses
@@ -36,7 +36,7 @@ use model::Moment;
 use smallvec::SmallVec;
 
 pub use interface::{BatchId, Errand, Fault, HandoffAction, HandoffEvent, HandoffOptions, HintFacts, PageId};
-use pace::Pace;
+use pace::TargetPace;
 
 /// Actions of one step.
 pub type HandoffActions = SmallVec<[HandoffAction; 4]>;
@@ -48,7 +48,7 @@ const HINT_OVERHEAD_BYTES: u64 = 256;
 #[derive(Clone, Debug)]
 pub struct Handoff {
     options: HandoffOptions,
-    pace: Pace,
+    pace: TargetPace,
     /// The latest time that the machine was told; never goes back.
     now: Moment,
     alive: bool,
@@ -103,7 +103,7 @@ impl Handoff {
         let options = HandoffOptions { rate_min, ..options };
         Handoff {
             options,
-            pace: Pace::new(&options, dice, now),
+            pace: TargetPace::new(&options, dice, now),
             now,
             alive: false,
             walk: Walk::Resting,
@@ -133,7 +133,7 @@ impl Handoff {
                 }
             }
             HandoffEvent::Settled { batch, removed, left, fault } => self.settle(batch, removed, left, fault),
-            HandoffEvent::WorkersAsked { times } => self.pace.press(&self.options, times > 1),
+            HandoffEvent::WorkersAsked { times } => self.pace.press(self.now, times > 1),
             HandoffEvent::Elapsed => {}
         }
         self.look_for_late();
@@ -263,13 +263,13 @@ impl Handoff {
         }
         match fault {
             None if self.now.since(flight.sent_at) <= self.options.late_after => {
-                self.pace.quicken(&self.options);
+                self.pace.quicken(self.now);
             }
-            None => self.pace.halve(&self.options, flight.sent_at, self.now),
+            None => self.pace.halve(flight.sent_at, self.now),
             // What one hint is refused for need not concern the next.
-            Some(Fault::Refused) => self.pace.halve(&self.options, flight.sent_at, self.now),
+            Some(Fault::Refused) => self.pace.halve(flight.sent_at, self.now),
             Some(Fault::Overloaded | Fault::Unreachable) => {
-                self.pace.halve(&self.options, flight.sent_at, self.now);
+                self.pace.halve(flight.sent_at, self.now);
                 self.give_way(flight.sent_at);
             }
         }
@@ -283,7 +283,7 @@ impl Handoff {
             if !flight.late && age >= self.options.late_after {
                 flight.late = true;
                 if flight.errand == Errand::Deliver {
-                    self.pace.halve(&self.options, flight.sent_at, self.now);
+                    self.pace.halve(flight.sent_at, self.now);
                 }
             }
             if age >= self.options.lost_after && flight.errand == Errand::Deliver {
@@ -330,7 +330,6 @@ impl Handoff {
 
     /// Brings the machine to rest: nothing is left that it could do now.
     fn go_on(&mut self, actions: &mut HandoffActions) {
-        self.pace.refill(self.now);
         loop {
             match std::mem::replace(&mut self.walk, Walk::Resting) {
                 Walk::Resting => {
@@ -395,7 +394,7 @@ impl Handoff {
         assert!(range.start == position && range.end > position, "a batch takes the next hints");
         assert!(errand != Errand::Deliver || self.alive, "nothing is delivered to a target that is away");
         position = range.end;
-        self.pace.take(bytes);
+        self.pace.take(self.now, bytes);
         let batch = BatchId(self.batches);
         self.batches += 1;
         self.flights.push(Flight { batch, errand, sent_at: self.now, late: false });
@@ -456,7 +455,7 @@ impl Handoff {
     }
 }
 
-/// What a hint takes from the bucket.
+/// What a hint costs of the pace.
 fn cost(hint: &HintFacts) -> u64 {
     hint.bytes.saturating_add(HINT_OVERHEAD_BYTES)
 }

@@ -1,25 +1,19 @@
-//! How fast: a token bucket whose rate grows by steps and falls by halves, and a pause that doubles.
+//! How fast one target is sent its hints: a pace, and a pause that doubles.
 
 use std::time::Duration;
 
 use model::Moment;
 
 use super::interface::HandoffOptions;
+use crate::pace::{Pace, PaceLimits};
 
-const NANOS_PER_SECOND: u128 = 1_000_000_000;
-/// The bucket holds what its rate yields in this part of a second, so that a pause does not end in a burst.
-const BURST_PER_SECOND: u64 = 10;
 /// Most doublings of the pause: its limit comes first in any case.
 const DOUBLINGS_MAX: u32 = 16;
 
 /// The pace of one target.
 #[derive(Clone, Debug)]
-pub(super) struct Pace {
-    /// Bytes per second, within the options' limits.
-    rate: u64,
-    /// Bytes that may be sent now. Below zero after a batch that was larger than the bucket.
-    tokens: i128,
-    refilled_at: Moment,
+pub(super) struct TargetPace {
+    pace: Pace,
     /// Batches sent before this have been answered for by the last halving.
     halved_at: Moment,
     /// Failures of batches sent before this have been answered for by the last pause.
@@ -34,35 +28,25 @@ pub(super) struct Pace {
     dice: u64,
 }
 
-impl Pace {
+impl TargetPace {
     pub(super) fn new(options: &HandoffOptions, dice: u64, now: Moment) -> Self {
-        Pace {
-            rate: options.rate_min.max(1),
-            tokens: 1,
-            refilled_at: now,
-            halved_at: now,
-            paused_at: now,
-            pressed: false,
-            failures: 0,
-            resume_at: now,
-            dice,
-        }
+        let HandoffOptions { rate_min, rate_max, rate_step, .. } = *options;
+        let mut pace = Pace::new(PaceLimits::for_hints(rate_min, rate_max, rate_step));
+        pace.restart(now);
+        TargetPace { pace, halved_at: now, paused_at: now, pressed: false, failures: 0, resume_at: now, dice }
     }
 
     pub(super) fn rate(&self) -> u64 {
-        self.rate
+        self.pace.rate()
     }
 
     pub(super) fn failures(&self) -> u32 {
         self.failures
     }
 
-    /// The first moment at which the bucket lets a batch through.
+    /// The first moment at which a batch may be sent.
     pub(super) fn ready_at(&self) -> Moment {
-        let missing = u128::try_from(1 - self.tokens).unwrap_or(0);
-        let wait = (missing * NANOS_PER_SECOND).div_ceil(u128::from(self.rate));
-        let nanos = u64::try_from(wait).unwrap_or(u64::MAX);
-        self.refilled_at.after(Duration::from_nanos(nanos))
+        self.pace.free_at()
     }
 
     /// The target is sent nothing before this.
@@ -73,63 +57,40 @@ impl Pace {
     /// What holds between two steps.
     pub(super) fn check(&self, options: &HandoffOptions) {
         assert!(
-            (options.rate_min.max(1)..=options.rate_max.max(1)).contains(&self.rate),
+            (options.rate_min.max(1)..=options.rate_max.max(1)).contains(&self.rate()),
             "the rate is within its limits"
         );
-        let burst = i128::from((self.rate / BURST_PER_SECOND).max(1));
-        assert!(self.tokens <= burst, "a bucket that was filled holds no more than its burst");
         assert!(self.failures == 0 || self.resume_at >= self.paused_at, "a target that failed is left alone");
     }
 
-    /// Fills the bucket with what came in until now.
-    pub(super) fn refill(&mut self, now: Moment) {
-        let nanos = now.since(self.refilled_at).as_nanos();
-        let gained = nanos * u128::from(self.rate) / NANOS_PER_SECOND;
-        let burst = i128::from((self.rate / BURST_PER_SECOND).max(1));
-        let tokens = self.tokens.saturating_add(i128::try_from(gained).unwrap_or(i128::MAX));
-        if tokens >= burst {
-            (self.tokens, self.refilled_at) = (burst, now.max(self.refilled_at));
-        } else {
-            // Only whole bytes count; the rest of the time counts next time.
-            let used = (gained * NANOS_PER_SECOND).div_ceil(u128::from(self.rate));
-            self.refilled_at =
-                self.refilled_at.after(Duration::from_nanos(u64::try_from(used).unwrap_or(u64::MAX)));
-            self.tokens = tokens;
-        }
-    }
-
-    /// Takes what a batch costs.
-    pub(super) fn take(&mut self, bytes: u64) {
-        self.tokens -= i128::from(bytes);
+    /// A batch of so many bytes is sent.
+    pub(super) fn take(&mut self, now: Moment, bytes: u64) {
+        assert!(self.ready_at() <= now, "no more is sent than the rate allows");
+        self.pace.reserve(now, bytes);
     }
 
     /// A quick answer: a bit faster unless requests are late, and past failures are forgotten.
-    pub(super) fn quicken(&mut self, options: &HandoffOptions) {
+    pub(super) fn quicken(&mut self, now: Moment) {
         self.failures = 0;
-        if self.pressed {
-            return;
+        if !self.pressed {
+            self.pace.grow(now);
         }
-        self.rate = self.rate.saturating_add(options.rate_step).min(options.rate_max).max(1);
     }
 
     /// A late answer to a batch sent at `sent_at`: half as fast. Batches that were under way together halve once.
-    pub(super) fn halve(&mut self, options: &HandoffOptions, sent_at: Moment, now: Moment) {
+    pub(super) fn halve(&mut self, sent_at: Moment, now: Moment) {
         if sent_at >= self.halved_at {
             self.halved_at = now;
-            self.slow_down(options);
+            self.pace.halve(now);
         }
     }
 
     /// Somebody has looked whether requests are late at either end: half as fast each time that they are.
-    pub(super) fn press(&mut self, options: &HandoffOptions, pressed: bool) {
+    pub(super) fn press(&mut self, now: Moment, pressed: bool) {
         self.pressed = pressed;
         if pressed {
-            self.slow_down(options);
+            self.pace.halve(now);
         }
-    }
-
-    fn slow_down(&mut self, options: &HandoffOptions) {
-        self.rate = (self.rate / 2).max(options.rate_min).max(1);
     }
 
     /// A failure of a batch sent at `sent_at`: leaves the target alone for a pause that doubles, half of it drawn.
@@ -150,7 +111,7 @@ impl Pace {
 
     /// The target came back: begins slowly, and not together with all other holders.
     pub(super) fn begin_again(&mut self, options: &HandoffOptions, now: Moment) {
-        self.rate = options.rate_min.max(1);
+        self.pace.restart(now);
         let rest = u64::try_from(options.rest.as_nanos()).unwrap_or(u64::MAX);
         let drawn = (u128::from(rest) * u128::from(self.roll() >> 32)) >> 32;
         self.resume_at = self.resume_at.max(now.after(Duration::from_nanos(drawn as u64)));
@@ -179,52 +140,50 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_larger_than_the_bucket_is_paid_off_afterwards() {
-        let mut pace = Pace::new(&options(), 1, at(0));
+    fn a_batch_larger_than_the_burst_is_paid_off_afterwards() {
+        let mut pace = TargetPace::new(&options(), 1, at(0));
         assert_eq!(pace.ready_at(), at(0));
-        pace.take(2001);
+        pace.take(at(0), 2001);
         assert_eq!(pace.ready_at(), at(2001));
-        pace.refill(at(500));
-        pace.refill(at(1000));
-        assert_eq!(pace.ready_at(), at(2001));
-        pace.refill(at(9000));
-        pace.take(100);
-        assert_eq!(pace.ready_at(), at(9001), "the bucket holds a tenth of a second");
+        pace.take(at(9000), 100);
+        assert_eq!(pace.ready_at(), at(9000), "it holds a tenth of a second");
+        pace.take(at(9000), 1);
+        assert_eq!(pace.ready_at(), at(9001), "and no more");
     }
 
     #[test]
     fn the_rate_grows_by_steps_and_falls_by_halves_within_its_limits() {
-        let (mut pace, options) = (Pace::new(&options(), 1, at(0)), options());
-        (0..20).for_each(|_| pace.quicken(&options));
+        let mut pace = TargetPace::new(&options(), 1, at(0));
+        (0..20).for_each(|_| pace.quicken(at(0)));
         assert_eq!(pace.rate(), 10_000);
-        pace.halve(&options, at(5), at(10));
-        pace.halve(&options, at(6), at(11));
+        pace.halve(at(5), at(10));
+        pace.halve(at(6), at(11));
         assert_eq!(pace.rate(), 5_000, "two batches of one flight halve once");
         for ms in 0..20 {
-            pace.halve(&options, at(100 + ms), at(100 + ms));
+            pace.halve(at(100 + ms), at(100 + ms));
         }
         assert_eq!(pace.rate(), 1000);
     }
 
     #[test]
     fn late_requests_take_the_pace_down_to_its_lowest_and_hold_it_there_until_they_are_in_time() {
-        let (mut pace, options) = (Pace::new(&options(), 1, at(0)), options());
-        (0..20).for_each(|_| pace.quicken(&options));
-        pace.press(&options, true);
-        pace.quicken(&options);
+        let mut pace = TargetPace::new(&options(), 1, at(0));
+        (0..20).for_each(|_| pace.quicken(at(0)));
+        pace.press(at(0), true);
+        pace.quicken(at(0));
         assert_eq!(pace.rate(), 5_000);
-        (0..20).for_each(|_| pace.press(&options, true));
-        pace.quicken(&options);
+        (0..20).for_each(|_| pace.press(at(0), true));
+        pace.quicken(at(0));
         assert_eq!(pace.rate(), 1000, "never less, so delivery ends");
-        pace.press(&options, false);
+        pace.press(at(0), false);
         assert_eq!(pace.rate(), 1000);
-        pace.quicken(&options);
+        pace.quicken(at(0));
         assert_eq!(pace.rate(), 2000);
     }
 
     #[test]
     fn pauses_double_up_to_their_limit_and_end_with_a_quick_answer() {
-        let (mut pace, options) = (Pace::new(&options(), 7, at(0)), options());
+        let (mut pace, options) = (TargetPace::new(&options(), 7, at(0)), options());
         let mut now = at(0);
         for doubled in [200, 400, 800, 1600, 3200, 6400, 12_800, 15_000, 15_000] {
             pace.pause(&options, now, now);
@@ -232,7 +191,7 @@ mod tests {
             assert!((doubled / 2..=doubled).contains(&pause), "{pause} of {doubled}");
             now = pace.resume_at();
         }
-        pace.quicken(&options);
+        pace.quicken(at(0));
         pace.pause(&options, now, now);
         assert!(pace.resume_at().since(now) <= options.pause_min);
     }
@@ -240,7 +199,7 @@ mod tests {
     #[test]
     fn holders_with_other_dice_pause_differently() {
         let pause = |dice| {
-            let mut pace = Pace::new(&options(), dice, at(0));
+            let mut pace = TargetPace::new(&options(), dice, at(0));
             pace.pause(&options(), at(0), at(0));
             pace.resume_at()
         };
@@ -250,8 +209,8 @@ mod tests {
 
     #[test]
     fn a_target_that_comes_back_is_sent_little_however_fast_it_was() {
-        let (mut pace, options) = (Pace::new(&options(), 7, at(0)), options());
-        (0..20).for_each(|_| pace.quicken(&options));
+        let (mut pace, options) = (TargetPace::new(&options(), 7, at(0)), options());
+        (0..20).for_each(|_| pace.quicken(at(0)));
         pace.begin_again(&options, at(500));
         assert_eq!(pace.rate(), 1000);
         assert!(at(500) <= pace.resume_at() && pace.resume_at() < at(500).after(options.rest));
@@ -260,7 +219,7 @@ mod tests {
     /// The first numbers of the published generator.
     #[test]
     fn the_dice_are_the_same_on_every_machine() {
-        let mut pace = Pace::new(&options(), 1_234_567, at(0));
+        let mut pace = TargetPace::new(&options(), 1_234_567, at(0));
         let rolled: Vec<u64> = (0..3).map(|_| pace.roll()).collect();
         assert_eq!(rolled, [6_457_827_717_110_365_317, 3_203_168_211_198_807_973, 9_817_491_932_198_370_423]);
     }

@@ -15,7 +15,6 @@
 #[cfg(test)]
 mod explore;
 mod origins;
-mod pace;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,7 +26,6 @@ use model::{
 };
 
 pub use origins::{Origin, Origins};
-pub use pace::{FETCH_CEILING_DEFAULT, FETCH_CEILING_MIN, FetchPace};
 
 /// What a node has said: by the document of this generation it holds all that it needs of the artifact, and reads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use std::time::Duration;
 use model::NodeId;
 use model::plan::{Phase, PlanDocument, PlanPace, Planned, Size};
 
-use crate::antientropy::pace;
+use crate::pace;
 
 /// About how long the four steps of a move take beside copying.
 const STEPS_TAKE: Duration = Duration::from_secs(4);

@@ -10,7 +10,8 @@ use model::{Actor, Moment, NodeId, PartitionId, Timestamp, Token, Value, Version
 use proptest::prelude::*;
 use protocol::antientropy::merkle::{Change, Digest, Span, Tree};
 use protocol::antientropy::session::Listing;
-use protocol::antientropy::{Action, Event, Goal, Options, Outcome, Pace, RequestId, Session};
+use protocol::antientropy::{Action, Event, Goal, Options, Outcome, RequestId, Session};
+use protocol::pace::{Pace, PaceLimits};
 
 const PARTITIONS: u32 = 4;
 
@@ -81,7 +82,8 @@ impl World {
 
     /// Runs a session; `fates` decide about its first answers, all others arrive.
     fn run(&mut self, goal: Goal, fates: &[Fate]) -> Outcome {
-        let options = Options { goal, patience: Duration::from_secs(10), pace: Pace::new(1_000_000) };
+        let pace = Pace::new(PaceLimits::for_comparing(1_000_000));
+        let options = Options { goal, patience: Duration::from_secs(10), pace };
         let spans = (0..PARTITIONS).map(|id| (PartitionId(id), Span::around(&bounds(id))));
         let mut session = Session::new(options, spans);
         let (mut now, mut actions, mut late) = (Moment::default(), Vec::new(), Vec::new());

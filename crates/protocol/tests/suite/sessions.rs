@@ -6,7 +6,8 @@ use bytes::Bytes;
 use model::{Moment, PartitionId, Token};
 use protocol::antientropy::merkle::{Digest, Span};
 use protocol::antientropy::session::Listing;
-use protocol::antientropy::{Action, Event, Goal, Left, Options, Outcome, Pace, RequestId, Session};
+use protocol::antientropy::{Action, Event, Goal, Left, Options, Outcome, RequestId, Session};
+use protocol::pace::{Pace, PaceLimits};
 
 const P0: PartitionId = PartitionId(0);
 const P1: PartitionId = PartitionId(1);
@@ -43,7 +44,7 @@ impl Talk {
     }
 
     fn begin(goal: Goal, partitions: &[PartitionId]) -> (Talk, Vec<Action>) {
-        Talk::paced(goal, partitions, Pace::new(0))
+        Talk::paced(goal, partitions, Pace::new(PaceLimits::for_comparing(0)))
     }
 
     fn answer(&mut self, request: u64, event: Event) -> Vec<Action> {
@@ -363,7 +364,8 @@ fn what_is_given_without_the_help_of_trees_is_listed_in_256_pieces_64_at_a_time(
     assert_eq!(asked, [settle(P1), Action::End(outcome)]);
 
     // Five tokens: their smallest span has three bits less than a token.
-    let options = Options { goal: Goal::Give, patience: Duration::from_secs(10), pace: Pace::new(0) };
+    let pace = Pace::new(PaceLimits::for_comparing(0));
+    let options = Options { goal: Goal::Give, patience: Duration::from_secs(10), pace };
     let mut session = Session::new(options, [(P0, Span { bits: 61, prefix: 5 })]);
     let mut actions = Vec::new();
     session.start(at(0), &mut actions);
@@ -451,14 +453,14 @@ fn answers_that_took_care_of_nothing_or_do_not_fit_count_as_failures() {
 
 #[test]
 fn a_session_rests_after_an_answer_for_as_long_as_its_bytes_take_at_its_pace() {
-    let (mut talk, _) = Talk::paced(Goal::Equal, &[P0], Pace::new(1_000_000));
+    let (mut talk, _) = Talk::paced(Goal::Equal, &[P0], Pace::new(PaceLimits::for_comparing(1_000_000)));
     talk.now = at(1000);
     assert_eq!(talk.answer(1, summed(&[(P0, 2)], &[])), []);
     assert_eq!(talk.session.deadline().unwrap().since(at(1000)), Duration::from_micros(18));
     assert_eq!(talk.elapsed(1001), [list(2, &[(P0, root(P0))])]);
     // 10 ms at its rate, 40 ms at a quarter of it.
     talk.session.observe(at(1001), 4);
-    assert_eq!(talk.session.pace().slowness(), 4);
+    assert_eq!(talk.session.pace().rate(), 250_000);
     assert_eq!(talk.answer(2, listed(vec![listing("a1 b1", "c1 d1 e1")])), []);
     assert_eq!((talk.session.deadline(), talk.left()), (Some(at(1041)), (0, 5)), "both directions are left");
     assert_eq!((talk.elapsed(1040), talk.session.deadline()), (vec![], Some(at(1041))), "too early");
