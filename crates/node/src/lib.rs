@@ -6,10 +6,12 @@
 //!
 //! **Architecture Invariant:** nothing here opens a socket, a file or a thread; the ports do.
 
+mod chores;
 mod identity;
 mod local_copy;
 mod node;
 mod transport;
+mod trees;
 
 pub mod access;
 pub mod antientropy;
@@ -19,11 +21,13 @@ pub mod collection;
 pub mod disk_watch;
 pub mod doors;
 pub mod engines;
+pub mod epochs;
 pub mod events;
 pub mod expiry;
 pub mod front;
 pub mod gossip;
 pub mod handoff;
+pub mod hints;
 pub mod hot;
 pub mod metrics;
 pub mod moved;

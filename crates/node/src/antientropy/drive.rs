@@ -21,7 +21,8 @@ use wire::messages::{
 };
 
 use super::giving::{LOOK_INTERVAL, LOOKED_BYTES};
-use super::{AntiEntropy, breathe, respond};
+use super::{AntiEntropy, respond};
+use crate::chores::breathe;
 use crate::replica::Asked;
 use crate::stores::LocalStore;
 use crate::view::View;

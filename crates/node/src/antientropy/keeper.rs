@@ -7,10 +7,11 @@ use std::time::Duration;
 use model::{PartitionId, Token};
 use storage::StorageError;
 
-use super::compare::Scrubbed;
-use super::{AntiEntropy, Only, Read, Scrubbing, breathe, living};
+use super::{AntiEntropy, Only, Read, Scrubbing, living};
+use crate::chores::breathe;
 use crate::events::Event;
 use crate::stores::LocalStore;
+use crate::trees::Scrubbed;
 
 /// How often it is looked for trees to count.
 const COUNT_INTERVAL: Duration = Duration::from_millis(500);

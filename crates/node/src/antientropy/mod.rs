@@ -4,16 +4,16 @@
 //!   sessions ── protocol::antientropy::Session ── tree-sums … ──▶ respond (at the peer)
 //!   keeper   ── counts doubtful trees, reads every record now and then
 //!   refill   ── sessions of another goal, until no partition is incomplete
-//!   trees    ── the hash trees of a store, changed by every write; remembered over a clean stop
-//!   compare  ── what the others read of one store: sums, keys and digests, pages of records
 //! ```
+//!
+//! Hash trees are [`crate::trees`]; what is read of one store, be it sums, digests or pages of records, is a method of
+//! [`crate::stores::LocalStore`]. `remembered` keeps trees over a clean stop.
 //!
 //! All of it runs on the background thread, one piece at a time, and lets requests go first: by a rate of bytes, and
 //! slower while a peer's workers are late to answer a ping, or this node's own are (`crate::pulse`).
 //!
 //! Must never: keep the node alive. Each task holds on to it only while it does something.
 
-pub(crate) mod compare;
 mod drive;
 mod giving;
 mod keeper;
@@ -25,8 +25,6 @@ mod scrub_orders;
 mod sessions;
 mod standstill;
 mod status;
-pub(crate) mod trees;
-mod unreadable;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -43,7 +41,7 @@ use runtime::{Disk, Ports};
 use tokio::sync::Notify;
 
 use crate::events::Events;
-use crate::handoff::Standings;
+use crate::gossip::Standings;
 use crate::metrics::Metrics;
 use crate::pulse::Pulse;
 
@@ -54,7 +52,6 @@ use crate::replica::Replica;
 pub(crate) use drive::Drive;
 pub(crate) use remembered::{recall, remember};
 pub(crate) use scrub_orders::{ScrubOrder, ScrubOrders};
-pub use trees::Trees;
 
 use giving::Giving;
 use numbers::Numbers;
@@ -411,19 +408,6 @@ impl AntiEntropy {
 /// Holds on to the node for one step.
 pub(crate) fn living(weak: &Weak<AntiEntropy>) -> Option<Arc<AntiEntropy>> {
     weak.upgrade().filter(|antientropy| !antientropy.is_stopping())
-}
-
-/// Lets other tasks of the thread go first.
-pub(crate) async fn breathe() {
-    let mut breathed = false;
-    std::future::poll_fn(|context| {
-        if std::mem::replace(&mut breathed, true) {
-            return std::task::Poll::Ready(());
-        }
-        context.waker().wake_by_ref();
-        std::task::Poll::Pending
-    })
-    .await;
 }
 
 #[cfg(test)]

@@ -26,11 +26,11 @@ use protocol::report::{RefillReport, StoreRefill};
 use runtime::DiskError;
 
 use self::settling::{Source, note, settle, settle_alone};
-use super::trees::bounds;
 use crate::antientropy::{AntiEntropy, Drive, living};
 use crate::events::Event;
 use crate::rebalance::Entering;
 use crate::stores::LocalStore;
+use crate::trees::bounds;
 use crate::view::View;
 
 /// Pause after a round in which nothing became whole; doubles up to the longest.

@@ -10,10 +10,10 @@ use protocol::antientropy::merkle::Span;
 use protocol::antientropy::{Goal, Left, Outcome};
 
 use super::drive::Drive;
-use super::trees::bounds;
 use super::{AntiEntropy, Ended, Only, Running, living};
 use crate::events::Event;
 use crate::stores::LocalStore;
+use crate::trees::bounds;
 use crate::view::View;
 
 /// How often the turns are looked at without being woken: nodes come and go.

@@ -5,13 +5,12 @@
 //! ```
 //!
 //! One courier serves one target as long as there are hints for it. What a courier does it decides with
-//! `protocol::handoff`; this module finds the hints, sends them and removes them. [`Hints`] is where they rest.
+//! `protocol::handoff`; this module finds the hints, sends them and removes them. [`crate::hints`] is where they rest.
 //!
 //! **Architecture Invariant:** a hint is removed only after whoever should hold its content has acknowledged it.
 
 mod courier;
 mod delivery;
-pub(crate) mod hints;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,33 +24,19 @@ use protocol::handoff::HandoffOptions;
 use protocol::report::{HintsHeld, HintsState};
 
 use crate::events::{Event, Events};
-use crate::front::Adopt;
-use crate::gossip::Gossip;
+use crate::gossip::Standings;
 use crate::metrics::{Counter, Metrics};
 use crate::pulse::Pulse;
 use crate::replica::Replica;
+use crate::view::Adopt;
 
 use courier::Courier;
-
-pub use hints::{HINT_BYTES_MAX, Hint, Hints};
 
 /// How often at most an event tells of refused hints.
 const REFUSED_EVENT_INTERVAL: Duration = Duration::from_secs(10);
 
 /// How often the hints are looked over for targets that nobody serves yet.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-
-/// Who is believed to be there.
-pub trait Standings: Send + Sync {
-    /// Whether the node can be sent hints.
-    fn is_alive(&self, node: NodeId) -> bool;
-}
-
-impl Standings for Gossip {
-    fn is_alive(&self, node: NodeId) -> bool {
-        !self.is_avoided(node)
-    }
-}
 
 /// Everything that handoff works with.
 pub struct HandoffParts {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use client::peers::Peers;
 
 use super::{BACKOFF_MAX, Node};
-use crate::front::Adopt;
 use crate::handoff::{HandoffParts, Handoffs};
+use crate::view::Adopt;
 
 impl Node {
     /// Delivers hints over links of their own, so that they do not stand in line with requests.

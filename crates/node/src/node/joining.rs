@@ -17,10 +17,10 @@ use storage::Remains;
 
 use super::{NodeConfig, StartError};
 use crate::antientropy::refill::Refill;
-use crate::collection::Epochs;
 use crate::engines::Engines;
+use crate::epochs::Epochs;
 use crate::events::Event;
-use crate::handoff::hints::Hints;
+use crate::hints::Hints;
 use crate::identity::{Found, Gone, Identity, IdentityError, Known, Standing, bring_back};
 use crate::local_copy;
 use crate::rebalance;

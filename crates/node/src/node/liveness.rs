@@ -8,8 +8,8 @@ use protocol::gossip::State;
 use runtime::Ports;
 
 use super::Node;
-use crate::front::Adopt;
 use crate::gossip::{Gossip, Rounds, say_goodbye};
+use crate::view::Adopt;
 
 /// How long a node that stops waits for requests under way. What takes longer is cut off: whoever follows its events
 /// may wait for the next one for ever.

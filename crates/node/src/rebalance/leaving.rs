@@ -17,10 +17,11 @@ use protocol::antientropy::merkle::Span;
 use protocol::rebalance::entering::heirs;
 
 use super::leftovers;
-use crate::antientropy::trees::bounds;
-use crate::antientropy::{AntiEntropy, Drive, breathe, living};
+use crate::antientropy::{AntiEntropy, Drive, living};
+use crate::chores::breathe;
 use crate::events::Event;
 use crate::stores::LocalStore;
+use crate::trees::bounds;
 use crate::view::View;
 
 /// How often it is looked for what is left here.

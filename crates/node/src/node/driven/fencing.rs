@@ -18,7 +18,7 @@ use wire::messages::{
 
 use super::home::{cluster, store};
 use super::{Answer, Home, KEY, amid, deleted, get, merge, old, record, set, tombstone_at};
-use crate::collection::Epochs;
+use crate::epochs::Epochs;
 use crate::local_copy;
 use crate::node::{Node, StartError};
 use crate::stores::WriteOrder;

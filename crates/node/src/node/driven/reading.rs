@@ -18,7 +18,7 @@ use wire::messages::{
 };
 
 use super::{Home, KEY, failing, merge, old};
-use crate::collection::Epochs;
+use crate::epochs::Epochs;
 use crate::engines::Engines;
 use crate::node::Node;
 
