@@ -1,8 +1,11 @@
 //! A storage node: it keeps records, answers for them, and carries the requests of thin clients to their quorums.
 //!
-//! In reading order: [`Node`] starts and stops, and [`waiting`] comes before that where its cluster does not name it yet; [`view`] is what it believes about the cluster; [`stores`] is what a
-//! get, a put and a merge do to one record; [`replica`] answers for this node alone; [`front`] takes requests for any
-//! key; [`doors`] are the ways in; [`events`] and [`metrics`] tell what it did.
+//! In reading order: [`Node`] starts and stops, and [`waiting`] comes before that where its cluster does not name it
+//! yet; [`view`] is what it believes about the cluster; [`stores`] is what a get, a put and a merge do to one record;
+//! [`replica`] answers for this node alone; [`front`] takes requests for any key; [`doors`] are the ways in.
+//!
+//! Beside requests [`antientropy`] compares replicas and scrubs, [`rebalance`] brings partitions in and gives them back,
+//! [`handoff`] delivers hints, and [`collection`] forgets deletions. [`events`] and [`metrics`] tell what all of them did.
 //!
 //! **Architecture Invariant:** nothing here opens a socket, a file or a thread; the ports do.
 

@@ -9,6 +9,7 @@
 //!
 //! Workers share records, but neither links nor tasks.
 
+mod chores;
 mod collecting;
 #[cfg(test)]
 pub(crate) mod driven;
@@ -46,7 +47,7 @@ use runtime::{Disk, Moment, Ports, Sources};
 use wire::messages::Peer;
 
 use crate::access::Certificate;
-use crate::antientropy::{self, AntiEntropy, AntiEntropyOptions};
+use crate::antientropy::{AntiEntropy, AntiEntropyOptions};
 use crate::artifacts::Artifacts;
 use crate::audit::{self, Audit};
 use crate::collection::{Collection, CollectionOptions};
@@ -66,7 +67,7 @@ use crate::identity::Identity;
 use crate::local_copy;
 use crate::metrics::{Counter, Metrics};
 use crate::pulse::Pulse;
-use crate::rebalance;
+use crate::rebalance::Rebalance;
 use crate::replica::Replica;
 use crate::stores::{LocalStore, Stamper};
 use crate::transport::WorkerTransport;
@@ -225,6 +226,7 @@ pub struct Node {
     counted: Mutex<Vec<(Counter, Arc<Coordinated>)>>,
     /// Where below the data directory the records lie.
     antientropy: Arc<AntiEntropy>,
+    rebalance: Arc<Rebalance>,
     artifacts: Arc<Artifacts>,
     started: Moment,
     stopping: AtomicBool,
@@ -271,24 +273,11 @@ impl Node {
         let refusals = Refusals::new(config.id, &metrics, audit_of(&config, &ports));
         let gossip = Gossip::new(config.id, incarnation, clock, view.clone(), events.clone(), &metrics);
         let ((offered, offers), admission) = (Offers::new(), Admission::new(config.limits));
-        let (me, cluster) = (Peer::Node { id: config.id, incarnation }, Some(config.cluster.clone()));
-        let peers = Peers::witnessed(ports.clone(), me, cluster, gossip.clone(), BACKOFF_MAX);
-        peers.learn(replica.view().get().cluster());
         let pulse = Pulse::new(ports.clock.clone(), ports.tasks.clone());
-        let antientropy = AntiEntropy::start(antientropy::Parts {
-            options: config.antientropy,
-            ports: ports.clone(),
-            disk: disk.clone(),
-            replica: replica.clone(),
-            peers,
-            pulse: pulse.clone(),
-            standings: gossip.clone(),
-            events: events.clone(),
-            metrics: metrics.clone(),
-            refill,
-            incarnation,
-        });
         let counted = (pulse.clone(), events.clone(), metrics.clone());
+        let known = (&replica, refill, incarnation);
+        let (antientropy, rebalance) =
+            chores::start_repair(&config, (&ports, &disk), known, &gossip, counted.clone());
         let artifacts = pushing::start(&config, (&ports, &disk), &view, &antientropy, counted).await;
         let node = Arc::new(Node {
             resp: resp::Shared::new(config.resp.clone(), admission.clone()),
@@ -300,6 +289,7 @@ impl Node {
             identity: tokio::sync::Mutex::new(Some(identity)),
             peers: Mutex::new(vec![Arc::downgrade(antientropy.peers())]),
             antientropy,
+            rebalance,
             artifacts,
             started: ports.clock.now(),
             stopping: AtomicBool::new(false),
@@ -391,9 +381,14 @@ impl Node {
         Peer::Node { id: self.config.id, incarnation: self.stamper.incarnation() }
     }
 
-    /// Comparing, scrubbing and refilling.
+    /// Comparing and scrubbing.
     pub fn antientropy(&self) -> &Arc<AntiEntropy> {
         &self.antientropy
+    }
+
+    /// Bringing partitions in, and giving them back.
+    pub fn rebalance(&self) -> &Arc<Rebalance> {
+        &self.rebalance
     }
 
     /// The node's own records, for tools inside the process.
@@ -483,7 +478,7 @@ impl Node {
                 },
             }
         }
-        if let Err(error) = self.announce(&current, &cluster, &stores).await {
+        if let Err(error) = self.rebalance.announce(current.cluster(), &cluster, &stores).await {
             tracing::error!(
                 generation = cluster.generation.0,
                 %error,
@@ -501,25 +496,6 @@ impl Node {
         }
         self.take(cluster, stores);
         true
-    }
-
-    /// Remembers what a document brings to this node, before the node goes by it: what was not brought in yet must not
-    /// pass for all there is.
-    async fn announce(
-        &self,
-        current: &View,
-        cluster: &Cluster,
-        stores: &[Arc<LocalStore>],
-    ) -> Result<(), runtime::DiskError> {
-        let begun = rebalance::begun(self.config.id, Some(current.cluster()), cluster);
-        if begun.is_empty() {
-            return Ok(());
-        }
-        for (name, partition) in &begun {
-            let store = stores.iter().find(|store| store.definition().name.as_str() == name);
-            store.into_iter().for_each(|store| store.trees().set_incomplete(*partition, true));
-        }
-        antientropy::refill::announce(&self.antientropy, begun).await
     }
 
     /// Names the engine of a store that was opened while the node runs.
@@ -541,7 +517,7 @@ impl Node {
         let generation = cluster.generation;
         self.acquaint(&cluster);
         self.artifacts.adopt(View::new(Arc::new(cluster), stores));
-        self.antientropy.follow();
+        self.rebalance.follow();
         self.adopted(generation);
     }
 

@@ -25,7 +25,6 @@ const WHY: &str = "rooms in a circle are understood together or not at all; a ro
 
 /// Crates and the rooms of one circle, which nobody mended yet.
 const LEFT: &[(&str, &[&str])] = &[
-    ("node", &["antientropy", "rebalance"]),
     (
         "sim",
         &[

@@ -1,9 +1,8 @@
-//! Anti-entropy at one node: comparing with peers, counting trees, scrubbing, refilling, and telling how it stands.
+//! Anti-entropy at one node: comparing with peers, counting trees, scrubbing, and telling how it stands.
 //!
 //! ```text
 //!   sessions ── protocol::antientropy::Session ── tree-sums … ──▶ respond (at the peer)
 //!   keeper   ── counts doubtful trees, reads every record now and then
-//!   refill   ── sessions of another goal, until no partition is incomplete
 //! ```
 //!
 //! Hash trees are [`crate::trees`]; what is read of one store, be it sums, digests or pages of records, is a method of
@@ -18,7 +17,6 @@ mod drive;
 mod giving;
 mod keeper;
 mod numbers;
-pub(crate) mod refill;
 mod remembered;
 mod respond;
 mod scrub_orders;
@@ -28,7 +26,7 @@ mod status;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use client::peers::Peers;
@@ -37,6 +35,7 @@ use parking_lot::Mutex;
 use protocol::antientropy::pace::least_on;
 use protocol::antientropy::{Left, Outcome, Pace, Schedule};
 use protocol::lateness::Lateness;
+use protocol::report::RefillReport;
 use runtime::{Disk, Ports};
 use tokio::sync::Notify;
 
@@ -44,18 +43,14 @@ use crate::events::Events;
 use crate::gossip::Standings;
 use crate::metrics::Metrics;
 use crate::pulse::Pulse;
-
-use crate::rebalance::course::Course;
-use crate::rebalance::leaving;
 use crate::replica::Replica;
 
-pub(crate) use drive::Drive;
+pub(crate) use drive::{Bringing, Drive, Peered};
 pub(crate) use remembered::{recall, remember};
 pub(crate) use scrub_orders::{ScrubOrder, ScrubOrders};
 
 use giving::Giving;
 use numbers::Numbers;
-use refill::Refill;
 
 /// How a node repairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,6 +87,17 @@ impl Default for AntiEntropyOptions {
 const REST_SHARE: u32 = 16;
 const REST_MAX: Duration = Duration::from_secs(1);
 
+impl AntiEntropyOptions {
+    /// Bytes a second that are brought in, at least and at most, by a process with these ports.
+    pub(crate) fn brought_per_second_on(&self, ports: &Ports) -> (u64, u64) {
+        let (least, most) = self.brought_per_second;
+        (least_on(ports.tasks.processors(), least), most)
+    }
+}
+
+/// Tells how refilling stands; nothing when nothing was lost.
+pub(crate) type RefillTold = Box<dyn Fn() -> Option<RefillReport> + Send + Sync>;
+
 /// What repair is made of.
 pub(crate) struct Parts {
     pub(crate) options: AntiEntropyOptions,
@@ -104,7 +110,6 @@ pub(crate) struct Parts {
     pub(crate) standings: Arc<dyn Standings>,
     pub(crate) events: Arc<Events>,
     pub(crate) metrics: Arc<Metrics>,
-    pub(crate) refill: Refill,
     pub(crate) incarnation: u64,
 }
 
@@ -120,19 +125,11 @@ pub struct AntiEntropy {
     standings: Arc<dyn Standings>,
     events: Arc<Events>,
     numbers: Numbers,
-    refill: Mutex<Refill>,
-    course: Mutex<Course>,
-    /// How fast it brings in by now.
-    bringing: Mutex<Pace>,
+    /// How refilling stands, which is told with the rest.
+    refilling: OnceLock<RefillTold>,
     giving: Arc<Giving>,
     state: Mutex<State>,
     wake: Notify,
-    /// A newer document may have brought something to refill.
-    refill_wake: Notify,
-    /// A newer document may have made something here a leftover.
-    leave_wake: Notify,
-    /// One list of what is incomplete is written at a time.
-    noting: tokio::sync::Mutex<()>,
     stopping: AtomicBool,
     /// One order is written down at a time, so that the last one stands.
     remembering: tokio::sync::Mutex<()>,
@@ -236,19 +233,8 @@ struct Scrub {
 impl AntiEntropy {
     /// Begins. Tasks end when the result is dropped or closed.
     pub(crate) fn start(parts: Parts) -> Arc<AntiEntropy> {
-        let Parts {
-            options,
-            ports,
-            disk,
-            replica,
-            peers,
-            pulse,
-            standings,
-            events,
-            metrics,
-            refill,
-            incarnation,
-        } = parts;
+        let Parts { options, ports, disk, replica, peers, pulse, standings, events, metrics, incarnation } =
+            parts;
         let mut schedule = Schedule::new(replica.node(), options.period);
         if standstill::is_remembered(&*disk) {
             tracing::warn!("comparing replicas is stopped since before this start");
@@ -266,11 +252,9 @@ impl AntiEntropy {
             scrubbing: None,
             scrubbed: None,
         };
-        let (least, most) = options.brought_per_second;
-        let least = least_on(ports.tasks.processors(), least);
+        let (least, most) = options.brought_per_second_on(&ports);
         let antientropy = Arc::new(AntiEntropy {
             giving: Giving::new(ports.clock.clone(), pulse.clone(), Pace::giving(least, most)),
-            bringing: Mutex::new(Pace::finding(least, most)),
             numbers: Numbers::new(&metrics),
             options,
             incarnation,
@@ -280,26 +264,19 @@ impl AntiEntropy {
             pulse,
             standings,
             events,
-            refill: Mutex::new(refill),
-            course: Mutex::default(),
+            refilling: OnceLock::new(),
             state: Mutex::new(state),
             wake: Notify::new(),
-            refill_wake: Notify::new(),
-            leave_wake: Notify::new(),
-            noting: tokio::sync::Mutex::default(),
             stopping: AtomicBool::new(false),
             remembering: tokio::sync::Mutex::default(),
             scrub_orders: Arc::default(),
             ports,
         });
         numbers::watch(&antientropy, &metrics);
-        antientropy.follow();
         let tasks = antientropy.ports.tasks.clone();
         tasks.spawn_background(Box::pin(sessions::run(Arc::downgrade(&antientropy))));
         tasks.spawn_background(Box::pin(keeper::count(Arc::downgrade(&antientropy))));
         tasks.spawn_background(Box::pin(keeper::scrub(Arc::downgrade(&antientropy))));
-        tasks.spawn_background(Box::pin(refill::run(Arc::downgrade(&antientropy))));
-        tasks.spawn_background(Box::pin(leaving::run(Arc::downgrade(&antientropy))));
         antientropy
     }
 
@@ -308,8 +285,6 @@ impl AntiEntropy {
         self.stopping.store(true, Ordering::Relaxed);
         self.state.lock().abort = true;
         self.wake.notify_waiters();
-        self.refill_wake.notify_waiters();
-        self.leave_wake.notify_waiters();
         self.peers.close();
     }
 
@@ -332,6 +307,10 @@ impl AntiEntropy {
         &self.replica
     }
 
+    pub(crate) fn options(&self) -> &AntiEntropyOptions {
+        &self.options
+    }
+
     pub(crate) fn ports(&self) -> &Ports {
         &self.ports
     }
@@ -345,48 +324,14 @@ impl AntiEntropy {
         }
     }
 
-    pub(crate) fn disk(&self) -> &Arc<dyn Disk> {
-        &self.disk
-    }
-
-    pub(crate) fn events(&self) -> &Arc<Events> {
-        &self.events
-    }
-
-    /// The node goes by another document: what it announced is in force.
-    pub(crate) fn follow(&self) {
-        let view = self.replica.view().get();
-        let mut refill = self.refill.lock();
-        refill.announced();
-        let own = (self.replica.node(), self.incarnation);
-        refill.entering_mut().follow(&view, own);
-        drop(refill);
-        let told = self.course.lock().follow(view.cluster(), own.0, self.ports.clock.now());
-        told.into_iter().for_each(|event| self.events.record(event));
-        self.refill_wake.notify_one();
-        self.leave_wake.notify_one();
-    }
-
     /// How long this node's workers take.
     pub(crate) fn pulse(&self) -> &Pulse {
         &self.pulse
     }
 
-    pub(crate) fn leave_wake(&self) -> &Notify {
-        &self.leave_wake
-    }
-
-    pub(crate) fn refill_wake(&self) -> &Notify {
-        &self.refill_wake
-    }
-
-    pub(crate) fn noting(&self) -> &tokio::sync::Mutex<()> {
-        &self.noting
-    }
-
-    /// What is being refilled.
-    pub(crate) fn refill(&self) -> &Mutex<Refill> {
-        &self.refill
+    /// Tells from now on how refilling stands, too.
+    pub(crate) fn tell_refilling(&self, told: RefillTold) {
+        assert!(self.refilling.set(told).is_ok(), "a node refills by one list");
     }
 
     /// Compares with this peer soon.
@@ -406,7 +351,7 @@ impl AntiEntropy {
 }
 
 /// Holds on to the node for one step.
-pub(crate) fn living(weak: &Weak<AntiEntropy>) -> Option<Arc<AntiEntropy>> {
+fn living(weak: &Weak<AntiEntropy>) -> Option<Arc<AntiEntropy>> {
     weak.upgrade().filter(|antientropy| !antientropy.is_stopping())
 }
 

@@ -79,7 +79,14 @@ async fn compare(antientropy: &Arc<AntiEntropy>, peer: NodeId) {
             progress: Outcome::default(),
             left: Left { partitions: count, keys: 0 },
         });
-        let drive = Drive { antientropy, peer, view: view.clone(), store: store.clone(), goal: Goal::Equal };
+        let drive = Drive {
+            antientropy,
+            peer,
+            view: view.clone(),
+            store: store.clone(),
+            goal: Goal::Equal,
+            bringing: None,
+        };
         let outcome = Box::pin(drive.run(partitions, &mut |_, _| {})).await;
         through += count;
         add(&mut total, outcome);

@@ -16,14 +16,13 @@ use runtime::{Disk, Ports};
 use storage::Remains;
 
 use super::{NodeConfig, StartError};
-use crate::antientropy::refill::Refill;
 use crate::engines::Engines;
 use crate::epochs::Epochs;
 use crate::events::Event;
 use crate::hints::Hints;
 use crate::identity::{Found, Gone, Identity, IdentityError, Known, Standing, bring_back};
 use crate::local_copy;
-use crate::rebalance;
+use crate::rebalance::{self, Refill};
 use crate::replica::Replica;
 use crate::stores::{LocalStore, Stamper};
 use crate::view::{CurrentView, View};

@@ -34,6 +34,7 @@ impl Node {
         self.stopping.store(true, Ordering::Relaxed);
         self.refusals.tell(self.ports.clock.now(), true);
         self.antientropy.close();
+        self.rebalance.close();
         if let Some(handoffs) = self.handoffs.get() {
             handoffs.stop();
         }

@@ -25,7 +25,7 @@ impl Node {
             let detail = format!("the node's storage has stopped: {reason}");
             return Err(Failure::new(ErrorCode::StorageFailed, detail));
         }
-        match self.antientropy.lost() {
+        match self.rebalance.lost() {
             (0, _) => Ok(()),
             (incomplete, all) => {
                 let detail = format!(

@@ -6,7 +6,6 @@ use protocol::report::{Parts, Report, Status, StoreStatus};
 use storage::{Room, StorageEngine, StorageError};
 
 use super::Node;
-use crate::rebalance;
 use crate::stores::LocalStore;
 
 impl Node {
@@ -16,7 +15,7 @@ impl Node {
         let generation: Generation = self.replica.view().get().cluster().generation;
         Report {
             status: parts.has(Parts::STATUS).then(|| self.status()),
-            moves: parts.has(Parts::MOVES).then(|| rebalance::report(&self.antientropy)),
+            moves: parts.has(Parts::MOVES).then(|| self.rebalance.report()),
             nodes: parts.has(Parts::NODES).then(|| self.gossip.report()),
             repair: parts.has(Parts::REPAIR).then(|| self.antientropy.report()),
             artifacts: parts.has(Parts::ARTIFACTS).then(|| self.artifacts.report()),

@@ -353,7 +353,7 @@ pub(super) fn lost_from(home: Home) -> (Home, Others, Vec<Bytes>) {
 }
 
 pub(super) fn left(node: &Node) -> usize {
-    node.antientropy.refill().lock().progress().0
+    node.rebalance().progress().0
 }
 
 /// It had everything when it gave it, and has lost it since.

@@ -18,8 +18,8 @@ use wire::messages::{
 };
 
 use super::{Home, KEY, failing, merge, old};
-use crate::epochs::Epochs;
 use crate::engines::Engines;
+use crate::epochs::Epochs;
 use crate::node::Node;
 
 /// Whose epoch rises; nobody's before it is set.

@@ -553,7 +553,7 @@ fn a_lost_disk_tells_what_is_left_and_what_came() {
     }
     let node = home.start();
     home.stage.pass(Duration::from_secs(5));
-    let before = node.antientropy.refill_report().unwrap();
+    let before = node.rebalance().refill_report().unwrap();
     assert_eq!((before.partitions, before.partitions_left, before.records, before.bytes), (2, 2, 0, 0));
     assert_eq!((before.records_per_second, before.seconds_left), (Some(0), None));
     let store = StoreName::new("s").unwrap();
@@ -563,9 +563,9 @@ fn a_lost_disk_tells_what_is_left_and_what_came() {
     let watched = || watched.map(|name| metric(&node, &format!("tontine_refill_{name}_partitions")));
     assert_eq!(watched(), [2, 2, 0]);
     *opened.lock() = true;
-    home.stage.until(|| node.antientropy.lost().0 == 0);
+    home.stage.until(|| node.rebalance().lost().0 == 0);
     home.stage.pass(Duration::from_secs(5));
-    let after = node.antientropy.refill_report().unwrap();
+    let after = node.rebalance().refill_report().unwrap();
     assert_eq!((after.partitions, after.partitions_left, after.records), (2, 0, 6));
     let (bytes, seconds) = (after.bytes, after.seconds);
     let least: usize = keys.iter().map(|key| key.len() + bytes_of(&first(key))).sum();
