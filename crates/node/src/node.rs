@@ -11,6 +11,7 @@
 
 mod chores;
 mod collecting;
+mod doors;
 #[cfg(test)]
 pub(crate) mod driven;
 mod following;
@@ -29,21 +30,20 @@ mod refusal;
 mod report;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use client::coordinator::{Coordinator, CoordinatorOptions, Repairs};
+use client::coordinator::{Coordinator, CoordinatorOptions};
 use client::peers::Peers;
 use coordination::CoordinationService;
 use coordination::address::Places;
 use coordination::documents::ActiveNode;
 use model::{Cluster, Generation, NodeId};
-use parking_lot::Mutex;
 use protocol::admission::{Admission, AdmissionLimits};
 use protocol::handoff::HandoffOptions;
 use protocol::report::Installation;
-use runtime::{Disk, Moment, Ports, Sources};
+use runtime::{Disk, Ports, Sources};
 use wire::messages::Peer;
 
 use crate::access::Certificate;
@@ -52,7 +52,7 @@ use crate::artifacts::Artifacts;
 use crate::audit::{self, Audit};
 use crate::collection::{Collection, CollectionOptions};
 use crate::doors::http;
-use crate::doors::native::{ControlRoom, Service, Telling};
+use crate::doors::native::{self, Service};
 use crate::doors::numbers::DoorNumbers;
 use crate::doors::refusals::Refusals;
 use crate::doors::resp;
@@ -74,7 +74,12 @@ use crate::transport::WorkerTransport;
 use crate::view::{Adopt, View};
 use crate::work::Coordinated;
 
+use self::chores::Chores;
+use self::doors::Doors;
+use self::following::Following;
 pub(crate) use self::joining::{is_passing, register};
+use self::liveness::Liveness;
+use self::numbers::Telling;
 use self::offers::Offers;
 pub use self::refusal::StartError;
 
@@ -197,45 +202,14 @@ pub struct Node {
     ports: Ports,
     disk: Arc<dyn Disk>,
     engines: Arc<dyn Engines>,
-    /// The session now; when it ends, [`following`] puts another in its place.
-    coordination: Mutex<Arc<dyn CoordinationService>>,
-    /// Where the documents have gone since the node started.
-    /// When it ordered last that the cluster document says where it is.
-    address_ordered: Mutex<Option<Moment>>,
-    coordination_address: Mutex<Option<String>>,
     identity: tokio::sync::Mutex<Option<Identity>>,
     stamper: Arc<Stamper>,
     replica: Arc<Replica>,
-    resp: Arc<resp::Shared>,
-    http: Arc<http::Shared>,
-    admission: Arc<Admission>,
-    control: Arc<ControlRoom>,
-    peers: Mutex<Vec<Weak<Peers>>>,
-    /// Documents handed over by peers that need stores opened first.
-    offered: Offers,
-    events: Arc<Events>,
-    metrics: Arc<Metrics>,
-    /// Over all doors of all workers.
-    refusals: Arc<Refusals>,
-    gossip: Arc<Gossip>,
-    /// How late its workers are.
-    pulse: Arc<Pulse>,
-    /// Whether a worker plays the rounds of gossip.
-    gossips: AtomicBool,
-    /// Each worker's requests, and what its clients had it drive.
-    counted: Mutex<Vec<(Counter, Arc<Coordinated>)>>,
-    /// Where below the data directory the records lie.
-    antientropy: Arc<AntiEntropy>,
-    rebalance: Arc<Rebalance>,
-    artifacts: Arc<Artifacts>,
-    started: Moment,
-    stopping: AtomicBool,
-    /// Read repairs of all workers.
-    repairs: Arc<Repairs>,
-    /// Set once, when the node starts.
-    handoffs: OnceLock<Arc<Handoffs>>,
-    /// Set once, when the node starts.
-    collection: OnceLock<Arc<Collection>>,
+    following: Following,
+    doors: Doors,
+    liveness: Liveness,
+    telling: Telling,
+    chores: Chores,
 }
 
 /// What one worker needs to serve.
@@ -271,45 +245,24 @@ impl Node {
         come_back.into_iter().for_each(|event| events.record(event));
         let (metrics, incarnation) = (Metrics::new(), stamper.incarnation());
         let refusals = Refusals::new(config.id, &metrics, audit_of(&config, &ports));
-        let gossip = Gossip::new(config.id, incarnation, clock, view.clone(), events.clone(), &metrics);
-        let ((offered, offers), admission) = (Offers::new(), Admission::new(config.limits));
+        let gossip = Gossip::new(config.id, incarnation, clock, view, events.clone(), &metrics);
+        let ((offered, offers), doors) = (Offers::new(), Doors::new(&config));
         let pulse = Pulse::new(ports.clock.clone(), ports.tasks.clone());
-        let counted = (pulse.clone(), events.clone(), metrics.clone());
         let known = (&replica, refill, incarnation);
-        let (antientropy, rebalance) =
-            chores::start_repair(&config, (&ports, &disk), known, &gossip, counted.clone());
-        let artifacts = pushing::start(&config, (&ports, &disk), &view, &antientropy, counted).await;
+        let counted = (pulse.clone(), events.clone(), metrics.clone());
+        let chores = Chores::start(&config, (&ports, &disk), known, &gossip, counted).await;
         let node = Arc::new(Node {
-            resp: resp::Shared::new(config.resp.clone(), admission.clone()),
-            http: http::Shared::new(config.http.clone(), admission.clone()),
-            admission,
-            control: ControlRoom::new(),
-            refusals,
+            following: Following::new(coordination, offered),
+            doors,
+            liveness: Liveness::new(gossip, pulse, chores.antientropy.peers()),
+            telling: Telling::new(events, metrics, refusals, ports.clock.now()),
+            chores,
             replica,
             identity: tokio::sync::Mutex::new(Some(identity)),
-            peers: Mutex::new(vec![Arc::downgrade(antientropy.peers())]),
-            antientropy,
-            rebalance,
-            artifacts,
-            started: ports.clock.now(),
-            stopping: AtomicBool::new(false),
-            repairs: Arc::default(),
-            handoffs: OnceLock::new(),
-            collection: OnceLock::new(),
             config,
             disk,
             engines,
-            coordination: Mutex::new(coordination),
-            address_ordered: Mutex::default(),
-            coordination_address: Mutex::default(),
             stamper,
-            offered,
-            events,
-            metrics,
-            gossip,
-            pulse,
-            gossips: AtomicBool::new(false),
-            counted: Mutex::default(),
             ports,
         });
         node.begin_work();
@@ -330,51 +283,53 @@ impl Node {
     /// What a worker with these ports needs to serve.
     pub fn worker(self: &Arc<Self>, ports: Ports) -> Worker {
         let cluster = Some(self.config.cluster.clone());
-        let witness = self.gossip.clone();
+        let witness = self.liveness.gossip.clone();
         let peers = Peers::witnessed(ports.clone(), self.as_peer(), cluster, witness, BACKOFF_MAX);
         peers.learn(self.replica.view().get().cluster());
-        self.peers.lock().push(Arc::downgrade(&peers));
+        self.liveness.peers.lock().push(Arc::downgrade(&peers));
         let weak = Arc::downgrade(self);
         let adopt: Adopt = Arc::new(move |cluster| {
             if let Some(node) = weak.upgrade() {
                 node.offer(cluster);
             }
         });
-        if !self.gossips.swap(true, Ordering::Relaxed) {
+        if !self.liveness.gossips.swap(true, Ordering::Relaxed) {
             self.start_gossip(ports.clone(), adopt.clone());
         }
-        self.pulse.add_worker(&*ports.tasks);
+        self.liveness.pulse.add_worker(&*ports.tasks);
         let requests = Counter::default();
         let coordinated = Arc::new(Coordinated::default());
         let replicas = WorkerTransport::new(self.replica.clone(), peers.clone(), adopt.clone());
-        let (options, repairs) = (self.config.coordinator, self.repairs.clone());
+        let (options, repairs) = (self.config.coordinator, self.chores.repairs.clone());
         let coordinator = Coordinator::sharing(Arc::new(replicas), ports.clone(), options, repairs);
         let front = Front::new(self.replica.clone(), peers, coordinator, adopt, coordinated.clone());
         let (anywhere, front) = (Arc::new(front.asked_anywhere()), Arc::new(front));
-        self.counted.lock().push((requests.clone(), coordinated));
+        self.telling.counted.lock().push((requests.clone(), coordinated));
         let (weak, definer, orders) = (Arc::downgrade(self), Arc::downgrade(self), Arc::downgrade(self));
-        let numbers =
-            |door| DoorNumbers::new(door, &self.metrics, self.refusals.clone(), ports.clock.clone());
+        let numbers = |door| {
+            DoorNumbers::new(door, &self.telling.metrics, self.telling.refusals.clone(), ports.clock.clone())
+        };
         let (native, redis, http) = (numbers("native"), numbers("redis"), numbers("http"));
-        let (gossip, events, metrics) = (self.gossip.clone(), self.events.clone(), self.metrics.clone());
+        let (gossip, events, metrics) =
+            (self.liveness.gossip.clone(), self.telling.events.clone(), self.telling.metrics.clone());
         let service = Service {
             front,
-            collection: self.collection.get().expect("a started node collects").clone(),
+            collection: self.collection().clone(),
             ports,
             orders: Arc::new(move |request| Box::pin(ordering::answer(definer.clone(), request))),
             artifacts: Arc::new(move |request| Box::pin(pushing::answer(orders.clone(), request))),
             report: Arc::new(move |parts| Some(weak.upgrade()?.report(parts))),
-            admission: self.admission.clone(),
-            control: self.control.clone(),
-            telling: Telling { gossip, events, metrics },
+            admission: self.doors.admission.clone(),
+            control: self.doors.control.clone(),
+            telling: native::Telling { gossip, events, metrics },
             requests,
             numbers: native,
-            antientropy: self.antientropy.clone(),
+            antientropy: self.chores.antientropy.clone(),
         };
-        let told = (self.metrics.clone(), self.ready());
+        let told = (self.telling.metrics.clone(), self.ready());
         let desk = http::Desk::of(&service);
-        let http = http::Door::new(anywhere.clone(), self.http.clone(), http, told, desk);
-        Worker { service, door: resp::Door::new(anywhere, self.resp.clone(), redis), http }
+        let http = http::Door::new(anywhere.clone(), self.doors.http.clone(), http, told, desk);
+        Worker { service, door: resp::Door::new(anywhere, self.doors.resp.clone(), redis), http }
     }
 
     fn as_peer(&self) -> Peer {
@@ -383,12 +338,27 @@ impl Node {
 
     /// Comparing and scrubbing.
     pub fn antientropy(&self) -> &Arc<AntiEntropy> {
-        &self.antientropy
+        &self.chores.antientropy
     }
 
     /// Bringing partitions in, and giving them back.
     pub fn rebalance(&self) -> &Arc<Rebalance> {
-        &self.rebalance
+        &self.chores.rebalance
+    }
+
+    /// How it brings hints to their targets.
+    pub fn handoffs(&self) -> &Arc<Handoffs> {
+        self.chores.handoffs.get().expect("a started node delivers hints")
+    }
+
+    /// Its part in collection rounds.
+    pub(crate) fn collection(&self) -> &Arc<Collection> {
+        self.chores.collection.get().expect("a started node collects")
+    }
+
+    /// The artifacts that it keeps.
+    pub fn artifacts(&self) -> &Arc<Artifacts> {
+        &self.chores.artifacts
     }
 
     /// The node's own records, for tools inside the process.
@@ -398,29 +368,23 @@ impl Node {
 
     /// What happened to the node; whoever does something worth knowing records it here.
     pub fn events(&self) -> &Arc<Events> {
-        &self.events
+        &self.telling.events
     }
 
     /// The node's numbers; whoever counts something registers it here.
     pub fn metrics(&self) -> &Arc<Metrics> {
-        &self.metrics
+        &self.telling.metrics
     }
 
     /// What the node has taken in and not yet answered.
     pub fn admission(&self) -> &Arc<Admission> {
-        &self.admission
-    }
-
-    /// Links of the native protocol now.
-    fn links(&self) -> usize {
-        let others = self.resp.connections() + self.http.connections();
-        self.admission.connections().saturating_sub(others)
+        &self.doors.admission
     }
 
     /// Where it runs. Its documents may have moved since it started.
     pub fn installation(&self) -> Installation {
         let mut installation = self.config.installation.clone();
-        if let Some(address) = &*self.coordination_address.lock() {
+        if let Some(address) = &*self.following.address.lock() {
             let directory = address.strip_prefix("dir:").unwrap_or(address);
             directory.clone_into(&mut installation.coordination_directory);
         }
@@ -442,7 +406,7 @@ impl Node {
     fn offer(&self, cluster: Cluster) {
         if self.is_newer(&cluster) {
             self.acquaint(&cluster);
-            self.offered.offer(cluster);
+            self.following.offers.offer(cluster);
         }
     }
 
@@ -478,7 +442,7 @@ impl Node {
                 },
             }
         }
-        if let Err(error) = self.rebalance.announce(current.cluster(), &cluster, &stores).await {
+        if let Err(error) = self.chores.rebalance.announce(current.cluster(), &cluster, &stores).await {
             tracing::error!(
                 generation = cluster.generation.0,
                 %error,
@@ -516,19 +480,19 @@ impl Node {
     fn take(&self, cluster: Cluster, stores: Vec<Arc<LocalStore>>) {
         let generation = cluster.generation;
         self.acquaint(&cluster);
-        self.artifacts.adopt(View::new(Arc::new(cluster), stores));
-        self.rebalance.follow();
+        self.chores.artifacts.adopt(View::new(Arc::new(cluster), stores));
+        self.chores.rebalance.follow();
         self.adopted(generation);
     }
 
     fn adopted(&self, durable: Generation) {
         self.replica.view().settle(durable);
-        self.gossip.adopted();
+        self.liveness.gossip.adopted();
     }
 
     /// Tells all links where the nodes of a document are reached.
     fn acquaint(&self, cluster: &Cluster) {
-        self.peers.lock().retain(|peers| match peers.upgrade() {
+        self.liveness.peers.lock().retain(|peers| match peers.upgrade() {
             Some(peers) => {
                 peers.learn(cluster);
                 true

@@ -34,14 +34,14 @@ impl Node {
         if !self.register_in(&*session).await {
             return Err(this);
         }
-        let own = self.coordination_address.lock().clone().unwrap_or_else(|| places.address());
+        let own = self.following.address.lock().clone().unwrap_or_else(|| places.address());
         if let Err(error) = moved::remember(self.disk.clone(), &this, &own).await {
             // The old place says it as well, as long as it lives.
             tracing::warn!(%error, "new place of the documents not remembered");
         }
         tracing::info!(from = this.from, to = this.to, "documents have moved, and this node with them");
         self.take_session(session).await;
-        *self.coordination_address.lock() = Some(this.to);
+        *self.following.address.lock() = Some(this.to);
         Ok(())
     }
 }

@@ -45,7 +45,7 @@ const SOURCE_PATIENCE: Duration = Duration::from_secs(3);
 pub(super) async fn answer(node: Weak<Node>, request: Request) -> Result<Response, Failure> {
     let (session, clock) = {
         let node = node.upgrade().ok_or_else(ended)?;
-        (node.coordination.lock().clone(), node.ports.clock.clone())
+        (node.following.session.lock().clone(), node.ports.clock.clone())
     };
     let is_office = matches!(request, Request::OfficeGet(_));
     let session = match alive(session).await {
@@ -338,7 +338,7 @@ async fn check_source(
         push: None,
         unknown: model::Unknown::new(),
     };
-    let (artifacts, clock) = (node.artifacts.clone(), node.ports.clock.clone());
+    let (artifacts, clock) = (node.chores.artifacts.clone(), node.ports.clock.clone());
     let reading = Box::pin(artifacts.unreadable(store, &coming));
     match select(reading, clock.sleep(SOURCE_PATIENCE)).await {
         Either::Left((Some(error), _)) => {

@@ -44,7 +44,7 @@ pub(super) async fn start(
 /// Answers what is asked about artifacts.
 pub(super) async fn answer(node: Weak<Node>, request: Request) -> Result<Response, Failure> {
     let ended = || Failure::new(ErrorCode::ShuttingDown, "the node is stopping");
-    let artifacts = node.upgrade().ok_or_else(ended)?.artifacts.clone();
+    let artifacts = node.upgrade().ok_or_else(ended)?.chores.artifacts.clone();
     match request {
         Request::ArtifactRead(read) => artifacts.give(read).await,
         other => {

@@ -242,7 +242,11 @@ fn no_round_is_begun_while_a_member_is_suspected() {
         (node == 3 && matches!(request, Request::CollectCandidates(_))).then_some(Answer::Silence)
     });
     let node = initiator(&mut home, &[(KEY, deleted())]);
-    client::peers::Witness::experienced(&*node.gossip, NodeId(3), protocol::gossip::Experience::Unreachable);
+    client::peers::Witness::experienced(
+        &**node.gossip(),
+        NodeId(3),
+        protocol::gossip::Experience::Unreachable,
+    );
     home.stage.pass(Duration::from_secs(20));
     assert_eq!(count(&asked, "collect-confirm"), 0);
     assert!(asked.lock().iter().all(|(to, ..)| *to != 3), "it would only be waited for");
@@ -285,7 +289,7 @@ fn the_first_node_that_is_reached_starts_rounds_and_the_next_one_says_for_whom_t
         (node == 1 && seen.load(Ordering::Relaxed)).then_some(Answer::Silence)
     });
     let node = initiator(&mut home, &[(KEY, deleted())]);
-    let collection = node.collection.get().unwrap().clone();
+    let collection = node.collection().clone();
     home.stage.pass(Duration::from_secs(20));
     assert_eq!(count(&asked, "collect-confirm"), 0, "node 1 would do it");
     let told = collection.report();
@@ -293,7 +297,11 @@ fn the_first_node_that_is_reached_starts_rounds_and_the_next_one_says_for_whom_t
     assert!(!collection.is_waiting());
 
     is_away.store(true, Ordering::Relaxed);
-    client::peers::Witness::experienced(&*node.gossip, NodeId(1), protocol::gossip::Experience::Unreachable);
+    client::peers::Witness::experienced(
+        &**node.gossip(),
+        NodeId(1),
+        protocol::gossip::Experience::Unreachable,
+    );
     home.stage.until(|| collection.is_waiting());
     assert_eq!(collection.report().waits_for, Some(NodeId(1)));
     assert_eq!(count(&asked, "collect-confirm"), 0, "a round needs everybody");
@@ -336,7 +344,7 @@ fn many_tombstones_are_collected_page_by_page_and_the_next_pass_begins_at_once()
     assert_eq!(pages_asked(&asked), [false, true], "the next one begins behind it");
     home.stage.pass(Duration::from_secs(1));
     assert_eq!(pages_asked(&asked)[2..3], [false], "a thousand were collected, so more may have come");
-    assert_eq!(node.collection.get().unwrap().report().records_collected_total, MANY as u64);
+    assert_eq!(node.collection().report().records_collected_total, MANY as u64);
 }
 
 /// Whoever offers goes by its own clock.

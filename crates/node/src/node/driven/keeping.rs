@@ -180,7 +180,7 @@ impl Keeper {
     }
 
     pub(crate) fn artifacts(&self) -> &Arc<Artifacts> {
-        &self.node.artifacts
+        self.node.artifacts()
     }
 
     pub(super) fn pass(&self, time: Duration) {
@@ -188,7 +188,7 @@ impl Keeper {
     }
 
     pub(crate) fn told(&self) -> ArtifactsReport {
-        self.node.artifacts.report()
+        self.node.artifacts().report()
     }
 
     /// What the node says of an artifact.
