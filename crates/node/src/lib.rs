@@ -45,4 +45,7 @@ pub mod work;
 pub use identity::IdentityError;
 pub use identity::given::{Directory, Given, Owner};
 pub use local_copy::{newest as newest_document, read as own_copy};
-pub use node::{Advertised, Node, NodeConfig, StartError, Worker};
+pub use node::{
+    Advertised, ArtifactConfig, DoorConfig, HintConfig, MemberConfig, Node, NodeConfig, RepairConfig,
+    RequestConfig, StartError, Worker,
+};

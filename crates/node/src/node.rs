@@ -11,6 +11,7 @@
 
 mod chores;
 mod collecting;
+mod config;
 mod doors;
 #[cfg(test)]
 pub(crate) mod driven;
@@ -34,23 +35,19 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use client::coordinator::{Coordinator, CoordinatorOptions};
+use client::coordinator::Coordinator;
 use client::peers::Peers;
 use coordination::CoordinationService;
-use coordination::address::Places;
-use coordination::documents::ActiveNode;
 use model::{Cluster, Generation, NodeId};
-use protocol::admission::{Admission, AdmissionLimits};
-use protocol::handoff::HandoffOptions;
+use protocol::admission::Admission;
 use protocol::report::Installation;
-use runtime::{Disk, Ports, Sources};
+use runtime::{Disk, Ports};
 use wire::messages::Peer;
 
-use crate::access::Certificate;
-use crate::antientropy::{AntiEntropy, AntiEntropyOptions};
+use crate::antientropy::AntiEntropy;
 use crate::artifacts::Artifacts;
-use crate::audit::{self, Audit};
-use crate::collection::{Collection, CollectionOptions};
+use crate::audit::Audit;
+use crate::collection::Collection;
 use crate::doors::http;
 use crate::doors::native::{self, Service};
 use crate::doors::numbers::DoorNumbers;
@@ -58,11 +55,9 @@ use crate::doors::refusals::Refusals;
 use crate::doors::resp;
 use crate::engines::Engines;
 use crate::events::{Event, Events};
-use crate::expiry::ExpiryOptions;
 use crate::front::Front;
 use crate::gossip::Gossip;
 use crate::handoff::Handoffs;
-use crate::hints::HINT_BYTES_MAX;
 use crate::identity::Identity;
 use crate::local_copy;
 use crate::metrics::{Counter, Metrics};
@@ -75,6 +70,9 @@ use crate::view::{Adopt, View};
 use crate::work::Coordinated;
 
 use self::chores::Chores;
+pub use self::config::{
+    Advertised, ArtifactConfig, DoorConfig, HintConfig, MemberConfig, NodeConfig, RepairConfig, RequestConfig,
+};
 use self::doors::Doors;
 use self::following::Following;
 pub(crate) use self::joining::{is_passing, register};
@@ -85,116 +83,6 @@ pub use self::refusal::StartError;
 
 /// Longest pause before requests try a node again that they could not reach; gossip ends it when the node is back.
 const BACKOFF_MAX: Duration = Duration::from_secs(1);
-
-/// Settings of a node.
-#[derive(Clone, Debug)]
-pub struct NodeConfig {
-    /// The node.
-    pub id: NodeId,
-    /// The cluster that it belongs to.
-    pub cluster: String,
-    /// Where others reach it, where that may be elsewhere than the cluster document says: the node then changes its entry
-    /// there. Default: it stays as it is.
-    pub advertised: Option<Advertised>,
-    /// Bytes of hints that it holds at most. Default: 1 GiB.
-    pub hint_bytes_max: u64,
-    /// How it brings hints to their targets.
-    pub handoff: HandoffOptions,
-    /// How it compares with its peers and looks after its own records.
-    pub antientropy: AntiEntropyOptions,
-    /// How it collects tombstones.
-    pub collection: CollectionOptions,
-    /// How it reaps values that have expired.
-    pub expiry: ExpiryOptions,
-    /// How much it takes in at once, over all its doors, before it answers *overloaded*.
-    pub limits: AdmissionLimits,
-    /// How it drives requests.
-    pub coordinator: CoordinatorOptions,
-    /// The Redis door.
-    pub resp: resp::RespOptions,
-    /// The HTTP door.
-    pub http: http::HttpOptions,
-    /// Whether it may start without the password for Redis clients that its directory remembers. Default: no.
-    pub may_stop_requiring_password: bool,
-    /// Where it runs; its status says so.
-    pub installation: Installation,
-    /// What it fetches artifacts from. Default: nothing.
-    pub sources: Option<Arc<dyn Sources>>,
-    /// Whether it reads the manifest of an artifact before it lists it. Default: yes.
-    pub sources_checked: bool,
-    /// Bytes of artifacts a second that it fetches at most, and gives other nodes at most. Default: 128 MiB.
-    pub fetch_ceiling: u64,
-    /// Bytes of artifacts that it holds at most, over all stores. Default: as many as its disk has room for.
-    pub artifact_bytes_max: u64,
-    /// How it goes along when the documents move to another service. Default: it does not.
-    pub places: Option<Arc<dyn Places>>,
-    /// The certificate that it shows. Default: it has none.
-    pub certificate: Option<Arc<dyn Certificate>>,
-    /// Where it writes who ordered what and who was refused. Default: nowhere.
-    pub audit: Option<Arc<dyn audit::Outlet>>,
-}
-
-/// Where others reach a node.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Advertised {
-    /// `host:port` of the native protocol.
-    pub native: String,
-    /// `host:port` of the Redis door, if it has one.
-    pub resp: Option<String>,
-    /// `host:port` of the HTTP door, if it has one.
-    pub http: Option<String>,
-    /// Whether others call it with TLS, and never without.
-    pub tls: bool,
-}
-
-impl NodeConfig {
-    /// The defaults.
-    pub fn new(id: NodeId, cluster: &str) -> Self {
-        NodeConfig {
-            id,
-            cluster: cluster.to_owned(),
-            advertised: None,
-            hint_bytes_max: HINT_BYTES_MAX,
-            handoff: HandoffOptions::default(),
-            antientropy: AntiEntropyOptions::default(),
-            collection: CollectionOptions::default(),
-            expiry: ExpiryOptions::default(),
-            limits: AdmissionLimits::default(),
-            coordinator: CoordinatorOptions::default(),
-            resp: resp::RespOptions::default(),
-            http: http::HttpOptions::default(),
-            may_stop_requiring_password: false,
-            installation: Installation::default(),
-            sources: None,
-            sources_checked: true,
-            fetch_ceiling: protocol::push::FETCH_CEILING_DEFAULT,
-            artifact_bytes_max: u64::MAX,
-            places: None,
-            certificate: None,
-            audit: None,
-        }
-    }
-
-    /// How the node registers.
-    fn registration(&self, entry: &model::Node, incarnation: u64) -> ActiveNode {
-        let follows_as = self.places.as_ref().map(|places| places.user());
-        ActiveNode {
-            follows_as,
-            cluster: Some(self.cluster.clone()),
-            ..ActiveNode::new(self.placed(entry), incarnation)
-        }
-    }
-
-    /// The node's entry in the cluster document as it should be.
-    fn placed(&self, entry: &model::Node) -> model::Node {
-        match self.advertised.clone() {
-            Some(Advertised { native, resp, http, tls }) => {
-                model::Node { native, resp, http, tls, ..entry.clone() }
-            }
-            None => entry.clone(),
-        }
-    }
-}
 
 /// A running node.
 pub struct Node {
@@ -223,7 +111,7 @@ pub struct Worker {
 }
 
 fn audit_of(config: &NodeConfig, ports: &Ports) -> Arc<Audit> {
-    Audit::new(config.id, ports.clock.clone(), config.audit.clone())
+    Audit::new(config.member.id, ports.clock.clone(), config.doors.audit.clone())
 }
 
 impl Node {
@@ -239,13 +127,13 @@ impl Node {
         let come_back = joined.events();
         let joining::Joined { identity, stamper, replica, refill, .. } = joined;
         let (view, clock) = (replica.view().clone(), ports.clock.clone());
-        let events = Events::new(config.id, ports.entropy.next_u64(), clock.clone());
+        let events = Events::new(config.member.id, ports.entropy.next_u64(), clock.clone());
         let generation = view.generation().0;
         events.record(Event::NodeStarted { incarnation: stamper.incarnation(), generation });
         come_back.into_iter().for_each(|event| events.record(event));
         let (metrics, incarnation) = (Metrics::new(), stamper.incarnation());
-        let refusals = Refusals::new(config.id, &metrics, audit_of(&config, &ports));
-        let gossip = Gossip::new(config.id, incarnation, clock, view, events.clone(), &metrics);
+        let refusals = Refusals::new(config.member.id, &metrics, audit_of(&config, &ports));
+        let gossip = Gossip::new(config.member.id, incarnation, clock, view, events.clone(), &metrics);
         let ((offered, offers), doors) = (Offers::new(), Doors::new(&config));
         let pulse = Pulse::new(ports.clock.clone(), ports.tasks.clone());
         let known = (&replica, refill, incarnation);
@@ -282,7 +170,7 @@ impl Node {
 
     /// What a worker with these ports needs to serve.
     pub fn worker(self: &Arc<Self>, ports: Ports) -> Worker {
-        let cluster = Some(self.config.cluster.clone());
+        let cluster = Some(self.config.member.cluster.clone());
         let witness = self.liveness.gossip.clone();
         let peers = Peers::witnessed(ports.clone(), self.as_peer(), cluster, witness, BACKOFF_MAX);
         peers.learn(self.replica.view().get().cluster());
@@ -300,7 +188,7 @@ impl Node {
         let requests = Counter::default();
         let coordinated = Arc::new(Coordinated::default());
         let replicas = WorkerTransport::new(self.replica.clone(), peers.clone(), adopt.clone());
-        let (options, repairs) = (self.config.coordinator, self.chores.repairs.clone());
+        let (options, repairs) = (self.config.requests.coordinator, self.chores.repairs.clone());
         let coordinator = Coordinator::sharing(Arc::new(replicas), ports.clone(), options, repairs);
         let front = Front::new(self.replica.clone(), peers, coordinator, adopt, coordinated.clone());
         let (anywhere, front) = (Arc::new(front.asked_anywhere()), Arc::new(front));
@@ -333,7 +221,7 @@ impl Node {
     }
 
     fn as_peer(&self) -> Peer {
-        Peer::Node { id: self.config.id, incarnation: self.stamper.incarnation() }
+        Peer::Node { id: self.config.member.id, incarnation: self.stamper.incarnation() }
     }
 
     /// Comparing and scrubbing.
@@ -383,7 +271,7 @@ impl Node {
 
     /// Where it runs. Its documents may have moved since it started.
     pub fn installation(&self) -> Installation {
-        let mut installation = self.config.installation.clone();
+        let mut installation = self.config.member.installation.clone();
         if let Some(address) = &*self.following.address.lock() {
             let directory = address.strip_prefix("dir:").unwrap_or(address);
             directory.clone_into(&mut installation.coordination_directory);
@@ -393,7 +281,7 @@ impl Node {
 
     /// Who the node is.
     pub fn id(&self) -> NodeId {
-        self.config.id
+        self.config.member.id
     }
 
     /// The incarnation under which it stamps.
@@ -430,7 +318,7 @@ impl Node {
                     &*self.engines,
                     definition,
                     &self.stamper,
-                    (BTreeMap::new(), self.config.expiry.margin),
+                    (BTreeMap::new(), self.config.repair.expiry.margin),
                 )
                 .await
                 {

@@ -43,11 +43,12 @@ impl Chores {
         gossip: &Arc<Gossip>,
         (pulse, events, metrics): (Arc<Pulse>, Arc<Events>, Arc<Metrics>),
     ) -> Chores {
-        let (me, cluster) = (Peer::Node { id: config.id, incarnation }, Some(config.cluster.clone()));
+        let (me, cluster) =
+            (Peer::Node { id: config.member.id, incarnation }, Some(config.member.cluster.clone()));
         let peers = Peers::witnessed(ports.clone(), me, cluster, gossip.clone(), BACKOFF_MAX);
         peers.learn(replica.view().get().cluster());
         let antientropy = AntiEntropy::start(antientropy::Parts {
-            options: config.antientropy,
+            options: config.repair.antientropy,
             ports: ports.clone(),
             disk: disk.clone(),
             replica: replica.clone(),

@@ -11,7 +11,7 @@ use crate::expiry;
 impl Node {
     /// Takes part in collection rounds, and starts them.
     pub(super) fn start_collection(self: &Arc<Self>) {
-        let (cluster, witness) = (Some(self.config.cluster.clone()), self.liveness.gossip.clone());
+        let (cluster, witness) = (Some(self.config.member.cluster.clone()), self.liveness.gossip.clone());
         let peers = Peers::witnessed(self.ports.clone(), self.as_peer(), cluster, witness, BACKOFF_MAX);
         peers.learn(self.replica.view().get().cluster());
         self.liveness.peers.lock().push(Arc::downgrade(&peers));
@@ -24,14 +24,15 @@ impl Node {
         let service: Service =
             Arc::new(move || weak.upgrade().map(|node| node.following.session.lock().clone()));
         let (events, metrics) = (self.telling.events.clone(), &self.telling.metrics);
-        let collection = Collection::new(answers, peers, service, events, metrics, self.config.collection);
+        let collection =
+            Collection::new(answers, peers, service, events, metrics, self.config.repair.collection);
         collection.start();
         assert!(self.chores.collection.set(collection).is_ok(), "a node starts collecting once");
     }
     /// Reaps what has expired, as long as the node lives.
     pub(super) fn start_reaping(self: &Arc<Self>) {
         let view = Arc::downgrade(self.replica.view());
-        let (clock, options) = (self.ports.clock.clone(), self.config.expiry);
+        let (clock, options) = (self.ports.clock.clone(), self.config.repair.expiry);
         let reaping = expiry::reap(view, clock, self.telling.events.clone(), options);
         self.ports.tasks.spawn_background(Box::pin(reaping));
     }

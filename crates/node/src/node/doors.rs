@@ -20,10 +20,10 @@ pub(super) struct Doors {
 
 impl Doors {
     pub(super) fn new(config: &NodeConfig) -> Doors {
-        let admission = Admission::new(config.limits);
+        let admission = Admission::new(config.requests.limits);
         Doors {
-            resp: resp::Shared::new(config.resp.clone(), admission.clone()),
-            http: http::Shared::new(config.http.clone(), admission.clone()),
+            resp: resp::Shared::new(config.doors.resp.clone(), admission.clone()),
+            http: http::Shared::new(config.doors.http.clone(), admission.clone()),
             admission,
             control: ControlRoom::new(),
         }

@@ -169,7 +169,7 @@ impl Node {
     /// Registers the node under this session. False when that was not possible.
     pub(super) async fn register_in(&self, session: &dyn CoordinationService) -> bool {
         let view = self.replica.view().get();
-        let Some(entry) = view.cluster().node(self.config.id) else {
+        let Some(entry) = view.cluster().node(self.config.member.id) else {
             return true;
         };
         let active = self.config.registration(entry, self.stamper.incarnation());
@@ -177,7 +177,8 @@ impl Node {
             Ok(()) => {
                 tracing::info!(session = %session.session(), "node registered");
                 let incarnation = self.stamper.incarnation();
-                if let Err(error) = joining::remember_late(session, self.config.id, incarnation).await {
+                if let Err(error) = joining::remember_late(session, self.config.member.id, incarnation).await
+                {
                     tracing::warn!(%error, "coordination service not told of this start");
                     return false;
                 }

@@ -11,7 +11,7 @@ use crate::view::Adopt;
 impl Node {
     /// Delivers hints over links of their own, so that they do not stand in line with requests.
     pub(super) fn start_handoff(self: &Arc<Self>) {
-        let cluster = Some(self.config.cluster.clone());
+        let cluster = Some(self.config.member.cluster.clone());
         let witness = self.liveness.gossip.clone();
         let peers = Peers::witnessed(self.ports.clone(), self.as_peer(), cluster, witness, BACKOFF_MAX);
         peers.learn(self.replica.view().get().cluster());
@@ -30,7 +30,7 @@ impl Node {
             adopt,
             events: self.telling.events.clone(),
             metrics: self.telling.metrics.clone(),
-            options: self.config.handoff,
+            options: self.config.hints.handoff,
         });
         handoffs.start();
         assert!(self.chores.handoffs.set(handoffs).is_ok(), "a node starts its handoff once");

@@ -94,7 +94,7 @@ impl Node {
         let has_part = |partition: &model::Partition| {
             let stores = view.stores().iter().map(|store| store.definition());
             let read_only = view.read_only_stores().iter().map(|store| &**store.definition());
-            stores.chain(read_only).any(|store| holds(store, partition, self.config.id))
+            stores.chain(read_only).any(|store| holds(store, partition, self.config.member.id))
         };
         let loads = view.cluster().ring.partitions().iter().map(|partition| (partition, of(partition)));
         let told = loads.filter(|(partition, (load, _))| {

@@ -15,7 +15,7 @@ impl Node {
     /// Goes along with a move; `Err` holds the one to try next, which is the same one, unless the documents have moved
     /// on.
     pub(super) async fn go_along(&self, this: Move) -> Result<(), Move> {
-        let Some(places) = &self.config.places else { return Err(this) };
+        let Some(places) = &self.config.member.places else { return Err(this) };
         let session = match places.open_at(&this.to).await {
             Ok(session) => session,
             Err(error) => {

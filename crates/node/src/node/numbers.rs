@@ -161,7 +161,7 @@ impl Node {
             node.replica.view().get().stores().iter().map(|store| store.tombstones_known() as u64).sum()
         });
         watch("tontine_tls_certificate_expires_seconds", |node| {
-            let status = node.config.certificate.as_ref().map(|certificate| certificate.status());
+            let status = node.config.doors.certificate.as_ref().map(|certificate| certificate.status());
             status.and_then(|status| status.certificate_expires_ms).map_or(0, |at| at.0 / 1000)
         });
         watch("tontine_collection_epoch", |node| node.replica.epochs().tag().0);

@@ -21,7 +21,7 @@ impl Node {
             artifacts: parts.has(Parts::ARTIFACTS).then(|| self.chores.artifacts.report()),
             load: parts.has(Parts::LOAD).then(|| self.load()),
             keys: parts.has(Parts::KEYS).then(|| self.hot_keys()),
-            ..Report::new(self.config.id, self.incarnation(), self.ports.clock.wall(), generation)
+            ..Report::new(self.config.member.id, self.incarnation(), self.ports.clock.wall(), generation)
         }
     }
 
@@ -32,15 +32,15 @@ impl Node {
         let load = self.doors.admission.load();
         let (room, stopped) = self.room();
         Status {
-            cluster: self.config.cluster.clone(),
+            cluster: self.config.member.cluster.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             engine: self.engines.kind().to_owned(),
             uptime_s: uptime.as_secs(),
             place: self.installation(),
             native_connections: self.doors.links() as u64,
             resp_connections: self.doors.resp.connections() as u64,
-            password_required: self.config.resp.password.is_some(),
-            tls: self.config.certificate.as_ref().map(|certificate| certificate.status()),
+            password_required: self.config.doors.resp.password.is_some(),
+            tls: self.config.doors.certificate.as_ref().map(|certificate| certificate.status()),
             requests_running: load.requests as u64,
             request_bytes: load.bytes as u64,
             resp_commands_total: self.doors.resp.commands(),

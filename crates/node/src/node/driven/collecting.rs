@@ -27,7 +27,7 @@ fn others(
     instead: impl Fn(u32, &Request, usize) -> Option<Answer> + Send + Sync + 'static,
 ) -> Asked {
     let (asked, instead) = (Asked::default(), Arc::new(instead));
-    for node in (1..=3).filter(|&node| NodeId(node) != home.config.id) {
+    for node in (1..=3).filter(|&node| NodeId(node) != home.config.member.id) {
         let (asked, instead) = (asked.clone(), instead.clone());
         let (stage, service) = (home.stage.clone(), home.service.clone());
         home.wires.script(NodeId(node), move |request| {
@@ -65,7 +65,7 @@ fn others(
 
 /// A node that starts rounds every second, and holds these tombstones.
 fn initiator(home: &mut Home, keys: &[(Bytes, VersionSet)]) -> Arc<Node> {
-    home.config.collection.interval = Duration::from_secs(1);
+    home.config.repair.collection.interval = Duration::from_secs(1);
     let node = home.start();
     for (key, set) in keys {
         home.call(&node, merge(key, set, 0, None)).unwrap();
@@ -332,7 +332,7 @@ fn many_tombstones_are_collected_page_by_page_and_the_next_pass_begins_at_once()
     const MANY: usize = 1500;
     let mut home = Home::new();
     let asked = others(&home, |_, _, _| None);
-    home.config.collection.interval = Duration::from_secs(20);
+    home.config.repair.collection.interval = Duration::from_secs(20);
     let node = home.start();
     for number in 0..MANY {
         let key = Bytes::from(format!("k{number}"));
@@ -381,7 +381,7 @@ fn what_another_node_offers_too_early_is_no_part_of_a_round() {
 fn tombstones_of_before_a_start_are_found_and_collected() {
     let mut home = Home::new().syncing();
     let asked = others(&home, |_, _, _| None);
-    home.config.collection.interval = Duration::from_secs(1);
+    home.config.repair.collection.interval = Duration::from_secs(1);
     let node = home.start();
     home.call(&node, merge(&KEY, &deleted(), 0, None)).unwrap();
     home.cut(node, 1);

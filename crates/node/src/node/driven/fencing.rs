@@ -291,7 +291,7 @@ fn a_disk_that_remembers_less_than_was_completed_is_not_taken_for_sound() {
 #[test]
 fn a_node_compares_its_disk_when_the_service_is_back() {
     let mut home = Home::new();
-    home.config.collection.interval = Duration::from_secs(1);
+    home.config.repair.collection.interval = Duration::from_secs(1);
     let node = home.start();
     home.cut(node, 1);
     home.service.set_available(false);

@@ -219,7 +219,7 @@ fn damage_that_was_met_and_mended_with_something_older_is_compared_and_what_is_w
 fn every_record_is_read_once_in_a_scrub_period_and_damage_is_mended() {
     const PERIOD: Duration = Duration::from_secs(600);
     let mut home = Home::new().syncing();
-    home.config.antientropy.scrub_period = PERIOD;
+    home.config.repair.antientropy.scrub_period = PERIOD;
     let second = home.beside(2);
     let (node, peer) = (home.start(), second.start());
     home.serve(&peer, |_| None);
@@ -433,7 +433,7 @@ fn a_long_refill_tells_how_far_it_is_every_ten_seconds_and_goes_on_from_there_af
     home.stage.until(|| left(&node) == 8);
     home.stage.pass(Duration::from_secs(1));
     home.cut(node, 0);
-    others.iter().for_each(|(other, _)| home.wires.script(other.config.id, |_| Answer::Silence));
+    others.iter().for_each(|(other, _)| home.wires.script(other.config.member.id, |_| Answer::Silence));
     let node = home.start();
     assert_eq!(left(&node), 8);
 }
@@ -444,7 +444,7 @@ fn a_peer_that_refuses_is_asked_once_in_a_round_of_a_refill() {
     let (home, others, _) = lost(16);
     let asked = Arc::new(Mutex::new(Vec::new()));
     for (other, peer) in &others {
-        let (asked, id) = (asked.clone(), other.config.id);
+        let (asked, id) = (asked.clone(), other.config.member.id);
         home.serve(peer, move |request| {
             if matches!(request, Request::TreeSums(_)) {
                 asked.lock().push(id);

@@ -232,9 +232,9 @@ pub(crate) fn cluster() -> Cluster {
 /// A node that starts nothing by itself but the delivery of hints.
 fn quiet(node: NodeId) -> NodeConfig {
     let mut config = NodeConfig::new(node, "test");
-    config.collection.interval = NEVER;
-    config.antientropy.period = NEVER;
-    config.antientropy.scrub_period = NEVER;
+    config.repair.collection.interval = NEVER;
+    config.repair.antientropy.period = NEVER;
+    config.repair.antientropy.scrub_period = NEVER;
     config
 }
 

@@ -146,7 +146,7 @@ impl Keeper {
         let mut home = Home::of(&document);
         configure(&mut home.config);
         let shelf: Arc<Shelf> = Arc::default();
-        home.config.sources = Some(shelf.clone());
+        home.config.artifacts.sources = Some(shelf.clone());
         // What is asked of the other nodes takes as long as patience does.
         for other in [2, 3] {
             home.wires.script(NodeId(other), |_| Answer::Silence);

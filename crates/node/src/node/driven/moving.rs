@@ -116,7 +116,7 @@ impl Three {
         for (home, node) in self.homes.iter().zip(self.nodes.drain(..)) {
             home.cut(node, 0);
         }
-        let place = self.homes.iter().position(|home| home.config.id == id).unwrap();
+        let place = self.homes.iter().position(|home| home.config.member.id == id).unwrap();
         let lost = self.homes.remove(place);
         lost.disk.wipe();
         self.nodes = self.homes.iter().map(Home::start).collect();

@@ -66,7 +66,7 @@ fn a_page_whose_next_one_begins_where_it_does_counts_as_none() {
     let (home, others, keys) = lost();
     let asked = Arc::new(Mutex::new(Vec::new()));
     for (other, peer) in &others {
-        let (asked, id) = (asked.clone(), other.config.id);
+        let (asked, id) = (asked.clone(), other.config.member.id);
         home.serve(peer, move |request| {
             let Request::RecordsPage(wanted) = request else { return None };
             asked.lock().push(id);

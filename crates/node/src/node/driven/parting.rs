@@ -56,8 +56,8 @@ fn park(home: &Home, node: &Node, key: &'static str, of: &str) {
 
 /// Ages count from seconds on.
 fn impatient(home: &mut Home) {
-    home.config.handoff.age_max = Duration::from_secs(10);
-    home.config.handoff.sweep_every = Duration::from_secs(1);
+    home.config.hints.handoff.age_max = Duration::from_secs(10);
+    home.config.hints.handoff.sweep_every = Duration::from_secs(1);
 }
 
 fn lose(node: &Node, other: NodeId) {

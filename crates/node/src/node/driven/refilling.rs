@@ -134,7 +134,7 @@ fn a_partition_that_is_remembered_as_whole_has_its_records_after_a_power_cut() {
             lost.home.cut(node, seed);
             // The others are away.
             for (other, _) in &lost.others {
-                lost.home.wires.script(other.config.id, |_| Answer::Silence);
+                lost.home.wires.script(other.config.member.id, |_| Answer::Silence);
             }
             let node = lost.home.start();
             shown(&node).unwrap_or_else(|error| panic!("{after}, {seed}: {error}"));

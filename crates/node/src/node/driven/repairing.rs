@@ -332,7 +332,7 @@ fn the_status_of_hints_tells_what_became_of_them() {
 #[test]
 fn refused_hints_are_told_of_at_once_and_then_every_ten_seconds() {
     let mut home = Home::new();
-    home.config.hint_bytes_max = 0;
+    home.config.hints.bytes_max = 0;
     let node = home.start();
     let refuse = |count: usize| {
         for _ in 0..count {
@@ -502,7 +502,7 @@ fn a_node_that_closes_compares_nothing_more_and_a_handoff_that_stops_sends_nothi
 #[test]
 fn hints_that_are_too_old_are_given_up_when_enough_others_hold_them_and_that_is_told() {
     let mut home = Home::new();
-    (home.config.handoff.age_max, home.config.handoff.sweep_every) =
+    (home.config.hints.handoff.age_max, home.config.hints.handoff.sweep_every) =
         (Duration::from_secs(10), Duration::from_secs(1));
     home.wires.script(NodeId(2), |_| failing(ErrorCode::Overloaded));
     let (refuses, sent) = (Arc::new(Mutex::new(true)), Arc::new(AtomicUsize::new(0)));

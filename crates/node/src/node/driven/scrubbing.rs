@@ -15,7 +15,7 @@ const PERIOD: Duration = Duration::from_secs(600);
 /// A node that holds all of an artifact, and its scrub has just begun.
 fn scrubbed(one: &Built) -> Keeper {
     let stores = vec![one.served(&empty("words"))];
-    let keeper = Keeper::configured(stores, &[one], |config| config.antientropy.scrub_period = PERIOD);
+    let keeper = Keeper::configured(stores, &[one], |config| config.repair.antientropy.scrub_period = PERIOD);
     keeper.until_whole();
     keeper
 }
