@@ -39,6 +39,7 @@ use protocol::report::RefillReport;
 use runtime::{Disk, Ports};
 use tokio::sync::Notify;
 
+use crate::chores::{Rest, begin};
 use crate::events::Events;
 use crate::gossip::Standings;
 use crate::metrics::Metrics;
@@ -129,7 +130,7 @@ pub struct AntiEntropy {
     refilling: OnceLock<RefillTold>,
     giving: Arc<Giving>,
     state: Mutex<State>,
-    wake: Notify,
+    wake: Arc<Notify>,
     stopping: AtomicBool,
     /// One order is written down at a time, so that the last one stands.
     remembering: tokio::sync::Mutex<()>,
@@ -266,17 +267,17 @@ impl AntiEntropy {
             events,
             refilling: OnceLock::new(),
             state: Mutex::new(state),
-            wake: Notify::new(),
+            wake: Arc::default(),
             stopping: AtomicBool::new(false),
             remembering: tokio::sync::Mutex::default(),
             scrub_orders: Arc::default(),
             ports,
         });
         numbers::watch(&antientropy, &metrics);
-        let tasks = antientropy.ports.tasks.clone();
-        tasks.spawn_background(Box::pin(sessions::run(Arc::downgrade(&antientropy))));
-        tasks.spawn_background(Box::pin(keeper::count(Arc::downgrade(&antientropy))));
-        tasks.spawn_background(Box::pin(keeper::scrub(Arc::downgrade(&antientropy))));
+        let ports = &antientropy.ports;
+        begin(ports, Rest::Now, sessions::Compare(Arc::downgrade(&antientropy)));
+        begin(ports, Rest::Now, keeper::Count(Arc::downgrade(&antientropy)));
+        begin(ports, Rest::Now, keeper::ScrubRecords(Arc::downgrade(&antientropy)));
         antientropy
     }
 

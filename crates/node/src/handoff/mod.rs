@@ -23,6 +23,7 @@ use parking_lot::Mutex;
 use protocol::handoff::HandoffOptions;
 use protocol::report::{HintsHeld, HintsState};
 
+use crate::chores::{Chore, Rest, begin};
 use crate::events::{Event, Events};
 use crate::gossip::Standings;
 use crate::metrics::{Counter, Metrics};
@@ -108,8 +109,7 @@ impl Handoffs {
 
     /// Serves targets from now on, in the background, until it is stopped or dropped.
     pub fn start(self: &Arc<Self>) {
-        let tasks = self.parts.peers.ports().tasks.clone();
-        tasks.spawn_background(Box::pin(supervise(Arc::downgrade(self))));
+        begin(self.parts.peers.ports(), Rest::Now, Deliver(Arc::downgrade(self)));
     }
 
     /// Sends nothing more.
@@ -185,14 +185,17 @@ impl Handoffs {
     }
 }
 
-async fn supervise(handoffs: Weak<Handoffs>) {
-    loop {
-        let clock = {
-            let Some(handoffs) = handoffs.upgrade().filter(|handoffs| !handoffs.is_stopped()) else { return };
-            handoffs.look();
-            handoffs.tell_refused();
-            handoffs.parts.peers.ports().clock.clone()
-        };
-        clock.sleep(LOOK_INTERVAL).await;
+/// Sees to it that each target with hints is served.
+struct Deliver(Weak<Handoffs>);
+
+impl Chore for Deliver {
+    const NAME: &'static str = "deliver hints";
+
+    async fn round(&mut self, _: bool) -> Rest {
+        let living = self.0.upgrade().filter(|handoffs| !handoffs.is_stopped());
+        let Some(handoffs) = living else { return Rest::Ended };
+        handoffs.look();
+        handoffs.tell_refused();
+        Rest::For(LOOK_INTERVAL)
     }
 }

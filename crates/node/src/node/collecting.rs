@@ -30,10 +30,8 @@ impl Node {
         assert!(self.chores.collection.set(collection).is_ok(), "a node starts collecting once");
     }
     /// Reaps what has expired, as long as the node lives.
-    pub(super) fn start_reaping(self: &Arc<Self>) {
-        let view = Arc::downgrade(self.replica.view());
-        let (clock, options) = (self.ports.clock.clone(), self.config.repair.expiry);
-        let reaping = expiry::reap(view, clock, self.telling.events.clone(), options);
-        self.ports.tasks.spawn_background(Box::pin(reaping));
+    pub(super) fn start_reaping(&self) {
+        let (view, events) = (self.replica.view(), self.telling.events.clone());
+        expiry::start(view, &self.ports, events, self.config.repair.expiry);
     }
 }

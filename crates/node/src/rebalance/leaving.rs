@@ -10,7 +10,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use futures_util::future::select;
 use model::{NodeId, PartitionId};
 use protocol::antientropy::Goal;
 use protocol::antientropy::merkle::Span;
@@ -18,7 +17,7 @@ use protocol::rebalance::entering::heirs;
 
 use super::{Rebalance, leftovers, living};
 use crate::antientropy::Drive;
-use crate::chores::breathe;
+use crate::chores::{Chore, Rest, breathe};
 use crate::events::Event;
 use crate::stores::LocalStore;
 use crate::trees::bounds;
@@ -31,14 +30,16 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// Records that are dropped before requests may go first: to ask whether any are late is a wait for each worker.
 const RECORDS_AT_ONCE: u64 = 1000;
 
-/// Gives back and drops, as long as the node lives.
-pub(super) async fn run(weak: Weak<Rebalance>) {
-    loop {
-        let Some(rebalance) = living(&weak) else { return };
+/// Gives back and drops.
+pub(super) struct Leave(pub(super) Weak<Rebalance>);
+
+impl Chore for Leave {
+    const NAME: &'static str = "leave";
+
+    async fn round(&mut self, _: bool) -> Rest {
+        let Some(rebalance) = living(&self.0) else { return Rest::Ended };
         let all_gone = give_back(&rebalance).await;
-        let clock = rebalance.clock().clone();
-        let look = clock.sleep(if all_gone { LOOK_INTERVAL } else { PAUSE });
-        let _ = select(look, Box::pin(rebalance.leave_wake.notified())).await;
+        Rest::UntilWoken(rebalance.leave_wake.clone(), if all_gone { LOOK_INTERVAL } else { PAUSE })
     }
 }
 

@@ -31,6 +31,7 @@ use runtime::{Clock, Disk, DiskError};
 use tokio::sync::Notify;
 
 use crate::antientropy::AntiEntropy;
+use crate::chores::{Rest, begin};
 use crate::events::Events;
 use crate::metrics::Metrics;
 use crate::replica::Replica;
@@ -38,6 +39,8 @@ use crate::stores::{LocalStore, ReadOnly};
 use crate::view::View;
 
 use course::Course;
+use leaving::Leave;
+use refill::BringIn;
 
 pub(crate) use entering::begun;
 pub(crate) use refill::Refill;
@@ -64,9 +67,9 @@ pub struct Rebalance {
     /// How fast it brings in by now.
     bringing: Mutex<Pace>,
     /// A newer document may have brought something to refill.
-    refill_wake: Notify,
+    refill_wake: Arc<Notify>,
     /// A newer document may have made something here a leftover.
-    leave_wake: Notify,
+    leave_wake: Arc<Notify>,
     /// One list of what is incomplete is written at a time.
     noting: tokio::sync::Mutex<()>,
 }
@@ -76,7 +79,6 @@ impl Rebalance {
     pub(crate) fn start(parts: RebalanceParts<'_>) -> Arc<Rebalance> {
         let RebalanceParts { antientropy, disk, events, metrics, refill, incarnation } = parts;
         let (least, most) = antientropy.options().brought_per_second_on(antientropy.ports());
-        let tasks = antientropy.ports().tasks.clone();
         let rebalance = Arc::new(Rebalance {
             antientropy,
             disk,
@@ -85,16 +87,17 @@ impl Rebalance {
             refill: Mutex::new(refill),
             course: Mutex::default(),
             bringing: Mutex::new(Pace::finding(least, most)),
-            refill_wake: Notify::new(),
-            leave_wake: Notify::new(),
+            refill_wake: Arc::default(),
+            leave_wake: Arc::default(),
             noting: tokio::sync::Mutex::default(),
         });
         watch(&rebalance, metrics);
         let told = Arc::downgrade(&rebalance);
         rebalance.antientropy.tell_refilling(Box::new(move || told.upgrade()?.refill_report()));
         rebalance.follow();
-        tasks.spawn_background(Box::pin(refill::run(Arc::downgrade(&rebalance))));
-        tasks.spawn_background(Box::pin(leaving::run(Arc::downgrade(&rebalance))));
+        let ports = rebalance.antientropy.ports();
+        begin(ports, Rest::Now, BringIn::new(Arc::downgrade(&rebalance)));
+        begin(ports, Rest::Now, Leave(Arc::downgrade(&rebalance)));
         rebalance
     }
 

@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use futures_util::future::{Either, join_all, select};
+use futures_util::future::join_all;
 use model::{Cluster, Moment, NodeId, PartitionId, StoreName};
 use protocol::antientropy::merkle::Span;
 use protocol::antientropy::{Goal, Ledger, Outcome};
@@ -28,6 +28,7 @@ use self::settling::{Source, note, settle, settle_alone};
 use super::entering::Entering;
 use super::{Rebalance, living};
 use crate::antientropy::{Bringing, Drive};
+use crate::chores::{Chore, Rest};
 use crate::events::Event;
 use crate::stores::LocalStore;
 use crate::trees::bounds;
@@ -219,17 +220,59 @@ impl Refill {
     }
 }
 
-/// Refills whatever is incomplete, and brings in what it enters, as long as the node lives.
-pub(super) async fn run(weak: Weak<Rebalance>) {
-    loop {
-        let Some(rebalance) = living(&weak) else { return };
-        if has_work(&rebalance) {
-            drop(rebalance);
-            refill(&weak).await;
-        } else {
-            let look = rebalance.clock().sleep(LOOK_INTERVAL);
-            let _ = select(look, Box::pin(rebalance.refill_wake.notified())).await;
+/// Refills whatever is incomplete, and brings in what it enters.
+pub(super) struct BringIn {
+    rebalance: Weak<Rebalance>,
+    under_way: Option<UnderWay>,
+}
+
+/// From when there is something to bring in until nothing is left to do.
+struct UnderWay {
+    began: Moment,
+    /// Partitions that were lost then.
+    lost: usize,
+    pause: Duration,
+    /// Rounds over all that is incomplete.
+    number: usize,
+    together: BTreeMap<StoreName, usize>,
+}
+
+impl BringIn {
+    pub(super) fn new(rebalance: Weak<Rebalance>) -> BringIn {
+        BringIn { rebalance, under_way: None }
+    }
+}
+
+impl Chore for BringIn {
+    const NAME: &'static str = "bring in";
+
+    async fn round(&mut self, woken: bool) -> Rest {
+        let Some(rebalance) = living(&self.rebalance) else { return Rest::Ended };
+        if self.under_way.is_none() {
+            if !has_work(&rebalance) {
+                return Rest::UntilWoken(rebalance.refill_wake.clone(), LOOK_INTERVAL);
+            }
+            self.under_way = Some(UnderWay::begin(&rebalance));
         }
+        let under_way = self.under_way.as_mut().expect("it has begun");
+        if woken {
+            // A newer document: what was in vain may not be any more.
+            under_way.pause = PAUSE_MIN;
+        }
+        let before = rebalance.refill.lock().progress().0;
+        Round::new(&rebalance, under_way.number, &mut under_way.together).run().await;
+        under_way.number += 1;
+        let now_left = rebalance.refill.lock().progress().0;
+        if before > 0 {
+            remember(&rebalance).await;
+        }
+        if !has_work(&rebalance) {
+            end(&rebalance, under_way.began, under_way.lost);
+            self.under_way = None;
+            return Rest::Now;
+        }
+        under_way.pause = if now_left < before { PAUSE_MIN } else { (under_way.pause * 2).min(PAUSE_MAX) };
+        Rest::UntilWoken(rebalance.refill_wake.clone(), under_way.pause)
     }
 }
 
@@ -239,44 +282,22 @@ fn has_work(rebalance: &Rebalance) -> bool {
     refill.progress().0 > 0 || !refill.entered.left(&view, rebalance.node()).is_empty()
 }
 
-/// Refills until nothing is left to do.
-async fn refill(weak: &Weak<Rebalance>) {
-    let Some(rebalance) = living(weak) else { return };
-    let clock = rebalance.clock().clone();
-    let began = clock.now();
-    let view = rebalance.view();
-    let lost = {
-        let mut refill = rebalance.refill.lock();
-        let (lost, _) = refill.lost(&view, rebalance.node());
-        // Also what an earlier process had begun to bring in.
-        refill.begun = refill.begun.max(refill.progress().0 - lost);
-        (refill.began, refill.ended) = (Some((began, lost)), None);
-        lost
-    };
-    if lost > 0 {
-        rebalance.events.record(Event::RefillStarted { partitions: lost as u64 });
-    }
-    drop(rebalance);
-    let (mut pause, mut number, mut together) = (PAUSE_MIN, 0, BTreeMap::new());
-    loop {
-        let Some(rebalance) = living(weak) else { return };
-        let before = rebalance.refill.lock().progress().0;
-        Round::new(&rebalance, number, &mut together).run().await;
-        number += 1;
-        let now_left = rebalance.refill.lock().progress().0;
-        if before > 0 {
-            remember(&rebalance).await;
+impl UnderWay {
+    fn begin(rebalance: &Rebalance) -> UnderWay {
+        let began = rebalance.clock().now();
+        let view = rebalance.view();
+        let lost = {
+            let mut refill = rebalance.refill.lock();
+            let (lost, _) = refill.lost(&view, rebalance.node());
+            // Also what an earlier process had begun to bring in.
+            refill.begun = refill.begun.max(refill.progress().0 - lost);
+            (refill.began, refill.ended) = (Some((began, lost)), None);
+            lost
+        };
+        if lost > 0 {
+            rebalance.events.record(Event::RefillStarted { partitions: lost as u64 });
         }
-        if !has_work(&rebalance) {
-            return end(&rebalance, began, lost);
-        }
-        pause = if now_left < before { PAUSE_MIN } else { (pause * 2).min(PAUSE_MAX) };
-        let timer = clock.sleep(pause);
-        let woken = select(timer, Box::pin(rebalance.refill_wake.notified())).await;
-        if matches!(woken, Either::Right(_)) {
-            // A newer document: what was in vain may not be any more.
-            pause = PAUSE_MIN;
-        }
+        UnderWay { began, lost, pause: PAUSE_MIN, number: 0, together: BTreeMap::new() }
     }
 }
 
