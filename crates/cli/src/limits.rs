@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use node::handoff::HINT_BYTES_MAX;
+use node::hints::HINT_BYTES_MAX;
 use protocol::admission::{
     AdmissionLimits, CONNECTION_BYTES_MAX, CONNECTION_REQUESTS_MAX, CONNECTIONS_MAX, NODE_BYTES_MAX,
     NODE_REQUESTS_MAX,

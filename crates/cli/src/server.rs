@@ -274,30 +274,30 @@ async fn open(
         }
     };
     let mut config = NodeConfig::new(spec.id, &spec.cluster);
-    config.limits = spec.limits.admission();
-    config.hint_bytes_max = spec.limits.hint_bytes_max;
-    config.fetch_ceiling = spec.limits.fetch_ceiling;
-    config.artifact_bytes_max = spec.limits.artifact_bytes_max.unwrap_or(u64::MAX);
-    config.resp = RespOptions {
+    config.requests.limits = spec.limits.admission();
+    config.hints.bytes_max = spec.limits.hint_bytes_max;
+    config.artifacts.fetch_ceiling = spec.limits.fetch_ceiling;
+    config.artifacts.bytes_max = spec.limits.artifact_bytes_max.unwrap_or(u64::MAX);
+    config.doors.resp = RespOptions {
         password: spec.password.clone(),
         port,
         process_id: std::process::id(),
         cpu: Some(cpu_time),
         ..RespOptions::default()
     };
-    config.http = HttpOptions { password: spec.password.clone(), names: http_names(spec) };
-    config.advertised = Some(spec.addresses.advertised.clone());
-    config.may_stop_requiring_password = spec.no_password;
-    config.coordinator.hedge_after = spec.hedge_after;
-    config.antientropy.period = spec.repair_period;
+    config.doors.http = HttpOptions { password: spec.password.clone(), names: http_names(spec) };
+    config.member.advertised = Some(spec.addresses.advertised.clone());
+    config.doors.may_stop_requiring_password = spec.no_password;
+    config.requests.coordinator.hedge_after = spec.hedge_after;
+    config.repair.antientropy.period = spec.repair_period;
     let sources = crate::artifact::sources().map_err(CliError::Other)?;
-    config.sources = Some(Arc::new(Allowed::new(sources, spec.allow_sources.clone())));
-    config.certificate = spec.tls.clone().map(|tls| {
+    config.artifacts.sources = Some(Arc::new(Allowed::new(sources, spec.allow_sources.clone())));
+    config.doors.certificate = spec.tls.clone().map(|tls| {
         Arc::new(tls_settings::ShownCertificate { tls, mode: spec.tls_mode }) as Arc<dyn Certificate>
     });
-    config.audit = audit.map(|audit| audit as Arc<dyn Outlet>);
-    config.places = Some(Arc::new(spec.coordination.clone()));
-    config.installation = Installation {
+    config.doors.audit = audit.map(|audit| audit as Arc<dyn Outlet>);
+    config.member.places = Some(Arc::new(spec.coordination.clone()));
+    config.member.installation = Installation {
         process_id: std::process::id(),
         data_directory: absolute(&spec.data_dir),
         coordination_directory: match &spec.coordination.address {

@@ -9,8 +9,9 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use model::Moment;
-use runtime::Clock;
+use runtime::{Clock, Ports};
 
+use crate::chores::{Chore, Rest, begin};
 use crate::events::{Event, Events};
 use crate::stores::{EXPIRY_MARGIN, LocalStore};
 use crate::view::{CurrentView, View};
@@ -43,23 +44,34 @@ impl Default for ExpiryOptions {
 /// What was told of a store's reaped values: when, how many, how many bytes.
 type Told = (Moment, u64, u64);
 
-/// Reaps as long as the node lives.
-pub(crate) async fn reap(
+/// Reaps what has expired.
+struct Reap {
     view: Weak<CurrentView>,
     clock: Arc<dyn Clock>,
     events: Arc<Events>,
-    options: ExpiryOptions,
-) {
-    let mut told: BTreeMap<String, Told> = BTreeMap::new();
-    loop {
-        clock.sleep(options.interval).await;
-        let Some(current) = view.upgrade() else { return };
+    interval: Duration,
+    told: BTreeMap<String, Told>,
+}
+
+/// Reaps as long as the node lives.
+pub(crate) fn start(view: &Arc<CurrentView>, ports: &Ports, events: Arc<Events>, options: ExpiryOptions) {
+    let (clock, interval) = (ports.clock.clone(), options.interval);
+    let reap = Reap { view: Arc::downgrade(view), clock, events, interval, told: BTreeMap::new() };
+    begin(ports, Rest::For(interval), reap);
+}
+
+impl Chore for Reap {
+    const NAME: &'static str = "reap";
+
+    async fn round(&mut self, _: bool) -> Rest {
+        let Some(current) = self.view.upgrade() else { return Rest::Ended };
         for store in current.get().stores() {
-            while step(&current.get(), store, &*clock) == STEP_KEYS {
-                clock.sleep(STEP_REST).await;
+            while step(&current.get(), store, &*self.clock) == STEP_KEYS {
+                self.clock.sleep(STEP_REST).await;
             }
-            tell(store, &events, clock.now(), &mut told);
+            tell(store, &self.events, self.clock.now(), &mut self.told);
         }
+        Rest::For(self.interval)
     }
 }
 

@@ -30,9 +30,8 @@ use runtime::{Clock, Ports};
 use wire::messages::{self, Gossiped, Peer, Request, Response};
 
 use crate::events::{Event, Events};
-use crate::front::Adopt;
 use crate::metrics::{Counter, Metrics};
-use crate::view::CurrentView;
+use crate::view::{Adopt, CurrentView};
 
 /// Longest pause before gossip tries a node again that it cannot reach: short, because a second of refused
 /// connections is what tells a dead process from a busy one.
@@ -62,6 +61,18 @@ pub(crate) type Measure = Box<dyn Fn() -> Load + Send + Sync>;
 /// Tells this node's collection epoch. Others are shown it and never adopt it: an epoch is adopted with a content, which
 /// names the cluster document that it goes with.
 pub(crate) type OwnEpoch = Box<dyn Fn() -> u64 + Send + Sync>;
+
+/// Who is believed to be there.
+pub trait Standings: Send + Sync {
+    /// Whether the node can be sent hints.
+    fn is_alive(&self, node: NodeId) -> bool;
+}
+
+impl Standings for Gossip {
+    fn is_alive(&self, node: NodeId) -> bool {
+        !self.is_avoided(node)
+    }
+}
 
 /// What this node believes about all nodes. One for each node, shared by its workers.
 pub struct Gossip {

@@ -24,8 +24,8 @@ use wire::messages::{
     StaleEpoch, Terms,
 };
 
-use crate::collection::{Admitted as AdmittedContents, Epochs};
-use crate::handoff::hints::Hints;
+use crate::epochs::{Admitted as AdmittedContents, Epochs};
+use crate::hints::Hints;
 use crate::stores::{KeyPlace, LocalStore};
 use crate::view::{Admitted, CurrentView, View};
 use crate::work::Work;

@@ -14,8 +14,8 @@ use smallvec::SmallVec;
 use storage::Durable;
 use wire::messages::{ReplicaGet, ReplicaMerge, Request, Response, StaleEpoch};
 
-use crate::front::Adopt;
 use crate::replica::Replica;
+use crate::view::Adopt;
 
 /// How often contents are read again for one message. Each time takes another collection round, and they are rare.
 const STALE_MAX: usize = 4;

@@ -23,6 +23,9 @@ use crate::stores::{KeyPlace, LocalStore, ReadOnly};
 /// Documents from which it can be told what changed since. Requests that are older hear all of the newest one.
 const EARLIER_MAX: usize = 8;
 
+/// Takes in a newer cluster document that a peer handed over.
+pub type Adopt = Arc<dyn Fn(Cluster) + Send + Sync>;
+
 /// The cluster at one generation, as this node sees it.
 pub struct View {
     cluster: Arc<Cluster>,

@@ -335,35 +335,36 @@ impl World {
         machine.life.lock().session = Some(session.clone());
         let engines = self.engines(machine.id, disk.clone(), ports);
         let mut config = NodeConfig::new(machine.id, CLUSTER);
-        config.coordinator.deadline = self.setup.deadline;
-        config.sources = Some(self.sources.clone());
+        config.requests.coordinator.deadline = self.setup.deadline;
+        config.artifacts.sources = Some(self.sources.clone());
         // Sources that are away or lie when their artifacts are listed are what a run plays.
-        config.sources_checked = false;
-        config.handoff = self.setup.handoff;
+        config.artifacts.sources_checked = false;
+        config.hints.handoff = self.setup.handoff;
         if let Some(requests) = self.setup.crowded {
-            config.limits.node_requests_max = requests;
+            config.requests.limits.node_requests_max = requests;
         }
-        config.hint_bytes_max = self.setup.hint_bytes_max;
-        config.antientropy.period = REPAIR_PERIOD;
-        config.antientropy.scrub_period = SCRUB_PERIOD;
-        config.antientropy.patience = Duration::from_secs(1);
-        (config.expiry.margin, config.expiry.interval) = (self.setup.expiry_margin, EXPIRY_INTERVAL);
+        config.hints.bytes_max = self.setup.hint_bytes_max;
+        config.repair.antientropy.period = REPAIR_PERIOD;
+        config.repair.antientropy.scrub_period = SCRUB_PERIOD;
+        config.repair.antientropy.patience = Duration::from_secs(1);
+        (config.repair.expiry.margin, config.repair.expiry.interval) =
+            (self.setup.expiry_margin, EXPIRY_INTERVAL);
         for net in &self.setup.without {
             match net {
-                SafetyNet::AntiEntropy => config.antientropy.period = NEVER,
-                SafetyNet::Hints => config.hint_bytes_max = 0,
-                SafetyNet::ReadRepair => config.coordinator.repairs_max = 0,
-                SafetyNet::Scrub => config.antientropy.scrub_period = NEVER,
+                SafetyNet::AntiEntropy => config.repair.antientropy.period = NEVER,
+                SafetyNet::Hints => config.hints.bytes_max = 0,
+                SafetyNet::ReadRepair => config.requests.coordinator.repairs_max = 0,
+                SafetyNet::Scrub => config.repair.antientropy.scrub_period = NEVER,
             }
         }
         match self.setup.plant {
-            Some(Plant::HastyReaping) => config.expiry.margin = Duration::ZERO,
+            Some(Plant::HastyReaping) => config.repair.expiry.margin = Duration::ZERO,
             Some(Plant::IdleRepair) => {
-                (config.antientropy.period, config.antientropy.scrub_period) = (NEVER, NEVER);
-                config.hint_bytes_max = 0;
+                (config.repair.antientropy.period, config.repair.antientropy.scrub_period) = (NEVER, NEVER);
+                config.hints.bytes_max = 0;
             }
-            Some(Plant::OverlookedLeaves) => config.hint_bytes_max = 0,
-            Some(Plant::ArtifactsUnscrubbed) => config.antientropy.scrub_period = NEVER,
+            Some(Plant::OverlookedLeaves) => config.hints.bytes_max = 0,
+            Some(Plant::ArtifactsUnscrubbed) => config.repair.antientropy.scrub_period = NEVER,
             _ => {}
         }
         if matches!(self.setup.plant, Some(Plant::RewoundIdentity | Plant::ForgottenMembers)) {

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use client::coordinator::REPAIRS_MAX;
 use coordination::memory::MemoryFaults;
-use node::handoff::HINT_BYTES_MAX;
+use node::hints::HINT_BYTES_MAX;
 use protocol::handoff::HandoffOptions;
 use storage::Durability;
 

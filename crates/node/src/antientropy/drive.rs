@@ -11,6 +11,7 @@ use client::peers::CallError;
 use futures_util::future::{Either, join, select};
 use model::limits::MESSAGE_BYTES_MAX;
 use model::{Epoch, Generation, Moment, NodeId, PartitionId, Token, VersionSet};
+use parking_lot::Mutex;
 use protocol::antientropy::merkle::{Digest, Span};
 use protocol::antientropy::session::Listing;
 use protocol::antientropy::{Action, Event, Goal, Options, Outcome, RequestId, Session};
@@ -21,7 +22,8 @@ use wire::messages::{
 };
 
 use super::giving::{LOOK_INTERVAL, LOOKED_BYTES};
-use super::{AntiEntropy, breathe, respond};
+use super::{AntiEntropy, respond};
+use crate::chores::breathe;
 use crate::replica::Asked;
 use crate::stores::LocalStore;
 use crate::view::View;
@@ -47,6 +49,17 @@ const _: () = assert!(AHEAD_MAX as u64 * SMALL_PAGE_BYTES <= PUSH_BYTES_MAX as u
 /// How often it is counted what a comparison has left to do.
 const LEFT_INTERVAL: Duration = Duration::from_millis(200);
 
+/// What a session that brings partitions in goes by, and tells on its way.
+#[derive(Clone, Copy)]
+pub(crate) struct Bringing<'a> {
+    /// How fast it goes: as the session before it did, and the next one as this.
+    pub(crate) pace: &'a Mutex<Pace>,
+    /// Is told how far it is.
+    pub(crate) shown: &'a (dyn Fn(&Outcome) + Sync),
+    /// Is told of a page of a partition: how many records were not here before, and their bytes.
+    pub(crate) came: &'a (dyn Fn(PartitionId, u64, u64) + Sync),
+}
+
 /// One session: with whom, about what, to which end.
 pub(crate) struct Drive<'a> {
     pub(crate) antientropy: &'a AntiEntropy,
@@ -54,6 +67,8 @@ pub(crate) struct Drive<'a> {
     pub(crate) view: Arc<View>,
     pub(crate) store: Arc<LocalStore>,
     pub(crate) goal: Goal,
+    /// With a goal that brings in; others go at the rate of comparing.
+    pub(crate) bringing: Option<Bringing<'a>>,
 }
 
 /// What a peer was when this node was merged with a partition of it.
@@ -153,8 +168,8 @@ impl Drive<'_> {
                 }
             }
             if let Some(outcome) = ended {
-                if self.brings_in() {
-                    *self.antientropy.bringing.lock() = session.pace();
+                if let Some(bringing) = &self.bringing {
+                    *bringing.pace.lock() = session.pace();
                 }
                 return outcome;
             }
@@ -188,16 +203,12 @@ impl Drive<'_> {
         session.progress().bytes - bytes >= SETTLED_BYTES || now.since(at) >= SETTLED_AFTER
     }
 
-    fn brings_in(&self) -> bool {
-        matches!(self.goal, Goal::Refill | Goal::Again)
-    }
-
     /// What brings in goes on as fast as the session before it was.
     fn pace(&self) -> Pace {
-        if !self.brings_in() {
+        let Some(bringing) = &self.bringing else {
             return Pace::new(PaceLimits::for_comparing(self.antientropy.options.bytes_per_second));
-        }
-        let mut pace = *self.antientropy.bringing.lock();
+        };
+        let mut pace = *bringing.pace.lock();
         pace.begin(self.antientropy.ports.clock.now());
         pace
     }
@@ -251,8 +262,8 @@ impl Drive<'_> {
         if left.is_some() {
             heard.counted_at = Some(now);
         }
-        if self.goal == Goal::Refill {
-            self.antientropy.refill.lock().show(&session.progress());
+        if let Some(bringing) = &self.bringing {
+            (bringing.shown)(&session.progress());
         } else if self.goal == Goal::Equal
             && let Some(running) = &mut self.antientropy.state.lock().running
         {
@@ -532,7 +543,9 @@ impl Drive<'_> {
                 breathe().await;
             }
         }
-        self.antientropy.refill.lock().entering_mut().came(partition, merged as u64, came);
+        if let Some(bringing) = &self.bringing {
+            (bringing.came)(partition, merged as u64, came);
+        }
         Some(Event::Paged { next: paged.next, merged, failed, bytes })
     }
 

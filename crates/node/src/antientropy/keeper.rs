@@ -7,10 +7,11 @@ use std::time::Duration;
 use model::{PartitionId, Token};
 use storage::StorageError;
 
-use super::compare::Scrubbed;
-use super::{AntiEntropy, Only, Read, Scrubbing, breathe, living};
+use super::{AntiEntropy, Only, Read, Scrubbing, living};
+use crate::chores::{Chore, Rest, breathe};
 use crate::events::Event;
 use crate::stores::LocalStore;
+use crate::trees::Scrubbed;
 
 /// How often it is looked for trees to count.
 const COUNT_INTERVAL: Duration = Duration::from_millis(500);
@@ -20,11 +21,14 @@ const COUNT_REST: Duration = Duration::from_micros(500);
 /// Longest pause between two steps of the scrub.
 const SCRUB_PAUSE_MAX: Duration = Duration::from_secs(60);
 
-/// Counts what must be counted, as long as the node lives.
-pub(super) async fn count(weak: Weak<AntiEntropy>) {
-    let Some(clock) = weak.upgrade().map(|antientropy| antientropy.ports.clock.clone()) else { return };
-    loop {
-        let Some(antientropy) = living(&weak) else { return };
+/// Counts what must be counted.
+pub(super) struct Count(pub(super) Weak<AntiEntropy>);
+
+impl Chore for Count {
+    const NAME: &'static str = "count";
+
+    async fn round(&mut self, _: bool) -> Rest {
+        let Some(antientropy) = living(&self.0) else { return Rest::Ended };
         let stores = antientropy.replica.view().get().stores().to_vec();
         for store in &stores {
             mend_met(&antientropy, store);
@@ -33,7 +37,7 @@ pub(super) async fn count(weak: Weak<AntiEntropy>) {
             for partition in store.trees().uncounted() {
                 records += count_partition(&antientropy, store, partition).await;
                 if antientropy.is_stopping() {
-                    return;
+                    return Rest::Ended;
                 }
             }
             if doubtful > 0 && records > 0 {
@@ -41,8 +45,7 @@ pub(super) async fn count(weak: Weak<AntiEntropy>) {
                 antientropy.events.record(Event::TreesCounted { store, trees: doubtful as u64, records });
             }
         }
-        drop((antientropy, stores));
-        clock.sleep(COUNT_INTERVAL).await;
+        Rest::For(COUNT_INTERVAL)
     }
 }
 
@@ -98,12 +101,16 @@ fn ask_replicas(antientropy: &AntiEntropy, store: &Arc<LocalStore>, partition: P
     others.into_iter().flatten().for_each(|peer| antientropy.ask_for(peer));
 }
 
-/// Reads every record once in a scrub period, as long as the node lives.
-pub(super) async fn scrub(weak: Weak<AntiEntropy>) {
-    let Some(clock) = weak.upgrade().map(|antientropy| antientropy.ports.clock.clone()) else { return };
-    loop {
-        let (work, pause) = {
-            let Some(antientropy) = living(&weak) else { return };
+/// Reads every record once in a scrub period: in each round all of them, with rests in between.
+pub(super) struct ScrubRecords(pub(super) Weak<AntiEntropy>);
+
+impl Chore for ScrubRecords {
+    const NAME: &'static str = "scrub records";
+
+    async fn round(&mut self, _: bool) -> Rest {
+        let weak = &self.0;
+        let (clock, work, pause) = {
+            let Some(antientropy) = living(weak) else { return Rest::Ended };
             let stores = antientropy.replica.view().get().stores().to_vec();
             let mut work = Vec::new();
             for store in stores {
@@ -113,21 +120,22 @@ pub(super) async fn scrub(weak: Weak<AntiEntropy>) {
             let mut state = antientropy.state.lock();
             (state.scrub.partitions, state.scrub.done) = (work.len(), 0);
             let parts = u32::try_from(work.len().max(1)).unwrap_or(u32::MAX);
-            (work, antientropy.options.scrub_period / parts)
+            (antientropy.ports.clock.clone(), work, antientropy.options.scrub_period / parts)
         };
         // Pauses are cut into pieces, so that a node that stops is not waited for.
         if work.is_empty() {
-            rest(&weak, &*clock, pause).await;
+            rest(weak, &*clock, pause).await;
         }
         for (store, partition) in work {
-            rest(&weak, &*clock, pause).await;
-            let Some(antientropy) = living(&weak) else { return };
+            rest(weak, &*clock, pause).await;
+            let Some(antientropy) = living(weak) else { return Rest::Ended };
             scrub_partition(&antientropy, &store, partition).await;
             antientropy.state.lock().scrub.done += 1;
         }
-        let Some(antientropy) = living(&weak) else { return };
+        let Some(antientropy) = living(weak) else { return Rest::Ended };
         scrub_hints(&antientropy).await;
         antientropy.state.lock().scrub.passes += 1;
+        Rest::Now
     }
 }
 

@@ -1,36 +1,32 @@
-//! Anti-entropy at one node: comparing with peers, counting trees, scrubbing, refilling, and telling how it stands.
+//! Anti-entropy at one node: comparing with peers, counting trees, scrubbing, and telling how it stands.
 //!
 //! ```text
 //!   sessions ── protocol::antientropy::Session ── tree-sums … ──▶ respond (at the peer)
 //!   keeper   ── counts doubtful trees, reads every record now and then
-//!   refill   ── sessions of another goal, until no partition is incomplete
-//!   trees    ── the hash trees of a store, changed by every write; remembered over a clean stop
-//!   compare  ── what the others read of one store: sums, keys and digests, pages of records
 //! ```
+//!
+//! Hash trees are [`crate::trees`]; what is read of one store, be it sums, digests or pages of records, is a method of
+//! [`crate::stores::LocalStore`]. `remembered` keeps trees over a clean stop.
 //!
 //! All of it runs on the background thread, one piece at a time, and lets requests go first: by a rate of bytes, and
 //! slower while a peer's workers are late to answer a ping, or this node's own are (`crate::pulse`).
 //!
 //! Must never: keep the node alive. Each task holds on to it only while it does something.
 
-pub(crate) mod compare;
 mod drive;
 mod giving;
 mod keeper;
 mod numbers;
-pub(crate) mod refill;
 mod remembered;
 mod respond;
 mod scrub_orders;
 mod sessions;
 mod standstill;
 mod status;
-pub(crate) mod trees;
-mod unreadable;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use client::peers::Peers;
@@ -38,27 +34,24 @@ use model::{Generation, Moment, NodeId, PartitionId};
 use parking_lot::Mutex;
 use protocol::antientropy::{Left, Outcome, Schedule};
 use protocol::lateness::Lateness;
-use protocol::pace::{Pace, PaceLimits, least_on};
+use protocol::pace::{PaceLimits, least_on};
+use protocol::report::RefillReport;
 use runtime::{Disk, Ports};
 use tokio::sync::Notify;
 
+use crate::chores::{Rest, begin};
 use crate::events::Events;
-use crate::handoff::Standings;
+use crate::gossip::Standings;
 use crate::metrics::Metrics;
 use crate::pulse::Pulse;
-
-use crate::rebalance::course::Course;
-use crate::rebalance::leaving;
 use crate::replica::Replica;
 
-pub(crate) use drive::Drive;
+pub(crate) use drive::{Bringing, Drive, Peered};
 pub(crate) use remembered::{recall, remember};
 pub(crate) use scrub_orders::{ScrubOrder, ScrubOrders};
-pub use trees::Trees;
 
 use giving::Giving;
 use numbers::Numbers;
-use refill::Refill;
 
 /// How a node repairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,6 +88,17 @@ impl Default for AntiEntropyOptions {
 const REST_SHARE: u32 = 16;
 const REST_MAX: Duration = Duration::from_secs(1);
 
+impl AntiEntropyOptions {
+    /// Bytes a second that are brought in, at least and at most, by a process with these ports.
+    pub(crate) fn brought_per_second_on(&self, ports: &Ports) -> (u64, u64) {
+        let (least, most) = self.brought_per_second;
+        (least_on(ports.tasks.processors(), least), most)
+    }
+}
+
+/// Tells how refilling stands; nothing when nothing was lost.
+pub(crate) type RefillTold = Box<dyn Fn() -> Option<RefillReport> + Send + Sync>;
+
 /// What repair is made of.
 pub(crate) struct Parts {
     pub(crate) options: AntiEntropyOptions,
@@ -107,7 +111,6 @@ pub(crate) struct Parts {
     pub(crate) standings: Arc<dyn Standings>,
     pub(crate) events: Arc<Events>,
     pub(crate) metrics: Arc<Metrics>,
-    pub(crate) refill: Refill,
     pub(crate) incarnation: u64,
 }
 
@@ -123,19 +126,11 @@ pub struct AntiEntropy {
     standings: Arc<dyn Standings>,
     events: Arc<Events>,
     numbers: Numbers,
-    refill: Mutex<Refill>,
-    course: Mutex<Course>,
-    /// How fast it brings in by now.
-    bringing: Mutex<Pace>,
+    /// How refilling stands, which is told with the rest.
+    refilling: OnceLock<RefillTold>,
     giving: Arc<Giving>,
     state: Mutex<State>,
-    wake: Notify,
-    /// A newer document may have brought something to refill.
-    refill_wake: Notify,
-    /// A newer document may have made something here a leftover.
-    leave_wake: Notify,
-    /// One list of what is incomplete is written at a time.
-    noting: tokio::sync::Mutex<()>,
+    wake: Arc<Notify>,
     stopping: AtomicBool,
     /// One order is written down at a time, so that the last one stands.
     remembering: tokio::sync::Mutex<()>,
@@ -239,19 +234,8 @@ struct Scrub {
 impl AntiEntropy {
     /// Begins. Tasks end when the result is dropped or closed.
     pub(crate) fn start(parts: Parts) -> Arc<AntiEntropy> {
-        let Parts {
-            options,
-            ports,
-            disk,
-            replica,
-            peers,
-            pulse,
-            standings,
-            events,
-            metrics,
-            refill,
-            incarnation,
-        } = parts;
+        let Parts { options, ports, disk, replica, peers, pulse, standings, events, metrics, incarnation } =
+            parts;
         let mut schedule = Schedule::new(replica.node(), options.period);
         if standstill::is_remembered(&*disk) {
             tracing::warn!("comparing replicas is stopped since before this start");
@@ -269,11 +253,9 @@ impl AntiEntropy {
             scrubbing: None,
             scrubbed: None,
         };
-        let (least, most) = options.brought_per_second;
-        let least = least_on(ports.tasks.processors(), least);
+        let (least, most) = options.brought_per_second_on(&ports);
         let antientropy = Arc::new(AntiEntropy {
             giving: Giving::new(ports.clock.clone(), pulse.clone(), PaceLimits::for_giving(least, most)),
-            bringing: Mutex::new(Pace::new(PaceLimits::for_refilling(least, most))),
             numbers: Numbers::new(&metrics),
             options,
             incarnation,
@@ -283,26 +265,19 @@ impl AntiEntropy {
             pulse,
             standings,
             events,
-            refill: Mutex::new(refill),
-            course: Mutex::default(),
+            refilling: OnceLock::new(),
             state: Mutex::new(state),
-            wake: Notify::new(),
-            refill_wake: Notify::new(),
-            leave_wake: Notify::new(),
-            noting: tokio::sync::Mutex::default(),
+            wake: Arc::default(),
             stopping: AtomicBool::new(false),
             remembering: tokio::sync::Mutex::default(),
             scrub_orders: Arc::default(),
             ports,
         });
         numbers::watch(&antientropy, &metrics);
-        antientropy.follow();
-        let tasks = antientropy.ports.tasks.clone();
-        tasks.spawn_background(Box::pin(sessions::run(Arc::downgrade(&antientropy))));
-        tasks.spawn_background(Box::pin(keeper::count(Arc::downgrade(&antientropy))));
-        tasks.spawn_background(Box::pin(keeper::scrub(Arc::downgrade(&antientropy))));
-        tasks.spawn_background(Box::pin(refill::run(Arc::downgrade(&antientropy))));
-        tasks.spawn_background(Box::pin(leaving::run(Arc::downgrade(&antientropy))));
+        let ports = &antientropy.ports;
+        begin(ports, Rest::Now, sessions::Compare(Arc::downgrade(&antientropy)));
+        begin(ports, Rest::Now, keeper::Count(Arc::downgrade(&antientropy)));
+        begin(ports, Rest::Now, keeper::ScrubRecords(Arc::downgrade(&antientropy)));
         antientropy
     }
 
@@ -311,8 +286,6 @@ impl AntiEntropy {
         self.stopping.store(true, Ordering::Relaxed);
         self.state.lock().abort = true;
         self.wake.notify_waiters();
-        self.refill_wake.notify_waiters();
-        self.leave_wake.notify_waiters();
         self.peers.close();
     }
 
@@ -335,6 +308,10 @@ impl AntiEntropy {
         &self.replica
     }
 
+    pub(crate) fn options(&self) -> &AntiEntropyOptions {
+        &self.options
+    }
+
     pub(crate) fn ports(&self) -> &Ports {
         &self.ports
     }
@@ -348,48 +325,14 @@ impl AntiEntropy {
         }
     }
 
-    pub(crate) fn disk(&self) -> &Arc<dyn Disk> {
-        &self.disk
-    }
-
-    pub(crate) fn events(&self) -> &Arc<Events> {
-        &self.events
-    }
-
-    /// The node goes by another document: what it announced is in force.
-    pub(crate) fn follow(&self) {
-        let view = self.replica.view().get();
-        let mut refill = self.refill.lock();
-        refill.announced();
-        let own = (self.replica.node(), self.incarnation);
-        refill.entering_mut().follow(&view, own);
-        drop(refill);
-        let told = self.course.lock().follow(view.cluster(), own.0, self.ports.clock.now());
-        told.into_iter().for_each(|event| self.events.record(event));
-        self.refill_wake.notify_one();
-        self.leave_wake.notify_one();
-    }
-
     /// How long this node's workers take.
     pub(crate) fn pulse(&self) -> &Pulse {
         &self.pulse
     }
 
-    pub(crate) fn leave_wake(&self) -> &Notify {
-        &self.leave_wake
-    }
-
-    pub(crate) fn refill_wake(&self) -> &Notify {
-        &self.refill_wake
-    }
-
-    pub(crate) fn noting(&self) -> &tokio::sync::Mutex<()> {
-        &self.noting
-    }
-
-    /// What is being refilled.
-    pub(crate) fn refill(&self) -> &Mutex<Refill> {
-        &self.refill
+    /// Tells from now on how refilling stands, too.
+    pub(crate) fn tell_refilling(&self, told: RefillTold) {
+        assert!(self.refilling.set(told).is_ok(), "a node refills by one list");
     }
 
     /// Compares with this peer soon.
@@ -409,21 +352,8 @@ impl AntiEntropy {
 }
 
 /// Holds on to the node for one step.
-pub(crate) fn living(weak: &Weak<AntiEntropy>) -> Option<Arc<AntiEntropy>> {
+fn living(weak: &Weak<AntiEntropy>) -> Option<Arc<AntiEntropy>> {
     weak.upgrade().filter(|antientropy| !antientropy.is_stopping())
-}
-
-/// Lets other tasks of the thread go first.
-pub(crate) async fn breathe() {
-    let mut breathed = false;
-    std::future::poll_fn(|context| {
-        if std::mem::replace(&mut breathed, true) {
-            return std::task::Poll::Ready(());
-        }
-        context.waker().wake_by_ref();
-        std::task::Poll::Pending
-    })
-    .await;
 }
 
 #[cfg(test)]

@@ -80,9 +80,4 @@ pub(super) fn watch(antientropy: &Arc<AntiEntropy>, metrics: &Metrics) {
         let view = antientropy.replica().view().get();
         view.stores().iter().map(|store| store.trees().corrupt_met()).sum()
     });
-    watch("tontine_refill_incomplete_partitions", |antientropy| antientropy.lost().0 as u64);
-    watch("tontine_refill_lost_partitions", |antientropy| antientropy.lost().1 as u64);
-    watch("tontine_refill_entering_partitions", |antientropy| antientropy.bringing_in() as u64);
-    watch("tontine_refill_records_total", |antientropy| antientropy.refill().lock().records());
-    watch("tontine_refill_bytes_total", |antientropy| antientropy.refill().lock().bytes());
 }

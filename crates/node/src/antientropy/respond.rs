@@ -12,7 +12,7 @@ use wire::messages::{
     Standing, TreeNoded, TreeNodes, TreeSummed, TreeSums,
 };
 
-use super::breathe;
+use crate::chores::breathe;
 use crate::replica::{Asked, Replica};
 use crate::stores::LocalStore;
 use crate::view::View;

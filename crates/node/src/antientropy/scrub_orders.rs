@@ -2,6 +2,8 @@
 //!
 //! Must never: be taken by more than one scrub; whoever takes an order carries it out.
 
+use std::sync::Arc;
+
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
@@ -16,7 +18,7 @@ pub(crate) struct ScrubOrder {
 #[derive(Default)]
 pub(crate) struct ScrubOrders {
     order: Mutex<Option<ScrubOrder>>,
-    came: Notify,
+    came: Arc<Notify>,
 }
 
 impl ScrubOrders {
@@ -31,8 +33,8 @@ impl ScrubOrders {
         self.order.lock().take()
     }
 
-    /// Completes when an order has come, and at once when one came since this was asked last.
-    pub(crate) async fn came(&self) {
-        self.came.notified().await;
+    /// Notified of each order.
+    pub(crate) fn came(&self) -> &Arc<Notify> {
+        &self.came
     }
 }

@@ -4,25 +4,29 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use futures_util::future::select;
 use model::{NodeId, PartitionId};
 use protocol::antientropy::merkle::Span;
 use protocol::antientropy::{Goal, Left, Outcome};
 
 use super::drive::Drive;
-use super::trees::bounds;
 use super::{AntiEntropy, Ended, Only, Running, living};
+use crate::chores::{Chore, Rest};
 use crate::events::Event;
 use crate::stores::LocalStore;
+use crate::trees::bounds;
 use crate::view::View;
 
 /// How often the turns are looked at without being woken: nodes come and go.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Compares as the schedule says, as long as the node lives.
-pub(super) async fn run(weak: Weak<AntiEntropy>) {
-    loop {
-        let Some(antientropy) = living(&weak) else { return };
+/// Compares as the schedule says.
+pub(super) struct Compare(pub(super) Weak<AntiEntropy>);
+
+impl Chore for Compare {
+    const NAME: &'static str = "compare";
+
+    async fn round(&mut self, _: bool) -> Rest {
+        let Some(antientropy) = living(&self.0) else { return Rest::Ended };
         let now = antientropy.ports.clock.now();
         let (next, deadline) = {
             let mut state = antientropy.state.lock();
@@ -36,13 +40,14 @@ pub(super) async fn run(weak: Weak<AntiEntropy>) {
             (next, state.schedule.deadline())
         };
         match next {
-            Some(peer) => compare(&antientropy, peer).await,
+            Some(peer) => {
+                compare(&antientropy, peer).await;
+                Rest::Now
+            }
             None => {
                 let until = now.after(LOOK_INTERVAL);
                 let until = deadline.map_or(until, |due| due.min(until)).max(now);
-                let pause = antientropy.ports.clock.sleep_until(until);
-                // Woken, or time for another look.
-                let _ = select(pause, Box::pin(antientropy.wake.notified())).await;
+                Rest::UntilWoken(antientropy.wake.clone(), until.since(now))
             }
         }
     }
@@ -79,7 +84,14 @@ async fn compare(antientropy: &Arc<AntiEntropy>, peer: NodeId) {
             progress: Outcome::default(),
             left: Left { partitions: count, keys: 0 },
         });
-        let drive = Drive { antientropy, peer, view: view.clone(), store: store.clone(), goal: Goal::Equal };
+        let drive = Drive {
+            antientropy,
+            peer,
+            view: view.clone(),
+            store: store.clone(),
+            goal: Goal::Equal,
+            bringing: None,
+        };
         let outcome = Box::pin(drive.run(partitions, &mut |_, _| {})).await;
         through += count;
         add(&mut total, outcome);

@@ -7,8 +7,8 @@ use model::{Moment, NodeId, Partition, PartitionId};
 use protocol::antientropy::Outcome;
 use protocol::antientropy::merkle::Tree;
 use protocol::report::{
-    Compared, Comparing, Comparison, PartitionTree, RefillReport, RepairPart, RepairReport, Report, Scrub,
-    ScrubRun, Scrubbed, StoreTrees,
+    Compared, Comparing, Comparison, PartitionTree, RepairPart, RepairReport, Report, Scrub, ScrubRun,
+    Scrubbed, StoreTrees,
 };
 use wire::error::ErrorCode;
 use wire::messages::{AntiEntropyControl, AntiEntropyOrder, Failure, ReportGot, Request, Response};
@@ -116,25 +116,6 @@ impl AntiEntropy {
         })
     }
 
-    /// How refilling stands; nothing when nothing was lost.
-    pub(crate) fn refill_report(&self) -> Option<RefillReport> {
-        let view = self.replica.view().get();
-        self.refill.lock().report(self.ports.clock.now(), &view, self.replica.node())
-    }
-
-    /// Partitions of stores that were lost here: those that are incomplete, and all.
-    pub(crate) fn lost(&self) -> (usize, usize) {
-        let view = self.replica.view().get();
-        self.refill.lock().lost(&view, self.replica.node())
-    }
-
-    /// Partitions of stores that documents make this node bring in, and that are not whole yet.
-    pub(crate) fn bringing_in(&self) -> usize {
-        let view = self.replica.view().get();
-        let refill = self.refill.lock();
-        refill.progress().0.saturating_sub(refill.lost(&view, self.replica.node()).0)
-    }
-
     /// How repair stands.
     pub fn report(&self) -> RepairReport {
         self.report_on(&Only::default())
@@ -192,8 +173,8 @@ impl AntiEntropy {
 
     fn report_on(&self, only: &Only) -> RepairReport {
         let now = self.ports.clock.now();
-        let (trees, stopped_parts, refill) =
-            (self.trees_of(only), self.stopped_parts(), self.refill_report());
+        let (trees, stopped_parts) = (self.trees_of(only), self.stopped_parts());
+        let refill = self.refilling.get().and_then(|report| report());
         let state = self.state.lock();
         let scrub = Scrub {
             passes: state.scrub.passes,

@@ -46,6 +46,7 @@ use runtime::{Disk, Ports, Sources};
 use storage::readonly::Digest;
 use tokio::sync::Notify;
 
+use crate::chores::{Rest, begin};
 use crate::events::Events;
 use crate::metrics::Metrics;
 use crate::pulse::Pulse;
@@ -53,8 +54,8 @@ use crate::view::{CurrentView, View};
 use fetching::Fetching;
 use pacing::{Budgets, Numbers};
 use protocol::report::{ArtifactState as State, ArtifactTrouble as Trouble};
-use scrubbing::Scrub;
 pub(crate) use scrubbing::ScrubOptions;
+use scrubbing::{Scrub, ScrubArtifacts};
 pub use told::Progress;
 
 /// How often a node looks after its artifacts when nothing has changed: pages that the system has evicted are noted, and
@@ -194,8 +195,7 @@ impl Artifacts {
         artifacts.open_present().await;
         let keeping = keep(Arc::downgrade(&artifacts));
         artifacts.ports.tasks.spawn_background(Box::pin(keeping));
-        let scrubbing = scrubbing::run(Arc::downgrade(&artifacts));
-        artifacts.ports.tasks.spawn_background(Box::pin(scrubbing));
+        begin(&artifacts.ports, Rest::Now, ScrubArtifacts::new(Arc::downgrade(&artifacts)));
         artifacts
     }
 

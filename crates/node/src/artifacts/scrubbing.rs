@@ -15,7 +15,6 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use futures_util::future::select;
 use model::{ListedArtifact, ManifestDigest, Moment, StoreName};
 use protocol::report::ArtifactScrub;
 use runtime::DiskError;
@@ -24,6 +23,7 @@ use storage::readonly::{BLOCK_BYTES, Digest, FileEntry, Verify};
 use super::bring::read_whole;
 use super::{Artifacts, NotYet, files};
 use crate::antientropy::{AntiEntropyOptions, ScrubOrder, ScrubOrders};
+use crate::chores::{Chore, Rest};
 use crate::events::Event;
 use crate::stores::{FileIdentity, Open, ReadOnly};
 
@@ -132,24 +132,36 @@ fn living(weak: &Weak<Artifacts>) -> Option<Arc<Artifacts>> {
 }
 
 /// Reads, as long as somebody looks after the artifacts.
-pub(super) async fn run(weak: Weak<Artifacts>) {
-    let mut reading: Option<Reading> = None;
-    while let Some(artifacts) = living(&weak) {
-        let (clock, orders) = (artifacts.ports.clock.clone(), artifacts.scrub_options.orders.clone());
+pub(super) struct ScrubArtifacts {
+    artifacts: Weak<Artifacts>,
+    reading: Option<Reading>,
+}
+
+impl ScrubArtifacts {
+    pub(super) fn new(artifacts: Weak<Artifacts>) -> ScrubArtifacts {
+        ScrubArtifacts { artifacts, reading: None }
+    }
+}
+
+impl Chore for ScrubArtifacts {
+    const NAME: &'static str = "scrub artifacts";
+
+    async fn round(&mut self, _: bool) -> Rest {
+        let Some(artifacts) = living(&self.artifacts) else { return Rest::Ended };
         if artifacts.follow_order() {
-            reading = None;
+            self.reading = None;
         }
-        let due = artifacts.scrub_due(reading.as_ref().map(|reading| reading.verify.next_bytes()));
-        let now = clock.now();
+        let due = artifacts.scrub_due(self.reading.as_ref().map(|reading| reading.verify.next_bytes()));
+        let now = artifacts.ports.clock.now();
         if now < due {
-            drop(artifacts);
-            select(Box::pin(orders.came()), clock.sleep_until(due.min(now.after(REST_MAX)))).await;
-            continue;
+            let orders = artifacts.scrub_options.orders.came().clone();
+            return Rest::UntilWoken(orders, due.since(now).min(REST_MAX));
         }
-        reading = match reading.take() {
+        self.reading = match self.reading.take() {
             Some(reading) => artifacts.read_on(reading).await,
             None => artifacts.begin_file().await,
         };
+        Rest::Now
     }
 }
 

@@ -16,7 +16,7 @@ use wire::messages::{
     StoreRef,
 };
 
-use crate::antientropy::breathe;
+use crate::chores::breathe;
 use crate::replica::Replica;
 use crate::stores::Stamper;
 use crate::view::View;

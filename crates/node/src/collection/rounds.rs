@@ -18,7 +18,7 @@ use coordination::CoordinationService;
 use coordination::documents;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use model::limits::MESSAGE_BYTES_MAX;
-use model::{Epoch, Generation, NodeId, Timestamp, Token};
+use model::{Epoch, Generation, Moment, NodeId, Timestamp, Token};
 use parking_lot::Mutex;
 use protocol::collection::{ROUND_TIME, Round, RoundAction, RoundEnd, RoundEvent, RoundId};
 use protocol::report::CollectionReport;
@@ -30,6 +30,7 @@ use wire::messages::{
 
 use super::answers::{Answers, KEYS_MAX, is_ahead};
 use super::walk::walk_store;
+use crate::chores::{Chore, Rest, begin};
 use crate::events::{Event, Events};
 use crate::metrics::{Counter, Metrics};
 use crate::stores::LocalStore;
@@ -109,9 +110,9 @@ impl Collection {
 
     /// Looks for tombstones of earlier days, and starts rounds, as long as this lives.
     pub(crate) fn start(self: &Arc<Self>) {
-        let tasks = self.peers.ports().tasks.clone();
-        tasks.spawn_background(Box::pin(walk(Arc::downgrade(self))));
-        tasks.spawn_background(Box::pin(run(Arc::downgrade(self))));
+        let (ports, weak) = (self.peers.ports(), Arc::downgrade(self));
+        begin(ports, Rest::Now, FindTombstones { collection: weak.clone(), first: true });
+        begin(ports, Rest::Now, CollectTombstones { collection: weak, told: None });
     }
 
     /// How it stands.
@@ -398,54 +399,64 @@ fn shorten(keys: &mut BTreeMap<Order, Collectable>, horizon: &mut Option<Order>,
     }
 }
 
-async fn run(collection: Weak<Collection>) {
-    let Some((clock, interval, first)) = collection.upgrade().map(|collection| {
-        let ports = collection.peers.ports();
-        // Not all nodes at once, and not at the same moment after each start.
-        let nanos = u64::try_from(collection.options.interval.as_nanos()).unwrap_or(u64::MAX).max(1);
-        let first = Duration::from_nanos(ports.entropy.next_u64() % nanos);
-        (ports.clock.clone(), collection.options.interval, first)
-    }) else {
-        return;
-    };
-    clock.sleep(first).await;
-    let mut told = clock.now();
-    let mut goes_on = false;
-    loop {
-        if !goes_on {
-            clock.sleep(interval).await;
-        }
-        let Some(collection) = collection.upgrade() else { return };
-        goes_on = collection.sweep().await;
-        let waits_for = *collection.waits_for.lock();
+/// Starts rounds.
+struct CollectTombstones {
+    collection: Weak<Collection>,
+    /// When it was told last that rounds wait for a node; `None` before the first pass.
+    told: Option<Moment>,
+}
+
+impl Chore for CollectTombstones {
+    const NAME: &'static str = "collect";
+
+    async fn round(&mut self, _: bool) -> Rest {
+        let Some(collection) = self.collection.upgrade() else { return Rest::Ended };
+        let (ports, interval) = (collection.peers.ports(), collection.options.interval);
+        let Some(told) = &mut self.told else {
+            // Not all nodes at once, and not at the same moment after each start.
+            let nanos = u64::try_from(interval.as_nanos()).unwrap_or(u64::MAX).max(1);
+            let first = Duration::from_nanos(ports.entropy.next_u64() % nanos);
+            self.told = Some(ports.clock.now().after(first));
+            return Rest::For(first + interval);
+        };
+        let goes_on = collection.sweep().await;
+        let (waits_for, now) = (*collection.waits_for.lock(), ports.clock.now());
         if let Some(peer) = waits_for
-            && clock.now().since(told) >= WAITING_EVENT_INTERVAL
+            && now.since(*told) >= WAITING_EVENT_INTERVAL
         {
-            told = clock.now();
+            *told = now;
             collection.events.record(Event::CollectionWaits { peer });
         }
+        if goes_on { Rest::Now } else { Rest::For(interval) }
     }
 }
 
 /// Finds the tombstones, and the values that expire, that were there before this process; later those that had no room,
 /// when there is room again. Beside the rounds: they do not wait for it.
-async fn walk(collection: Weak<Collection>) {
-    let mut first = true;
-    loop {
-        let Some(held) = collection.upgrade() else { return };
+struct FindTombstones {
+    collection: Weak<Collection>,
+    first: bool,
+}
+
+impl Chore for FindTombstones {
+    const NAME: &'static str = "find tombstones";
+
+    async fn round(&mut self, _: bool) -> Rest {
+        let FindTombstones { collection, first } = self;
+        let Some(held) = collection.upgrade() else { return Rest::Ended };
         let (clock, interval) = (held.peers.ports().clock.clone(), held.options.interval);
         let stores: Vec<Arc<LocalStore>> = held.answers.replica.view().get().stores().to_vec();
         drop(held);
         for store in stores {
             let expiring = store.expiring_overflowed(clock.wall());
             let tombstones = store.tombstones_overflowed();
-            if first || expiring || tombstones {
+            if *first || expiring || tombstones {
                 let is_there = || collection.strong_count() > 0;
-                walk_store(&is_there, &store, &clock, first || expiring).await;
+                walk_store(&is_there, &store, &clock, *first || expiring).await;
             }
         }
-        first = false;
-        clock.sleep(interval).await;
+        *first = false;
+        Rest::For(interval)
     }
 }
 

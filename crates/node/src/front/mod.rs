@@ -24,7 +24,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use client::coordinator::{Contents, Coordinator, OwnWrite, Scope};
 use client::peers::{CallError, Peers};
-use model::{Cluster, Generation, Moment, NodeId, PreferenceList, Token, WallMillis};
+use model::{Generation, Moment, NodeId, PreferenceList, Token, WallMillis};
 use protocol::quorum::{Reach, can_be_driven, own_record_suffices, own_write_suffices};
 use runtime::Clock;
 use runtime::disk::waiting::without_waiting;
@@ -34,7 +34,7 @@ use wire::messages::{Condition, Failure, Got, RequestOptions, Written};
 
 use crate::replica::Replica;
 use crate::stores::{Census, KeyPlace, LocalStore, ReadOnly, Stamped, WriteOrder};
-use crate::view::{Admitted, View};
+use crate::view::{Admitted, Adopt, View};
 use crate::work::Coordinated;
 
 /// How long a request waits for this node to go by a document that another node has handed over.
@@ -42,9 +42,6 @@ pub(crate) const ADOPT_PATIENCE: Duration = Duration::from_secs(1);
 
 /// What is left at most of a get's time for its answer to arrive.
 const ANSWER_MARGIN_MAX: Duration = Duration::from_millis(100);
-
-/// Takes in a newer cluster document that a peer handed over.
-pub type Adopt = Arc<dyn Fn(Cluster) + Send + Sync>;
 
 /// Where requests of thin clients enter one worker of a node.
 #[derive(Clone)]

@@ -19,8 +19,8 @@ use wire::messages::{Ping, Request};
 
 use super::Handoffs;
 use super::delivery::{Settled, carry};
-use super::hints::Hint;
 use crate::events::Event;
+use crate::hints::Hint;
 
 /// One page of hints: a few batches, and little memory.
 const PAGE: ScanLimit = ScanLimit { records_max: 256, bytes_max: 1 << 20 };

@@ -14,7 +14,7 @@ use wire::error::ErrorCode;
 use wire::messages::{Merged, ReplicaMerge, Request, Response};
 
 use super::Handoffs;
-use super::hints::Hint;
+use crate::hints::Hint;
 use crate::replica::Replica;
 use crate::view::View;
 

@@ -5,13 +5,12 @@
 //! ```
 //!
 //! One courier serves one target as long as there are hints for it. What a courier does it decides with
-//! `protocol::handoff`; this module finds the hints, sends them and removes them. [`Hints`] is where they rest.
+//! `protocol::handoff`; this module finds the hints, sends them and removes them. [`crate::hints`] is where they rest.
 //!
 //! **Architecture Invariant:** a hint is removed only after whoever should hold its content has acknowledged it.
 
 mod courier;
 mod delivery;
-pub(crate) mod hints;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,34 +23,21 @@ use parking_lot::Mutex;
 use protocol::handoff::HandoffOptions;
 use protocol::report::{HintsHeld, HintsState};
 
+use crate::chores::{Chore, Rest, begin};
 use crate::events::{Event, Events};
-use crate::front::Adopt;
-use crate::gossip::Gossip;
+use crate::gossip::Standings;
 use crate::metrics::{Counter, Metrics};
 use crate::pulse::Pulse;
 use crate::replica::Replica;
+use crate::view::Adopt;
 
 use courier::Courier;
-
-pub use hints::{HINT_BYTES_MAX, Hint, Hints};
 
 /// How often at most an event tells of refused hints.
 const REFUSED_EVENT_INTERVAL: Duration = Duration::from_secs(10);
 
 /// How often the hints are looked over for targets that nobody serves yet.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-
-/// Who is believed to be there.
-pub trait Standings: Send + Sync {
-    /// Whether the node can be sent hints.
-    fn is_alive(&self, node: NodeId) -> bool;
-}
-
-impl Standings for Gossip {
-    fn is_alive(&self, node: NodeId) -> bool {
-        !self.is_avoided(node)
-    }
-}
 
 /// Everything that handoff works with.
 pub struct HandoffParts {
@@ -123,8 +109,7 @@ impl Handoffs {
 
     /// Serves targets from now on, in the background, until it is stopped or dropped.
     pub fn start(self: &Arc<Self>) {
-        let tasks = self.parts.peers.ports().tasks.clone();
-        tasks.spawn_background(Box::pin(supervise(Arc::downgrade(self))));
+        begin(self.parts.peers.ports(), Rest::Now, Deliver(Arc::downgrade(self)));
     }
 
     /// Sends nothing more.
@@ -200,14 +185,17 @@ impl Handoffs {
     }
 }
 
-async fn supervise(handoffs: Weak<Handoffs>) {
-    loop {
-        let clock = {
-            let Some(handoffs) = handoffs.upgrade().filter(|handoffs| !handoffs.is_stopped()) else { return };
-            handoffs.look();
-            handoffs.tell_refused();
-            handoffs.parts.peers.ports().clock.clone()
-        };
-        clock.sleep(LOOK_INTERVAL).await;
+/// Sees to it that each target with hints is served.
+struct Deliver(Weak<Handoffs>);
+
+impl Chore for Deliver {
+    const NAME: &'static str = "deliver hints";
+
+    async fn round(&mut self, _: bool) -> Rest {
+        let living = self.0.upgrade().filter(|handoffs| !handoffs.is_stopped());
+        let Some(handoffs) = living else { return Rest::Ended };
+        handoffs.look();
+        handoffs.tell_refused();
+        Rest::For(LOOK_INTERVAL)
     }
 }

@@ -12,10 +12,12 @@ use coordination::documents::{self, Move, ReadError, RegisterError};
 use coordination::{CoordinationError, CoordinationService};
 use futures_util::future::{Either, select};
 use model::Cluster;
+use parking_lot::Mutex;
 use protocol::gossip::State;
+use runtime::Moment;
 use wire::messages::{ClusterGet, Response};
 
-use super::offers::Listening;
+use super::offers::{Listening, Offers};
 use super::{Node, joining};
 use crate::local_copy;
 
@@ -29,16 +31,38 @@ const CATCH_UP_PATIENCE: Duration = Duration::from_millis(200);
 /// Pause after nobody had it.
 const CATCH_UP_PAUSE: Duration = Duration::from_millis(100);
 
+/// Where a node has its cluster documents from.
+pub(super) struct Following {
+    /// The session now; when it ends, [`follow`] puts another in its place.
+    pub(super) session: Mutex<Arc<dyn CoordinationService>>,
+    /// Where the documents have gone since the node started.
+    pub(super) address: Mutex<Option<String>>,
+    /// When it ordered last that the cluster document says where it is.
+    pub(super) address_ordered: Mutex<Option<Moment>>,
+    /// Documents handed over by peers that need stores opened first.
+    pub(super) offers: Offers,
+}
+
+impl Following {
+    pub(super) fn new(session: Arc<dyn CoordinationService>, offers: Offers) -> Following {
+        let (address, address_ordered) = (Mutex::default(), Mutex::default());
+        Following { session: Mutex::new(session), address, address_ordered, offers }
+    }
+}
+
 impl Node {
     /// Waits for cluster documents newer than the one that the node goes by.
     fn watch_cluster(&self) -> documents::ClusterWatch {
-        documents::watch_cluster(self.coordination.lock().clone(), Some(self.replica.view().generation()))
+        documents::watch_cluster(
+            self.following.session.lock().clone(),
+            Some(self.replica.view().generation()),
+        )
     }
 
     /// Opens another session in place of one that has ended. False when that was not possible now; the data path goes
     /// on meanwhile.
     async fn reopen(&self) -> bool {
-        let ended = self.coordination.lock().clone();
+        let ended = self.following.session.lock().clone();
         let session = match ended.reopen().await {
             Ok(session) => session,
             Err(error) => {
@@ -47,21 +71,21 @@ impl Node {
             }
         };
         tracing::info!(session = %session.session(), "coordination session opened again");
-        *self.coordination.lock() = session.clone();
+        *self.following.session.lock() = session.clone();
         self.end_late(session).await;
         true
     }
 
     /// Puts a session with another service in the place of the one so far, which ends.
     pub(super) async fn take_session(&self, session: Arc<dyn CoordinationService>) {
-        let former = std::mem::replace(&mut *self.coordination.lock(), session.clone());
+        let former = std::mem::replace(&mut *self.following.session.lock(), session.clone());
         // What it had registered goes at the latest when it expires.
         let _ = former.close().await;
         self.end_late(session).await;
     }
 
     async fn end_late(&self, session: Arc<dyn CoordinationService>) {
-        if self.stopping.load(Ordering::Relaxed) {
+        if self.liveness.stopping.load(Ordering::Relaxed) {
             // It came too late for the stop to close it.
             let _ = session.close().await;
         }
@@ -71,7 +95,7 @@ impl Node {
     async fn learn_for_sure(&self, cluster: Cluster) {
         if !self.learn(cluster.clone()).await {
             self.ports.clock.sleep(COORDINATION_RETRY).await;
-            self.offered.offer(cluster);
+            self.following.offers.offer(cluster);
         }
     }
 
@@ -100,18 +124,18 @@ impl Node {
         if view.generation() >= wanted {
             return;
         }
-        let session = self.coordination.lock().clone();
+        let session = self.following.session.lock().clone();
         if let Ok(Some(cluster)) = documents::read_cluster(&*session).await {
             self.learn_for_sure(cluster).await;
         }
         let mut seen: Vec<_> =
-            self.gossip.seen().into_iter().filter(|seen| seen.state == State::Alive).collect();
+            self.liveness.gossip.seen().into_iter().filter(|seen| seen.state == State::Alive).collect();
         seen.sort_by_key(|seen| Reverse(seen.row.map(|row| row.generation)));
         for seen in seen.into_iter().take(CATCH_UP_NODES_MAX) {
             if view.generation() >= wanted {
                 return;
             }
-            let asked = self.antientropy.peers().call(seen.node, ClusterGet {}.into());
+            let asked = self.chores.antientropy.peers().call(seen.node, ClusterGet {}.into());
             let answer = asked.within(&self.ports.clock, CATCH_UP_PATIENCE).await;
             if let Ok(Response::ClusterDocument(document)) = answer
                 && let Ok(cluster) = serde_json::from_slice::<Cluster>(&document.json)
@@ -127,14 +151,14 @@ impl Node {
 
     /// Registers the node under its session as it is now. False when that was not possible.
     async fn register(&self) -> bool {
-        let session = self.coordination.lock().clone();
+        let session = self.following.session.lock().clone();
         self.register_in(&*session).await
     }
 
     /// Whether so much time has passed since its address was ordered that it may be again: a headmaster sees to it.
     fn may_order_address(&self) -> bool {
         let now = self.ports.clock.now();
-        let mut ordered = self.address_ordered.lock();
+        let mut ordered = self.following.address_ordered.lock();
         let may = ordered.is_none_or(|at| now.since(at) >= ADDRESS_ORDERED_AGAIN);
         if may {
             *ordered = Some(now);
@@ -145,7 +169,7 @@ impl Node {
     /// Registers the node under this session. False when that was not possible.
     pub(super) async fn register_in(&self, session: &dyn CoordinationService) -> bool {
         let view = self.replica.view().get();
-        let Some(entry) = view.cluster().node(self.config.id) else {
+        let Some(entry) = view.cluster().node(self.config.member.id) else {
             return true;
         };
         let active = self.config.registration(entry, self.stamper.incarnation());
@@ -153,7 +177,8 @@ impl Node {
             Ok(()) => {
                 tracing::info!(session = %session.session(), "node registered");
                 let incarnation = self.stamper.incarnation();
-                if let Err(error) = joining::remember_late(session, self.config.id, incarnation).await {
+                if let Err(error) = joining::remember_late(session, self.config.member.id, incarnation).await
+                {
                     tracing::warn!(%error, "coordination service not told of this start");
                     return false;
                 }
@@ -245,12 +270,12 @@ pub(super) async fn follow(node: Weak<Node>, mut offers: Listening, mut register
                 node.learn_for_sure(*cluster).await;
             }
             Heard::Offered => {
-                if let Some(cluster) = node.offered.take() {
+                if let Some(cluster) = node.following.offers.take() {
                     node.learn_for_sure(cluster).await;
                 }
             }
             Heard::Wanted => node.catch_up().await,
-            _ if node.stopping.load(Ordering::Relaxed) => return,
+            _ if node.liveness.stopping.load(Ordering::Relaxed) => return,
             Heard::Served(Err(ReadError::Moved(this))) => {
                 going = node.go_along(*this).await.err();
                 if going.is_none() {

@@ -5,17 +5,17 @@ use std::sync::Arc;
 use client::peers::Peers;
 
 use super::{BACKOFF_MAX, Node};
-use crate::front::Adopt;
 use crate::handoff::{HandoffParts, Handoffs};
+use crate::view::Adopt;
 
 impl Node {
     /// Delivers hints over links of their own, so that they do not stand in line with requests.
     pub(super) fn start_handoff(self: &Arc<Self>) {
-        let cluster = Some(self.config.cluster.clone());
-        let witness = self.gossip.clone();
+        let cluster = Some(self.config.member.cluster.clone());
+        let witness = self.liveness.gossip.clone();
         let peers = Peers::witnessed(self.ports.clone(), self.as_peer(), cluster, witness, BACKOFF_MAX);
         peers.learn(self.replica.view().get().cluster());
-        self.peers.lock().push(Arc::downgrade(&peers));
+        self.liveness.peers.lock().push(Arc::downgrade(&peers));
         let weak = Arc::downgrade(self);
         let adopt: Adopt = Arc::new(move |cluster| {
             if let Some(node) = weak.upgrade() {
@@ -24,15 +24,15 @@ impl Node {
         });
         let handoffs = Handoffs::new(HandoffParts {
             replica: self.replica.clone(),
-            pulse: self.pulse.clone(),
-            standings: self.gossip.clone(),
+            pulse: self.liveness.pulse.clone(),
+            standings: self.liveness.gossip.clone(),
             peers,
             adopt,
-            events: self.events.clone(),
-            metrics: self.metrics.clone(),
-            options: self.config.handoff,
+            events: self.telling.events.clone(),
+            metrics: self.telling.metrics.clone(),
+            options: self.config.hints.handoff,
         });
         handoffs.start();
-        assert!(self.handoffs.set(handoffs).is_ok(), "a node starts its handoff once");
+        assert!(self.chores.handoffs.set(handoffs).is_ok(), "a node starts its handoff once");
     }
 }

@@ -16,14 +16,13 @@ use runtime::{Disk, Ports};
 use storage::Remains;
 
 use super::{NodeConfig, StartError};
-use crate::antientropy::refill::Refill;
-use crate::collection::Epochs;
 use crate::engines::Engines;
+use crate::epochs::Epochs;
 use crate::events::Event;
-use crate::handoff::hints::Hints;
+use crate::hints::Hints;
 use crate::identity::{Found, Gone, Identity, IdentityError, Known, Standing, bring_back};
 use crate::local_copy;
-use crate::rebalance;
+use crate::rebalance::{self, Refill};
 use crate::replica::Replica;
 use crate::stores::{LocalStore, Stamper};
 use crate::view::{CurrentView, View};
@@ -90,8 +89,9 @@ pub(super) async fn join(
     engines: &dyn Engines,
     coordination: &dyn CoordinationService,
 ) -> Result<(Joined, bool), StartError> {
-    let mut identity = Identity::open(disk.clone(), &config.cluster, config.id)?;
-    identity.require_password(config.resp.password.is_some(), config.may_stop_requiring_password)?;
+    let mut identity = Identity::open(disk.clone(), &config.member.cluster, config.member.id)?;
+    identity
+        .require_password(config.doors.resp.password.is_some(), config.doors.may_stop_requiring_password)?;
     let cluster = find_cluster(config, &**disk, coordination).await?;
     // Engines that forget have nothing that could be gone.
     let (mut gone, back) = match engines.forget() {
@@ -108,11 +108,11 @@ pub(super) async fn join(
         .map(|store| Gone { engine: store_engine(store), replaced: true })
         .chain(gone.iter().cloned())
         .collect();
-    let known = known_of(coordination, config.id, identity.incarnation_before().is_none()).await?;
+    let known = known_of(coordination, config.member.id, identity.incarnation_before().is_none()).await?;
     let standing = identity.settle(known, ports.clock.wall(), &replaced);
     let registered = introduce(config, ports, coordination, &cluster, (&identity, standing)).await?;
     // First what is lost, then who the node is, then that it was: whatever ends in between, nothing passes for whole.
-    let refill = missing(disk, engines, (config.id, &cluster), standing, &gone).await?;
+    let refill = missing(disk, engines, (config.member.id, &cluster), standing, &gone).await?;
     // Before its epoch, which must not be that of contents that are no part of it.
     let aside = identity.set_aside().await.map_err(IdentityError::Disk)?;
     let only_copies = match &aside {
@@ -126,9 +126,9 @@ pub(super) async fn join(
         let engine = store_engine(store);
         bring_back::take(&**disk, store, &engine).await.map_err(IdentityError::Disk)?;
     }
-    let told = remember_member(coordination, config.id, &identity, standing).await?;
+    let told = remember_member(coordination, config.member.id, &identity, standing).await?;
     let stamper =
-        Stamper::new(config.id, identity.incarnation(), identity.births_used(), ports.clock.clone());
+        Stamper::new(config.member.id, identity.incarnation(), identity.births_used(), ports.clock.clone());
     let stamper = Arc::new(stamper);
     stamper.rise_above(epochs.known().floor);
     let mut remembered = crate::antientropy::recall(&**disk).await.map_err(IdentityError::Disk)?;
@@ -137,11 +137,11 @@ pub(super) async fn join(
     }
     remembered.retain(|store, _| replaced.iter().all(|gone| gone.engine != store_engine(store)));
     let hints_engine = open(engines, HINTS).await?;
-    let hints = Arc::new(Hints::new(hints_engine, stamper.clone(), config.hint_bytes_max));
+    let hints = Arc::new(Hints::new(hints_engine, stamper.clone(), config.hints.bytes_max));
     let mut stores = Vec::new();
     for definition in &cluster.stores {
         let trees = remembered.remove(definition.name.as_str()).unwrap_or_default();
-        let margin = config.expiry.margin;
+        let margin = config.repair.expiry.margin;
         stores.push(open_store(engines, definition, &stamper, (trees, margin)).await?);
     }
     let found = find_engines(engines, engine_names(&cluster))?;
@@ -152,8 +152,13 @@ pub(super) async fn join(
             store.trees().set_incomplete(partition, true);
         }
     }
-    let replica =
-        Arc::new(Replica::new(config.id, view, hints, epochs, (ports.tasks.clone(), ports.clock.clone())));
+    let replica = Arc::new(Replica::new(
+        config.member.id,
+        view,
+        hints,
+        epochs,
+        (ports.tasks.clone(), ports.clock.clone()),
+    ));
     let joined = Joined { identity, stamper, replica, refill, standing, gone, back, aside, only_copies };
     Ok((joined, registered && told))
 }
@@ -166,7 +171,7 @@ async fn introduce(
     cluster: &Cluster,
     (identity, standing): (&Identity, Standing),
 ) -> Result<bool, StartError> {
-    let entry = cluster.node(config.id).expect("membership was checked");
+    let entry = cluster.node(config.member.id).expect("membership was checked");
     let active = config.registration(entry, identity.incarnation());
     documents::check_addresses(&active.node, &cluster.nodes)?;
     let before = identity.incarnations_registered();
@@ -176,7 +181,7 @@ async fn introduce(
             Some(_) => Ok(false),
             None => {
                 let detail = "it did not register the node".to_owned();
-                Err(StartError::PastUnknown { node: config.id, detail })
+                Err(StartError::PastUnknown { node: config.member.id, detail })
             }
         };
     }
@@ -193,10 +198,10 @@ async fn ask_again(
     coordination: &dyn CoordinationService,
     (identity, standing): (&Identity, Standing),
 ) -> Result<(), StartError> {
-    let known = known_of(coordination, config.id, identity.incarnation_before().is_none()).await?;
+    let known = known_of(coordination, config.member.id, identity.incarnation_before().is_none()).await?;
     let now = identity.standing_by(known);
     if known != Known::Unavailable && now.owns_nothing() && now != standing {
-        return Err(StartError::PastChanged { node: config.id });
+        return Err(StartError::PastChanged { node: config.member.id });
     }
     Ok(())
 }
@@ -398,12 +403,12 @@ pub(super) async fn find_cluster(
         return Err(StartError::OtherCluster { found: served.called(), wanted: copy.called() });
     }
     let cluster = local_copy::newest(served, copy).ok_or(StartError::NoCluster { detail, passes })?;
-    if cluster.name != config.cluster {
-        return Err(StartError::OtherCluster { found: cluster.name, wanted: config.cluster.clone() });
+    if cluster.name != config.member.cluster {
+        return Err(StartError::OtherCluster { found: cluster.name, wanted: config.member.cluster.clone() });
     }
-    match cluster.node(config.id) {
-        None => Err(StartError::NotMember { node: config.id, cluster: cluster.name }),
-        Some(entry) if entry.gone => Err(StartError::Gone { node: config.id, cluster: cluster.name }),
+    match cluster.node(config.member.id) {
+        None => Err(StartError::NotMember { node: config.member.id, cluster: cluster.name }),
+        Some(entry) if entry.gone => Err(StartError::Gone { node: config.member.id, cluster: cluster.name }),
         Some(_) => Ok(cluster),
     }
 }

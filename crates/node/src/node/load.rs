@@ -20,10 +20,10 @@ impl Node {
         let micros = |time: std::time::Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         let (coordinated_gets, coordinated_puts) = self.coordinated();
         // Each guard ends with its statement.
-        let workers = u32::try_from(self.counted.lock().len()).unwrap_or(u32::MAX);
-        let own_stamped = self.counted.lock().iter().map(|(_, worker)| worker.own_stamped()).sum();
+        let workers = u32::try_from(self.telling.counted.lock().len()).unwrap_or(u32::MAX);
+        let own_stamped = self.telling.counted.lock().iter().map(|(_, worker)| worker.own_stamped()).sum();
         let mut report = LoadReport {
-            uptime_ms: u64::try_from(now.since(self.started).as_millis()).unwrap_or(u64::MAX),
+            uptime_ms: u64::try_from(now.since(self.telling.started).as_millis()).unwrap_or(u64::MAX),
             ran_us: time.map(|time| micros(time.ran)),
             waited_us: time.map(|time| micros(time.waited)),
             process_us: self.ports.tasks.process_time().map(micros),
@@ -68,7 +68,7 @@ impl Node {
 
     /// Keys that clients had it get and put, over all workers.
     pub(super) fn coordinated(&self) -> (u64, u64) {
-        let counted = self.counted.lock();
+        let counted = self.telling.counted.lock();
         let each = counted.iter().map(|(_, worker)| (worker.gets(), worker.puts()));
         each.fold((0, 0), |(gets, puts), (more_gets, more_puts)| (gets + more_gets, puts + more_puts))
     }
@@ -94,7 +94,7 @@ impl Node {
         let has_part = |partition: &model::Partition| {
             let stores = view.stores().iter().map(|store| store.definition());
             let read_only = view.read_only_stores().iter().map(|store| &**store.definition());
-            stores.chain(read_only).any(|store| holds(store, partition, self.config.id))
+            stores.chain(read_only).any(|store| holds(store, partition, self.config.member.id))
         };
         let loads = view.cluster().ring.partitions().iter().map(|partition| (partition, of(partition)));
         let told = loads.filter(|(partition, (load, _))| {

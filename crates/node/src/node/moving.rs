@@ -15,7 +15,7 @@ impl Node {
     /// Goes along with a move; `Err` holds the one to try next, which is the same one, unless the documents have moved
     /// on.
     pub(super) async fn go_along(&self, this: Move) -> Result<(), Move> {
-        let Some(places) = &self.config.places else { return Err(this) };
+        let Some(places) = &self.config.member.places else { return Err(this) };
         let session = match places.open_at(&this.to).await {
             Ok(session) => session,
             Err(error) => {
@@ -34,14 +34,14 @@ impl Node {
         if !self.register_in(&*session).await {
             return Err(this);
         }
-        let own = self.coordination_address.lock().clone().unwrap_or_else(|| places.address());
+        let own = self.following.address.lock().clone().unwrap_or_else(|| places.address());
         if let Err(error) = moved::remember(self.disk.clone(), &this, &own).await {
             // The old place says it as well, as long as it lives.
             tracing::warn!(%error, "new place of the documents not remembered");
         }
         tracing::info!(from = this.from, to = this.to, "documents have moved, and this node with them");
         self.take_session(session).await;
-        *self.coordination_address.lock() = Some(this.to);
+        *self.following.address.lock() = Some(this.to);
         Ok(())
     }
 }

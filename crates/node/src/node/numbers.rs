@@ -4,12 +4,38 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use protocol::gossip::Load;
-
-use runtime::ProcessorTime;
+use runtime::{Moment, ProcessorTime};
 use storage::EngineStats;
 
 use super::Node;
+use crate::doors::refusals::Refusals;
+use crate::events::Events;
+use crate::metrics::{Counter, Metrics};
 use crate::stores::GetNumbers;
+use crate::work::Coordinated;
+
+/// Where a node tells what it did.
+pub(super) struct Telling {
+    pub(super) events: Arc<Events>,
+    pub(super) metrics: Arc<Metrics>,
+    /// Over all doors of all workers.
+    pub(super) refusals: Arc<Refusals>,
+    /// Each worker's requests, and what its clients had it drive.
+    pub(super) counted: Mutex<Vec<(Counter, Arc<Coordinated>)>>,
+    pub(super) started: Moment,
+}
+
+impl Telling {
+    /// Of a node that starts now.
+    pub(super) fn new(
+        events: Arc<Events>,
+        metrics: Arc<Metrics>,
+        refusals: Arc<Refusals>,
+        started: Moment,
+    ) -> Telling {
+        Telling { events, metrics, refusals, counted: Mutex::default(), started }
+    }
+}
 
 impl Node {
     /// Shows what the node's parts count anyway.
@@ -20,20 +46,24 @@ impl Node {
         self.watch_load();
         let watch = |name, read: fn(&Node) -> u64| {
             let weak = Arc::downgrade(self);
-            self.metrics.watch(name, &[], move || weak.upgrade().map_or(0.0, |node| read(&node) as f64));
+            self.telling
+                .metrics
+                .watch(name, &[], move || weak.upgrade().map_or(0.0, |node| read(&node) as f64));
         };
-        watch("tontine_node_uptime_seconds", |node| node.ports.clock.now().since(node.started).as_secs());
+        watch("tontine_node_uptime_seconds", |node| {
+            node.ports.clock.now().since(node.telling.started).as_secs()
+        });
         watch("tontine_node_generation", |node| node.replica.view().generation().0);
-        watch("tontine_node_links", |node| node.links() as u64);
-        watch("tontine_resp_commands_total", |node| node.resp.commands());
+        watch("tontine_node_links", |node| node.doors.links() as u64);
+        watch("tontine_resp_commands_total", |node| node.doors.resp.commands());
         watch("tontine_handoff_hints_pending", |node| {
             node.replica.hints().pending().into_iter().map(|(_, count)| count).sum()
         });
         watch("tontine_handoff_hint_bytes", |node| node.replica.hints().engine().stats().live_bytes);
         watch("tontine_handoff_hints_damaged_total", |node| node.replica.hints().damaged());
         watch("tontine_handoff_hints_refused_total", |node| node.replica.hints().refused());
-        watch("tontine_repair_reads_total", |node| node.repairs.begun());
-        watch("tontine_repair_reads_refused_total", |node| node.repairs.refused());
+        watch("tontine_repair_reads_total", |node| node.chores.repairs.begun());
+        watch("tontine_repair_reads_refused_total", |node| node.chores.repairs.refused());
         watch("tontine_expiry_keys_pending", |node| {
             node.replica.view().get().stores().iter().map(|store| store.expiring_known() as u64).sum()
         });
@@ -43,7 +73,7 @@ impl Node {
         watch("tontine_expiry_bytes_reaped_total", |node| {
             node.replica.view().get().stores().iter().map(|store| store.reaped().bytes).sum()
         });
-        watch("tontine_node_events_total", |node| node.events.recorded());
+        watch("tontine_node_events_total", |node| node.telling.events.recorded());
         watch("tontine_node_requests_total", Node::requests);
     }
 
@@ -51,7 +81,7 @@ impl Node {
     fn watch_load(self: &Arc<Self>) {
         let watch = |name, read: fn(&Node) -> f64| {
             let weak = Arc::downgrade(self);
-            self.metrics.watch(name, &[], move || weak.upgrade().map_or(0.0, |node| read(&node)));
+            self.telling.metrics.watch(name, &[], move || weak.upgrade().map_or(0.0, |node| read(&node)));
         };
         fn worker(node: &Node) -> ProcessorTime {
             node.ports.tasks.worker_time().unwrap_or_default()
@@ -73,7 +103,7 @@ impl Node {
     fn watch_gets(self: &Arc<Self>) {
         let each = |name, read: fn(&GetNumbers) -> u64| {
             let weak = Arc::downgrade(self);
-            self.metrics.watch_each(name, move || {
+            self.telling.metrics.watch_each(name, move || {
                 let Some(node) = weak.upgrade() else { return Vec::new() };
                 let view = node.replica.view().get();
                 let counted = view
@@ -91,7 +121,7 @@ impl Node {
     fn watch_room(self: &Arc<Self>) {
         let each = |name, read: fn(EngineStats) -> u64| {
             let weak = Arc::downgrade(self);
-            self.metrics.watch_each(name, move || {
+            self.telling.metrics.watch_each(name, move || {
                 let Some(node) = weak.upgrade() else { return Vec::new() };
                 let view = node.replica.view().get();
                 let stores = view.stores().iter();
@@ -106,11 +136,13 @@ impl Node {
         each("tontine_store_memory_bytes", |stats| stats.memory_bytes);
         let watch = |name, read: fn(&Node) -> u64| {
             let weak = Arc::downgrade(self);
-            self.metrics.watch(name, &[], move || weak.upgrade().map_or(0.0, |node| read(&node) as f64));
+            self.telling
+                .metrics
+                .watch(name, &[], move || weak.upgrade().map_or(0.0, |node| read(&node) as f64));
         };
-        watch("tontine_resp_connections", |node| node.resp.connections() as u64);
-        watch("tontine_http_connections", |node| node.http.connections() as u64);
-        watch("tontine_http_event_readers", |node| node.http.event_readers() as u64);
+        watch("tontine_resp_connections", |node| node.doors.resp.connections() as u64);
+        watch("tontine_http_connections", |node| node.doors.http.connections() as u64);
+        watch("tontine_http_event_readers", |node| node.doors.http.event_readers() as u64);
         watch("tontine_disk_available_bytes", |node| node.disk.available_bytes());
         // Where nobody knows how much room there is, as in memory, what the system says is free is the best guess.
         watch("tontine_disk_room_bytes", |node| node.room().0.unwrap_or_else(|| node.disk.available_bytes()));
@@ -121,43 +153,45 @@ impl Node {
     fn watch_collection(self: &Arc<Self>) {
         let watch = |name, read: fn(&Node) -> u64| {
             let weak = Arc::downgrade(self);
-            self.metrics.watch(name, &[], move || weak.upgrade().map_or(0.0, |node| read(&node) as f64));
+            self.telling
+                .metrics
+                .watch(name, &[], move || weak.upgrade().map_or(0.0, |node| read(&node) as f64));
         };
         watch("tontine_collection_tombstones_pending", |node| {
             node.replica.view().get().stores().iter().map(|store| store.tombstones_known() as u64).sum()
         });
         watch("tontine_tls_certificate_expires_seconds", |node| {
-            let status = node.config.certificate.as_ref().map(|certificate| certificate.status());
+            let status = node.config.doors.certificate.as_ref().map(|certificate| certificate.status());
             status.and_then(|status| status.certificate_expires_ms).map_or(0, |at| at.0 / 1000)
         });
         watch("tontine_collection_epoch", |node| node.replica.epochs().tag().0);
         watch("tontine_collection_rounds_waiting", |node| {
-            node.collection.get().map_or(0, |collection| u64::from(collection.is_waiting()))
+            node.chores.collection.get().map_or(0, |collection| u64::from(collection.is_waiting()))
         });
     }
 
     /// Requests of the native protocol so far, over all workers.
     fn requests(&self) -> u64 {
-        self.counted.lock().iter().map(|(requests, _)| requests.get()).sum()
+        self.telling.counted.lock().iter().map(|(requests, _)| requests.get()).sum()
     }
 
     /// What is written into this node's row: its load since it was measured last.
     pub(super) fn measure(self: &Arc<Self>) -> impl Fn() -> Load + Send + Sync + 'static {
         let weak = Arc::downgrade(self);
-        let before = Mutex::new((self.started, 0_u64));
+        let before = Mutex::new((self.telling.started, 0_u64));
         move || {
             let Some(node) = weak.upgrade() else { return Load::default() };
-            node.refusals.tell(node.ports.clock.now(), false);
-            let (now, operations) = (node.ports.clock.now(), node.requests() + node.resp.commands());
+            node.telling.refusals.tell(node.ports.clock.now(), false);
+            let (now, operations) = (node.ports.clock.now(), node.requests() + node.doors.resp.commands());
             let (since, counted) = std::mem::replace(&mut *before.lock(), (now, operations));
             let millis = now.since(since).as_millis().max(1) as u64;
             let view = node.replica.view().get();
             let operations_per_second = operations.saturating_sub(counted) * 1000 / millis;
-            node.antientropy.pulse().counted(operations_per_second);
+            node.chores.antientropy.pulse().counted(operations_per_second);
             Load {
                 operations_per_second,
                 data_bytes: view.stores().iter().map(|store| store.engine().stats().live_bytes).sum(),
-                links: u32::try_from(node.links()).unwrap_or(u32::MAX),
+                links: u32::try_from(node.doors.links()).unwrap_or(u32::MAX),
             }
         }
     }

@@ -45,7 +45,7 @@ const SOURCE_PATIENCE: Duration = Duration::from_secs(3);
 pub(super) async fn answer(node: Weak<Node>, request: Request) -> Result<Response, Failure> {
     let (session, clock) = {
         let node = node.upgrade().ok_or_else(ended)?;
-        (node.coordination.lock().clone(), node.ports.clock.clone())
+        (node.following.session.lock().clone(), node.ports.clock.clone())
     };
     let is_office = matches!(request, Request::OfficeGet(_));
     let session = match alive(session).await {
@@ -150,7 +150,7 @@ async fn restored(
             break;
         }
         if asked == OLDER_ASKED {
-            return Ok(Some(Refusal::Restored { node: node.config.id, generation: known.generation }));
+            return Ok(Some(Refusal::Restored { node: node.config.member.id, generation: known.generation }));
         }
         drop(node);
         // Mostly one of its servers lags behind.
@@ -327,7 +327,7 @@ async fn check_source(
         cluster.read_only(store.as_str()).and_then(|store| store.artifact(*number)).cloned()
     };
     let is_known = cluster.as_ref().and_then(listed).is_some_and(|known| known.source == *source);
-    if is_known || !node.config.sources_checked {
+    if is_known || !node.config.artifacts.sources_checked {
         return Ok(());
     }
     let coming = model::ListedArtifact {
@@ -338,14 +338,14 @@ async fn check_source(
         push: None,
         unknown: model::Unknown::new(),
     };
-    let (artifacts, clock) = (node.artifacts.clone(), node.ports.clock.clone());
+    let (artifacts, clock) = (node.chores.artifacts.clone(), node.ports.clock.clone());
     let reading = Box::pin(artifacts.unreadable(store, &coming));
     match select(reading, clock.sleep(SOURCE_PATIENCE)).await {
         Either::Left((Some(error), _)) => {
             let detail = format!(
                 "{} cannot read artifact {number} of store {store} at {source}: {error}; nothing was listed, because every node \
                  must be able to read it",
-                node.config.id
+                node.config.member.id
             );
             Err(Failure::new(ErrorCode::ArtifactRefused, detail))
         }

@@ -16,7 +16,7 @@ impl Node {
     /// Ends the session with the coordination service. One that does not answer is not waited for: the registration goes
     /// when the session expires, and the next start of this directory waits for that.
     async fn leave_service(&self) {
-        let session = self.coordination.lock().clone();
+        let session = self.following.session.lock().clone();
         let (closing, patience) = (session.close(), self.ports.clock.sleep(LEAVE_TIME_MAX));
         match select(closing, patience).await {
             Either::Left((Ok(()), _)) => {}
@@ -31,14 +31,15 @@ impl Node {
     /// # Errors
     /// When something could not be made durable; the next start then treats this one as a crash.
     pub async fn stop(&self) -> Result<(), StartError> {
-        self.stopping.store(true, Ordering::Relaxed);
-        self.refusals.tell(self.ports.clock.now(), true);
-        self.antientropy.close();
-        if let Some(handoffs) = self.handoffs.get() {
+        self.liveness.stopping.store(true, Ordering::Relaxed);
+        self.telling.refusals.tell(self.ports.clock.now(), true);
+        self.chores.antientropy.close();
+        self.chores.rebalance.close();
+        if let Some(handoffs) = self.chores.handoffs.get() {
             handoffs.stop();
         }
         self.leave_service().await;
-        for peers in self.peers.lock().iter().filter_map(Weak::upgrade) {
+        for peers in self.liveness.peers.lock().iter().filter_map(Weak::upgrade) {
             peers.close();
         }
         let view = self.replica.view().get();

@@ -25,18 +25,18 @@ pub(super) async fn start(
     (pulse, events, metrics): (Arc<Pulse>, Arc<Events>, Arc<Metrics>),
 ) -> Arc<Artifacts> {
     let parts = Parts {
-        node: config.id,
+        node: config.member.id,
         view: view.clone(),
         ports: ports.clone(),
         disk: disk.clone(),
-        sources: config.sources.clone(),
+        sources: config.artifacts.sources.clone(),
         peers: antientropy.peers().clone(),
         pulse,
         events,
         metrics,
-        fetch_ceiling: config.fetch_ceiling,
-        bytes_max: config.artifact_bytes_max,
-        scrub: ScrubOptions::new(&config.antientropy, antientropy.scrub_orders().clone()),
+        fetch_ceiling: config.artifacts.fetch_ceiling,
+        bytes_max: config.artifacts.bytes_max,
+        scrub: ScrubOptions::new(&config.repair.antientropy, antientropy.scrub_orders().clone()),
     };
     Artifacts::start(parts).await
 }
@@ -44,7 +44,7 @@ pub(super) async fn start(
 /// Answers what is asked about artifacts.
 pub(super) async fn answer(node: Weak<Node>, request: Request) -> Result<Response, Failure> {
     let ended = || Failure::new(ErrorCode::ShuttingDown, "the node is stopping");
-    let artifacts = node.upgrade().ok_or_else(ended)?.artifacts.clone();
+    let artifacts = node.upgrade().ok_or_else(ended)?.chores.artifacts.clone();
     match request {
         Request::ArtifactRead(read) => artifacts.give(read).await,
         other => {

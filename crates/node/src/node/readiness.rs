@@ -15,7 +15,7 @@ impl Node {
     pub(super) fn ready(self: &Arc<Self>) -> Ready {
         let weak = Arc::downgrade(self);
         Arc::new(move || match weak.upgrade() {
-            Some(node) if !node.stopping.load(Ordering::Relaxed) => node.check_whole(),
+            Some(node) if !node.liveness.stopping.load(Ordering::Relaxed) => node.check_whole(),
             _ => Err(Failure::new(ErrorCode::ShuttingDown, "the node is stopping")),
         })
     }
@@ -25,7 +25,7 @@ impl Node {
             let detail = format!("the node's storage has stopped: {reason}");
             return Err(Failure::new(ErrorCode::StorageFailed, detail));
         }
-        match self.antientropy.lost() {
+        match self.chores.rebalance.lost() {
             (0, _) => Ok(()),
             (incomplete, all) => {
                 let detail = format!(

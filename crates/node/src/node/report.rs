@@ -6,7 +6,6 @@ use protocol::report::{Parts, Report, Status, StoreStatus};
 use storage::{Room, StorageEngine, StorageError};
 
 use super::Node;
-use crate::rebalance;
 use crate::stores::LocalStore;
 
 impl Node {
@@ -16,45 +15,45 @@ impl Node {
         let generation: Generation = self.replica.view().get().cluster().generation;
         Report {
             status: parts.has(Parts::STATUS).then(|| self.status()),
-            moves: parts.has(Parts::MOVES).then(|| rebalance::report(&self.antientropy)),
-            nodes: parts.has(Parts::NODES).then(|| self.gossip.report()),
-            repair: parts.has(Parts::REPAIR).then(|| self.antientropy.report()),
-            artifacts: parts.has(Parts::ARTIFACTS).then(|| self.artifacts.report()),
+            moves: parts.has(Parts::MOVES).then(|| self.chores.rebalance.report()),
+            nodes: parts.has(Parts::NODES).then(|| self.liveness.gossip.report()),
+            repair: parts.has(Parts::REPAIR).then(|| self.chores.antientropy.report()),
+            artifacts: parts.has(Parts::ARTIFACTS).then(|| self.chores.artifacts.report()),
             load: parts.has(Parts::LOAD).then(|| self.load()),
             keys: parts.has(Parts::KEYS).then(|| self.hot_keys()),
-            ..Report::new(self.config.id, self.incarnation(), self.ports.clock.wall(), generation)
+            ..Report::new(self.config.member.id, self.incarnation(), self.ports.clock.wall(), generation)
         }
     }
 
     fn status(&self) -> Status {
         let view = self.replica.view().get();
         let hints = self.replica.hints();
-        let uptime = self.ports.clock.now().since(self.started);
-        let load = self.admission.load();
+        let uptime = self.ports.clock.now().since(self.telling.started);
+        let load = self.doors.admission.load();
         let (room, stopped) = self.room();
         Status {
-            cluster: self.config.cluster.clone(),
+            cluster: self.config.member.cluster.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             engine: self.engines.kind().to_owned(),
             uptime_s: uptime.as_secs(),
             place: self.installation(),
-            native_connections: self.links() as u64,
-            resp_connections: self.resp.connections() as u64,
-            password_required: self.config.resp.password.is_some(),
-            tls: self.config.certificate.as_ref().map(|certificate| certificate.status()),
+            native_connections: self.doors.links() as u64,
+            resp_connections: self.doors.resp.connections() as u64,
+            password_required: self.config.doors.resp.password.is_some(),
+            tls: self.config.doors.certificate.as_ref().map(|certificate| certificate.status()),
             requests_running: load.requests as u64,
             request_bytes: load.bytes as u64,
-            resp_commands_total: self.resp.commands(),
+            resp_commands_total: self.doors.resp.commands(),
             disk_available_bytes: self.disk.available_bytes(),
             disk_total_bytes: self.disk.total_bytes(),
             room_bytes: room,
             storage_stopped: stopped,
-            hints: self.handoffs.get().map_or_else(Vec::new, |handoffs| handoffs.report()),
+            hints: self.chores.handoffs.get().map_or_else(Vec::new, |handoffs| handoffs.report()),
             hint_bytes: hints.engine().stats().live_bytes,
             hint_bytes_max: hints.bytes_max(),
             hints_refused_total: hints.refused(),
             hint_bytes_wanted: wanted(&**hints.engine()).bytes,
-            collection: self.collection.get().map(|collection| collection.report()),
+            collection: self.chores.collection.get().map(|collection| collection.report()),
             stores: view.stores().iter().map(|store| store_status(store)).collect(),
         }
     }

@@ -10,17 +10,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use futures_util::future::select;
 use model::{NodeId, PartitionId};
 use protocol::antientropy::Goal;
 use protocol::antientropy::merkle::Span;
 use protocol::rebalance::entering::heirs;
 
-use super::leftovers;
-use crate::antientropy::trees::bounds;
-use crate::antientropy::{AntiEntropy, Drive, breathe, living};
+use super::{Rebalance, leftovers, living};
+use crate::antientropy::Drive;
+use crate::chores::{Chore, Rest, breathe};
 use crate::events::Event;
 use crate::stores::LocalStore;
+use crate::trees::bounds;
 use crate::view::View;
 
 /// How often it is looked for what is left here.
@@ -30,20 +30,22 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// Records that are dropped before requests may go first: to ask whether any are late is a wait for each worker.
 const RECORDS_AT_ONCE: u64 = 1000;
 
-/// Gives back and drops, as long as the node lives.
-pub(crate) async fn run(weak: Weak<AntiEntropy>) {
-    loop {
-        let Some(antientropy) = living(&weak) else { return };
-        let all_gone = give_back(&antientropy).await;
-        let clock = antientropy.ports().clock.clone();
-        let look = clock.sleep(if all_gone { LOOK_INTERVAL } else { PAUSE });
-        let _ = select(look, Box::pin(antientropy.leave_wake().notified())).await;
+/// Gives back and drops.
+pub(super) struct Leave(pub(super) Weak<Rebalance>);
+
+impl Chore for Leave {
+    const NAME: &'static str = "leave";
+
+    async fn round(&mut self, _: bool) -> Rest {
+        let Some(rebalance) = living(&self.0) else { return Rest::Ended };
+        let all_gone = give_back(&rebalance).await;
+        Rest::UntilWoken(rebalance.leave_wake.clone(), if all_gone { LOOK_INTERVAL } else { PAUSE })
     }
 }
 
 /// Gives back what is left here and drops what the replicas hold; whether nothing is left.
-async fn give_back(antientropy: &Arc<AntiEntropy>) -> bool {
-    let (view, own) = (antientropy.replica().view().get(), antientropy.replica().node());
+async fn give_back(rebalance: &Rebalance) -> bool {
+    let (view, own) = (rebalance.view(), rebalance.node());
     let mut all_gone = true;
     for store in view.stores() {
         let records: BTreeMap<PartitionId, u64> = leftovers(&view, store, own).into_iter().collect();
@@ -51,15 +53,15 @@ async fn give_back(antientropy: &Arc<AntiEntropy>) -> bool {
         if left.is_empty() {
             continue;
         }
-        let given = Giving { antientropy, view: &view, store, left: &left }.run().await;
+        let given = Giving { rebalance, view: &view, store, left: &left }.run().await;
         all_gone &= given == left;
         let (mut dropped, mut count, mut rested_at) = (BTreeSet::new(), 0, 0);
-        let mut began = antientropy.ports().clock.now();
+        let mut began = rebalance.clock().now();
         for bucket in given {
-            if antientropy.is_closing() {
+            if rebalance.is_closing() {
                 return false;
             }
-            if !drop_given(antientropy, &view, store, bucket) {
+            if !drop_given(rebalance, &view, store, bucket) {
                 all_gone = false;
                 continue;
             }
@@ -67,14 +69,14 @@ async fn give_back(antientropy: &Arc<AntiEntropy>) -> bool {
             count += records[&bucket];
             breathe().await;
             if count - rested_at >= RECORDS_AT_ONCE {
-                antientropy.rest_after(began).await;
-                (rested_at, began) = (count, antientropy.ports().clock.now());
+                rebalance.antientropy.rest_after(began).await;
+                (rested_at, began) = (count, rebalance.clock().now());
             }
         }
         let (partitions, records) = (dropped.len() as u64, count);
         if partitions > 0 {
             let store = store.definition().name.to_string();
-            antientropy.events().record(Event::PartitionsLeft { store, partitions, records });
+            rebalance.events.record(Event::PartitionsLeft { store, partitions, records });
         }
         if let Err(error) = store.engine().sync().await {
             // What comes back is found and given again.
@@ -86,7 +88,7 @@ async fn give_back(antientropy: &Arc<AntiEntropy>) -> bool {
 
 /// What is given of one store.
 struct Giving<'a> {
-    antientropy: &'a Arc<AntiEntropy>,
+    rebalance: &'a Rebalance,
     view: &'a Arc<View>,
     store: &'a Arc<LocalStore>,
     left: &'a BTreeSet<PartitionId>,
@@ -95,7 +97,7 @@ struct Giving<'a> {
 impl Giving<'_> {
     /// Gives each replica what it lacks; the partitions of which all replicas hold what is here.
     async fn run(self) -> BTreeSet<PartitionId> {
-        let own = self.antientropy.replica().node();
+        let own = self.rebalance.node();
         let mut lacking: BTreeMap<PartitionId, BTreeSet<NodeId>> = BTreeMap::new();
         let mut by_peer: BTreeMap<NodeId, Vec<(PartitionId, Span)>> = BTreeMap::new();
         for (id, tokens) in bounds(self.view.buckets()) {
@@ -111,11 +113,12 @@ impl Giving<'_> {
             }
         }
         for (peer, partitions) in by_peer {
-            if self.antientropy.is_closing() {
+            if self.rebalance.is_closing() {
                 break;
             }
             let (view, store) = (self.view.clone(), self.store.clone());
-            let drive = Drive { antientropy: self.antientropy, peer, view, store, goal: Goal::Give };
+            let antientropy = &*self.rebalance.antientropy;
+            let drive = Drive { antientropy, peer, view, store, goal: Goal::Give, bringing: None };
             let outcome = Box::pin(drive.run(partitions, &mut |id, peered| {
                 let since = self
                     .view
@@ -153,9 +156,9 @@ impl Giving<'_> {
 }
 
 /// Drops a bucket that was given by `view`, unless a newer document says something else about it.
-fn drop_given(antientropy: &AntiEntropy, view: &View, store: &LocalStore, id: PartitionId) -> bool {
+fn drop_given(rebalance: &Rebalance, view: &View, store: &LocalStore, id: PartitionId) -> bool {
     // While this is held no newer document makes the node bring in what is dropped here.
-    let now = antientropy.replica().view().admit();
+    let now = rebalance.replica().view().admit();
     if now.says_of(store, id) != view.says_of(store, id) {
         return false;
     }

@@ -8,6 +8,7 @@
 //! A stored record is the version set and, beside it, the actor under which *this* node stamps the key. A record
 //! that came from elsewhere has none, so the next stamp here mints a new one (see `model::versions`).
 
+mod compare;
 mod demand;
 mod expiring;
 mod expiry;
@@ -20,6 +21,7 @@ mod scan;
 mod stamper;
 mod store;
 mod tombstones;
+mod unreadable;
 mod write_order;
 
 pub use expiring::EXPIRY_MARGIN;

@@ -21,7 +21,7 @@ use super::record::{corrupt, decode, encode, refuse};
 use super::stamper::Stamper;
 use super::tombstones::Tombstones;
 use super::write_order::{Stamped, WriteOrder, check_condition, check_key, check_size, stamp};
-use crate::antientropy::trees::{self, Trees};
+use crate::trees::{self, Trees};
 
 /// One store's definition and its records at this node.
 pub struct LocalStore {
@@ -114,7 +114,8 @@ impl LocalStore {
         &self.demand
     }
 
-    pub(crate) fn shared_trees(&self) -> &Trees {
+    /// The hash trees.
+    pub(crate) fn trees(&self) -> &Trees {
         &self.trees
     }
 

@@ -170,7 +170,8 @@ async fn what_certainly_was_not_done_says_so_with_its_reason() {
 #[tokio::test]
 async fn an_overloaded_node_is_reported_as_such_once_all_attempts_are_used_up() {
     let cluster =
-        RunningCluster::start((1, 1), store(1, 1, 1), |config| config.limits.node_requests_max = 0).await;
+        RunningCluster::start((1, 1), store(1, 1, 1), |config| config.requests.limits.node_requests_max = 0)
+            .await;
     for retries in [0, 2] {
         let client = cluster.client(ClientOptions { retries, ..patient() }).await;
         let error = client.store("default").unwrap().put("k", "v", PutOptions::default()).await.unwrap_err();

@@ -62,7 +62,8 @@ impl Closed {
         let kept = Arc::<Kept>::default();
         let outlet = kept.clone();
         let (node, worker) =
-            lonely_node_of(users(&rights), |config| config.audit = Some(outlet as Arc<dyn Outlet>)).await;
+            lonely_node_of(users(&rights), |config| config.doors.audit = Some(outlet as Arc<dyn Outlet>))
+                .await;
         Closed { node, worker, kept, root, shop }
     }
 

@@ -147,7 +147,7 @@ impl RunningCluster {
                 continue;
             }
             let mut config = NodeConfig::new(member.id, "test");
-            config.coordinator.deadline = PATIENCE;
+            config.requests.coordinator.deadline = PATIENCE;
             configure(&mut config);
             let disk = Arc::new(SimulatedDisk::new(u64::from(member.id.0)));
             let (node, worker) = run((&config, build), &disk, &service, &ports).await;

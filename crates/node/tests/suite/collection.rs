@@ -21,7 +21,7 @@ async fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
 }
 
 async fn cluster(interval: Duration) -> RunningCluster {
-    RunningCluster::start((3, 3), store(3, 2, 2), |config| config.collection.interval = interval).await
+    RunningCluster::start((3, 3), store(3, 2, 2), |config| config.repair.collection.interval = interval).await
 }
 
 /// Records and their bytes at a node.

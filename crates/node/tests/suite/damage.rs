@@ -15,7 +15,7 @@ const VALUE: &str = "a value that is long enough to be found again";
 /// Three nodes that compare nothing and scrub nothing by themselves.
 async fn cluster() -> RunningCluster {
     RunningCluster::start_logging(3, store(3, 2, 2), |config| {
-        config.antientropy.period = Duration::from_secs(24 * 3600);
+        config.repair.antientropy.period = Duration::from_secs(24 * 3600);
     })
     .await
 }

@@ -74,7 +74,8 @@ async fn answers_can_be_switched_off_and_skipped() {
 
 #[tokio::test]
 async fn a_password_is_asked_for_and_checked() {
-    let mut redis = Connection::open_with(|config| config.resp.password = Some("secret".to_owned())).await;
+    let mut redis =
+        Connection::open_with(|config| config.doors.resp.password = Some("secret".to_owned())).await;
     redis.ask("GET k", "-NOAUTH Authentication required.\r\n").await;
     redis.ask("AUTH wrong", "-WRONGPASS invalid username-password pair or user is disabled.\r\n").await;
     redis.ask("HELLO 3", "-NOAUTH HELLO must be called with the client already authenticated").await;
@@ -124,7 +125,8 @@ async fn a_command_names_ten_thousand_keys_and_not_one_more() {
 
 #[tokio::test]
 async fn connections_over_the_limit_are_refused_and_closed() {
-    let (node, worker) = crate::support::lonely_node(|config| config.limits.connections_max = 1).await;
+    let (node, worker) =
+        crate::support::lonely_node(|config| config.requests.limits.connections_max = 1).await;
     let mut first = Connection::to(node.clone(), &worker);
     first.ask("PING", "+PONG\r\n").await;
     let mut second = Connection::to(node, &worker);
@@ -307,7 +309,7 @@ async fn client_info_and_list_have_redis_fields_and_no_others() {
 async fn info_is_text_under_resp3_and_names_what_clients_look_for() {
     use std::time::Duration;
     let mut redis = Connection::open_with(|config| {
-        config.resp.cpu = Some(|| node::doors::resp::CpuTime {
+        config.doors.resp.cpu = Some(|| node::doors::resp::CpuTime {
             user: Duration::from_millis(1500),
             system: Duration::from_millis(20),
         });

@@ -24,8 +24,8 @@ fn records(node: &Node) -> u64 {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn expired_keys_leave_nothing_behind_on_any_node() {
     let cluster = RunningCluster::start((3, 3), store(3, 2, 2), |config| {
-        config.collection.interval = Duration::from_millis(20);
-        (config.expiry.interval, config.expiry.margin) =
+        config.repair.collection.interval = Duration::from_millis(20);
+        (config.repair.expiry.interval, config.repair.expiry.margin) =
             (Duration::from_millis(20), Duration::from_millis(200));
     })
     .await;

@@ -107,7 +107,7 @@ async fn a_hint_for_a_node_that_does_not_hold_the_key_reaches_those_that_do() {
 /// The third node never answers, and leaves the cluster with hints outstanding.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hints_for_a_node_that_was_removed_reach_its_successors() {
-    let quick = |config: &mut node::NodeConfig| config.handoff.lost_after = Duration::from_millis(200);
+    let quick = |config: &mut node::NodeConfig| config.hints.handoff.lost_after = Duration::from_millis(200);
     let cluster = RunningCluster::start((3, 2), store(2, 1, 1), quick).await;
     let (holder, other) = (&cluster.nodes[0], &cluster.nodes[1]);
     let of_third = |key: &String| replicas(holder, key).contains(&NodeId(3));
@@ -136,9 +136,9 @@ async fn hints_for_a_node_that_was_removed_reach_its_successors() {
 
 /// Gives up what is older than a moment, and looks for it all the time.
 fn impatient(config: &mut node::NodeConfig) {
-    config.handoff.lost_after = Duration::from_millis(200);
-    config.handoff.age_max = Duration::from_millis(100);
-    config.handoff.sweep_every = Duration::from_millis(50);
+    config.hints.handoff.lost_after = Duration::from_millis(200);
+    config.hints.handoff.age_max = Duration::from_millis(100);
+    config.hints.handoff.sweep_every = Duration::from_millis(50);
 }
 
 /// The replica that takes an old hint may be the one that acknowledged the write: of two copies, its own and the hint,
@@ -187,7 +187,7 @@ async fn a_hint_that_is_given_up_lies_at_all_replicas_that_are_there() {
 /// A full hint store once made nodes refuse writes that needed no hint (seen in other stores of this family).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn at_the_limit_hints_are_refused_and_counted_and_writes_succeed() {
-    let full = |config: &mut node::NodeConfig| config.hint_bytes_max = 0;
+    let full = |config: &mut node::NodeConfig| config.hints.bytes_max = 0;
     let cluster = RunningCluster::start((3, 3), store(3, 2, 2), full).await;
     cluster.nodes[2].stop().await.unwrap();
     let options = ClientOptions { deadline: PATIENCE, hedge_after: PATIENCE, ..ClientOptions::default() };

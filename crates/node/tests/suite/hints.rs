@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use model::{NodeId, Resolver, StoreName};
-use node::handoff::Hints;
+use node::hints::Hints;
 use node::stores::WriteOrder;
 use runtime::Ports;
 use runtime::disk::simulated::SimulatedDisk;

@@ -55,7 +55,8 @@ async fn post_and_host_end_a_connection_anywhere_but_in_an_argument() {
 
 #[tokio::test]
 async fn a_client_that_has_not_authenticated_is_no_exception() {
-    let mut http = Connection::open_with(|config| config.resp.password = Some("secret".to_owned())).await;
+    let mut http =
+        Connection::open_with(|config| config.doors.resp.password = Some("secret".to_owned())).await;
     http.send(b"Host: 127.0.0.1\r\nAUTH secret\r\nSET smug 1\r\n").await;
     http.expect(NOT_HTTP).await;
     assert!(http.is_closed().await);

@@ -26,8 +26,8 @@ use crate::cluster::{PATIENCE, RunningCluster, store};
 const CLIENT_REQUESTS_MAX: usize = 48;
 
 fn small(config: &mut NodeConfig) {
-    config.limits.node_requests_max = 64;
-    config.limits.node_bytes_max = 1 << 20;
+    config.requests.limits.node_requests_max = 64;
+    config.requests.limits.node_bytes_max = 1 << 20;
 }
 
 fn get(key: String, options: RequestOptions) -> Request {
@@ -87,7 +87,7 @@ async fn a_flooded_node_refuses_what_is_over_its_limits_and_recovers() {
     let deadline = RequestOptions { deadline_ms: 10_000, ..RequestOptions::default() };
     let cluster = RunningCluster::start((2, 1), store(2, 2, 2), |config| {
         small(config);
-        config.coordinator.deadline = Duration::from_secs(10);
+        config.requests.coordinator.deadline = Duration::from_secs(10);
     })
     .await;
     let peers = Peers::new(Ports::os().unwrap(), Peer::Client { name: "flood".to_owned() }, None);
@@ -153,7 +153,8 @@ fn refused(answer: &Response) -> Option<(ErrorCode, &str)> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_over_the_limit_is_told_so_and_a_later_one_finds_the_place_that_became_free() {
     let cluster =
-        RunningCluster::start((1, 1), store(1, 1, 1), |config| config.limits.connections_max = 1).await;
+        RunningCluster::start((1, 1), store(1, 1, 1), |config| config.requests.limits.connections_max = 1)
+            .await;
     let address = cluster.nodes[0].replica().view().get().cluster().nodes[0].native.clone();
     let refusal = "this node already serves 1 client connections, which is the limit; close idle ones";
     let expected = Some((ErrorCode::TooManyConnections, refusal));
@@ -206,7 +207,8 @@ async fn ask(link: &mut runtime::Link, id: u64, request: Request) -> Response {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_overloaded_node_answers_the_headmaster_and_little_else_on_its_connection() {
     let cluster =
-        RunningCluster::start((1, 1), store(1, 1, 1), |config| config.limits.connections_max = 1).await;
+        RunningCluster::start((1, 1), store(1, 1, 1), |config| config.requests.limits.connections_max = 1)
+            .await;
     let address = cluster.nodes[0].replica().view().get().cluster().nodes[0].native.clone();
     let only: Client = cluster.client(ClientOptions::default()).await;
     only.store("default").unwrap().put("k", "v", client::PutOptions::default()).await.unwrap();
@@ -250,7 +252,7 @@ async fn a_flooded_node_takes_in_orders_and_so_many_of_them_that_other_nodes_hav
     let deadline = RequestOptions { deadline_ms: 60_000, ..RequestOptions::default() };
     let cluster = RunningCluster::start((2, 1), store(2, 2, 2), |config| {
         small(config);
-        config.coordinator.deadline = Duration::from_secs(60);
+        config.requests.coordinator.deadline = Duration::from_secs(60);
     })
     .await;
     let node = &cluster.nodes[0];
@@ -315,9 +317,9 @@ async fn read_frame(stream: &mut TcpStream) -> (u64, Response) {
 async fn many_slow_connections_hold_no_more_than_their_part_and_whoever_is_over_it_is_told() {
     const LIMIT: usize = 4 << 20;
     let cluster = RunningCluster::start((1, 1), store(1, 1, 1), |config| {
-        config.limits.node_bytes_max = LIMIT;
+        config.requests.limits.node_bytes_max = LIMIT;
         // Nobody gives up a place here.
-        config.limits.slow_time_min = Duration::from_secs(3600);
+        config.requests.limits.slow_time_min = Duration::from_secs(3600);
     })
     .await;
     let address = cluster.nodes[0].replica().view().get().cluster().nodes[0].native.clone();
@@ -386,8 +388,8 @@ fn announced(bytes: usize, sent: usize) -> Vec<u8> {
 async fn announcing_large_arguments_holds_no_room() {
     const LIMIT: usize = 4 << 20;
     let cluster = RunningCluster::start((1, 1), store(1, 1, 1), |config| {
-        config.limits.node_bytes_max = LIMIT;
-        config.limits.slow_time_min = Duration::from_secs(3600);
+        config.requests.limits.node_bytes_max = LIMIT;
+        config.requests.limits.slow_time_min = Duration::from_secs(3600);
     })
     .await;
     let mut silent = Vec::new();
@@ -417,9 +419,9 @@ async fn announcing_large_arguments_holds_no_room() {
 async fn silent_senders_give_up_their_places_to_those_who_send() {
     const LIMIT: usize = 4 << 20;
     let cluster = RunningCluster::start((1, 1), store(1, 1, 1), |config| {
-        config.limits.node_bytes_max = LIMIT;
+        config.requests.limits.node_bytes_max = LIMIT;
         // Whoever has room is slow at once, so no clock decides what this test meets.
-        config.limits.slow_time_min = Duration::ZERO;
+        config.requests.limits.slow_time_min = Duration::ZERO;
     })
     .await;
     let address = cluster.nodes[0].replica().view().get().cluster().nodes[0].native.clone();
@@ -458,8 +460,8 @@ async fn silent_senders_give_up_their_places_to_those_who_send() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_begins_and_does_not_go_on_is_told_so_and_its_bytes_are_free_again() {
     let cluster = RunningCluster::start((1, 1), store(1, 1, 1), |config| {
-        config.limits.node_bytes_max = 4 << 20;
-        config.limits.rest_time_max = Duration::from_secs(1);
+        config.requests.limits.node_bytes_max = 4 << 20;
+        config.requests.limits.rest_time_max = Duration::from_secs(1);
     })
     .await;
     let address = cluster.nodes[0].replica().view().get().cluster().nodes[0].native.clone();
@@ -493,9 +495,10 @@ async fn who_begins_and_does_not_go_on_is_told_so_and_its_bytes_are_free_again()
 /// A merge used to be carried out first and then refused, which promises that nothing was done.
 #[tokio::test]
 async fn a_merge_over_the_limit_is_refused_before_it_is_done() {
-    let cluster =
-        RunningCluster::start((1, 1), store(1, 1, 1), |config| config.limits.connection_requests_max = 0)
-            .await;
+    let cluster = RunningCluster::start((1, 1), store(1, 1, 1), |config| {
+        config.requests.limits.connection_requests_max = 0
+    })
+    .await;
     let peers = Peers::new(Ports::os().unwrap(), Peer::Node { id: NodeId(2), incarnation: 1 }, None);
     peers.learn(cluster.nodes[0].replica().view().get().cluster());
     let (name, key) = (StoreName::new("default").unwrap(), Bytes::from("k"));
@@ -532,7 +535,8 @@ async fn a_merge_over_the_limit_is_refused_before_it_is_done() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn clients_that_are_refused_back_off_and_get_everything_done() {
     let cluster =
-        RunningCluster::start((1, 1), store(1, 1, 1), |config| config.limits.node_requests_max = 4).await;
+        RunningCluster::start((1, 1), store(1, 1, 1), |config| config.requests.limits.node_requests_max = 4)
+            .await;
     let options = ClientOptions { deadline: PATIENCE, retries: 1_000, ..ClientOptions::default() };
     let client: Client = cluster.client(options).await;
     let store = client.store("default").unwrap();

@@ -112,8 +112,8 @@ async fn find_behind(door: &mut Connection, keys: &[String]) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_write_that_its_first_replica_refuses_for_what_it_lacks_brings_it_that() {
     let cluster = RunningCluster::start((3, 3), store(3, 2, 2), |config| {
-        config.collection.interval = Duration::from_millis(20);
-        config.antientropy.period = Duration::from_secs(24 * 3600);
+        config.repair.collection.interval = Duration::from_millis(20);
+        config.repair.antientropy.period = Duration::from_secs(24 * 3600);
     })
     .await;
     let commands: [(&str, &str); 5] = [
@@ -153,8 +153,8 @@ async fn a_write_that_its_first_replica_refuses_for_what_it_lacks_brings_it_that
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replica_that_has_no_room_for_a_key_does_not_judge_what_becomes_of_it() {
     let cluster = RunningCluster::start_logging(3, store(3, 2, 2), |config| {
-        config.collection.interval = Duration::from_millis(20);
-        config.antientropy.period = Duration::from_secs(24 * 3600);
+        config.repair.collection.interval = Duration::from_millis(20);
+        config.repair.antientropy.period = Duration::from_secs(24 * 3600);
     })
     .await;
     let (keys, old) = (keys_of_the_first(&cluster, "k", 5), "v".repeat(OLD_BYTES as usize));

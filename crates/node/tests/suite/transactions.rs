@@ -76,7 +76,8 @@ async fn a_client_that_hears_no_answers_has_no_transaction_either() {
 
 #[tokio::test]
 async fn before_authentication_multi_is_refused_as_everything_is_and_begins_nothing() {
-    let mut redis = Connection::open_with(|config| config.resp.password = Some("secret".to_owned())).await;
+    let mut redis =
+        Connection::open_with(|config| config.doors.resp.password = Some("secret".to_owned())).await;
     for command in ["MULTI", "SET x 1", "EXEC", "DISCARD"] {
         redis.ask(command, "-NOAUTH Authentication required.\r\n").await;
     }

@@ -219,7 +219,7 @@ async fn start_at(
 ) -> Result<Arc<Node>, StartError> {
     let mut config = NodeConfig::new(NodeId(1), "test");
     let native = native.to_owned();
-    config.advertised = Some(Advertised { native, resp: None, http: None, tls: false });
+    config.member.advertised = Some(Advertised { native, resp: None, http: None, tls: false });
     let engines = Arc::new(MemoryEngines);
     Node::start(config, Ports::os().unwrap(), disk.clone(), engines, Arc::new(service.open())).await
 }

@@ -43,7 +43,7 @@ fn partition_of(cluster: &Cluster, key: &Bytes) -> PartitionId {
 
 /// The generation that the node tells the others.
 fn told(node: &Node) -> u64 {
-    node.gossip.report()[0].said.generation.unwrap().0
+    node.gossip().report()[0].said.generation.unwrap().0
 }
 
 fn refusal(answer: Result<Response, CallError>) -> wire::messages::Failure {
@@ -206,7 +206,7 @@ fn a_node_that_does_not_hold_a_key_neither_stores_it_nor_answers_for_it() {
     ];
     for request in asked {
         let name = request.name();
-        let answer = home.stage.run(node.antientropy.clone().answer(request));
+        let answer = home.stage.run(node.antientropy().clone().answer(request));
         assert_eq!(answer.expect_err(name).code, ErrorCode::NotReplica, "{name}");
     }
     // Whoever goes by an older document hears what is new.

@@ -27,7 +27,7 @@ fn others(
     instead: impl Fn(u32, &Request, usize) -> Option<Answer> + Send + Sync + 'static,
 ) -> Asked {
     let (asked, instead) = (Asked::default(), Arc::new(instead));
-    for node in (1..=3).filter(|&node| NodeId(node) != home.config.id) {
+    for node in (1..=3).filter(|&node| NodeId(node) != home.config.member.id) {
         let (asked, instead) = (asked.clone(), instead.clone());
         let (stage, service) = (home.stage.clone(), home.service.clone());
         home.wires.script(NodeId(node), move |request| {
@@ -65,7 +65,7 @@ fn others(
 
 /// A node that starts rounds every second, and holds these tombstones.
 fn initiator(home: &mut Home, keys: &[(Bytes, VersionSet)]) -> Arc<Node> {
-    home.config.collection.interval = Duration::from_secs(1);
+    home.config.repair.collection.interval = Duration::from_secs(1);
     let node = home.start();
     for (key, set) in keys {
         home.call(&node, merge(key, set, 0, None)).unwrap();
@@ -242,7 +242,11 @@ fn no_round_is_begun_while_a_member_is_suspected() {
         (node == 3 && matches!(request, Request::CollectCandidates(_))).then_some(Answer::Silence)
     });
     let node = initiator(&mut home, &[(KEY, deleted())]);
-    client::peers::Witness::experienced(&*node.gossip, NodeId(3), protocol::gossip::Experience::Unreachable);
+    client::peers::Witness::experienced(
+        &**node.gossip(),
+        NodeId(3),
+        protocol::gossip::Experience::Unreachable,
+    );
     home.stage.pass(Duration::from_secs(20));
     assert_eq!(count(&asked, "collect-confirm"), 0);
     assert!(asked.lock().iter().all(|(to, ..)| *to != 3), "it would only be waited for");
@@ -285,7 +289,7 @@ fn the_first_node_that_is_reached_starts_rounds_and_the_next_one_says_for_whom_t
         (node == 1 && seen.load(Ordering::Relaxed)).then_some(Answer::Silence)
     });
     let node = initiator(&mut home, &[(KEY, deleted())]);
-    let collection = node.collection.get().unwrap().clone();
+    let collection = node.collection().clone();
     home.stage.pass(Duration::from_secs(20));
     assert_eq!(count(&asked, "collect-confirm"), 0, "node 1 would do it");
     let told = collection.report();
@@ -293,7 +297,11 @@ fn the_first_node_that_is_reached_starts_rounds_and_the_next_one_says_for_whom_t
     assert!(!collection.is_waiting());
 
     is_away.store(true, Ordering::Relaxed);
-    client::peers::Witness::experienced(&*node.gossip, NodeId(1), protocol::gossip::Experience::Unreachable);
+    client::peers::Witness::experienced(
+        &**node.gossip(),
+        NodeId(1),
+        protocol::gossip::Experience::Unreachable,
+    );
     home.stage.until(|| collection.is_waiting());
     assert_eq!(collection.report().waits_for, Some(NodeId(1)));
     assert_eq!(count(&asked, "collect-confirm"), 0, "a round needs everybody");
@@ -324,7 +332,7 @@ fn many_tombstones_are_collected_page_by_page_and_the_next_pass_begins_at_once()
     const MANY: usize = 1500;
     let mut home = Home::new();
     let asked = others(&home, |_, _, _| None);
-    home.config.collection.interval = Duration::from_secs(20);
+    home.config.repair.collection.interval = Duration::from_secs(20);
     let node = home.start();
     for number in 0..MANY {
         let key = Bytes::from(format!("k{number}"));
@@ -336,7 +344,7 @@ fn many_tombstones_are_collected_page_by_page_and_the_next_pass_begins_at_once()
     assert_eq!(pages_asked(&asked), [false, true], "the next one begins behind it");
     home.stage.pass(Duration::from_secs(1));
     assert_eq!(pages_asked(&asked)[2..3], [false], "a thousand were collected, so more may have come");
-    assert_eq!(node.collection.get().unwrap().report().records_collected_total, MANY as u64);
+    assert_eq!(node.collection().report().records_collected_total, MANY as u64);
 }
 
 /// Whoever offers goes by its own clock.
@@ -373,7 +381,7 @@ fn what_another_node_offers_too_early_is_no_part_of_a_round() {
 fn tombstones_of_before_a_start_are_found_and_collected() {
     let mut home = Home::new().syncing();
     let asked = others(&home, |_, _, _| None);
-    home.config.collection.interval = Duration::from_secs(1);
+    home.config.repair.collection.interval = Duration::from_secs(1);
     let node = home.start();
     home.call(&node, merge(&KEY, &deleted(), 0, None)).unwrap();
     home.cut(node, 1);

@@ -27,7 +27,7 @@ fn differing() -> (Home, Arc<Node>, Home, Arc<Node>) {
 /// Asks for a comparison with node 2, once the turns are known.
 fn ask_for(home: &Home, node: &Node) {
     home.stage.pass(Duration::from_secs(2));
-    node.antientropy.ask_for(NodeId(2));
+    node.antientropy().ask_for(NodeId(2));
 }
 
 /// The same, and waits for its end.
@@ -57,7 +57,7 @@ fn a_tree_that_is_doubtful_answers_no_comparison() {
         let sums = [PartitionId(0), PartitionId(1)].map(|id| (id, own(id))).to_vec();
         TreeSums { store: reference.clone(), generation: Generation(1), sums }
     };
-    let ask = |request: Request| home.stage.run(node.antientropy.clone().answer(request));
+    let ask = |request: Request| home.stage.run(node.antientropy().clone().answer(request));
     let told = sums(&node);
     assert!(told.sums.iter().all(|(_, sum)| sum.is_some()));
     let Ok(Response::TreeSummed(summed)) = ask(told.clone().into()) else { panic!() };
@@ -91,7 +91,7 @@ fn a_comparison_with_a_doubtful_tree_is_not_complete_and_comes_again() {
     // Before anything is counted anew.
     home.stage.pass(Duration::from_secs(2));
     doubt(&node);
-    node.antientropy.ask_for(NodeId(2));
+    node.antientropy().ask_for(NodeId(2));
     home.stage.until(|| asked.load(Ordering::Relaxed) > 0);
     assert!(record(&node, &KEY).is_empty(), "nothing was compared");
     home.serve(&peer, |_| None);

@@ -18,7 +18,7 @@ use wire::messages::{
 
 use super::home::{cluster, store};
 use super::{Answer, Home, KEY, amid, deleted, get, merge, old, record, set, tombstone_at};
-use crate::collection::Epochs;
+use crate::epochs::Epochs;
 use crate::local_copy;
 use crate::node::{Node, StartError};
 use crate::stores::WriteOrder;
@@ -177,7 +177,7 @@ fn what_a_coordinator_parks_while_a_guard_stands_is_cleaned() {
     let node = home.start();
     confirm(&home, &node);
     let transport =
-        WorkerTransport::new(node.replica.clone(), node.antientropy.peers().clone(), Arc::new(|_| {}));
+        WorkerTransport::new(node.replica.clone(), node.antientropy().peers().clone(), Arc::new(|_| {}));
     let store = store(&node);
     let scope = Scope {
         cluster: node.replica.view().get().cluster().clone(),
@@ -291,14 +291,14 @@ fn a_disk_that_remembers_less_than_was_completed_is_not_taken_for_sound() {
 #[test]
 fn a_node_compares_its_disk_when_the_service_is_back() {
     let mut home = Home::new();
-    home.config.collection.interval = Duration::from_secs(1);
+    home.config.repair.collection.interval = Duration::from_secs(1);
     let node = home.start();
     home.cut(node, 1);
     home.service.set_available(false);
     let node = home.start();
     home.stage.pass(Duration::from_secs(5));
     assert!(!node.replica.epochs().is_compared());
-    let collection = node.collection.get().unwrap();
+    let collection = node.collection();
     assert_eq!(collection.report().waits_for, Some(node.id()), "it starts no round before");
     home.service.set_available(true);
     home.stage.until(|| node.replica.epochs().is_compared());
@@ -420,7 +420,7 @@ fn a_node_behind_a_wire_answers_as_it_does_itself() {
     let peer = second.start();
     home.serve(&peer, |_| None::<Answer>);
     let merge = Request::ReplicaMerge(merge(&KEY, &old(), 0, None));
-    let call = node.antientropy.peers().call(NodeId(2), merge);
+    let call = node.antientropy().peers().call(NodeId(2), merge);
     let clock: Arc<dyn runtime::Clock> = Arc::new(home.stage.clone());
     assert!(home.stage.run(call.within(&clock, Duration::from_secs(1))).is_ok());
     let asked = ReplicaGet {

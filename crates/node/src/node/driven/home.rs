@@ -181,7 +181,7 @@ impl Home {
         node: &Node,
         request: impl Into<Request>,
     ) -> Result<Response, wire::messages::Failure> {
-        let collection = node.collection.get().unwrap().clone();
+        let collection = node.collection().clone();
         self.stage.run(collection.answers.answer(request.into()))
     }
 
@@ -203,7 +203,7 @@ impl Home {
                         Call::Ready(answer) => answer,
                         Call::Pending(answer) => answer.await,
                     },
-                    other => node.antientropy.clone().answer(other).await.map_err(CallError::Refused),
+                    other => node.antientropy().clone().answer(other).await.map_err(CallError::Refused),
                 };
                 match answer {
                     Ok(response) => response,
@@ -232,15 +232,15 @@ pub(crate) fn cluster() -> Cluster {
 /// A node that starts nothing by itself but the delivery of hints.
 fn quiet(node: NodeId) -> NodeConfig {
     let mut config = NodeConfig::new(node, "test");
-    config.collection.interval = NEVER;
-    config.antientropy.period = NEVER;
-    config.antientropy.scrub_period = NEVER;
+    config.repair.collection.interval = NEVER;
+    config.repair.antientropy.period = NEVER;
+    config.repair.antientropy.scrub_period = NEVER;
     config
 }
 
 /// The node's handoff.
 pub(crate) fn handoffs(node: &Node) -> Arc<Handoffs> {
-    node.handoffs.get().unwrap().clone()
+    node.handoffs().clone()
 }
 
 /// The store of all tests.

@@ -28,7 +28,7 @@ use wire::messages::{
 use super::home::cluster;
 use super::{Answer, Home};
 use crate::artifacts::Artifacts;
-use crate::front::{ADOPT_PATIENCE, Adopt, AtHand, Position, StretchLimit};
+use crate::front::{ADOPT_PATIENCE, AtHand, Position, StretchLimit};
 use crate::node::{Node, NodeConfig};
 use crate::transport::WorkerTransport;
 
@@ -146,7 +146,7 @@ impl Keeper {
         let mut home = Home::of(&document);
         configure(&mut home.config);
         let shelf: Arc<Shelf> = Arc::default();
-        home.config.sources = Some(shelf.clone());
+        home.config.artifacts.sources = Some(shelf.clone());
         // What is asked of the other nodes takes as long as patience does.
         for other in [2, 3] {
             home.wires.script(NodeId(other), |_| Answer::Silence);
@@ -180,7 +180,7 @@ impl Keeper {
     }
 
     pub(crate) fn artifacts(&self) -> &Arc<Artifacts> {
-        &self.node.artifacts
+        self.node.artifacts()
     }
 
     pub(super) fn pass(&self, time: Duration) {
@@ -188,7 +188,7 @@ impl Keeper {
     }
 
     pub(crate) fn told(&self) -> ArtifactsReport {
-        self.node.artifacts.report()
+        self.node.artifacts().report()
     }
 
     /// What the node says of an artifact.
@@ -561,7 +561,7 @@ fn who_has_read_by_a_document_that_is_not_adopted_yet_reads_nothing_older() {
     let newer = Cluster { generation, read_only: vec![two.served(&listed)], ..keeper.document.clone() };
     let node = keeper.node.clone();
     let peers = Peers::new(keeper.home.ports(), node.as_peer(), None);
-    let offer: Adopt = Arc::new(move |cluster| node.offer(cluster));
+    let offer: crate::view::Adopt = Arc::new(move |cluster| node.offer(cluster));
     let transport = WorkerTransport::new(keeper.node.replica.clone(), peers, offer);
     let driven_by = transport.adopt(&serde_json::to_vec(&newer).unwrap(), &keeper.document);
     assert_eq!(driven_by.generation, generation);

@@ -18,7 +18,6 @@ use wire::messages::{ReplicaMerge, Request, Response, Scan};
 use super::home::{cluster, get, store};
 use super::{Answer, Home, merge, old, record};
 use crate::node::Node;
-use crate::rebalance;
 
 /// Three nodes, and how many of them hold a key.
 pub(super) struct Three {
@@ -117,7 +116,7 @@ impl Three {
         for (home, node) in self.homes.iter().zip(self.nodes.drain(..)) {
             home.cut(node, 0);
         }
-        let place = self.homes.iter().position(|home| home.config.id == id).unwrap();
+        let place = self.homes.iter().position(|home| home.config.member.id == id).unwrap();
         let lost = self.homes.remove(place);
         lost.disk.wipe();
         self.nodes = self.homes.iter().map(Home::start).collect();
@@ -167,7 +166,7 @@ impl Three {
     }
 
     pub(super) fn told(&self, id: NodeId) -> MovesReport {
-        rebalance::report(&self.node(id).antientropy)
+        self.node(id).rebalance().report()
     }
 
     pub(super) fn next(&self) -> Option<Cluster> {
@@ -306,10 +305,10 @@ fn what_a_document_brings_is_not_answered_for_before_it_is_here_nor_after_a_cras
     three.begin();
     three.homes[0].stage.pass(Duration::from_secs(30));
     assert_eq!(get(three.node(to), &three.keys[0]), Err(ErrorCode::Refilling));
-    let antientropy = &three.node(to).antientropy;
-    assert_eq!(antientropy.lost(), (0, 0), "no disk was lost");
-    assert!(antientropy.bringing_in() > 0);
-    assert_eq!(antientropy.refill_report(), None);
+    let rebalance = three.node(to).rebalance();
+    assert_eq!(rebalance.lost(), (0, 0), "no disk was lost");
+    assert!(rebalance.bringing_in() > 0);
+    assert_eq!(rebalance.refill_report(), None);
     let told = three.told(to);
     assert_eq!((told.entered.len(), told.entered[0].whole), (1, false));
     assert!(three.next().is_none(), "it is not whole");
@@ -504,7 +503,7 @@ fn a_lost_disk_is_not_whole_by_what_a_node_that_enters_gave_at_an_earlier_step()
     three.homes[0].serve(&lost, |request| {
         matches!(request, Request::ReplicaMerge(_)).then(|| super::failing(ErrorCode::Overloaded))
     });
-    assert!(lost.antientropy.lost().0 > 0 && lost.antientropy.bringing_in() == 0);
+    assert!(lost.rebalance().lost().0 > 0 && lost.rebalance().bringing_in() == 0);
     assert_eq!(get(&lost, &late), Err(ErrorCode::Refilling));
     // The one that leaves talks to the one that enters, and gives nothing to the other.
     three.homes[0].serve(&three.node(from).clone(), |request| {

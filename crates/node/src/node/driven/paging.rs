@@ -66,7 +66,7 @@ fn a_page_whose_next_one_begins_where_it_does_counts_as_none() {
     let (home, others, keys) = lost();
     let asked = Arc::new(Mutex::new(Vec::new()));
     for (other, peer) in &others {
-        let (asked, id) = (asked.clone(), other.config.id);
+        let (asked, id) = (asked.clone(), other.config.member.id);
         home.serve(peer, move |request| {
             let Request::RecordsPage(wanted) = request else { return None };
             asked.lock().push(id);
@@ -157,12 +157,12 @@ fn a_refill_shows_what_has_come_while_its_session_runs() {
     let node = home.start();
     home.stage.until(|| record(&node, &early) == first(&early));
     home.stage.pass(Duration::from_secs(1));
-    let told = node.antientropy.refill_report().unwrap();
+    let told = node.rebalance().refill_report().unwrap();
     assert_eq!((told.records, told.partitions_left), (1, 2), "{told:?}");
     let bytes = early.len() + wire::versions::record_bytes(None, &first(&early));
     assert_eq!(told.bytes, 2 * 18 + bytes as u64, "two sums and one record");
     home.stage.until(|| left(&node) == 0);
-    assert_eq!(node.antientropy.refill_report().unwrap().records, 6, "each once");
+    assert_eq!(node.rebalance().refill_report().unwrap().records, 6, "each once");
 }
 
 /// Bytes of a plan were two or three times those of its records: where no trees are kept, because keys have one replica,

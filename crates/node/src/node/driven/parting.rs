@@ -56,12 +56,12 @@ fn park(home: &Home, node: &Node, key: &'static str, of: &str) {
 
 /// Ages count from seconds on.
 fn impatient(home: &mut Home) {
-    home.config.handoff.age_max = Duration::from_secs(10);
-    home.config.handoff.sweep_every = Duration::from_secs(1);
+    home.config.hints.handoff.age_max = Duration::from_secs(10);
+    home.config.hints.handoff.sweep_every = Duration::from_secs(1);
 }
 
 fn lose(node: &Node, other: NodeId) {
-    Witness::experienced(&*node.gossip, other, Experience::Unreachable);
+    Witness::experienced(&**node.gossip(), other, Experience::Unreachable);
 }
 
 /// Where all nodes hold another store, `t`, too, with so many acknowledgements for each write.
@@ -118,7 +118,7 @@ fn hints_for_a_node_that_left_go_to_all_replicas_of_their_keys_and_that_is_told(
     assert_eq!(got, KEYS);
     KEYS.iter().for_each(|key| assert_eq!(record(&node, &Bytes::from_static(key.as_bytes())), old()));
     assert_eq!(metric(&node, "tontine_handoff_hints_readdressed_total"), 3);
-    let held = node.handoffs.get().unwrap().report();
+    let held = node.handoffs().report();
     let of = held.iter().find(|held| held.target == TARGET).unwrap();
     assert_eq!((of.readdressed_total, of.delivered_total), (3, 0), "{of:?}");
 }
@@ -261,7 +261,7 @@ fn order(
     let control =
         AntiEntropyControl { order, store: store.map(str::to_owned), partition: partition.map(PartitionId) };
     home.stage
-        .run(node.antientropy.clone().answer(control.into()))
+        .run(node.antientropy().clone().answer(control.into()))
         .map(|_| ())
         .map_err(|failure| failure.code)
 }
@@ -271,7 +271,7 @@ fn of_a_read_only_store_a_scrub_of_all_of_it_can_be_ordered_and_nothing_else() {
     use AntiEntropyOrder::{Look, Scrub, Start, Stop};
     let keeper = Keeper::configured(vec![empty("words")], &[], |_| {});
     let (home, node) = (&keeper.home, &keeper.node);
-    let scrubbed = || node.antientropy.report().scrub.last_asked.map(|last| last.run.partitions_done);
+    let scrubbed = || node.antientropy().report().scrub.last_asked.map(|last| last.run.partitions_done);
     for what in [Look, Scrub, Start, Stop] {
         assert_eq!(order(home, node, what, Some("words"), Some(0)), Err(ErrorCode::ReadOnly), "{what:?}");
         let all = if what == Scrub { Ok(()) } else { Err(ErrorCode::ReadOnly) };
@@ -301,7 +301,7 @@ fn as_many_as_256_parts_can_be_stopped_and_one_more_when_one_of_them_is_started(
         assert_eq!(order(&home, &node, Stop, None, Some(*id)), Ok(()));
     }
     let parts = || -> Vec<Option<PartitionId>> {
-        node.antientropy.stopped_parts().iter().map(|part| part.partition).collect()
+        node.antientropy().stopped_parts().iter().map(|part| part.partition).collect()
     };
     assert_eq!(order(&home, &node, Stop, None, Some(ids[256])), Err(ErrorCode::Malformed));
     assert_eq!(parts().len(), 256);
@@ -318,10 +318,10 @@ fn an_order_that_a_restart_may_forget_says_so_and_is_in_force_until_then() {
     let fault = Fault::next(Operation::Create, 1);
     home.disk.inject(Fault { path_part: "repair-stopped".to_owned(), ..fault });
     let control = AntiEntropyControl { order: AntiEntropyOrder::Stop, store: None, partition: None };
-    let failure = home.stage.run(node.antientropy.clone().answer(control.into())).unwrap_err();
+    let failure = home.stage.run(node.antientropy().clone().answer(control.into())).unwrap_err();
     assert_eq!(failure.code, ErrorCode::StorageFailed);
     assert!(failure.detail.contains("is stopped, but a restart may forget it"), "{}", failure.detail);
-    assert!(node.antientropy.report().stopped);
+    assert!(node.antientropy().report().stopped);
 }
 
 /// The order comes while the peer is asked for keys.
@@ -329,7 +329,7 @@ fn an_order_that_a_restart_may_forget_says_so_and_is_in_force_until_then() {
 fn an_order_to_stop_a_store_breaks_off_the_comparison_of_it_that_runs() {
     let (home, node, second, peer, _) = equal();
     second.call(&peer, merge(&KEY, &old(), 0, None)).unwrap();
-    let its = Mutex::new(Some(node.antientropy.clone()));
+    let its = Mutex::new(Some(node.antientropy().clone()));
     home.serve(&peer, move |request| {
         if let Request::KeyDigests(_) = request
             && let Some(antientropy) = its.lock().take()
@@ -341,10 +341,10 @@ fn an_order_to_stop_a_store_breaks_off_the_comparison_of_it_that_runs() {
         }
         None
     });
-    node.antientropy.ask_for(TARGET);
+    node.antientropy().ask_for(TARGET);
     home.stage.pass(Duration::from_secs(5));
     let stopped = RepairPart { store: Some("s".to_owned()), partition: None };
-    assert_eq!(node.antientropy.stopped_parts(), [stopped]);
+    assert_eq!(node.antientropy().stopped_parts(), [stopped]);
     assert!(record(&node, &KEY).is_empty());
     assert_eq!(order(&home, &node, AntiEntropyOrder::Start, Some("s"), None), Ok(()));
     home.stage.until(|| record(&node, &KEY) == old());

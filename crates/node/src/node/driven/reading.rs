@@ -18,8 +18,8 @@ use wire::messages::{
 };
 
 use super::{Home, KEY, failing, merge, old};
-use crate::collection::Epochs;
 use crate::engines::Engines;
+use crate::epochs::Epochs;
 use crate::node::Node;
 
 /// Whose epoch rises; nobody's before it is set.
@@ -129,7 +129,7 @@ fn what_is_read_for_others_carries_the_epoch_of_before() {
     assert_eq!((got.epoch, got.sets[0].clone()), (epoch, Ok(old())));
     assert!(before() > epoch);
 
-    let ask = |request: Request| home.stage.run(node.antientropy.clone().answer(request)).unwrap();
+    let ask = |request: Request| home.stage.run(node.antientropy().clone().answer(request)).unwrap();
     // What the node does by itself when it starts reads, too.
     home.stage.pass(Duration::from_secs(3));
     let (epoch, keys) = (before(), vec![KEY]);
@@ -176,7 +176,7 @@ fn hints_and_what_a_comparison_pushes_carry_the_epoch_of_before() {
     home.stage.until(|| node.replica.hints().count(NodeId(2)) == 0);
     sent.lock().clear();
     home.stage.pass(Duration::from_secs(2));
-    node.antientropy.ask_for(NodeId(2));
+    node.antientropy().ask_for(NodeId(2));
     home.stage.until(|| !sent.lock().is_empty());
     let (tag, then) = sent.lock()[0];
     assert!(tag < then, "records were read at {tag}; then it was {then}");

@@ -63,7 +63,7 @@ impl Lost {
 }
 
 fn left(node: &Node) -> usize {
-    node.antientropy.refill().lock().progress().0
+    node.rebalance().progress().0
 }
 
 /// What gets of all keys answer: everything, or that this node does not know yet.
@@ -97,7 +97,7 @@ fn a_page_that_fails_in_mid_refill_leaves_its_partition_incomplete() {
         shown(&node).unwrap();
     }
     assert_eq!(left(&node), 2);
-    assert!(node.antientropy.refill().lock().records() > 0, "something has come");
+    assert!(node.rebalance().refill_report().unwrap().records > 0, "something has come");
     broken.store(false, Ordering::Relaxed);
     lost.home.stage.until(|| left(&node) == 0);
     for key in keys() {
@@ -134,7 +134,7 @@ fn a_partition_that_is_remembered_as_whole_has_its_records_after_a_power_cut() {
             lost.home.cut(node, seed);
             // The others are away.
             for (other, _) in &lost.others {
-                lost.home.wires.script(other.config.id, |_| Answer::Silence);
+                lost.home.wires.script(other.config.member.id, |_| Answer::Silence);
             }
             let node = lost.home.start();
             shown(&node).unwrap_or_else(|error| panic!("{after}, {seed}: {error}"));

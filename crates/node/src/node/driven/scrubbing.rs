@@ -15,7 +15,7 @@ const PERIOD: Duration = Duration::from_secs(600);
 /// A node that holds all of an artifact, and its scrub has just begun.
 fn scrubbed(one: &Built) -> Keeper {
     let stores = vec![one.served(&empty("words"))];
-    let keeper = Keeper::configured(stores, &[one], |config| config.antientropy.scrub_period = PERIOD);
+    let keeper = Keeper::configured(stores, &[one], |config| config.repair.antientropy.scrub_period = PERIOD);
     keeper.until_whole();
     keeper
 }
@@ -39,7 +39,7 @@ fn is_sound(keeper: &Keeper, one: &Built, chunk: usize) -> bool {
 fn order(keeper: &Keeper, store: Option<&str>, order: AntiEntropyOrder) -> Result<(), Failure> {
     let control = AntiEntropyControl { order, store: store.map(str::to_owned), partition: None };
     let request = Request::AntiEntropyControl(control);
-    keeper.home.stage.run(keeper.node.antientropy.clone().answer(request)).map(|_| ())
+    keeper.home.stage.run(keeper.node.antientropy().clone().answer(request)).map(|_| ())
 }
 
 #[test]

@@ -166,7 +166,7 @@ async fn a_batch_and_its_answer_count_until_the_answer_is_read() {
 /// A batch whose answer finds no room must not be called failed: it was carried out.
 #[tokio::test]
 async fn a_batch_whose_answer_finds_no_room_still_says_what_was_written() {
-    let (node, worker) = lonely_node(|config| config.limits.node_bytes_max = 256 * 1024).await;
+    let (node, worker) = lonely_node(|config| config.requests.limits.node_bytes_max = 256 * 1024).await;
     let mut web = Web::to_with(&worker, 1 << 20);
     web.put("long", &"v".repeat(90_000)).await.is(204, "");
     // Another answer takes the room of this one.

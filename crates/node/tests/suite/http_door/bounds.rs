@@ -134,8 +134,8 @@ async fn a_client_that_goes_away_in_the_middle_gives_everything_back() {
 #[tokio::test]
 async fn a_slow_client_does_not_keep_the_room_of_others() {
     let (node, worker) = lonely_node(|config| {
-        config.limits.node_bytes_max = 1 << 20;
-        config.limits.slow_time_min = Duration::from_millis(50);
+        config.requests.limits.node_bytes_max = 1 << 20;
+        config.requests.limits.slow_time_min = Duration::from_millis(50);
     })
     .await;
     let put = |key: &str, bytes: usize| {
@@ -159,8 +159,8 @@ async fn a_slow_client_does_not_keep_the_room_of_others() {
 #[tokio::test]
 async fn a_slow_reader_does_not_keep_the_room_of_others() {
     let (node, worker) = lonely_node(|config| {
-        config.limits.node_bytes_max = 1 << 20;
-        config.limits.slow_time_min = Duration::from_millis(50);
+        config.requests.limits.node_bytes_max = 1 << 20;
+        config.requests.limits.slow_time_min = Duration::from_millis(50);
     })
     .await;
     let mut quick = Web::to_with(&worker, 1 << 20);
@@ -190,7 +190,7 @@ async fn a_slow_reader_does_not_keep_the_room_of_others() {
 
 #[tokio::test]
 async fn the_head_of_a_request_counts_until_it_is_answered() {
-    let (node, worker) = lonely_node(|config| config.limits.node_bytes_max = 64 * 1024).await;
+    let (node, worker) = lonely_node(|config| config.requests.limits.node_bytes_max = 64 * 1024).await;
     let mut slow = Web::to_with(&worker, 1 << 20);
     let head = format!("PUT /v1/stores/default/keys/a HTTP/1.1\r\n{HOST}content-length: 36100\r\n\r\n");
     slow.send(head.as_bytes()).await;
@@ -208,7 +208,7 @@ async fn the_head_of_a_request_counts_until_it_is_answered() {
 #[tokio::test]
 async fn a_client_that_stands_still_is_parted_with() {
     let rest = Duration::from_millis(50);
-    let (_node, worker) = lonely_node(|config| config.limits.rest_time_max = rest).await;
+    let (_node, worker) = lonely_node(|config| config.requests.limits.rest_time_max = rest).await;
     let mut web = Web::to(&worker);
     web.send(b"GET /health HTTP/1.1\r\n").await;
     web.reply(false).await.refuses(408, "malformed");
@@ -220,7 +220,7 @@ async fn a_client_that_stands_still_is_parted_with() {
 
 #[tokio::test]
 async fn a_connection_over_the_limit_is_told_so() {
-    let (_node, worker) = lonely_node(|config| config.limits.connections_max = 1).await;
+    let (_node, worker) = lonely_node(|config| config.requests.limits.connections_max = 1).await;
     let mut first = Web::to(&worker);
     first.ask("GET /health", "", "").await.is(200, "alive\n");
     let mut second = Web::to(&worker);

@@ -68,7 +68,7 @@ async fn each_event_is_told_when_it_happens_and_a_reader_goes_on_where_it_was() 
 
 #[tokio::test]
 async fn readers_are_few_and_leave_places_for_others() {
-    let (node, worker) = lonely_node(|config| config.limits.connections_max = 8).await;
+    let (node, worker) = lonely_node(|config| config.requests.limits.connections_max = 8).await;
     let mut readers = Vec::new();
     for _ in 0..2 {
         let mut reader = Web::to(&worker);
@@ -94,7 +94,8 @@ async fn readers_are_few_and_leave_places_for_others() {
 
 #[tokio::test]
 async fn a_reader_that_takes_nothing_holds_little_and_ends() {
-    let (node, worker) = lonely_node(|config| config.limits.rest_time_max = Duration::from_millis(100)).await;
+    let (node, worker) =
+        lonely_node(|config| config.requests.limits.rest_time_max = Duration::from_millis(100)).await;
     let mut web = Web::to_with(&worker, 1024);
     web.follow("", "").await;
     for round in 0..2_000 {

@@ -14,7 +14,7 @@ fn keeps_to_itself(reply: &Reply) {
 
 #[tokio::test]
 async fn a_web_page_in_a_browser_neither_reads_nor_writes_a_node() {
-    let (node, worker) = lonely_node(|config| config.http.names = vec!["n1.example".to_owned()]).await;
+    let (node, worker) = lonely_node(|config| config.doors.http.names = vec!["n1.example".to_owned()]).await;
     let mut web = Web::to(&worker);
     web.put("secret", "secret").await.is(204, "");
     for lines in [
@@ -77,7 +77,7 @@ async fn a_request_without_a_host_is_refused() {
 #[tokio::test]
 async fn a_cluster_with_a_password_asks_for_it_by_http_as_well() {
     let (_node, mut web) =
-        Web::open_with(|config| config.http.password = Some("open sesame".to_owned())).await;
+        Web::open_with(|config| config.doors.http.password = Some("open sesame".to_owned())).await;
     // "anybody:open sesame" and ":open sesame", and two that are not it.
     let basic = ["YW55Ym9keTpvcGVuIHNlc2FtZQ==", "Om9wZW4gc2VzYW1l"];
     for right in basic.map(|pair| format!("authorization: Basic {pair}\r\n")) {

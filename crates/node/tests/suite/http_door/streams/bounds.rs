@@ -99,8 +99,8 @@ async fn no_byte_of_http_2_is_outside_the_admission_account() {
 #[tokio::test]
 async fn a_slow_stream_does_not_keep_the_room_of_its_neighbours() {
     let (node, worker) = lonely_node(|config| {
-        config.limits.node_bytes_max = 1 << 20;
-        config.limits.slow_time_min = Duration::from_millis(50);
+        config.requests.limits.node_bytes_max = 1 << 20;
+        config.requests.limits.slow_time_min = Duration::from_millis(50);
     })
     .await;
     let peer = Peer::to(&worker).await;
@@ -130,7 +130,7 @@ async fn a_slow_stream_does_not_keep_the_room_of_its_neighbours() {
 #[tokio::test]
 async fn a_stream_that_stands_still_is_ended_and_its_connection_goes_on() {
     let rest_time = Duration::from_millis(50);
-    let (node, worker) = lonely_node(|config| config.limits.rest_time_max = rest_time).await;
+    let (node, worker) = lonely_node(|config| config.requests.limits.rest_time_max = rest_time).await;
     let peer = Peer::to(&worker).await;
     let value = "v".repeat(200_000);
     peer.put("a", &value).await.is(204, "");
@@ -150,7 +150,7 @@ async fn a_stream_that_stands_still_is_ended_and_its_connection_goes_on() {
 #[tokio::test]
 async fn a_reader_of_events_that_reads_is_not_too_slow_however_seldom_one_happens() {
     let rest_time = Duration::from_millis(50);
-    let (node, worker) = lonely_node(|config| config.limits.rest_time_max = rest_time).await;
+    let (node, worker) = lonely_node(|config| config.requests.limits.rest_time_max = rest_time).await;
     let peer = Peer::to(&worker).await;
     let accept = [("accept", "text/event-stream")];
     let (following, _) = peer.begin_at("localhost", "GET /v1/events", &accept, true).await;
@@ -213,7 +213,7 @@ async fn a_body_that_nobody_reads_keeps_no_window_from_others() {
 #[tokio::test]
 async fn a_client_that_reads_nothing_of_its_connection_is_parted_with() {
     let rest_time = Duration::from_millis(50);
-    let (node, worker) = lonely_node(|config| config.limits.rest_time_max = rest_time).await;
+    let (node, worker) = lonely_node(|config| config.requests.limits.rest_time_max = rest_time).await;
     let peer = Peer::to(&worker).await;
     peer.put("a", &"v".repeat(60_000)).await.is(204, "");
     for path in ["/v1/stores/default/keys/a", "/health", "/v1/stores/default/keys/none"] {
@@ -249,7 +249,7 @@ async fn more_streams_than_a_connection_may_have_are_refused_so_that_they_are_tr
 
 #[tokio::test]
 async fn a_connection_over_the_limit_is_told_so_by_http_2() {
-    let (_node, worker) = lonely_node(|config| config.limits.connections_max = 1).await;
+    let (_node, worker) = lonely_node(|config| config.requests.limits.connections_max = 1).await;
     let first = Peer::to(&worker).await;
     first.ask("GET /health", &[], "").await.is(200, "alive\n");
     let mut raw = Frames::open(&worker, 1 << 16).await;

@@ -8,8 +8,8 @@ use protocol::antientropy::ledger::Required;
 use protocol::rebalance::entering::{Part, sources};
 
 use super::Refill;
-use crate::antientropy::AntiEntropy;
-use crate::antientropy::drive::Peered;
+use crate::antientropy::Peered;
+use crate::rebalance::Rebalance;
 use crate::stores::LocalStore;
 use crate::view::View;
 
@@ -80,17 +80,17 @@ impl Source {
 }
 
 /// Partitions that nobody else holds, or that are this node's no more, have nothing to wait for.
-pub(super) fn settle_alone(antientropy: &AntiEntropy, view: &View, store: &LocalStore) {
+pub(super) fn settle_alone(rebalance: &Rebalance, view: &View, store: &LocalStore) {
     let name = store.definition().name.as_str();
-    let mut refill = antientropy.refill().lock();
+    let mut refill = rebalance.refill.lock();
     let incomplete = refill.incomplete(name);
     if incomplete.is_empty() {
         return;
     }
-    let sources = Source::all(view, store, antientropy.replica().node(), &incomplete);
+    let sources = Source::all(view, store, rebalance.node(), &incomplete);
     let announced: BTreeSet<PartitionId> =
         incomplete.into_iter().filter(|id| refill.is_announced(name, *id)).collect();
-    if !is_current(antientropy, view) {
+    if !is_current(rebalance, view) {
         return;
     }
     let Some(ledger) = refill.stores.get_mut(name) else { return };
@@ -107,35 +107,35 @@ pub(super) fn settle_alone(antientropy: &AntiEntropy, view: &View, store: &Local
 }
 
 /// Whether this node still goes by this view. Asked while the list is held: it is changed before the view is.
-fn is_current(antientropy: &AntiEntropy, view: &View) -> bool {
-    antientropy.replica().view().generation() == view.cluster().generation
+fn is_current(rebalance: &Rebalance, view: &View) -> bool {
+    rebalance.replica().view().generation() == view.cluster().generation
 }
 
 /// Whether the partition is still what it was by this view, and no document is about to change that.
 fn is_steady(
-    antientropy: &AntiEntropy,
+    rebalance: &Rebalance,
     view: &View,
     store: &LocalStore,
     id: PartitionId,
     refill: &Refill,
 ) -> bool {
-    let now = antientropy.replica().view().get();
+    let now = rebalance.replica().view().get();
     let same = now.says_of(store, id) == view.says_of(store, id);
     same && !refill.is_announced(store.definition().name.as_str(), id)
 }
 
 pub(super) fn settle(
-    antientropy: &AntiEntropy,
+    rebalance: &Rebalance,
     view: &View,
     store: &LocalStore,
     (id, peer): (PartitionId, NodeId),
     peered: Peered,
 ) {
-    note(antientropy, view, store, (id, peer), peered);
+    note(rebalance, view, store, (id, peer), peered);
     let partition = view.buckets().get(id);
-    let source = partition.and_then(|p| Source::of(view, store, p, antientropy.replica().node()));
-    let mut refill = antientropy.refill().lock();
-    if !is_steady(antientropy, view, store, id, &refill) {
+    let source = partition.and_then(|p| Source::of(view, store, p, rebalance.node()));
+    let mut refill = rebalance.refill.lock();
+    if !is_steady(rebalance, view, store, id, &refill) {
         return;
     }
     let Some((ledger, source)) = refill.stores.get_mut(store.definition().name.as_str()).zip(source) else {
@@ -152,14 +152,14 @@ pub(super) fn settle(
 
 /// Notes that what it enters was merged with all that an old replica held.
 pub(super) fn note(
-    antientropy: &AntiEntropy,
+    rebalance: &Rebalance,
     view: &View,
     store: &LocalStore,
     (partition, peer): (PartitionId, NodeId),
     peered: Peered,
 ) {
-    let mut refill = antientropy.refill().lock();
-    if peered.whole && is_steady(antientropy, view, store, partition, &refill) {
+    let mut refill = rebalance.refill.lock();
+    if peered.whole && is_steady(rebalance, view, store, partition, &refill) {
         refill.entered.merged(&store.definition().name, partition, (peer, peered.adopted));
     }
 }
@@ -183,18 +183,18 @@ mod tests {
         let partitions = before.ring.partitions();
         let Partition { id, nodes, .. } = partitions.iter().find(|p| !p.nodes[..2].contains(&own)).unwrap();
         let moving = steps::begin(&before, &[(*id, vec![nodes[0], own, nodes[1]])]).unwrap();
-        let (antientropy, view) = (node.antientropy(), node.replica().view().get());
+        let (rebalance, view) = (node.rebalance(), node.replica().view().get());
         home.adopt(&node, moving.clone());
         let is_left = || {
-            let left = antientropy.refill().lock().incomplete("s") == [*id];
+            let left = rebalance.refill.lock().incomplete("s") == [*id];
             assert_eq!(left, store(&node).trees().is_incomplete(*id));
             left
         };
-        settle_alone(antientropy, &view, &store(&node));
+        settle_alone(rebalance, &view, &store(&node));
         assert!(is_left());
         // By the document of now it settles what is this node's no more.
         home.adopt(&node, steps::back(&moving, &[*id]).unwrap());
-        settle_alone(antientropy, &node.replica().view().get(), &store(&node));
+        settle_alone(rebalance, &node.replica().view().get(), &store(&node));
         assert!(!is_left());
     }
 }

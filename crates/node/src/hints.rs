@@ -22,11 +22,11 @@ use storage::{Change, Commit, Durable, Met, ScanCursor, ScanLimit, StorageEngine
 use wire::error::ErrorCode;
 use wire::messages::{Condition, Failure};
 
-use crate::antientropy::compare::Scrubbed;
 use crate::stores::Stamper;
 use crate::stores::{
     Stamped, WriteOrder, check_condition, check_key, check_size, decode, encode, refuse, stamp,
 };
+use crate::trees::Scrubbed;
 
 /// Bytes of hints that one node holds before it refuses more: 1 GiB, minutes of writes at full speed, and small
 /// beside the data it must leave room for.

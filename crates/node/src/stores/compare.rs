@@ -11,9 +11,8 @@ use protocol::antientropy::merkle::{Digest, Span, Tree};
 use storage::{Met, StorageError};
 use wire::messages::Failure;
 
-use super::trees::{Beginning, Locked, Trees, Watching, digest_of};
-use crate::stores::{KeyPlace, LocalStore};
-use crate::stores::{decode, refuse};
+use super::{KeyPlace, LocalStore, decode, refuse};
+use crate::trees::{Beginning, Locked, Scrubbed, Watching, digest_of};
 
 /// Records that one step reads, about. Writers go on meanwhile.
 const RECORDS_AT_ONCE: u64 = 256;
@@ -32,21 +31,6 @@ pub(crate) struct Counted {
     pub(crate) records: u64,
     /// Of them, those that cannot be read.
     pub(crate) corrupt: u64,
-}
-
-/// What a step of scrubbing came to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Scrubbed {
-    /// Where to go on; `None` at the end of the partition.
-    pub(crate) next: Option<Token>,
-    /// Records met.
-    pub(crate) records: u64,
-    /// Bytes of their keys and contents.
-    pub(crate) bytes: u64,
-    /// Of them, those that cannot be read.
-    pub(crate) corrupt: u64,
-    /// Leaves whose sum was not that of their records, and is now.
-    pub(crate) wrong_leaves: usize,
 }
 
 /// A page of records in order of their tokens, and where the next one begins.
@@ -96,11 +80,6 @@ impl LocalStore {
     /// The sum over a partition's records in the hash tree; `None` while the tree is doubtful, and where none is kept.
     pub fn tree_sum(&self, partition: PartitionId) -> Option<Digest> {
         self.trees().look(partition, |tree| tree.sum()).flatten()
-    }
-
-    /// The hash trees.
-    pub(crate) fn trees(&self) -> &Trees {
-        self.shared_trees()
     }
 
     /// Gives each partition of the ring its tree, if the store has replicas that compare.

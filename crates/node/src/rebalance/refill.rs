@@ -17,20 +17,21 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use futures_util::future::{Either, join_all, select};
+use futures_util::future::join_all;
 use model::{Cluster, Moment, NodeId, PartitionId, StoreName};
 use protocol::antientropy::merkle::Span;
 use protocol::antientropy::{Goal, Ledger, Outcome};
 use protocol::rebalance::entering::Part;
 use protocol::report::{RefillReport, StoreRefill};
-use runtime::DiskError;
 
 use self::settling::{Source, note, settle, settle_alone};
-use super::trees::bounds;
-use crate::antientropy::{AntiEntropy, Drive, living};
+use super::entering::Entering;
+use super::{Rebalance, living};
+use crate::antientropy::{Bringing, Drive};
+use crate::chores::{Chore, Rest};
 use crate::events::Event;
-use crate::rebalance::Entering;
 use crate::stores::LocalStore;
+use crate::trees::bounds;
 use crate::view::View;
 
 /// Pause after a round in which nothing became whole; doubles up to the longest.
@@ -69,7 +70,7 @@ pub(crate) struct Refill {
     /// How many partitions documents have made this node bring in: these were not lost.
     begun: usize,
     /// How far it is with partitions that it enters.
-    entered: Entering,
+    pub(super) entered: Entering,
     /// When it began after this start, and how many lost partitions were incomplete then.
     began: Option<(Moment, usize)>,
     ended: Option<Moment>,
@@ -127,16 +128,6 @@ impl Refill {
 
     fn is_announced(&self, store: &str, partition: PartitionId) -> bool {
         self.announced.get(store).is_some_and(|announced| announced.contains(&partition))
-    }
-
-    /// How far it is with partitions that it enters.
-    pub(crate) fn entering(&self) -> &Entering {
-        &self.entered
-    }
-
-    /// The same, to be changed.
-    pub(crate) fn entering_mut(&mut self) -> &mut Entering {
-        &mut self.entered
     }
 
     /// Both; of a store that is in both what `more` says.
@@ -218,7 +209,7 @@ impl Refill {
     }
 
     /// The session that runs has come so far.
-    pub(crate) fn show(&mut self, progress: &Outcome) {
+    fn show(&mut self, progress: &Outcome) {
         self.coming = Came::of(progress);
     }
 
@@ -229,122 +220,125 @@ impl Refill {
     }
 }
 
-/// Refills whatever is incomplete, and brings in what it enters, as long as the node lives.
-pub(crate) async fn run(weak: Weak<AntiEntropy>) {
-    loop {
-        let Some(antientropy) = living(&weak) else { return };
-        if has_work(&antientropy) {
-            drop(antientropy);
-            refill(&weak).await;
-        } else {
-            let look = antientropy.ports().clock.sleep(LOOK_INTERVAL);
-            let _ = select(look, Box::pin(antientropy.refill_wake().notified())).await;
-        }
+/// Refills whatever is incomplete, and brings in what it enters.
+pub(super) struct BringIn {
+    rebalance: Weak<Rebalance>,
+    under_way: Option<UnderWay>,
+}
+
+/// From when there is something to bring in until nothing is left to do.
+struct UnderWay {
+    began: Moment,
+    /// Partitions that were lost then.
+    lost: usize,
+    pause: Duration,
+    /// Rounds over all that is incomplete.
+    number: usize,
+    together: BTreeMap<StoreName, usize>,
+}
+
+impl BringIn {
+    pub(super) fn new(rebalance: Weak<Rebalance>) -> BringIn {
+        BringIn { rebalance, under_way: None }
     }
 }
 
-fn has_work(antientropy: &AntiEntropy) -> bool {
-    let view = antientropy.replica().view().get();
-    let refill = antientropy.refill().lock();
-    refill.progress().0 > 0 || !refill.entered.left(&view, antientropy.replica().node()).is_empty()
-}
+impl Chore for BringIn {
+    const NAME: &'static str = "bring in";
 
-/// Refills until nothing is left to do.
-async fn refill(weak: &Weak<AntiEntropy>) {
-    let Some(antientropy) = living(weak) else { return };
-    let clock = antientropy.ports().clock.clone();
-    let began = clock.now();
-    let view = antientropy.replica().view().get();
-    let lost = {
-        let mut refill = antientropy.refill().lock();
-        let (lost, _) = refill.lost(&view, antientropy.replica().node());
-        // Also what an earlier process had begun to bring in.
-        refill.begun = refill.begun.max(refill.progress().0 - lost);
-        (refill.began, refill.ended) = (Some((began, lost)), None);
-        lost
-    };
-    if lost > 0 {
-        antientropy.events().record(Event::RefillStarted { partitions: lost as u64 });
-    }
-    drop(antientropy);
-    let (mut pause, mut number, mut together) = (PAUSE_MIN, 0, BTreeMap::new());
-    loop {
-        let Some(antientropy) = living(weak) else { return };
-        let before = antientropy.refill().lock().progress().0;
-        Round::new(&antientropy, number, &mut together).run().await;
-        number += 1;
-        let now_left = antientropy.refill().lock().progress().0;
-        if before > 0 {
-            remember(&antientropy).await;
+    async fn round(&mut self, woken: bool) -> Rest {
+        let Some(rebalance) = living(&self.rebalance) else { return Rest::Ended };
+        if self.under_way.is_none() {
+            if !has_work(&rebalance) {
+                return Rest::UntilWoken(rebalance.refill_wake.clone(), LOOK_INTERVAL);
+            }
+            self.under_way = Some(UnderWay::begin(&rebalance));
         }
-        if !has_work(&antientropy) {
-            return end(&antientropy, began, lost);
-        }
-        pause = if now_left < before { PAUSE_MIN } else { (pause * 2).min(PAUSE_MAX) };
-        let timer = clock.sleep(pause);
-        let woken = select(timer, Box::pin(antientropy.refill_wake().notified())).await;
-        if matches!(woken, Either::Right(_)) {
+        let under_way = self.under_way.as_mut().expect("it has begun");
+        if woken {
             // A newer document: what was in vain may not be any more.
-            pause = PAUSE_MIN;
+            under_way.pause = PAUSE_MIN;
         }
+        let before = rebalance.refill.lock().progress().0;
+        Round::new(&rebalance, under_way.number, &mut under_way.together).run().await;
+        under_way.number += 1;
+        let now_left = rebalance.refill.lock().progress().0;
+        if before > 0 {
+            remember(&rebalance).await;
+        }
+        if !has_work(&rebalance) {
+            end(&rebalance, under_way.began, under_way.lost);
+            self.under_way = None;
+            return Rest::Now;
+        }
+        under_way.pause = if now_left < before { PAUSE_MIN } else { (under_way.pause * 2).min(PAUSE_MAX) };
+        Rest::UntilWoken(rebalance.refill_wake.clone(), under_way.pause)
     }
 }
 
-fn end(antientropy: &AntiEntropy, began: Moment, at_first: usize) {
-    let now = antientropy.ports().clock.now();
+fn has_work(rebalance: &Rebalance) -> bool {
+    let view = rebalance.view();
+    let refill = rebalance.refill.lock();
+    refill.progress().0 > 0 || !refill.entered.left(&view, rebalance.node()).is_empty()
+}
+
+impl UnderWay {
+    fn begin(rebalance: &Rebalance) -> UnderWay {
+        let began = rebalance.clock().now();
+        let view = rebalance.view();
+        let lost = {
+            let mut refill = rebalance.refill.lock();
+            let (lost, _) = refill.lost(&view, rebalance.node());
+            // Also what an earlier process had begun to bring in.
+            refill.begun = refill.begun.max(refill.progress().0 - lost);
+            (refill.began, refill.ended) = (Some((began, lost)), None);
+            lost
+        };
+        if lost > 0 {
+            rebalance.events.record(Event::RefillStarted { partitions: lost as u64 });
+        }
+        UnderWay { began, lost, pause: PAUSE_MIN, number: 0, together: BTreeMap::new() }
+    }
+}
+
+fn end(rebalance: &Rebalance, began: Moment, at_first: usize) {
+    let now = rebalance.clock().now();
     let (Came { records, bytes }, partitions) = {
-        let mut refill = antientropy.refill().lock();
+        let mut refill = rebalance.refill.lock();
         refill.ended = Some(now);
-        let view = antientropy.replica().view().get();
-        (refill.came(), refill.lost(&view, antientropy.replica().node()).1 as u64)
+        let view = rebalance.view();
+        (refill.came(), refill.lost(&view, rebalance.node()).1 as u64)
     };
     let seconds = now.since(began).as_secs();
     if at_first == 0 {
         return;
     }
-    antientropy.events().record(Event::RefillEnded { partitions, records, bytes, seconds });
+    rebalance.events.record(Event::RefillEnded { partitions, records, bytes, seconds });
 }
 
 /// Writes down what is left to do. First the records of what became whole go to the device, whatever durability their
 /// store promises: a partition that a power cut empties must be known as incomplete.
-async fn remember(antientropy: &AntiEntropy) {
-    let _alone = antientropy.noting().lock().await;
+async fn remember(rebalance: &Rebalance) {
+    let _alone = rebalance.noting.lock().await;
     let (text, stores) = {
-        let refill = antientropy.refill().lock();
+        let refill = rebalance.refill.lock();
         (refill.text(), refill.stores.keys().cloned().collect::<Vec<_>>())
     };
-    let view = antientropy.replica().view().get();
+    let view = rebalance.view();
     for store in stores.iter().filter_map(|name| view.store(name)) {
         if let Err(error) = store.engine().sync().await {
             tracing::warn!(%error, "progress of the refilling not remembered: records not synced");
             return;
         }
     }
-    if let Err(error) = Refill::save(antientropy.disk().clone(), text).await {
+    if let Err(error) = Refill::save(rebalance.disk.clone(), text).await {
         tracing::warn!(%error, "progress of the refilling not remembered");
     }
 }
 
-/// Makes it durable that these partitions must be brought in, before the document that says so is.
-///
-/// # Errors
-/// When that is not possible: then the document must not be adopted.
-pub(crate) async fn announce(
-    antientropy: &AntiEntropy,
-    begun: Vec<(String, PartitionId)>,
-) -> Result<(), DiskError> {
-    let _alone = antientropy.noting().lock().await;
-    let text = {
-        let mut refill = antientropy.refill().lock();
-        refill.announce(begun);
-        refill.text()
-    };
-    Refill::save(antientropy.disk().clone(), text).await
-}
-
 /// Everything that is incomplete, once.
 struct Round<'a> {
-    antientropy: &'a Arc<AntiEntropy>,
+    rebalance: &'a Rebalance,
     view: Arc<View>,
     /// Counts rounds: each begins somewhere else, so that what cannot be had keeps nothing from the rest.
     number: usize,
@@ -361,21 +355,17 @@ struct Round<'a> {
 }
 
 impl<'a> Round<'a> {
-    fn new(
-        antientropy: &'a Arc<AntiEntropy>,
-        number: usize,
-        together: &'a mut BTreeMap<StoreName, usize>,
-    ) -> Self {
-        let (view, now) = (antientropy.replica().view().get(), antientropy.ports().clock.now());
+    fn new(rebalance: &'a Rebalance, number: usize, together: &'a mut BTreeMap<StoreName, usize>) -> Self {
+        let (view, now) = (rebalance.view(), rebalance.clock().now());
         // Each in vain would take seconds, and all that could go on would wait for it. A belief may be wrong, though.
         let others = view.cluster().nodes.iter().map(|node| node.id);
         let is_left_out =
-            |id: &NodeId| number % ASK_ALL != ASK_ALL - 1 && !antientropy.standings().is_alive(*id);
+            |id: &NodeId| number % ASK_ALL != ASK_ALL - 1 && !rebalance.antientropy.standings().is_alive(*id);
         let silent = others.filter(is_left_out).collect();
-        let remembered = (antientropy.refill().lock().progress().0, now);
+        let remembered = (rebalance.refill.lock().progress().0, now);
         let spans = bounds(view.buckets()).into_iter().map(|(id, tokens)| (id, Span::around(&tokens)));
         let spans = Arc::new(spans.collect());
-        Round { antientropy, view, number, silent, together, spans, remembered, told_at: now }
+        Round { rebalance, view, number, silent, together, spans, remembered, told_at: now }
     }
 
     async fn run(mut self) {
@@ -383,15 +373,14 @@ impl<'a> Round<'a> {
         // Who is whole for the next step first: the sooner it comes, the fewer writes go to both sets of replicas.
         self.merge_again().await;
         for store in view.stores() {
-            settle_alone(self.antientropy, &view, store);
-            let mut incomplete =
-                self.antientropy.refill().lock().incomplete(store.definition().name.as_str());
+            settle_alone(self.rebalance, &view, store);
+            let mut incomplete = self.rebalance.refill.lock().incomplete(store.definition().name.as_str());
             if incomplete.is_empty() {
                 continue;
             }
             let lost = Lost {
                 store,
-                sources: Source::all(&view, store, self.antientropy.replica().node(), &incomplete),
+                sources: Source::all(&view, store, self.rebalance.node(), &incomplete),
                 spans: &self.spans.clone(),
             };
             let least = incomplete.len().div_ceil(PARTS_MAX).max(TOGETHER_MIN);
@@ -402,15 +391,15 @@ impl<'a> Round<'a> {
             let (mut left, mut position) = (&*incomplete, 0);
             while !left.is_empty() {
                 let (partitions, behind) = left.split_at(together.min(left.len()));
-                let before = self.antientropy.refill().lock().bytes();
+                let before = self.rebalance.refill.lock().bytes();
                 self.bring_back(&lost, partitions, position).await;
-                let came = self.antientropy.refill().lock().bytes() - before;
+                let came = self.rebalance.refill.lock().bytes() - before;
                 // What cannot be had ends a session, and all that is behind it waits: then fewer are asked for at a time.
                 let whole = partitions.iter().all(|id| !store.trees().is_incomplete(*id));
                 together =
                     if whole && came < CAME_LITTLE { (together * 2).min(least * GROWN_MAX) } else { least };
                 self.together.insert(name.clone(), together.min(incomplete.len()));
-                if self.antientropy.is_closing() || self.is_overtaken() {
+                if self.rebalance.is_closing() || self.is_overtaken() {
                     return;
                 }
                 self.tell().await;
@@ -422,7 +411,9 @@ impl<'a> Round<'a> {
 
     /// Compares what it enters, and has brought in, with old replicas that refuse what is older than its step.
     async fn merge_again(&mut self) {
-        let (antientropy, view) = (self.antientropy, self.view.clone());
+        let (rebalance, view) = (self.rebalance, self.view.clone());
+        let came = |id, records, bytes| rebalance.came(id, records, bytes);
+        let bringing = Some(Bringing { pace: &rebalance.bringing, shown: &|_| {}, came: &came });
         let mut asked: BTreeSet<(StoreName, PartitionId, NodeId)> = BTreeSet::new();
         loop {
             let next = self.next_sources(&asked);
@@ -431,7 +422,7 @@ impl<'a> Round<'a> {
             }
             let mut next: Vec<_> = next.into_iter().collect();
             while !next.is_empty() {
-                if antientropy.is_closing() {
+                if rebalance.is_closing() {
                     return;
                 }
                 let some = next.split_off(next.len().saturating_sub(AGAIN_AT_ONCE));
@@ -439,16 +430,17 @@ impl<'a> Round<'a> {
                     asked.extend(partitions.iter().map(|(id, _)| (name.clone(), *id, peer)));
                     let store = view.store(name.as_str()).filter(|_| !self.silent.contains(&peer))?;
                     let (view, store) = (view.clone(), store.clone());
-                    let drive = Drive { antientropy, peer, view, store, goal: Goal::Again };
+                    let antientropy = &*rebalance.antientropy;
+                    let drive = Drive { antientropy, peer, view, store, goal: Goal::Again, bringing };
                     Some(async move {
                         let mut settle = |partition, peered| {
-                            note(antientropy, &drive.view, &drive.store, (partition, peer), peered);
+                            note(rebalance, &drive.view, &drive.store, (partition, peer), peered);
                         };
                         (peer, Box::pin(drive.run(partitions, &mut settle)).await)
                     })
                 });
                 for (peer, outcome) in join_all(sessions.collect::<Vec<_>>()).await {
-                    antientropy.refill().lock().took(&outcome);
+                    rebalance.refill.lock().took(&outcome);
                     self.hear(peer, &outcome);
                 }
             }
@@ -462,8 +454,8 @@ impl<'a> Round<'a> {
         asked: &BTreeSet<(StoreName, PartitionId, NodeId)>,
     ) -> BTreeMap<(StoreName, NodeId), Vec<(PartitionId, Span)>> {
         let left = {
-            let refill = self.antientropy.refill().lock();
-            refill.entered.left(&self.view, self.antientropy.replica().node())
+            let refill = self.rebalance.refill.lock();
+            refill.entered.left(&self.view, self.rebalance.node())
         };
         let mut next: BTreeMap<(StoreName, NodeId), Vec<(PartitionId, Span)>> = BTreeMap::new();
         for ((partition, name), peers) in left {
@@ -483,7 +475,7 @@ impl<'a> Round<'a> {
 
     /// There is a newer document: what was broken off for it is begun again by that one.
     fn is_overtaken(&self) -> bool {
-        self.antientropy.replica().view().generation() != self.view.cluster().generation
+        self.rebalance.replica().view().generation() != self.view.cluster().generation
     }
 
     /// One that did not answer is not asked again before the next round.
@@ -495,43 +487,47 @@ impl<'a> Round<'a> {
 
     /// Merges these partitions with what their other replicas hold, one after the other.
     async fn bring_back(&mut self, lost: &Lost<'_>, partitions: &[PartitionId], position: usize) {
-        let (antientropy, view, store) = (self.antientropy, self.view.clone(), lost.store);
+        let rebalance = self.rebalance;
+        let shown = |progress: &Outcome| rebalance.refill.lock().show(progress);
+        let came = |id, records, bytes| rebalance.came(id, records, bytes);
+        let bringing = Some(Bringing { pace: &rebalance.bringing, shown: &shown, came: &came });
         let sources = || partitions.iter().filter_map(|id| lost.sources.get(id));
         let peers = sources().flat_map(|source| source.nodes.iter().copied());
         let mut peers: Vec<NodeId> = peers.collect::<BTreeSet<_>>().into_iter().collect();
-        in_turn(&mut peers, position, antientropy.replica().node());
+        in_turn(&mut peers, position, rebalance.node());
         // One that is enough alone is asked before others.
         let donors: BTreeSet<NodeId> = sources().filter_map(|source| source.donor).collect();
         peers.sort_by_key(|peer| !donors.contains(peer));
         for peer in peers {
-            let wanted = lost.wanted(&antientropy.refill().lock(), partitions, peer);
-            if wanted.is_empty() || self.silent.contains(&peer) || antientropy.is_closing() {
+            let wanted = lost.wanted(&rebalance.refill.lock(), partitions, peer);
+            if wanted.is_empty() || self.silent.contains(&peer) || rebalance.is_closing() {
                 continue;
             }
-            let drive =
-                Drive { antientropy, peer, view: view.clone(), store: store.clone(), goal: Goal::Refill };
-            let mut settle = |partition, peered| settle(antientropy, &view, store, (partition, peer), peered);
+            let (antientropy, view, store) = (&*rebalance.antientropy, self.view.clone(), lost.store.clone());
+            let drive = Drive { antientropy, peer, view, store, goal: Goal::Refill, bringing };
+            let mut settle =
+                |partition, peered| settle(rebalance, &self.view, lost.store, (partition, peer), peered);
             let outcome = Box::pin(drive.run(wanted, &mut settle)).await;
-            antientropy.refill().lock().took(&outcome);
+            rebalance.refill.lock().took(&outcome);
             self.hear(peer, &outcome);
         }
     }
 
     /// Remembers what has become whole, and tells how far it is now and then.
     async fn tell(&mut self) {
-        let now = self.antientropy.ports().clock.now();
-        let left = self.antientropy.refill().lock().progress().0;
+        let now = self.rebalance.clock().now();
+        let left = self.rebalance.refill.lock().progress().0;
         let (remembered, at) = self.remembered;
         if left < remembered && now.since(at) >= REMEMBER_INTERVAL {
             self.remembered = (left, now);
-            remember(self.antientropy).await;
+            remember(self.rebalance).await;
         }
-        let node = self.antientropy.replica().node();
-        let (left, partitions) = self.antientropy.refill().lock().lost(&self.view, node);
+        let node = self.rebalance.node();
+        let (left, partitions) = self.rebalance.refill.lock().lost(&self.view, node);
         if left > 0 && now.since(self.told_at) >= TELL_INTERVAL {
             self.told_at = now;
-            self.antientropy
-                .events()
+            self.rebalance
+                .events
                 .record(Event::RefillWent { left: left as u64, partitions: partitions as u64 });
         }
     }

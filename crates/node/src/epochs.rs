@@ -117,7 +117,7 @@ impl Epochs {
     }
 
     /// Changes the node's part in rounds.
-    pub(super) fn change<T>(&self, change: impl FnOnce(&mut Participant) -> T) -> T {
+    pub(crate) fn change<T>(&self, change: impl FnOnce(&mut Participant) -> T) -> T {
         change(&mut self.participant.write())
     }
 

@@ -16,6 +16,8 @@
 //!
 //! Must never: let a record change without its tree, or say that a tree is right when nobody knows.
 
+mod unreadable;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -26,7 +28,8 @@ use parking_lot::{Mutex, MutexGuard};
 use protocol::antientropy::merkle::{Change, Digest, Span, Tree};
 use storage::Partitions;
 
-use super::unreadable::Unreadable;
+pub(crate) use unreadable::PLACES_MAX;
+use unreadable::Unreadable;
 
 /// Stripes of a store: so many that workers rarely meet, so few that all of them stay near.
 const STRIPES: usize = 64;
@@ -44,7 +47,7 @@ const DAMAGED_MAX: usize = 256;
 const SEEN_MAX: usize = 4096;
 
 /// The trees of one store.
-pub struct Trees {
+pub(crate) struct Trees {
     stripes: Box<[Stripe]>,
     /// The records of these partitions were lost here and are being fetched.
     lost: Partitions<AtomicBool>,
@@ -176,9 +179,9 @@ pub(crate) struct Watching<'a> {
     number: u64,
     partition: PartitionId,
     /// What to read.
-    pub(super) tokens: RangeInclusive<Token>,
+    pub(crate) tokens: RangeInclusive<Token>,
     /// Bits that the tokens of one leaf share.
-    pub(super) bits: u8,
+    pub(crate) bits: u8,
 }
 
 impl<'a> Watching<'a> {
@@ -455,6 +458,21 @@ pub(crate) fn difference(key: &[u8], before: Option<&Bytes>, after: Option<&Byte
         record.map(|record| digest_of(key, record)).map_or(Some(None), |d| d.map(Some))
     };
     Some(Change::of(digest(before)?, digest(after)?))
+}
+
+/// What a step of scrubbing came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Scrubbed {
+    /// Where to go on; `None` at the end of the partition.
+    pub(crate) next: Option<Token>,
+    /// Records met.
+    pub(crate) records: u64,
+    /// Bytes of their keys and contents.
+    pub(crate) bytes: u64,
+    /// Of them, those that cannot be read.
+    pub(crate) corrupt: u64,
+    /// Leaves whose sum was not that of their records, and is now.
+    pub(crate) wrong_leaves: usize,
 }
 
 /// The digest of a stored record; `None` when it does not decode.
