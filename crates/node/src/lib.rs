@@ -9,7 +9,6 @@
 mod identity;
 mod local_copy;
 mod node;
-mod transport;
 
 pub mod access;
 pub mod antientropy;
@@ -31,9 +30,14 @@ pub mod pulse;
 pub mod rebalance;
 pub mod replica;
 pub mod stores;
+pub mod transport;
 pub mod view;
 pub mod waiting;
 pub mod work;
+
+#[cfg(test)]
+#[allow(dead_code, reason = "the suite uses more of it")]
+mod driven;
 
 pub use identity::IdentityError;
 pub use identity::given::{Directory, Given, Owner};

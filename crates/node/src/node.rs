@@ -10,8 +10,6 @@
 //! Workers share records, but neither links nor tasks.
 
 mod collecting;
-#[cfg(test)]
-pub(crate) mod driven;
 mod following;
 mod handing_off;
 mod joining;
@@ -368,7 +366,7 @@ impl Node {
         let (gossip, events, metrics) = (self.gossip.clone(), self.events.clone(), self.metrics.clone());
         let service = Service {
             front,
-            collection: self.collection.get().expect("a started node collects").clone(),
+            collection: self.collection().clone(),
             ports,
             orders: Arc::new(move |request| Box::pin(ordering::answer(definer.clone(), request))),
             artifacts: Arc::new(move |request| Box::pin(pushing::answer(orders.clone(), request))),
@@ -398,6 +396,21 @@ impl Node {
     /// The node's own records, for tools inside the process.
     pub fn replica(&self) -> &Arc<Replica> {
         &self.replica
+    }
+
+    /// How it brings hints to their targets.
+    pub fn handoffs(&self) -> &Arc<Handoffs> {
+        self.handoffs.get().expect("a started node delivers hints")
+    }
+
+    /// Its part in collection rounds.
+    pub fn collection(&self) -> &Arc<Collection> {
+        self.collection.get().expect("a started node collects")
+    }
+
+    /// The artifacts that it keeps.
+    pub fn artifacts(&self) -> &Arc<Artifacts> {
+        &self.artifacts
     }
 
     /// What happened to the node; whoever does something worth knowing records it here.
@@ -443,7 +456,7 @@ impl Node {
 
     /// Takes in a document that a peer handed over: where its nodes are reached at once, all else when the document is
     /// durable here and its stores are open.
-    fn offer(&self, cluster: Cluster) {
+    pub fn offer(&self, cluster: Cluster) {
         if self.is_newer(&cluster) {
             self.acquaint(&cluster);
             self.offered.offer(cluster);

@@ -54,7 +54,7 @@ use crate::replica::Replica;
 pub(crate) use drive::Drive;
 pub(crate) use remembered::{recall, remember};
 pub(crate) use scrub_orders::{ScrubOrder, ScrubOrders};
-pub use trees::Trees;
+pub use trees::{Trees, Writing};
 
 use giving::Giving;
 use numbers::Numbers;
@@ -307,7 +307,7 @@ impl AntiEntropy {
     }
 
     /// Ends all tasks at their next step.
-    pub(crate) fn close(&self) {
+    pub fn close(&self) {
         self.stopping.store(true, Ordering::Relaxed);
         self.state.lock().abort = true;
         self.wake.notify_waiters();
@@ -317,7 +317,7 @@ impl AntiEntropy {
     }
 
     /// Its links, for whoever tells them of newer documents.
-    pub(crate) fn peers(&self) -> &Arc<Peers> {
+    pub fn peers(&self) -> &Arc<Peers> {
         &self.peers
     }
 
@@ -399,7 +399,7 @@ impl AntiEntropy {
     }
 
     /// Whether the node stops.
-    pub(crate) fn is_closing(&self) -> bool {
+    pub fn is_closing(&self) -> bool {
         self.is_stopping()
     }
 

@@ -77,8 +77,8 @@ impl LocalStore {
         places
     }
 
-    /// The partitions in which such records lie.
-    pub(crate) fn with_unreadable(&self) -> Vec<PartitionId> {
+    /// The partitions in which records lie that cannot be read, as far as anybody has met them.
+    pub fn with_unreadable(&self) -> Vec<PartitionId> {
         if !self.trees().unreadable().any.load(Ordering::Acquire) {
             return Vec::new();
         }

@@ -12,5 +12,5 @@ mod walk;
 
 pub(crate) use answers::Answers;
 pub use epochs::{Admitted, Epochs};
-pub(crate) use rounds::{Collection, Service};
-pub use rounds::{CollectionOptions, INTERVAL};
+pub(crate) use rounds::Service;
+pub use rounds::{Collection, CollectionOptions, INTERVAL};

@@ -25,7 +25,7 @@ use protocol::report::CollectionReport;
 use runtime::BoxFuture;
 use wire::messages::{
     Collect, CollectCandidates, CollectConfirm, CollectFence, CollectPlace, CollectRelease, Collectable,
-    Request, Response, StoreRef,
+    Failure, Request, Response, StoreRef,
 };
 
 use super::answers::{Answers, KEYS_MAX, is_ahead};
@@ -57,9 +57,9 @@ impl Default for CollectionOptions {
 }
 
 /// This node's part in collection rounds.
-pub(crate) struct Collection {
-    pub(crate) answers: Answers,
-    pub(crate) peers: Arc<Peers>,
+pub struct Collection {
+    pub(super) answers: Answers,
+    pub(super) peers: Arc<Peers>,
     service: Service,
     events: Arc<Events>,
     options: CollectionOptions,
@@ -112,6 +112,14 @@ impl Collection {
         let tasks = self.peers.ports().tasks.clone();
         tasks.spawn_background(Box::pin(walk(Arc::downgrade(self))));
         tasks.spawn_background(Box::pin(run(Arc::downgrade(self))));
+    }
+
+    /// Answers a step of a round that another node has started.
+    ///
+    /// # Errors
+    /// When this node takes no part in the step, or the request is none.
+    pub async fn answer(&self, step: Request) -> Result<Response, Failure> {
+        self.answers.answer(step).await
     }
 
     /// How it stands.

@@ -221,7 +221,7 @@ impl LocalStore {
     }
 
     /// A request met a record that cannot be read: somebody shall see to it.
-    pub(crate) fn note_corrupt(&self, partition: PartitionId, token: Token) {
+    pub fn note_corrupt(&self, partition: PartitionId, token: Token) {
         self.trees.note_corrupt(partition, token);
     }
 

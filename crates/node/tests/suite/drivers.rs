@@ -1,4 +1,4 @@
-//! The page that lists the tests of drivers (`src/node/driven`) is worth as much as what it names.
+//! The page that lists the tests of drivers (`driven`) is worth as much as what it names.
 
 use std::path::Path;
 
@@ -20,7 +20,7 @@ fn quoted(cell: &str) -> impl Iterator<Item = &str> {
 #[test]
 fn each_rule_names_a_driver_and_a_test_that_exist() {
     let page = read("docs/design/drivers.md");
-    let folder = "crates/node/src/node/driven";
+    let folder = "crates/node/tests/suite/driven";
     let rooms = [
         "adopting",
         "answering",

@@ -7,7 +7,7 @@ use runtime::Disk;
 use wire::error::ErrorCode;
 use wire::messages::{AntiEntropyControl, AntiEntropyOrder, Failure, Request};
 
-use super::keeping::{Built, Keeper, LONG, SOON, bytes_of, empty, parts};
+use super::keeper::{Built, Keeper, LONG, SOON, bytes_of, empty, parts};
 
 /// Within this time every file is read.
 const PERIOD: Duration = Duration::from_secs(600);
@@ -39,7 +39,7 @@ fn is_sound(keeper: &Keeper, one: &Built, chunk: usize) -> bool {
 fn order(keeper: &Keeper, store: Option<&str>, order: AntiEntropyOrder) -> Result<(), Failure> {
     let control = AntiEntropyControl { order, store: store.map(str::to_owned), partition: None };
     let request = Request::AntiEntropyControl(control);
-    keeper.home.stage.run(keeper.node.antientropy.clone().answer(request)).map(|_| ())
+    keeper.home.stage.run(keeper.node.antientropy().clone().answer(request)).map(|_| ())
 }
 
 #[test]

@@ -16,30 +16,28 @@ use wire::messages::{RecordsGot, Request, Response, StaleEpoch, Standing, StoreR
 use super::home::{cluster, damage_at, store};
 use super::moving::Three;
 use super::repairing::{content, damage, equal, events, first, keys_of, metric};
-use super::{Answer, Home, KEY, Stage, failing, get, merge, old, record, set};
-use crate::events::Event;
-use crate::node::Node;
+use super::{Answer, Event, Home, KEY, Node, Stage, failing, get, merge, old, record, set};
 
 /// Bytes of a record before its key.
 const HEADER: u64 = 48;
 
 fn compare(home: &Home, node: &Node, peer: u32) {
-    node.antientropy.ask_for(NodeId(peer));
+    node.antientropy().ask_for(NodeId(peer));
     home.stage.pass(Duration::from_secs(2));
 }
 
 /// What the first comparison that ended from now on came to.
 fn outcome(home: &Home, node: &Node, amid: impl FnOnce()) -> Comparison {
-    node.antientropy.ask_for(NodeId(2));
-    home.stage.until(|| !node.antientropy.report().peers.is_empty());
+    node.antientropy().ask_for(NodeId(2));
+    home.stage.until(|| !node.antientropy().report().peers.is_empty());
     amid();
-    node.antientropy.report().peers[0].outcome
+    node.antientropy().report().peers[0].outcome
 }
 
 /// What the real node says, after so long.
 pub(super) fn later(stage: &Stage, peer: &Weak<Node>, request: &Request, seconds: u64) -> Answer {
     let timer = (stage as &dyn runtime::Clock).sleep(Duration::from_secs(seconds));
-    let (peer, request) = (peer.upgrade().unwrap().antientropy.clone(), request.clone());
+    let (peer, request) = (peer.upgrade().unwrap().antientropy().clone(), request.clone());
     Answer::Later(Box::pin(async move {
         timer.await;
         peer.answer(request).await.unwrap_or_else(Response::Failure)
@@ -126,7 +124,7 @@ fn an_epoch_by_which_a_peer_refuses_what_is_pushed_is_heard() {
         }
         _ => None,
     });
-    node.antientropy.ask_for(NodeId(2));
+    node.antientropy().ask_for(NodeId(2));
     home.stage.until(|| record(&peer, &KEY) == old());
     assert_eq!(refused.load(Ordering::Relaxed), 1);
 }
@@ -173,8 +171,8 @@ fn a_newer_document_breaks_a_comparison_off_only_where_it_changes_the_partitions
             }
             None
         });
-        node.antientropy.ask_for(NodeId(2));
-        home.stage.until(|| node.replica.view().adopted() == Generation(2));
+        node.antientropy().ask_for(NodeId(2));
+        home.stage.until(|| node.replica().view().adopted() == Generation(2));
         home.stage.pass(Duration::from_secs(5));
         assert_eq!(asked.lock().contains(&Generation(1)), expected, "accepted since {accepted}");
         assert_eq!(record(&node, &KEY), old());
@@ -185,7 +183,7 @@ fn a_newer_document_breaks_a_comparison_off_only_where_it_changes_the_partitions
 #[test]
 fn damage_that_was_met_and_mended_with_something_older_is_compared_and_what_is_whole_again_is_not() {
     let (home, node, second, peer, keys) = equal();
-    let place = |key: &Bytes| node.replica.view().get().partition_at(model::Token::of(key)).0;
+    let place = |key: &Bytes| node.replica().view().get().partition_at(model::Token::of(key)).0;
     let raw = |key: &Bytes| {
         let mut raw = None;
         let look = &mut |record: Option<&Bytes>| {
@@ -199,8 +197,8 @@ fn damage_that_was_met_and_mended_with_something_older_is_compared_and_what_is_w
         let change = &mut |_: Option<&Bytes>| Change::Put(raw.clone());
         store(&node).engine().update(place(key).partition, place(key).token, key, change).unwrap();
     };
-    let peers = || node.antientropy.report().peers;
-    let met = |key: &Bytes| store(&node).trees().note_corrupt(place(key).partition, place(key).token);
+    let peers = || node.antientropy().report().peers;
+    let met = |key: &Bytes| store(&node).note_corrupt(place(key).partition, place(key).token);
     met(&keys[0]);
     home.stage.pass(Duration::from_secs(3));
     assert_eq!((events(&node, &["corrupt-met"]).len(), peers()), (1, vec![]), "it is as it was");
@@ -231,7 +229,7 @@ fn every_record_is_read_once_in_a_scrub_period_and_damage_is_mended() {
     }
     damage(&home, &keys[4]);
     let told = || {
-        let scrub = node.antientropy.report().scrub;
+        let scrub = node.antientropy().report().scrub;
         [scrub.passes, scrub.partitions, scrub.partitions_done, scrub.corrupt_records_total]
     };
     let read = || metric(&node, "tontine_scrub_records_total");
@@ -263,9 +261,9 @@ fn a_scrub_reads_partitions_that_take_many_steps_and_ends_soon_when_the_node_sto
     for key in keys_of(1, 6).split_off(3) {
         home.call(&node, merge(&key, &content(10), 0, Some(3))).unwrap();
     }
-    assert_eq!(home.stage.run(node.antientropy.scrub_now()), 1009);
-    node.antientropy.close();
-    let read = home.stage.run(node.antientropy.scrub_now());
+    assert_eq!(home.stage.run(node.antientropy().scrub_now()), 1009);
+    node.antientropy().close();
+    let read = home.stage.run(node.antientropy().scrub_now());
     assert!((3..700).contains(&read), "one step of each partition, and no hint: {read}");
 }
 
@@ -286,7 +284,7 @@ fn a_comparison_of_two_stores_shows_how_far_it_is_with_both_together() {
     let (its, seen) = (Arc::downgrade(&node), shown.clone());
     home.serve(&peer, move |request| {
         if let Request::KeyDigests(_) = request {
-            let running = its.upgrade().unwrap().antientropy.report().running.unwrap();
+            let running = its.upgrade().unwrap().antientropy().report().running.unwrap();
             seen.lock().push((running.store, running.partitions, running.partitions_done));
         }
         None
@@ -319,7 +317,7 @@ fn damage_of_unknown_keys_is_told_of_until_all_was_compared_with_every_other_rep
     home.serve(&other, |_| Some(failing(ErrorCode::StorageFailed)));
     compare(&home, &node, 3);
     home.stage.pass(Duration::from_secs(20));
-    home.stage.until(|| node.antientropy.report().running.is_none());
+    home.stage.until(|| node.antientropy().report().running.is_none());
     assert_eq!(unplaced(&node), 1, "the third has said nothing");
     // Partitions may have other replicas by a newer document: all is compared anew.
     home.adopt(&node, Cluster { generation: Generation(2), ..cluster() });
@@ -352,8 +350,14 @@ pub(super) fn lost_from(home: Home) -> (Home, Others, Vec<Bytes>) {
     (home, others.into(), keys)
 }
 
+/// Partitions that were lost, and that are not whole yet.
 pub(super) fn left(node: &Node) -> usize {
-    node.antientropy.refill().lock().progress().0
+    node.antientropy().report().refill.map_or(0, |refill| refill.partitions_left as usize)
+}
+
+/// Partitions that documents make the node bring in, and that are not whole yet.
+pub(super) fn entering(node: &Node) -> u64 {
+    metric(node, "tontine_refill_entering_partitions")
 }
 
 /// It had everything when it gave it, and has lost it since.
@@ -401,7 +405,7 @@ fn an_exchange_that_ends_under_another_document_makes_nothing_whole() {
     }
     let started = home.start();
     *node.lock() = Arc::downgrade(&started);
-    home.stage.until(|| started.replica.view().adopted() == Generation(2));
+    home.stage.until(|| started.replica().view().adopted() == Generation(2));
     home.stage.pass(Duration::from_secs(20));
     assert_eq!(left(&started), 2);
 }

@@ -12,8 +12,7 @@ use wire::error::ErrorCode;
 use wire::messages::{CollectConfirm, RecordsGot, ReplicaMerged, Request, Response, TreeNodes, TreeSums};
 
 use super::home::store;
-use super::{Home, KEY, deleted, failing, merge, old, record};
-use crate::node::Node;
+use super::{Home, KEY, Node, deleted, failing, merge, old, record};
 
 /// Two real nodes that differ in one key: the second has it.
 fn differing() -> (Home, Arc<Node>, Home, Arc<Node>) {
@@ -27,7 +26,7 @@ fn differing() -> (Home, Arc<Node>, Home, Arc<Node>) {
 /// Asks for a comparison with node 2, once the turns are known.
 fn ask_for(home: &Home, node: &Node) {
     home.stage.pass(Duration::from_secs(2));
-    node.antientropy.ask_for(NodeId(2));
+    node.antientropy().ask_for(NodeId(2));
 }
 
 /// The same, and waits for its end.
@@ -57,7 +56,7 @@ fn a_tree_that_is_doubtful_answers_no_comparison() {
         let sums = [PartitionId(0), PartitionId(1)].map(|id| (id, own(id))).to_vec();
         TreeSums { store: reference.clone(), generation: Generation(1), sums }
     };
-    let ask = |request: Request| home.stage.run(node.antientropy.clone().answer(request));
+    let ask = |request: Request| home.stage.run(node.antientropy().clone().answer(request));
     let told = sums(&node);
     assert!(told.sums.iter().all(|(_, sum)| sum.is_some()));
     let Ok(Response::TreeSummed(summed)) = ask(told.clone().into()) else { panic!() };
@@ -91,7 +90,7 @@ fn a_comparison_with_a_doubtful_tree_is_not_complete_and_comes_again() {
     // Before anything is counted anew.
     home.stage.pass(Duration::from_secs(2));
     doubt(&node);
-    node.antientropy.ask_for(NodeId(2));
+    node.antientropy().ask_for(NodeId(2));
     home.stage.until(|| asked.load(Ordering::Relaxed) > 0);
     assert!(record(&node, &KEY).is_empty(), "nothing was compared");
     home.serve(&peer, |_| None);
@@ -126,7 +125,7 @@ fn what_a_peer_read_before_the_epoch_is_not_taken_and_the_peer_is_told() {
         }
         _ => None,
     });
-    node.replica.epochs().hear(Epoch(3), Generation(1), Some(Generation(1)));
+    node.replica().epochs().hear(Epoch(3), Generation(1), Some(Generation(1)));
     compare(&home, &node);
     assert!(record(&node, &KEY).is_empty());
     assert!(told.lock().contains(&(Epoch(3), 0)), "{:?}", told.lock());

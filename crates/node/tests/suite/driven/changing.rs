@@ -41,7 +41,7 @@ impl Three {
         let key = self.keys[0].clone();
         let more = super::home::set(&old(), 8, model::Timestamp(5), model::Value::Present("more".into()));
         for &id in ids {
-            let place = self.node(id).replica.view().get().partition_at(model::Token::of(&key)).0;
+            let place = self.node(id).replica().view().get().partition_at(model::Token::of(&key)).0;
             store(self.node(id)).merge(place, &key, &more).unwrap();
         }
         (key, more)

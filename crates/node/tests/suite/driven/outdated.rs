@@ -19,7 +19,7 @@ fn outdated(three: &Three, id: NodeId) -> Arc<AtomicBool> {
         if !matches!(request, Request::TreeSums(_)) || !its.load(Ordering::Relaxed) {
             return None;
         }
-        let (antientropy, request) = (node.upgrade()?.antientropy.clone(), request.clone());
+        let (antientropy, request) = (node.upgrade()?.antientropy().clone(), request.clone());
         Some(Answer::Later(Box::pin(async move {
             let mut answer = antientropy.answer(request).await.unwrap_or_else(Response::Failure);
             if let Response::TreeSummed(summed) = &mut answer {

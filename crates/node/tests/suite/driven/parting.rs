@@ -18,11 +18,9 @@ use wire::messages::{
 };
 
 use super::home::{cluster, store};
-use super::keeping::{Keeper, empty};
+use super::keeper::{Keeper, empty};
 use super::repairing::{content, equal, events, first, keys_of, metric};
-use super::{Answer, Home, KEY, failing, merge, old, record};
-use crate::events::Event;
-use crate::node::Node;
+use super::{Answer, Event, Home, KEY, Node, failing, merge, old, record};
 
 const TARGET: NodeId = NodeId(2);
 
@@ -43,7 +41,7 @@ fn third(home: &Home) -> Got {
 }
 
 fn hints(node: &Node) -> u64 {
-    node.replica.hints().count(TARGET)
+    node.replica().hints().count(TARGET)
 }
 
 fn park(home: &Home, node: &Node, key: &'static str, of: &str) {
@@ -61,7 +59,7 @@ fn impatient(home: &mut Home) {
 }
 
 fn lose(node: &Node, other: NodeId) {
-    Witness::experienced(&*node.gossip, other, Experience::Unreachable);
+    Witness::experienced(&**node.gossip(), other, Experience::Unreachable);
 }
 
 /// Where all nodes hold another store, `t`, too, with so many acknowledgements for each write.
@@ -112,13 +110,13 @@ fn hints_for_a_node_that_left_go_to_all_replicas_of_their_keys_and_that_is_told(
     // Nobody has a place for this one any more.
     park(&home, &node, "d", "t");
     node.offer(smaller());
-    home.stage.until(|| node.replica.hints().pending() == [(TARGET, 1)]);
+    home.stage.until(|| node.replica().hints().pending() == [(TARGET, 1)]);
     let mut got = got.lock().clone();
     got.sort();
     assert_eq!(got, KEYS);
     KEYS.iter().for_each(|key| assert_eq!(record(&node, &Bytes::from_static(key.as_bytes())), old()));
     assert_eq!(metric(&node, "tontine_handoff_hints_readdressed_total"), 3);
-    let held = node.handoffs.get().unwrap().report();
+    let held = node.report(Parts::STATUS).status.unwrap().hints;
     let of = held.iter().find(|held| held.target == TARGET).unwrap();
     assert_eq!((of.readdressed_total, of.delivered_total), (3, 0), "{of:?}");
 }
@@ -141,7 +139,7 @@ fn hints_that_change_while_others_are_readdressed_arrive_as_they_are_then() {
     let newer = content(10);
     let store = store(&node);
     keys.iter().for_each(|key| {
-        node.replica.hints().park(TARGET, store.definition(), key, &newer).unwrap().unwrap();
+        node.replica().hints().park(TARGET, store.definition(), key, &newer).unwrap().unwrap();
     });
     home.disk.set_sync_delay(None);
     home.stage.until(|| hints(&node) == 0);
@@ -166,7 +164,7 @@ fn a_hint_that_is_given_up_goes_to_the_replicas_of_its_own_key_only() {
     home.wires.script(TARGET, |_| failing(ErrorCode::Overloaded));
     let node = home.start();
     lose(&node, TARGET);
-    let view = node.replica.view().get();
+    let view = node.replica().view().get();
     let keys = (0..).map(|number| Bytes::from(format!("key {number}")));
     let writes =
         |id, key: &Bytes| view.writes(NodeId(id), &store(&node), view.partition_at(model::Token::of(key)).1);
@@ -245,7 +243,7 @@ fn an_answer_without_all_of_its_outcomes_is_for_no_hint_of_it_and_for_none_of_an
     KEYS.iter().for_each(|key| ["s", "t"].iter().for_each(|of| park(&home, &node, key, of)));
     home.stage.pass(Duration::from_secs(20));
     let limit = ScanLimit { records_max: 100, bytes_max: 1 << 20 };
-    let left = node.replica.hints().page(TARGET, None, limit).unwrap().0;
+    let left = node.replica().hints().page(TARGET, None, limit).unwrap().0;
     let stores: Vec<&str> = left.iter().map(|hint| hint.store.as_str()).collect();
     assert_eq!(stores, ["s"; 6]);
     assert_eq!(metric(&node, "tontine_handoff_hints_delivered_total"), 6);
@@ -261,7 +259,7 @@ fn order(
     let control =
         AntiEntropyControl { order, store: store.map(str::to_owned), partition: partition.map(PartitionId) };
     home.stage
-        .run(node.antientropy.clone().answer(control.into()))
+        .run(node.antientropy().clone().answer(control.into()))
         .map(|_| ())
         .map_err(|failure| failure.code)
 }
@@ -271,7 +269,7 @@ fn of_a_read_only_store_a_scrub_of_all_of_it_can_be_ordered_and_nothing_else() {
     use AntiEntropyOrder::{Look, Scrub, Start, Stop};
     let keeper = Keeper::configured(vec![empty("words")], &[], |_| {});
     let (home, node) = (&keeper.home, &keeper.node);
-    let scrubbed = || node.antientropy.report().scrub.last_asked.map(|last| last.run.partitions_done);
+    let scrubbed = || node.antientropy().report().scrub.last_asked.map(|last| last.run.partitions_done);
     for what in [Look, Scrub, Start, Stop] {
         assert_eq!(order(home, node, what, Some("words"), Some(0)), Err(ErrorCode::ReadOnly), "{what:?}");
         let all = if what == Scrub { Ok(()) } else { Err(ErrorCode::ReadOnly) };
@@ -301,7 +299,7 @@ fn as_many_as_256_parts_can_be_stopped_and_one_more_when_one_of_them_is_started(
         assert_eq!(order(&home, &node, Stop, None, Some(*id)), Ok(()));
     }
     let parts = || -> Vec<Option<PartitionId>> {
-        node.antientropy.stopped_parts().iter().map(|part| part.partition).collect()
+        node.antientropy().report().stopped_parts.iter().map(|part| part.partition).collect()
     };
     assert_eq!(order(&home, &node, Stop, None, Some(ids[256])), Err(ErrorCode::Malformed));
     assert_eq!(parts().len(), 256);
@@ -318,10 +316,10 @@ fn an_order_that_a_restart_may_forget_says_so_and_is_in_force_until_then() {
     let fault = Fault::next(Operation::Create, 1);
     home.disk.inject(Fault { path_part: "repair-stopped".to_owned(), ..fault });
     let control = AntiEntropyControl { order: AntiEntropyOrder::Stop, store: None, partition: None };
-    let failure = home.stage.run(node.antientropy.clone().answer(control.into())).unwrap_err();
+    let failure = home.stage.run(node.antientropy().clone().answer(control.into())).unwrap_err();
     assert_eq!(failure.code, ErrorCode::StorageFailed);
     assert!(failure.detail.contains("is stopped, but a restart may forget it"), "{}", failure.detail);
-    assert!(node.antientropy.report().stopped);
+    assert!(node.antientropy().report().stopped);
 }
 
 /// The order comes while the peer is asked for keys.
@@ -329,7 +327,7 @@ fn an_order_that_a_restart_may_forget_says_so_and_is_in_force_until_then() {
 fn an_order_to_stop_a_store_breaks_off_the_comparison_of_it_that_runs() {
     let (home, node, second, peer, _) = equal();
     second.call(&peer, merge(&KEY, &old(), 0, None)).unwrap();
-    let its = Mutex::new(Some(node.antientropy.clone()));
+    let its = Mutex::new(Some(node.antientropy().clone()));
     home.serve(&peer, move |request| {
         if let Request::KeyDigests(_) = request
             && let Some(antientropy) = its.lock().take()
@@ -341,10 +339,10 @@ fn an_order_to_stop_a_store_breaks_off_the_comparison_of_it_that_runs() {
         }
         None
     });
-    node.antientropy.ask_for(TARGET);
+    node.antientropy().ask_for(TARGET);
     home.stage.pass(Duration::from_secs(5));
     let stopped = RepairPart { store: Some("s".to_owned()), partition: None };
-    assert_eq!(node.antientropy.stopped_parts(), [stopped]);
+    assert_eq!(node.antientropy().report().stopped_parts, [stopped]);
     assert!(record(&node, &KEY).is_empty());
     assert_eq!(order(&home, &node, AntiEntropyOrder::Start, Some("s"), None), Ok(()));
     home.stage.until(|| record(&node, &KEY) == old());

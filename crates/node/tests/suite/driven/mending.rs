@@ -16,8 +16,7 @@ use wire::messages::{
 
 use super::home::store;
 use super::repairing::{content, damage, equal, events, first, keys_of, metric};
-use super::{Answer, Home, KEY, failing, merge, old, record, set};
-use crate::events::Event;
+use super::{Answer, Event, Home, KEY, failing, merge, old, record, set};
 
 /// A disk that gives back what was there before, and a checksum that holds: nothing but the tree knows better.
 #[test]
@@ -25,7 +24,7 @@ fn a_record_that_is_older_than_its_tree_is_found_by_a_scrub_and_mended() {
     let (home, node, second, peer, keys) = equal();
     let key = &keys[1];
     let newer = set(&first(key), 8, Timestamp(30), Value::Present("newer".into()));
-    let place = node.replica.view().get().partition_at(model::Token::of(key)).0;
+    let place = node.replica().view().get().partition_at(model::Token::of(key)).0;
     let mut before = None;
     let look = &mut |record: Option<&Bytes>| {
         before = record.cloned();
@@ -36,7 +35,7 @@ fn a_record_that_is_older_than_its_tree_is_found_by_a_scrub_and_mended() {
     second.call(&peer, merge(key, &newer, 0, None)).unwrap();
     let back = &mut |_: Option<&Bytes>| Change::Put(before.clone().unwrap());
     store(&node).engine().update(place.partition, place.token, key, back).unwrap();
-    assert_eq!((record(&node, key), home.stage.run(node.antientropy.scrub_now())), (first(key), 6));
+    assert_eq!((record(&node, key), home.stage.run(node.antientropy().scrub_now())), (first(key), 6));
     let recounted = Event::LeavesRecounted { store: "s".to_owned(), partition: PartitionId(0), leaves: 1 };
     assert_eq!(events(&node, &["leaves-recounted", "corrupt-found"]), [recounted]);
     home.stage.pass(Duration::from_secs(3));
@@ -47,7 +46,7 @@ fn a_record_that_is_older_than_its_tree_is_found_by_a_scrub_and_mended() {
 #[test]
 fn a_hint_that_cannot_be_read_is_found_by_a_scrub_which_asks_for_a_comparison_with_its_target() {
     let (home, node, _second, _peer, _) = equal();
-    node.handoffs.get().unwrap().stop();
+    node.handoffs().stop();
     let hinted = keys_of(0, 6).split_off(3);
     for key in &hinted {
         home.call(&node, merge(key, &first(key), 0, Some(2))).unwrap();
@@ -55,15 +54,15 @@ fn a_hint_that_cannot_be_read_is_found_by_a_scrub_which_asks_for_a_comparison_wi
     damage(&home, &hinted[1]);
     let told = || events(&node, &["hints-corrupt"]);
     assert_eq!(
-        (home.stage.run(node.antientropy.scrub_now()), told().len()),
+        (home.stage.run(node.antientropy().scrub_now()), told().len()),
         (9, 1),
         "six records, and three hints"
     );
     assert_eq!(told(), [Event::HintsCorrupt { target: NodeId(2), hints: 1 }]);
     assert_eq!(metric(&node, "tontine_scrub_corrupt_hints_total"), 1);
-    assert_eq!(node.antientropy.report().peers, []);
+    assert_eq!(node.antientropy().report().peers, []);
     home.stage.pass(Duration::from_secs(3));
-    assert_eq!(node.antientropy.report().peers[0].peer, NodeId(2));
+    assert_eq!(node.antientropy().report().peers[0].peer, NodeId(2));
 }
 
 #[test]
@@ -71,10 +70,10 @@ fn a_node_that_stops_reads_no_hint_any_more() {
     let home = Home::new();
     let node = home.start();
     home.call(&node, merge(&KEY, &old(), 0, Some(2))).unwrap();
-    assert_eq!(home.stage.run(node.antientropy.scrub_now()), 1);
+    assert_eq!(home.stage.run(node.antientropy().scrub_now()), 1);
     assert_eq!(events(&node, &["hints-corrupt"]), [], "it is sound");
-    node.antientropy.close();
-    assert_eq!(home.stage.run(node.antientropy.scrub_now()), 0);
+    node.antientropy().close();
+    assert_eq!(home.stage.run(node.antientropy().scrub_now()), 0);
 }
 
 /// Leaves of too many records are read in vain for one that differs, and too many leaves take memory.
@@ -102,7 +101,7 @@ fn a_comparison_that_runs_shows_how_far_it_is_and_an_order_to_stop_breaks_it_off
     home.serve(&peer, move |request| {
         heard.lock().push(request.name());
         if let Request::KeyDigests(_) = request {
-            let antientropy = its.upgrade().unwrap().antientropy.clone();
+            let antientropy = its.upgrade().unwrap().antientropy().clone();
             *seen.lock() = antientropy.report().running;
             let control = AntiEntropyControl { order: AntiEntropyOrder::Stop, store: None, partition: None };
             // The order is in force before it is remembered.
@@ -110,7 +109,7 @@ fn a_comparison_that_runs_shows_how_far_it_is_and_an_order_to_stop_breaks_it_off
         }
         None
     });
-    node.antientropy.ask_for(NodeId(2));
+    node.antientropy().ask_for(NodeId(2));
     home.stage.pass(Duration::from_secs(5));
     let running = shown.lock().take().unwrap();
     assert_eq!((running.peer, &running.store[..]), (NodeId(2), "s"), "{running:?}");
@@ -119,8 +118,8 @@ fn a_comparison_that_runs_shows_how_far_it_is_and_an_order_to_stop_breaks_it_off
     let asked = asked.lock();
     assert_eq!(asked.len(), 3, "sums, nodes and keys, and no record: {asked:?}");
     assert!(record(&node, &KEY).is_empty());
-    assert_eq!(node.antientropy.report().running, None);
-    assert!(!node.antientropy.report().peers[0].outcome.complete);
+    assert_eq!(node.antientropy().report().running, None);
+    assert!(!node.antientropy().report().peers[0].outcome.complete);
 }
 
 /// A page lasts for many batches, and its target refuses what was read before the round.
@@ -147,8 +146,8 @@ fn hints_that_were_read_before_a_round_and_are_the_same_are_sent_as_of_now() {
         home.call(&node, merge(&key, &content(10), 0, Some(2))).unwrap();
     }
     home.stage.until(|| !sent.lock().is_empty());
-    node.replica.epochs().hear(Epoch(3), Generation(1), Some(Generation(1)));
-    home.stage.until(|| node.replica.hints().count(NodeId(2)) == 0);
+    node.replica().epochs().hear(Epoch(3), Generation(1), Some(Generation(1)));
+    home.stage.until(|| node.replica().hints().count(NodeId(2)) == 0);
     let sent = sent.lock();
     assert!(sent.len() == 4 && sent[2..] == [Epoch(3), Epoch(3)], "{sent:?}");
     assert_eq!(metric(&node, "tontine_handoff_hints_delivered_total"), 250);
@@ -162,7 +161,7 @@ fn a_look_at_one_partition_tells_of_its_tree_and_of_no_other() {
     let look = |partition: Option<u32>| -> Vec<StoreTrees> {
         let partition = partition.map(PartitionId);
         let control = AntiEntropyControl { order: AntiEntropyOrder::Look, store: None, partition };
-        match home.stage.run(node.antientropy.clone().answer(control.into())) {
+        match home.stage.run(node.antientropy().clone().answer(control.into())) {
             Ok(Response::ReportGot(got)) => got.report().unwrap().repair.unwrap().trees,
             other => panic!("{other:?}"),
         }

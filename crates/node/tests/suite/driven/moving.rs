@@ -10,15 +10,14 @@ use model::{
 };
 use protocol::rebalance::planner::Reshape;
 use protocol::rebalance::steps;
-use protocol::report::{Facts, MovesReport};
+use protocol::report::{Facts, MovesReport, Parts};
 use storage::Change;
 use wire::error::ErrorCode;
 use wire::messages::{ReplicaMerge, Request, Response, Scan};
 
+use super::healing::{entering, left};
 use super::home::{cluster, get, store};
-use super::{Answer, Home, merge, old, record};
-use crate::node::Node;
-use crate::rebalance;
+use super::{Answer, Home, Node, merge, old, record};
 
 /// Three nodes, and how many of them hold a key.
 pub(super) struct Three {
@@ -87,7 +86,7 @@ impl Three {
     /// Something that this node alone holds, and has not synced.
     fn write_unsynced(&self, id: NodeId, key: &Bytes) -> VersionSet {
         let more = super::home::set(&old(), 8, model::Timestamp(5), model::Value::Present("more".into()));
-        let place = self.node(id).replica.view().get().partition_at(model::Token::of(key)).0;
+        let place = self.node(id).replica().view().get().partition_at(model::Token::of(key)).0;
         store(self.node(id)).merge(place, key, &more).unwrap();
         more
     }
@@ -99,7 +98,7 @@ impl Three {
 
     /// Puts bytes in place of a record, past everything that looks at what it says.
     fn put(&self, id: NodeId, key: &Bytes, bytes: Bytes) {
-        let place = self.node(id).replica.view().get().partition_at(model::Token::of(key)).0;
+        let place = self.node(id).replica().view().get().partition_at(model::Token::of(key)).0;
         let change = &mut |_: Option<&Bytes>| Change::Put(bytes.clone());
         store(self.node(id)).engine().update(place.partition, place.token, key, change).unwrap();
     }
@@ -163,11 +162,11 @@ impl Three {
         self.document = document;
         self.homes[0]
             .stage
-            .until(|| self.nodes.iter().all(|node| node.replica.view().adopted() >= generation));
+            .until(|| self.nodes.iter().all(|node| node.replica().view().adopted() >= generation));
     }
 
     pub(super) fn told(&self, id: NodeId) -> MovesReport {
-        rebalance::report(&self.node(id).antientropy)
+        self.node(id).report(Parts::MOVES).moves.unwrap()
     }
 
     pub(super) fn next(&self) -> Option<Cluster> {
@@ -197,7 +196,7 @@ impl Three {
     }
 
     pub(super) fn holds_nothing(&self, id: NodeId) -> bool {
-        let view = self.node(id).replica.view().get();
+        let view = self.node(id).replica().view().get();
         let is_left = |held: PartitionId| view.owner(held).id == PartitionId(0);
         store(self.node(id)).engine().partitions().iter().all(|held| !is_left(held.partition))
     }
@@ -213,7 +212,7 @@ fn moves(replicas: u8) {
     // What the one that leaves took in the last moment before it went by the next step.
     let late = three.keys[0].clone();
     let more = super::home::set(&old(), 8, model::Timestamp(5), model::Value::Present("more".into()));
-    let place = three.node(from).replica.view().get().partition_at(model::Token::of(&late)).0;
+    let place = three.node(from).replica().view().get().partition_at(model::Token::of(&late)).0;
     store(three.node(from)).merge(place, &late, &more).unwrap();
     assert_eq!(three.step(), Some(Step::Joint));
     assert_eq!(three.step(), Some(Step::ReadingNew));
@@ -258,12 +257,12 @@ fn stores_with_one_two_and_three_replicas_move_on_one_ring() {
     let before = three.document.ring.get(PartitionId(0)).unwrap().nodes.clone();
     let (after, key) = (before.iter().rev().copied().collect::<Vec<_>>(), three.keys[0].clone());
     let holds = |three: &Three, id, name: &str| {
-        let view = three.node(id).replica.view().get();
+        let view = three.node(id).replica().view().get();
         view.store(name).unwrap().content(view.partition_at(model::Token::of(&key)).0, &key).unwrap() == old()
     };
     for (name, replicas) in stores {
         for id in &before[..replicas.into()] {
-            let view = three.node(*id).replica.view().get();
+            let view = three.node(*id).replica().view().get();
             view.store(name)
                 .unwrap()
                 .merge(view.partition_at(model::Token::of(&key)).0, &key, &old())
@@ -306,10 +305,8 @@ fn what_a_document_brings_is_not_answered_for_before_it_is_here_nor_after_a_cras
     three.begin();
     three.homes[0].stage.pass(Duration::from_secs(30));
     assert_eq!(get(three.node(to), &three.keys[0]), Err(ErrorCode::Refilling));
-    let antientropy = &three.node(to).antientropy;
-    assert_eq!(antientropy.lost(), (0, 0), "no disk was lost");
-    assert!(antientropy.bringing_in() > 0);
-    assert_eq!(antientropy.refill_report(), None);
+    assert!(entering(three.node(to)) > 0);
+    assert_eq!(three.node(to).antientropy().report().refill, None, "no disk was lost");
     let told = three.told(to);
     assert_eq!((told.entered.len(), told.entered[0].whole), (1, false));
     assert!(three.next().is_none(), "it is not whole");
@@ -350,7 +347,7 @@ fn a_node_that_entered_in_vain_gives_back_what_only_it_holds() {
     assert_eq!(three.step(), Some(Step::Joint));
     let only = three.keys[7].clone();
     let more = super::home::set(&old(), 8, model::Timestamp(5), model::Value::Present("more".into()));
-    let place = three.node(to).replica.view().get().partition_at(model::Token::of(&only)).0;
+    let place = three.node(to).replica().view().get().partition_at(model::Token::of(&only)).0;
     store(three.node(to)).merge(place, &only, &more).unwrap();
     three.publish(steps::back(&three.document, &[PartitionId(0)]).unwrap());
     three.homes[0].stage.until(|| three.holds_nothing(to));
@@ -374,7 +371,7 @@ fn nothing_is_dropped_while_a_replica_lacks_it() {
     });
     let only = three.keys[7].clone();
     let more = super::home::set(&old(), 8, model::Timestamp(5), model::Value::Present("more".into()));
-    let place = three.node(from).replica.view().get().partition_at(model::Token::of(&only)).0;
+    let place = three.node(from).replica().view().get().partition_at(model::Token::of(&only)).0;
     store(three.node(from)).merge(place, &only, &more).unwrap();
     assert_eq!(three.step(), None);
     three.homes[0].stage.pass(Duration::from_secs(60));
@@ -429,7 +426,7 @@ fn a_split_or_merge_touches_no_record_and_no_tree_and_older_walks_are_refused_wi
     let before = three.document.clone();
     let kept = |three: &Three| {
         let store = store(three.node(holder));
-        let trees = store.trees().summary();
+        let trees = three.node(holder).antientropy().report().trees;
         let sums: Vec<_> = (0..8).map(|bucket| store.tree_sum(PartitionId(bucket))).collect();
         (store.engine().partitions(), trees, sums)
     };
@@ -504,7 +501,7 @@ fn a_lost_disk_is_not_whole_by_what_a_node_that_enters_gave_at_an_earlier_step()
     three.homes[0].serve(&lost, |request| {
         matches!(request, Request::ReplicaMerge(_)).then(|| super::failing(ErrorCode::Overloaded))
     });
-    assert!(lost.antientropy.lost().0 > 0 && lost.antientropy.bringing_in() == 0);
+    assert!(left(&lost) > 0 && entering(&lost) == 0);
     assert_eq!(get(&lost, &late), Err(ErrorCode::Refilling));
     // The one that leaves talks to the one that enters, and gives nothing to the other.
     three.homes[0].serve(&three.node(from).clone(), |request| {
@@ -550,7 +547,7 @@ fn the_only_replica_is_not_relieved_of_a_record_that_it_cannot_read() {
     assert!(!three.told(to).entered[0].whole && three.next().is_none());
     assert_eq!(get(three.node(from), &key), Err(ErrorCode::Corrupt), "an answer that is true");
     // It can be read again, and the move goes on.
-    let place = three.node(from).replica.view().get().partition_at(model::Token::of(&three.keys[6])).0;
+    let place = three.node(from).replica().view().get().partition_at(model::Token::of(&three.keys[6])).0;
     let intact = store(three.node(from)).engine().get(place.partition, place.token, &three.keys[6]).unwrap();
     three.put(from, &key, intact.unwrap());
     assert_eq!(three.step(), Some(Step::Joint));
@@ -586,8 +583,8 @@ fn who_leaves_keeps_a_record_that_it_cannot_read_while_nobody_else_has_it() {
     let is_of = |key: &Bytes| three.document.ring.partition(Token::of(key)).id == PartitionId(0);
     let only = (0..).map(|number| Bytes::from(format!("only {number}"))).find(is_of).unwrap();
     three.damage(from, &only);
-    let place = three.node(from).replica.view().get().partition_at(model::Token::of(&only)).0;
-    store(three.node(from)).trees().lock(place.partition).unwrap().tree().doubt();
+    let place = three.node(from).replica().view().get().partition_at(model::Token::of(&only)).0;
+    store(three.node(from)).trees().writing(place.partition).doubt();
     three.homes[0].stage.until(|| !store(three.node(from)).with_unreadable().is_empty());
     assert_eq!(three.step(), None);
     three.homes[0].stage.pass(Duration::from_secs(60));

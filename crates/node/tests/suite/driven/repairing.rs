@@ -8,14 +8,13 @@ use bytes::Bytes;
 use model::{Generation, NodeId, PartitionId, StoreName, Timestamp, Token, Value, VersionSet};
 use parking_lot::Mutex;
 use protocol::antientropy::merkle::Span;
-use protocol::report::{HintsHeld, HintsState, ScrubRun, StoreRefill};
+use protocol::report::{HintsHeld, HintsState, Parts, ScrubRun, StoreRefill};
 use wire::error::ErrorCode;
 use wire::messages::{KeyDigests, Merged, RecordsGet, ReplicaMerged, Request, Response};
 
+use super::healing::left;
 use super::home::{damage_at, store};
-use super::{Answer, Home, KEY, failing, get, merge, old, record, set};
-use crate::events::Event;
-use crate::node::Node;
+use super::{Answer, Event, Home, KEY, Node, failing, get, merge, old, record, set};
 
 /// Most bytes of one answer, as `respond` says.
 const ANSWER_BYTES: usize = 1 << 20;
@@ -78,10 +77,10 @@ fn a_scrub_that_is_asked_for_tells_what_it_read_and_found_and_has_it_mended() {
     let (home, node, _second, _peer, keys) = equal();
     let bytes =
         |keys: &[Bytes]| keys.iter().map(|key| key.len() + bytes_of(&first(key))).sum::<usize>() as u64;
-    let told = |node: &Node| node.antientropy.report().scrub;
+    let told = |node: &Node| node.antientropy().report().scrub;
     let asked = |node: &Node| told(node).last_asked.unwrap().run;
     assert_eq!(told(&node).last_asked, None);
-    assert_eq!(home.stage.run(node.antientropy.scrub_now()), 6);
+    assert_eq!(home.stage.run(node.antientropy().scrub_now()), 6);
     let last = asked(&node);
     let read = |run: &ScrubRun| (run.partitions, run.partitions_done, run.records);
     assert_eq!(read(&last), (2, 2, 6));
@@ -93,7 +92,7 @@ fn a_scrub_that_is_asked_for_tells_what_it_read_and_found_and_has_it_mended() {
     // Two of the first partition; each of its leaves is wrong now.
     damage(&home, &keys[0]);
     damage(&home, &keys[1]);
-    assert_eq!(home.stage.run(node.antientropy.scrub_now()), 6);
+    assert_eq!(home.stage.run(node.antientropy().scrub_now()), 6);
     let damaged = told(&node);
     let last = asked(&node);
     assert_eq!((read(&last), last.bytes), ((2, 2, 6), bytes(&keys[2..])));
@@ -113,7 +112,7 @@ fn a_scrub_that_is_asked_for_tells_what_it_read_and_found_and_has_it_mended() {
         assert_eq!(record(&node, key), first(key));
     }
     assert_eq!(metric(&node, "tontine_antientropy_repaired_records_total"), 2);
-    let again = home.stage.run(node.antientropy.scrub_now());
+    let again = home.stage.run(node.antientropy().scrub_now());
     assert_eq!((again, events(&node, &KINDS).len()), (6, 2), "there is no more to be found");
 }
 
@@ -128,7 +127,7 @@ fn a_comparison_tells_what_differed_and_what_travelled() {
     let newer = set(&there, 7, Timestamp(30), Value::Present("newer".into()));
     home.call(&node, merge(&both, &newer, 0, None)).unwrap();
     assert!(events(&node, &["repair-ended"]).is_empty());
-    assert_eq!(node.antientropy.report().trees[0].trees, 2);
+    assert_eq!(node.antientropy().report().trees[0].trees, 2);
     // What the peer has said of sums and keys.
     let listed = Arc::new(AtomicUsize::new(0));
     let (counted, held) = (listed.clone(), [&keys[..], &[pulled.clone(), both.clone()]].concat());
@@ -150,12 +149,12 @@ fn a_comparison_tells_what_differed_and_what_travelled() {
         counted.fetch_add(bytes, Ordering::Relaxed);
         None
     });
-    node.antientropy.ask_for(NodeId(2));
+    node.antientropy().ask_for(NodeId(2));
     home.stage.pass(Duration::from_secs(2));
     for key in [&pulled, &pushed, &both] {
         assert_eq!(record(&node, key), record(&peer, key), "{key:?}");
     }
-    let told = node.antientropy.report();
+    let told = node.antientropy().report();
     assert_eq!((told.peers[0].peer, told.running.is_none()), (NodeId(2), true));
     let outcome = told.peers[0].outcome;
     assert_eq!((outcome.partitions, outcome.partitions_unready, outcome.failed), (2, 0, 0), "{outcome:?}");
@@ -177,10 +176,10 @@ fn a_comparison_tells_what_differed_and_what_travelled() {
     };
     assert_eq!((events.len(), *of, *keys, *pulled, *pushed, *complete), (1, NodeId(2), 3, 2, 2, true));
     // Equal by now: it says nothing more.
-    node.antientropy.ask_for(NodeId(2));
+    node.antientropy().ask_for(NodeId(2));
     home.stage.pass(Duration::from_secs(2));
     assert_eq!(metric(&node, "tontine_antientropy_sessions_total{outcome=\"complete\"}"), 2);
-    assert_eq!(node.antientropy.report().peers[0].outcome.bytes, 36, "two sums");
+    assert_eq!(node.antientropy().report().peers[0].outcome.bytes, 36, "two sums");
     assert_eq!(in_all(), bytes + 36);
     assert_eq!(self::events(&node, &["repair-ended"]).len(), 1);
 }
@@ -190,7 +189,7 @@ fn a_comparison_tells_what_differed_and_what_travelled() {
 fn an_answer_to_a_peer_holds_as_much_as_it_may_and_at_least_one() {
     let home = Home::new();
     let node = home.start();
-    let ask = |request: Request| home.stage.run(node.antientropy.clone().answer(request)).unwrap();
+    let ask = |request: Request| home.stage.run(node.antientropy().clone().answer(request)).unwrap();
     let reference = store(&node).reference().clone();
     let generation = Generation(1);
     let overhead = bytes_of(&content(ANSWER_BYTES / 2)) - ANSWER_BYTES / 2;
@@ -252,7 +251,7 @@ fn park(home: &Home, node: &Node, keys: &[&'static str]) {
 
 /// What operators see of hints for node 2, but for the rate.
 fn handoff(node: &Node) -> Vec<HintsHeld> {
-    let mut told = node.handoffs.get().unwrap().report();
+    let mut told = node.report(Parts::STATUS).status.unwrap().hints;
     for held in &mut told {
         assert_eq!(held.target, NodeId(2));
         (held.rate_bytes_per_second, held.hints_per_second) = (0, 0);
@@ -305,12 +304,12 @@ fn the_status_of_hints_tells_what_became_of_them() {
     assert_eq!(handoff(&node), entry(5, HintsState::Holding, 0, 0), "nobody has looked so far");
     home.stage.pass(Duration::from_millis(2_500));
     assert_eq!(handoff(&node), entry(5, HintsState::Delivering, 0, 0));
-    home.stage.until(|| node.replica.hints().count(NodeId(2)) == 3);
+    home.stage.until(|| node.replica().hints().count(NodeId(2)) == 3);
     // A pause of 200 ms, and the next one is longer.
     home.stage.until(|| handoff(&node)[0].failures == 2);
     assert_eq!(handoff(&node), entry(3, HintsState::Pausing, 2, 2));
     assert_eq!(metric(&node, "tontine_handoff_batches_failed_total"), 3, "one for its hints, two as a whole");
-    home.stage.until(|| node.replica.hints().count(NodeId(2)) == 0);
+    home.stage.until(|| node.replica().hints().count(NodeId(2)) == 0);
     home.stage.pass(Duration::from_secs(2));
     assert_eq!(metric(&node, "tontine_handoff_hints_delivered_total"), 5);
     assert_eq!(metric(&node, "tontine_handoff_batches_failed_total"), 3);
@@ -365,12 +364,12 @@ fn a_comparison_that_was_stopped_tells_so_and_all_of_it_begins_again() {
         let (store, partition) = (store.map(str::to_owned), partition.map(PartitionId));
         let control = AntiEntropyControl { order, store, partition };
         home.stage
-            .run(node.antientropy.clone().answer(control.into()))
+            .run(node.antientropy().clone().answer(control.into()))
             .map(|_| ())
             .map_err(|failure| failure.code)
     };
     let told = || {
-        let repair = node.antientropy.report();
+        let repair = node.antientropy().report();
         let parts: Vec<String> = repair.stopped_parts.iter().map(ToString::to_string).collect();
         (repair.stopped, parts)
     };
@@ -386,13 +385,13 @@ fn a_comparison_that_was_stopped_tells_so_and_all_of_it_begins_again() {
     for key in [&here, &there] {
         home.call(&node, merge(key, &content(10), 0, None)).unwrap();
     }
-    node.antientropy.ask_for(NodeId(2));
+    node.antientropy().ask_for(NodeId(2));
     home.stage.pass(Duration::from_secs(2));
     assert_eq!((record(&peer, &here), record(&peer, &there)), (content(10), VersionSet::default()));
-    assert_eq!(node.antientropy.report().peers[0].outcome.partitions, 1);
+    assert_eq!(node.antientropy().report().peers[0].outcome.partitions, 1);
     assert_eq!(order(AntiEntropyOrder::Stop, None, None), Ok(()));
     assert_eq!((told().0, home.disk.contents("repair-stopped").is_some()), (true, true));
-    node.antientropy.ask_for(NodeId(2));
+    node.antientropy().ask_for(NodeId(2));
     home.stage.pass(Duration::from_secs(30));
     assert!(record(&peer, &there).is_empty());
     // A start of another part lifts nothing of this one; one of the store does.
@@ -431,7 +430,7 @@ fn trees_that_were_counted_anew_are_told_of_with_their_records() {
     };
     let before = (told().len(), metric(&node, "tontine_antientropy_counted_records_total"));
     doubt(&node);
-    assert_eq!(node.antientropy.report().trees[0].doubtful, 2);
+    assert_eq!(node.antientropy().report().trees[0].doubtful, 2);
     assert_eq!(metric(&node, "tontine_antientropy_doubtful_trees"), 2);
     home.stage.pass(Duration::from_secs(2));
     let counted = Event::TreesCounted { store: "s".to_owned(), trees: 2, records: 6 };
@@ -443,7 +442,10 @@ fn trees_that_were_counted_anew_are_told_of_with_their_records() {
     let empty = third.start();
     doubt(&empty);
     home.stage.pass(Duration::from_secs(2));
-    assert_eq!((events(&empty, &["trees-counted"]), store(&empty).trees().uncounted()), (vec![], vec![]));
+    assert_eq!(
+        (events(&empty, &["trees-counted"]), empty.antientropy().report().trees[0].doubtful),
+        (vec![], 0)
+    );
 }
 
 /// A larger message would be refused.
@@ -465,10 +467,10 @@ fn what_a_peer_lacks_travels_in_messages_of_a_mebibyte() {
         for key in keys {
             home.call(&node, merge(key, &content(bytes), 0, None)).unwrap();
         }
-        node.antientropy.ask_for(NodeId(2));
+        node.antientropy().ask_for(NodeId(2));
         home.stage.until(|| keys.iter().all(|key| record(&peer, key) == content(bytes)));
         home.stage.pass(Duration::from_secs(2));
-        let outcome = node.antientropy.report().peers[0].outcome;
+        let outcome = node.antientropy().report().peers[0].outcome;
         assert_eq!((outcome.sets_pushed, outcome.failed), (keys.len() as u64, 0), "{outcome:?}");
         std::mem::take(&mut *sent.lock())
     };
@@ -486,14 +488,14 @@ fn a_node_that_closes_compares_nothing_more_and_a_handoff_that_stops_sends_nothi
         counted.fetch_add(usize::from(matches!(request, Request::ReplicaMerge(_))), Ordering::Relaxed);
         None
     });
-    node.handoffs.get().unwrap().stop();
+    node.handoffs().stop();
     park(&home, &node, &["a", "b"]);
     home.stage.pass(Duration::from_secs(5));
-    assert_eq!((sent.load(Ordering::Relaxed), node.replica.hints().count(NodeId(2))), (0, 2));
+    assert_eq!((sent.load(Ordering::Relaxed), node.replica().hints().count(NodeId(2))), (0, 2));
     second.call(&peer, merge(&KEY, &old(), 0, None)).unwrap();
-    node.antientropy.close();
-    assert!(node.antientropy.is_closing());
-    node.antientropy.ask_for(NodeId(2));
+    node.antientropy().close();
+    assert!(node.antientropy().is_closing());
+    node.antientropy().ask_for(NodeId(2));
     home.stage.pass(Duration::from_secs(5));
     assert!(record(&node, &KEY).is_empty());
 }
@@ -519,10 +521,10 @@ fn hints_that_are_too_old_are_given_up_when_enough_others_hold_them_and_that_is_
     park(&home, &node, &["a", "b", "c"]);
     let told = || events(&node, &["hints-expired", "hints-drained"]);
     home.stage.pass(Duration::from_secs(40));
-    assert_eq!((node.replica.hints().count(NodeId(2)), told()), (3, vec![]));
+    assert_eq!((node.replica().hints().count(NodeId(2)), told()), (3, vec![]));
     assert_eq!(handoff(&node)[0].expired_total, 0);
     *refuses.lock() = false;
-    home.stage.until(|| node.replica.hints().count(NodeId(2)) == 0);
+    home.stage.until(|| node.replica().hints().count(NodeId(2)) == 0);
     home.stage.pass(Duration::from_secs(2));
     for key in ["a", "b", "c"] {
         assert_eq!(record(&node, &Bytes::from_static(key.as_bytes())), old());
@@ -553,7 +555,7 @@ fn a_lost_disk_tells_what_is_left_and_what_came() {
     }
     let node = home.start();
     home.stage.pass(Duration::from_secs(5));
-    let before = node.antientropy.refill_report().unwrap();
+    let before = node.antientropy().report().refill.unwrap();
     assert_eq!((before.partitions, before.partitions_left, before.records, before.bytes), (2, 2, 0, 0));
     assert_eq!((before.records_per_second, before.seconds_left), (Some(0), None));
     let store = StoreName::new("s").unwrap();
@@ -563,9 +565,9 @@ fn a_lost_disk_tells_what_is_left_and_what_came() {
     let watched = || watched.map(|name| metric(&node, &format!("tontine_refill_{name}_partitions")));
     assert_eq!(watched(), [2, 2, 0]);
     *opened.lock() = true;
-    home.stage.until(|| node.antientropy.lost().0 == 0);
+    home.stage.until(|| left(&node) == 0);
     home.stage.pass(Duration::from_secs(5));
-    let after = node.antientropy.refill_report().unwrap();
+    let after = node.antientropy().report().refill.unwrap();
     assert_eq!((after.partitions, after.partitions_left, after.records), (2, 0, 6));
     let (bytes, seconds) = (after.bytes, after.seconds);
     let least: usize = keys.iter().map(|key| key.len() + bytes_of(&first(key))).sum();
