@@ -16,7 +16,7 @@ use wire::messages::{
 };
 
 use super::home::cluster;
-use super::repairing::metric;
+use super::pairs::metric;
 use super::{Answer, Home, KEY, Node, deleted, failing, merge, record, tombstone_at};
 
 /// What the scripts were asked, in order: who, what, and what the service said of epochs then.

@@ -15,7 +15,7 @@ use wire::messages::{RecordsGot, Request, Response, StaleEpoch, Standing, StoreR
 
 use super::home::{cluster, damage_at, store};
 use super::moving::Three;
-use super::repairing::{content, damage, equal, events, first, keys_of, metric};
+use super::pairs::{content, damage, equal, events, first, keys_of, metric};
 use super::{Answer, Event, Home, KEY, Node, Stage, failing, get, merge, old, record, set};
 
 /// Bytes of a record before its key.

@@ -23,16 +23,18 @@ mod healing;
 pub(crate) mod home;
 pub(crate) mod keeper;
 mod keeping;
-mod mending;
 mod moving;
+mod ordering;
 mod outdated;
 mod paging;
+mod pairs;
 mod parting;
 mod reading;
 mod refilling;
-mod repairing;
 mod scrubbing;
 mod stage;
+mod telling;
+mod told;
 mod wires;
 
 // What the tests use of the crate, named in one place.
