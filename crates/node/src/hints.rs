@@ -497,6 +497,7 @@ mod tests {
     use storage::MemoryEngine;
 
     use super::*;
+    use crate::driven::home::{deleted, old};
 
     const TARGET: NodeId = NodeId(3);
 
@@ -549,7 +550,7 @@ mod tests {
         let hints = hints();
         let one = Consistency { replicas: 1, reads_required: 1, writes_required: 1 };
         let carts = Store::new(StoreName::new("carts").unwrap(), one).unwrap();
-        let content = crate::node::driven::home::old();
+        let content = old();
         hints.park(TARGET, &carts, b"key", &content).unwrap();
         let limit = ScanLimit { records_max: 10, bytes_max: 1 << 20 };
         let hint = hints.page(TARGET, None, limit).unwrap().0.remove(0);
@@ -567,7 +568,7 @@ mod tests {
         hints.bytes_max = HINT_BYTES_MAX;
         let one = Consistency { replicas: 1, reads_required: 1, writes_required: 1 };
         let carts = Store::new(StoreName::new("carts").unwrap(), one).unwrap();
-        let contents = [crate::node::driven::home::old(), crate::node::driven::home::deleted()];
+        let contents = [old(), deleted()];
         let targets = [TARGET, NodeId(4)];
         for (target, content) in targets.into_iter().zip(&contents) {
             hints.park(target, &carts, b"key", content).unwrap();

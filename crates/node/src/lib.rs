@@ -13,8 +13,6 @@ mod chores;
 mod identity;
 mod local_copy;
 mod node;
-mod transport;
-mod trees;
 
 pub mod access;
 pub mod antientropy;
@@ -38,9 +36,15 @@ pub mod pulse;
 pub mod rebalance;
 pub mod replica;
 pub mod stores;
+pub mod transport;
+pub mod trees;
 pub mod view;
 pub mod waiting;
 pub mod work;
+
+#[cfg(test)]
+#[allow(dead_code, reason = "the suite uses more of it")]
+mod driven;
 
 pub use identity::IdentityError;
 pub use identity::given::{Directory, Given, Owner};

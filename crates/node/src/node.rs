@@ -13,8 +13,6 @@ mod chores;
 mod collecting;
 mod config;
 mod doors;
-#[cfg(test)]
-pub(crate) mod driven;
 mod following;
 mod handing_off;
 mod joining;
@@ -240,7 +238,7 @@ impl Node {
     }
 
     /// Its part in collection rounds.
-    pub(crate) fn collection(&self) -> &Arc<Collection> {
+    pub fn collection(&self) -> &Arc<Collection> {
         self.chores.collection.get().expect("a started node collects")
     }
 
@@ -291,7 +289,7 @@ impl Node {
 
     /// Takes in a document that a peer handed over: where its nodes are reached at once, all else when the document is
     /// durable here and its stores are open.
-    fn offer(&self, cluster: Cluster) {
+    pub fn offer(&self, cluster: Cluster) {
         if self.is_newer(&cluster) {
             self.acquaint(&cluster);
             self.following.offers.offer(cluster);

@@ -134,12 +134,7 @@ impl Replica {
 
     /// What this node holds of a key that it is about to send `set` for, read anew, and when. `None` when what it holds
     /// does not stand for `set` any more: it was read elsewhere, or was deleted and forgotten meanwhile.
-    pub(crate) fn renewed(
-        &self,
-        store: &LocalStore,
-        key: &Bytes,
-        set: &VersionSet,
-    ) -> Option<(Epoch, VersionSet)> {
+    pub fn renewed(&self, store: &LocalStore, key: &Bytes, set: &VersionSet) -> Option<(Epoch, VersionSet)> {
         let epoch = self.epochs.tag();
         let view = self.view.get();
         let terms = (view.cluster().generation, Asked::Either);

@@ -21,7 +21,7 @@ use crate::view::Adopt;
 const STALE_MAX: usize = 4;
 
 /// One worker's way to all nodes.
-pub(crate) struct WorkerTransport {
+pub struct WorkerTransport {
     reach: Reach,
     adopt: Adopt,
 }
@@ -35,7 +35,7 @@ struct Reach {
 
 impl WorkerTransport {
     /// This node's own records, and its links to the others.
-    pub(crate) fn new(replica: Arc<Replica>, peers: Arc<Peers>, adopt: Adopt) -> Self {
+    pub fn new(replica: Arc<Replica>, peers: Arc<Peers>, adopt: Adopt) -> Self {
         WorkerTransport { reach: Reach { replica, peers }, adopt }
     }
 }

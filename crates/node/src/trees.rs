@@ -47,7 +47,7 @@ const DAMAGED_MAX: usize = 256;
 const SEEN_MAX: usize = 4096;
 
 /// The trees of one store.
-pub(crate) struct Trees {
+pub struct Trees {
     stripes: Box<[Stripe]>,
     /// The records of these partitions were lost here and are being fetched.
     lost: Partitions<AtomicBool>,
@@ -205,7 +205,7 @@ impl<'a> Watching<'a> {
 }
 
 /// The right to change records of a partition.
-pub(crate) struct Writing<'a> {
+pub struct Writing<'a> {
     kept: MutexGuard<'a, Kept>,
     partition: PartitionId,
 }
@@ -242,7 +242,7 @@ impl Writing<'_> {
     }
 
     /// Nobody knows any more what the records are.
-    pub(crate) fn doubt(&mut self) {
+    pub fn doubt(&mut self) {
         self.kept.witness(self.partition, None);
         self.kept.settle();
         if let Some(tree) = self.kept.tree(self.partition) {
@@ -316,7 +316,7 @@ impl Trees {
     }
 
     /// Keeps other writers of a partition away while its records change.
-    pub(crate) fn writing(&self, partition: PartitionId) -> Writing<'_> {
+    pub fn writing(&self, partition: PartitionId) -> Writing<'_> {
         Writing { kept: self.stripe(partition).lock(), partition }
     }
 
@@ -342,8 +342,8 @@ impl Trees {
         Some(Watching { trees: self, number, partition, tokens, bits })
     }
 
-    /// Looks at a partition's tree.
-    pub(crate) fn look<T>(&self, partition: PartitionId, look: impl FnOnce(&Tree) -> T) -> Option<T> {
+    /// Looks at a partition's tree; `None` for one that the ring does not have.
+    pub fn look<T>(&self, partition: PartitionId, look: impl FnOnce(&Tree) -> T) -> Option<T> {
         self.lock(partition).map(|mut locked| look(locked.tree()))
     }
 

@@ -282,7 +282,7 @@ impl AntiEntropy {
     }
 
     /// Ends all tasks at their next step.
-    pub(crate) fn close(&self) {
+    pub fn close(&self) {
         self.stopping.store(true, Ordering::Relaxed);
         self.state.lock().abort = true;
         self.wake.notify_waiters();
@@ -290,7 +290,7 @@ impl AntiEntropy {
     }
 
     /// Its links, for whoever tells them of newer documents.
-    pub(crate) fn peers(&self) -> &Arc<Peers> {
+    pub fn peers(&self) -> &Arc<Peers> {
         &self.peers
     }
 
@@ -342,7 +342,7 @@ impl AntiEntropy {
     }
 
     /// Whether the node stops.
-    pub(crate) fn is_closing(&self) -> bool {
+    pub fn is_closing(&self) -> bool {
         self.is_stopping()
     }
 

@@ -19,7 +19,10 @@ use crate::view::View;
 
 impl AntiEntropy {
     /// Answers what a peer or an operator asks of repair; other requests are not for it.
-    pub(crate) async fn answer(self: Arc<Self>, request: Request) -> Result<Response, Failure> {
+    ///
+    /// # Errors
+    /// When the request is refused, and when an order may be forgotten by a restart.
+    pub async fn answer(self: Arc<Self>, request: Request) -> Result<Response, Failure> {
         match request {
             Request::AntiEntropyControl(control) => {
                 let only = self.carry_out(&control)?;

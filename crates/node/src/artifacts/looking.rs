@@ -292,7 +292,7 @@ fn gains(open: &Open, files: &[Option<FileIdentity>], wanted: &[bool]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::node::driven::keeping::{Built, Keeper, empty};
+    use crate::driven::keeper::{Built, Keeper, empty};
 
     /// By another document the node may own other slices, of which nobody has looked whether they are here.
     #[test]
@@ -300,7 +300,7 @@ mod tests {
         let built = Built::new("words", 1);
         let stores = || vec![built.served(&empty("words"))];
         let mut keeper = Keeper::whole(stores(), &[&built]);
-        let (stage, artifacts) = (keeper.home.stage.clone(), keeper.artifacts().clone());
+        let (stage, artifacts) = (keeper.home.stage.clone(), keeper.node.artifacts().clone());
         let view = artifacts.view.get();
         keeper.adopt(stores());
         keeper.until_whole();

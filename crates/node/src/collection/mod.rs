@@ -10,5 +10,5 @@ mod rounds;
 mod walk;
 
 pub(crate) use answers::Answers;
-pub(crate) use rounds::{Collection, Service};
-pub use rounds::{CollectionOptions, INTERVAL};
+pub(crate) use rounds::Service;
+pub use rounds::{Collection, CollectionOptions, INTERVAL};

@@ -25,7 +25,7 @@ use protocol::report::CollectionReport;
 use runtime::BoxFuture;
 use wire::messages::{
     Collect, CollectCandidates, CollectConfirm, CollectFence, CollectPlace, CollectRelease, Collectable,
-    Request, Response, StoreRef,
+    Failure, Request, Response, StoreRef,
 };
 
 use super::answers::{Answers, KEYS_MAX, is_ahead};
@@ -58,9 +58,9 @@ impl Default for CollectionOptions {
 }
 
 /// This node's part in collection rounds.
-pub(crate) struct Collection {
-    pub(crate) answers: Answers,
-    pub(crate) peers: Arc<Peers>,
+pub struct Collection {
+    pub(super) answers: Answers,
+    pub(super) peers: Arc<Peers>,
     service: Service,
     events: Arc<Events>,
     options: CollectionOptions,
@@ -113,6 +113,14 @@ impl Collection {
         let (ports, weak) = (self.peers.ports(), Arc::downgrade(self));
         begin(ports, Rest::Now, FindTombstones { collection: weak.clone(), first: true });
         begin(ports, Rest::Now, CollectTombstones { collection: weak, told: None });
+    }
+
+    /// Answers a step of a round that another node has started.
+    ///
+    /// # Errors
+    /// When this node takes no part in the step, or the request is none.
+    pub async fn answer(&self, step: Request) -> Result<Response, Failure> {
+        self.answers.answer(step).await
     }
 
     /// How it stands.

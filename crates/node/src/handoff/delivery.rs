@@ -294,8 +294,8 @@ mod tests {
     use storage::ScanLimit;
 
     use super::*;
-    use crate::node::Node;
-    use crate::node::driven::home::{Home, deleted, handoffs, old, store};
+    use crate::Node;
+    use crate::driven::home::{Home, deleted, old, store};
 
     /// No member of the cluster, so its hints go to the replicas of their keys.
     const GONE: NodeId = NodeId(9);
@@ -328,9 +328,9 @@ mod tests {
     fn a_hint_that_changed_before_it_was_readdressed_is_left_and_nobody_is_at_fault() {
         let home = Home::new();
         let node = home.start();
-        let handoffs = handoffs(&node);
+        let handoffs = node.handoffs();
         handoffs.stop();
-        let settled = home.stage.run(readdress(&handoffs, parked(&node)));
+        let settled = home.stage.run(readdress(handoffs, parked(&node)));
         assert_eq!(settled, Settled { removed: 2, left: 1, fault: None });
         assert_eq!(left(&node), ["b"]);
     }
@@ -339,13 +339,13 @@ mod tests {
     fn what_changed_while_it_was_sent_and_what_must_be_read_again_are_left_and_nobody_is_at_fault() {
         let home = Home::new();
         let node = home.start();
-        let handoffs = handoffs(&node);
+        let handoffs = node.handoffs();
         handoffs.stop();
         let (hints, mut settled) = (parked(&node), Settled::default());
         let answers = [Ok(()), Ok(()), Err(None)];
         let mut counted = Vec::new();
         for (hint, answer) in hints.iter().zip(answers) {
-            settled.take_in(&handoffs, hint, answer);
+            settled.take_in(handoffs, hint, answer);
             counted.push((settled.removed, settled.left, settled.fault));
         }
         assert_eq!(counted, [(1, 0, None), (1, 1, None), (1, 2, None)]);

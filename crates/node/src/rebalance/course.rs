@@ -142,7 +142,7 @@ mod tests {
     use protocol::rebalance::steps;
 
     use super::*;
-    use crate::node::driven::home::cluster;
+    use crate::driven::home::cluster;
 
     /// Partition 0 of a store with two replicas is to move from n2 to n3.
     fn moving() -> (Arc<Cluster>, Cluster) {

@@ -162,7 +162,7 @@ mod tests {
     use protocol::rebalance::steps;
 
     use super::*;
-    use crate::node::driven::home::{Home, cluster};
+    use crate::driven::home::{Home, cluster};
 
     #[test]
     fn a_partition_counts_as_merged_only_when_every_bucket_is() {

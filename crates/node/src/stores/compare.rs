@@ -128,7 +128,10 @@ impl LocalStore {
     }
 
     /// The key's state here, whether or not the partition is complete; an empty set when it was never written.
-    pub(crate) fn content(&self, place: KeyPlace, key: &[u8]) -> Result<VersionSet, Failure> {
+    ///
+    /// # Errors
+    /// When the record cannot be read.
+    pub fn content(&self, place: KeyPlace, key: &[u8]) -> Result<VersionSet, Failure> {
         match self.engine().get(place.partition, place.token, key).map_err(refuse)? {
             None => Ok(VersionSet::default()),
             Some(record) => Ok(decode(&record, place.partition)?.1),

@@ -248,7 +248,7 @@ impl Held {
     ///
     /// # Errors
     /// As a get's, of the whole page.
-    pub(crate) fn page(
+    pub fn page(
         &self,
         number: ArtifactNumber,
         open: &Open,

@@ -115,7 +115,7 @@ impl LocalStore {
     }
 
     /// The hash trees.
-    pub(crate) fn trees(&self) -> &Trees {
+    pub fn trees(&self) -> &Trees {
         &self.trees
     }
 
@@ -222,7 +222,7 @@ impl LocalStore {
     }
 
     /// A request met a record that cannot be read: somebody shall see to it.
-    pub(crate) fn note_corrupt(&self, partition: PartitionId, token: Token) {
+    pub fn note_corrupt(&self, partition: PartitionId, token: Token) {
         self.trees.note_corrupt(partition, token);
     }
 

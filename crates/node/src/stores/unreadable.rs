@@ -33,8 +33,8 @@ impl LocalStore {
         places
     }
 
-    /// The partitions in which such records lie.
-    pub(crate) fn with_unreadable(&self) -> Vec<PartitionId> {
+    /// The partitions in which records lie that cannot be read, as far as anybody has met them.
+    pub fn with_unreadable(&self) -> Vec<PartitionId> {
         let known = self.trees().unreadable().partitions();
         known.into_iter().filter(|id| !self.unreadable(*id).is_empty()).collect()
     }

@@ -1,4 +1,4 @@
-//! The page that lists the tests of drivers (`src/node/driven`) is worth as much as what it names.
+//! The page that lists the tests of drivers (`driven`) is worth as much as what it names.
 
 use std::path::Path;
 
@@ -19,8 +19,8 @@ fn quoted(cell: &str) -> impl Iterator<Item = &str> {
 
 #[test]
 fn each_rule_names_a_driver_and_a_test_that_exist() {
-    let page = read("docs/design/drivers.md");
-    let folder = "crates/node/src/node/driven";
+    let (page, plants) = (read("docs/design/drivers.md"), read("docs/design/plants.md"));
+    let folder = "crates/node/tests/suite/driven";
     let rooms = [
         "adopting",
         "answering",
@@ -38,8 +38,12 @@ fn each_rule_names_a_driver_and_a_test_that_exist() {
     let rows = rows(&page);
     assert!(rows.len() >= 50, "{} rules are listed", rows.len());
     for row in &rows {
-        let (test, places) = (row[row.len() - 1].trim_matches('`'), row[row.len() - 2]);
-        assert!(tests.contains(&format!("#[test]\nfn {test}()")), "there is no test {test}");
+        let (judge, places) = (row[row.len() - 1], row[row.len() - 2]);
+        let test = judge.trim_matches('`');
+        match judge.strip_prefix("plant ").map(|plant| plant.trim_matches('`')) {
+            Some(plant) => assert!(plants.contains(&format!("\n| {plant} |")), "there is no plant {plant}"),
+            None => assert!(tests.contains(&format!("#[test]\nfn {test}()")), "there is no test {test}"),
+        }
         let (mut code, mut functions) = (String::new(), Vec::new());
         for place in quoted(places) {
             match place.ends_with(".rs") {

@@ -11,6 +11,7 @@ mod collection;
 mod conditions;
 mod damage;
 mod door;
+mod driven;
 mod drivers;
 mod expiry;
 mod handoff;

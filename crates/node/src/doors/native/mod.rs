@@ -450,7 +450,7 @@ impl Served {
             let (collection, sender) = (self.service.collection.clone(), self.sender.clone());
             let numbers = self.service.numbers.clone();
             self.service.ports.tasks.spawn_background(Box::pin(async move {
-                let answer = counted(&numbers, collection.answers.answer(step).await);
+                let answer = counted(&numbers, collection.answer(step).await);
                 drop(permit);
                 send(&*sender, id, &answer);
             }));

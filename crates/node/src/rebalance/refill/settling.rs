@@ -169,7 +169,7 @@ mod tests {
     use protocol::rebalance::steps;
 
     use super::*;
-    use crate::node::driven::home::{Home, cluster, store};
+    use crate::driven::home::{Home, cluster, store};
 
     /// A round goes from store to store by the view that it began with. That view gives this node nothing of what a
     /// document has brought meanwhile: gets would be answered *not found*.

@@ -1,280 +1,23 @@
 //! A node keeps what documents list of artifacts: whatever is slow, damaged or away beside it.
 
-use std::collections::BTreeMap;
-use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use client::coordinator::Replicas;
 use client::peers::Peers;
-use futures_util::FutureExt;
-use model::{
-    ArtifactNumber, Cluster, Generation, ManifestDigest, NodeId, ReadOnlyStore, StoreName, Token, Value,
-};
-use parking_lot::Mutex;
-use protocol::report::{ArtifactProgress, ArtifactState, ArtifactsReport};
-use runtime::disk::simulated::{Fault, Operation, SimulatedDisk};
-use runtime::{Disk, Sources};
-use storage::readonly::{
-    BuildOptions, BuildRecord, Compression, Cutter, Duplicates, Manifest, Merged, Place, Records, TokenHash,
-    build, chunk_path,
-};
+use model::{Cluster, Generation, ReadOnlyStore, Token};
+use protocol::report::ArtifactState;
+use runtime::Disk;
+use runtime::disk::simulated::{Fault, Operation};
+use storage::readonly::chunk_path;
 use wire::error::ErrorCode;
-use wire::messages::{
-    ArtifactGet, ArtifactScan, Request, RequestOptions, Response, ScanAfter, Scanned, StoreRef,
-};
+use wire::messages::{ArtifactScan, Peer, Request, RequestOptions, Response, ScanAfter, Scanned, StoreRef};
 
-use super::home::cluster;
-use super::{Answer, Home};
-use crate::artifacts::Artifacts;
-use crate::front::{ADOPT_PATIENCE, AtHand, Position, StretchLimit};
-use crate::node::{Node, NodeConfig};
-use crate::transport::WorkerTransport;
+use super::keeper::{Built, KEYS, Keeper, LONG, SOON, bytes_of, empty, parts};
+use super::{Adopt, AtHand, Position, StretchLimit, WorkerTransport};
 
-/// Keys of each artifact, in four chunks.
-const KEYS: u64 = 400;
-/// Enough for what needs no patience.
-pub(super) const SOON: Duration = Duration::from_secs(5);
-/// Many looks of a node, those for files among them.
-pub(super) const LONG: Duration = Duration::from_secs(30);
-
-/// Sources by their URL.
-#[derive(Default)]
-struct Shelf(Mutex<BTreeMap<String, SimulatedDisk>>);
-
-impl std::fmt::Debug for Shelf {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Shelf")
-    }
-}
-
-impl Sources for Shelf {
-    fn open(&self, url: &str) -> Result<Arc<dyn Disk>, String> {
-        let found = self.0.lock().get(url).cloned().ok_or_else(|| format!("{url} is away"))?;
-        Ok(Arc::new(found))
-    }
-}
-
-/// What was built.
-#[derive(Clone)]
-pub(crate) struct Built {
-    pub(super) disk: SimulatedDisk,
-    pub(super) manifest: Manifest,
-}
-
-impl Built {
-    /// Of a store and a number; keys of the first chunk alone have values that name the number.
-    pub(crate) fn new(store: &str, number: u64) -> Built {
-        let mut records = Records::default();
-        let keys: Vec<Bytes> = (0..KEYS).map(|key| Bytes::from(format!("word{key}"))).collect();
-        let value = |token: Token| if token.0 < 1 << 62 { format!("{number}") } else { "all".to_owned() };
-        let values: Vec<String> = keys.iter().map(|key| value(Token::of(key))).collect();
-        for (line, (key, value)) in keys.iter().zip(&values).enumerate() {
-            let (token, place) = (Token::of(key), Place::new(0, line as u64 + 1));
-            records.push(BuildRecord { token, key, value: value.as_bytes(), place });
-        }
-        records.sort();
-        let options = BuildOptions {
-            store: StoreName::new(store).unwrap(),
-            number,
-            hash: TokenHash::Xxh3,
-            compression: Compression::None,
-            layout: None,
-            duplicates: Duplicates::Refuse,
-        };
-        let merged = Merged::new(Vec::new(), vec![records], 1 << 20).unwrap();
-        let cutter = Cutter::new(&[0, 1 << 62, 2 << 62, 3 << 62], (1, 1 << 20));
-        let disk = SimulatedDisk::new(number);
-        let built = build(Arc::new(disk.clone()), merged, &options, cutter).now_or_never();
-        Built { disk, manifest: built.expect("nothing waits").unwrap() }
-    }
-
-    fn url(&self) -> String {
-        format!("test://{}-{}", self.manifest.store, self.manifest.number)
-    }
-
-    pub(super) fn number(&self) -> ArtifactNumber {
-        ArtifactNumber(self.manifest.number)
-    }
-
-    pub(super) fn digest(&self) -> ManifestDigest {
-        ManifestDigest(self.manifest.digest().0)
-    }
-
-    /// A key of a chunk.
-    fn key(&self, chunk: usize) -> Bytes {
-        let mut keys = (0..KEYS).map(|key| Bytes::from(format!("word{key}")));
-        let slice = self.manifest.chunks[chunk].slice;
-        keys.find(|key| slice.contains(Token::of(key))).unwrap()
-    }
-
-    pub(super) fn staged(&self, store: &ReadOnlyStore) -> ReadOnlyStore {
-        store.stage(self.number(), self.digest(), &self.url()).unwrap()
-    }
-
-    pub(crate) fn served(&self, store: &ReadOnlyStore) -> ReadOnlyStore {
-        self.staged(store).swap(self.number()).unwrap()
-    }
-}
-
-pub(crate) fn empty(store: &str) -> ReadOnlyStore {
-    ReadOnlyStore::new(StoreName::new(store).unwrap(), 3)
-}
-
-/// One node, and what it goes by.
-pub(crate) struct Keeper {
-    pub(crate) home: Home,
-    pub(super) node: Arc<Node>,
-    shelf: Arc<Shelf>,
-    document: Cluster,
-}
-
-impl Keeper {
-    /// Of these stores, where the sources of these artifacts are there.
-    fn new(stores: Vec<ReadOnlyStore>, sources: &[&Built]) -> Keeper {
-        Keeper::configured(stores, sources, |_| {})
-    }
-
-    /// The same, of a node that is configured as a test wants it.
-    pub(super) fn configured(
-        stores: Vec<ReadOnlyStore>,
-        sources: &[&Built],
-        configure: impl FnOnce(&mut NodeConfig),
-    ) -> Keeper {
-        let document = Cluster { read_only: stores, ..cluster() };
-        let mut home = Home::of(&document);
-        configure(&mut home.config);
-        let shelf: Arc<Shelf> = Arc::default();
-        home.config.artifacts.sources = Some(shelf.clone());
-        // What is asked of the other nodes takes as long as patience does.
-        for other in [2, 3] {
-            home.wires.script(NodeId(other), |_| Answer::Silence);
-        }
-        let node = home.start();
-        let keeper = Keeper { home, node, shelf, document };
-        sources.iter().for_each(|built| keeper.put(built));
-        keeper
-    }
-
-    /// The same, when the node holds all that is listed.
-    pub(crate) fn whole(stores: Vec<ReadOnlyStore>, sources: &[&Built]) -> Keeper {
-        let keeper = Keeper::new(stores, sources);
-        keeper.until_whole();
-        keeper
-    }
-
-    pub(super) fn put(&self, built: &Built) {
-        self.shelf.0.lock().insert(built.url(), built.disk.clone());
-    }
-
-    pub(super) fn take(&self, built: &Built) {
-        self.shelf.0.lock().remove(&built.url());
-    }
-
-    /// Has the node go by other stores.
-    pub(crate) fn adopt(&mut self, stores: Vec<ReadOnlyStore>) {
-        let generation = Generation(self.document.generation.0 + 1);
-        self.document = Cluster { generation, read_only: stores, ..self.document.clone() };
-        self.home.adopt(&self.node, self.document.clone());
-    }
-
-    pub(crate) fn artifacts(&self) -> &Arc<Artifacts> {
-        self.node.artifacts()
-    }
-
-    pub(super) fn pass(&self, time: Duration) {
-        self.home.stage.pass(time);
-    }
-
-    pub(crate) fn told(&self) -> ArtifactsReport {
-        self.node.artifacts().report()
-    }
-
-    /// What the node says of an artifact.
-    pub(crate) fn told_of(&self, built: &Built) -> ArtifactProgress {
-        let is_it =
-            |told: &ArtifactProgress| told.store == built.manifest.store && told.number == built.number();
-        self.told().listed.into_iter().find(is_it).unwrap()
-    }
-
-    fn is_told_staged(&self, told: &ArtifactProgress) -> bool {
-        told.state == ArtifactState::Staged && told.whole_under == self.document.generation
-    }
-
-    /// Whether the node says that it holds an artifact by the newest document, and does.
-    pub(super) fn holds(&self, built: &Built) -> bool {
-        let view = self.node.replica.view().get();
-        let store = view.read_only(built.manifest.store.as_str()).unwrap();
-        let open = store.held().open(built.number(), built.digest());
-        self.is_told_staged(&self.told_of(built))
-            && open.is_some_and(|open| {
-                open.whole_under() == self.document.generation && open.chunks.iter().all(|open| *open)
-            })
-    }
-
-    pub(crate) fn until_whole(&self) {
-        self.home.stage.until(|| self.told().listed.iter().all(|told| self.is_told_staged(told)));
-    }
-
-    pub(super) fn fetched(&self) -> u64 {
-        self.told().fetching.bytes_from_source
-    }
-
-    /// What a get of an artifact answers.
-    fn get(&self, built: &Built, key: &Bytes) -> Result<Option<Bytes>, ErrorCode> {
-        let get = ArtifactGet {
-            store: StoreRef::from(&built.manifest.store),
-            generation: self.document.generation,
-            number: built.number(),
-            manifest: built.digest(),
-            keys: [key.clone()].into_iter().collect(),
-        };
-        match self.home.call(&self.node, get) {
-            Ok(Response::ReplicaGot(got)) => got.sets[0].clone().map(|set| {
-                set.versions().first().map(|version| match &version.value {
-                    Value::Present(value) => value.clone(),
-                    Value::Tombstone => panic!("artifacts have none"),
-                })
-            }),
-            Err(client::peers::CallError::Refused(failure)) => Err(failure.code),
-            other => panic!("{other:?}"),
-        }
-    }
-
-    /// Whether all chunks of an artifact are answered from.
-    fn answers(&self, built: &Built) -> bool {
-        (0..4).all(|chunk| matches!(self.get(built, &built.key(chunk)), Ok(Some(_))))
-    }
-
-    pub(super) fn path(&self, built: &Built, chunk: usize) -> String {
-        format!("artifacts/{}/{}", built.manifest.store, chunk_path(built.manifest.chunks[chunk].digest))
-    }
-
-    /// Flips a bit of each byte of a part of a chunk, here.
-    pub(super) fn flip(&self, built: &Built, chunk: usize, bytes: Range<u64>) {
-        let path = self.path(built, chunk);
-        bytes.for_each(|byte| assert!(self.home.disk.flip_bit(&path, byte, 1)));
-    }
-
-    /// The node's process ends, and another one begins.
-    fn restart(&mut self) {
-        self.home.stage.end_tasks();
-        self.home.disk.kill();
-        self.node = self.home.start();
-    }
-}
-
-/// Where the parts of a chunk with one block lie: data, index, footer, list.
-pub(super) fn parts(built: &Built, chunk: usize) -> [Range<u64>; 4] {
-    let end = built.manifest.chunks[chunk].file_bytes;
-    let (list, footer) = (end - 16, end - 16 - 96);
-    [0..footer - 200, footer - 2..footer, footer..list, list..end]
-}
-
-pub(super) fn bytes_of(built: &Built, chunks: &[usize]) -> u64 {
-    chunks.iter().map(|chunk| built.manifest.chunks[*chunk].file_bytes).sum()
-}
+/// How long a walk waits for a document that its node has heard of, as `front` says.
+const ADOPT_PATIENCE: Duration = Duration::from_secs(1);
 
 /// All stores once waited for the first one's fetch: swaps of the others, and removal, for as long as it took.
 #[test]
@@ -466,7 +209,7 @@ fn a_scan_of_an_artifact_that_is_deleted_meanwhile_is_refused_and_never_short() 
     let first = scan(&keeper, &one, begun_under, None).unwrap();
     let (token, key) = first.next.clone().expect("there is more");
     // A page that is being read when the artifact goes is read to its end.
-    let held = keeper.node.replica.view().get().read_only("words").unwrap().held().clone();
+    let held = keeper.node.replica().view().get().read_only("words").unwrap().held().clone();
     let open = held.open(one.number(), one.digest()).unwrap();
     keeper.adopt(vec![store.delete(one.number()).unwrap()]);
     let path = keeper.path(&one, 0);
@@ -560,17 +303,18 @@ fn who_has_read_by_a_document_that_is_not_adopted_yet_reads_nothing_older() {
     let generation = Generation(keeper.document.generation.0 + 1);
     let newer = Cluster { generation, read_only: vec![two.served(&listed)], ..keeper.document.clone() };
     let node = keeper.node.clone();
-    let peers = Peers::new(keeper.home.ports(), node.as_peer(), None);
-    let offer: crate::view::Adopt = Arc::new(move |cluster| node.offer(cluster));
-    let transport = WorkerTransport::new(keeper.node.replica.clone(), peers, offer);
+    let me = Peer::Node { id: node.id(), incarnation: node.incarnation() };
+    let peers = Peers::new(keeper.home.ports(), me, None);
+    let offer: Adopt = Arc::new(move |cluster| node.offer(cluster));
+    let transport = WorkerTransport::new(keeper.node.replica().clone(), peers, offer);
     let driven_by = transport.adopt(&serde_json::to_vec(&newer).unwrap(), &keeper.document);
     assert_eq!(driven_by.generation, generation);
     keeper.pass(SOON);
-    assert_eq!(keeper.node.replica.view().generation(), keeper.document.generation, "it is behind");
+    assert_eq!(keeper.node.replica().view().generation(), keeper.document.generation, "it is behind");
     assert_eq!((read(), read_now()), (2, None));
     // A walk waits for the document, and one of a store that no artifact concerns does not.
     assert_eq!((walk("words"), walk("s")), (before.0 + ADOPT_PATIENCE, before.1));
     keeper.home.disk.set_capacity(None);
-    keeper.home.stage.until(|| keeper.node.replica.view().generation() == generation);
+    keeper.home.stage.until(|| keeper.node.replica().view().generation() == generation);
     assert_eq!((read(), read_now()), (2, Some(true)));
 }

@@ -15,10 +15,8 @@ use wire::messages::{RecordsGot, Request, Response, StaleEpoch, Standing, StoreR
 
 use super::home::{cluster, damage_at, store};
 use super::moving::Three;
-use super::repairing::{content, damage, equal, events, first, keys_of, metric};
-use super::{Answer, Home, KEY, Stage, failing, get, merge, old, record, set};
-use crate::events::Event;
-use crate::node::Node;
+use super::pairs::{content, damage, equal, events, first, keys_of, metric};
+use super::{Answer, Event, Home, KEY, Node, Stage, failing, get, merge, old, record, set};
 
 /// Bytes of a record before its key.
 const HEADER: u64 = 48;
@@ -174,7 +172,7 @@ fn a_newer_document_breaks_a_comparison_off_only_where_it_changes_the_partitions
             None
         });
         node.antientropy().ask_for(NodeId(2));
-        home.stage.until(|| node.replica.view().adopted() == Generation(2));
+        home.stage.until(|| node.replica().view().adopted() == Generation(2));
         home.stage.pass(Duration::from_secs(5));
         assert_eq!(asked.lock().contains(&Generation(1)), expected, "accepted since {accepted}");
         assert_eq!(record(&node, &KEY), old());
@@ -185,7 +183,7 @@ fn a_newer_document_breaks_a_comparison_off_only_where_it_changes_the_partitions
 #[test]
 fn damage_that_was_met_and_mended_with_something_older_is_compared_and_what_is_whole_again_is_not() {
     let (home, node, second, peer, keys) = equal();
-    let place = |key: &Bytes| node.replica.view().get().partition_at(model::Token::of(key)).0;
+    let place = |key: &Bytes| node.replica().view().get().partition_at(model::Token::of(key)).0;
     let raw = |key: &Bytes| {
         let mut raw = None;
         let look = &mut |record: Option<&Bytes>| {
@@ -200,7 +198,7 @@ fn damage_that_was_met_and_mended_with_something_older_is_compared_and_what_is_w
         store(&node).engine().update(place(key).partition, place(key).token, key, change).unwrap();
     };
     let peers = || node.antientropy().report().peers;
-    let met = |key: &Bytes| store(&node).trees().note_corrupt(place(key).partition, place(key).token);
+    let met = |key: &Bytes| store(&node).note_corrupt(place(key).partition, place(key).token);
     met(&keys[0]);
     home.stage.pass(Duration::from_secs(3));
     assert_eq!((events(&node, &["corrupt-met"]).len(), peers()), (1, vec![]), "it is as it was");
@@ -352,8 +350,14 @@ pub(super) fn lost_from(home: Home) -> (Home, Others, Vec<Bytes>) {
     (home, others.into(), keys)
 }
 
+/// Partitions that were lost, and that are not whole yet.
 pub(super) fn left(node: &Node) -> usize {
-    node.rebalance().progress().0
+    node.antientropy().report().refill.map_or(0, |refill| refill.partitions_left as usize)
+}
+
+/// Partitions that documents make the node bring in, and that are not whole yet.
+pub(super) fn entering(node: &Node) -> u64 {
+    metric(node, "tontine_refill_entering_partitions")
 }
 
 /// It had everything when it gave it, and has lost it since.
@@ -401,7 +405,7 @@ fn an_exchange_that_ends_under_another_document_makes_nothing_whole() {
     }
     let started = home.start();
     *node.lock() = Arc::downgrade(&started);
-    home.stage.until(|| started.replica.view().adopted() == Generation(2));
+    home.stage.until(|| started.replica().view().adopted() == Generation(2));
     home.stage.pass(Duration::from_secs(20));
     assert_eq!(left(&started), 2);
 }

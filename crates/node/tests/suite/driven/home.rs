@@ -20,11 +20,7 @@ use storage::{Durability, LogOptions};
 use wire::messages::{ReplicaMerge, Request, Response, StoreRef};
 
 use super::stage::WALL_BEGIN;
-use super::{Answer, Stage, Wires};
-use crate::engines::{Engines, LogEngines};
-use crate::handoff::Handoffs;
-use crate::node::{Node, NodeConfig, StartError};
-use crate::stores::LocalStore;
+use super::{Answer, Engines, LocalStore, LogEngines, Node, NodeConfig, Stage, StartError, Wires};
 
 /// The key of most tests.
 pub(crate) const KEY: Bytes = Bytes::from_static(b"k");
@@ -164,12 +160,12 @@ impl Home {
     pub(crate) fn adopt(&self, node: &Node, cluster: Cluster) {
         let generation = cluster.generation;
         node.offer(cluster);
-        self.stage.until(|| node.replica.view().adopted() == generation);
+        self.stage.until(|| node.replica().view().adopted() == generation);
     }
 
     /// What a call to the node's own records answers.
     pub(crate) fn call(&self, node: &Node, request: impl Into<Request>) -> Result<Response, CallError> {
-        match node.replica.call(request.into()) {
+        match node.replica().call(request.into()) {
             Call::Ready(answer) => answer,
             Call::Pending(answer) => self.stage.run(answer),
         }
@@ -181,8 +177,7 @@ impl Home {
         node: &Node,
         request: impl Into<Request>,
     ) -> Result<Response, wire::messages::Failure> {
-        let collection = node.collection().clone();
-        self.stage.run(collection.answers.answer(request.into()))
+        self.stage.run(node.collection().answer(request.into()))
     }
 
     /// Lets a real node answer for itself at the end of its wire, but where `instead` has another answer.
@@ -199,7 +194,7 @@ impl Home {
             }
             Answer::Later(Box::pin(async move {
                 let answer = match request {
-                    Request::ReplicaGet(_) | Request::ReplicaMerge(_) => match node.replica.call(request) {
+                    Request::ReplicaGet(_) | Request::ReplicaMerge(_) => match node.replica().call(request) {
                         Call::Ready(answer) => answer,
                         Call::Pending(answer) => answer.await,
                     },
@@ -238,25 +233,20 @@ fn quiet(node: NodeId) -> NodeConfig {
     config
 }
 
-/// The node's handoff.
-pub(crate) fn handoffs(node: &Node) -> Arc<Handoffs> {
-    node.handoffs().clone()
-}
-
 /// The store of all tests.
 pub(crate) fn store(node: &Node) -> Arc<LocalStore> {
-    node.replica.view().get().store("s").unwrap().clone()
+    node.replica().view().get().store("s").unwrap().clone()
 }
 
 /// What the node's own record of a key says.
 pub(crate) fn record(node: &Node, key: &Bytes) -> VersionSet {
-    let (view, store) = (node.replica.view().get(), store(node));
+    let (view, store) = (node.replica().view().get(), store(node));
     store.content(view.route(&store, key).place, key).unwrap()
 }
 
 /// The same, as a get sees it.
 pub(crate) fn get(node: &Node, key: &Bytes) -> Result<VersionSet, wire::error::ErrorCode> {
-    let (view, store) = (node.replica.view().get(), store(node));
+    let (view, store) = (node.replica().view().get(), store(node));
     store.get(view.route(&store, key).place, key).map_err(|failure| failure.code)
 }
 

@@ -9,9 +9,9 @@ use model::{Generation, PartitionId, VersionSet};
 use wire::error::ErrorCode;
 use wire::messages::{Request, Standing, TreeSummed};
 
+use super::healing::left;
 use super::home::cluster;
-use super::{Answer, Home, failing, get, merge, old};
-use crate::node::Node;
+use super::{Answer, Home, Node, failing, get, merge, old};
 
 /// As many keys as take two pages of each of both partitions.
 fn keys() -> Vec<Bytes> {
@@ -62,10 +62,6 @@ impl Lost {
     }
 }
 
-fn left(node: &Node) -> usize {
-    node.rebalance().progress().0
-}
-
 /// What gets of all keys answer: everything, or that this node does not know yet.
 fn shown(node: &Node) -> Result<(), String> {
     for key in keys() {
@@ -97,7 +93,7 @@ fn a_page_that_fails_in_mid_refill_leaves_its_partition_incomplete() {
         shown(&node).unwrap();
     }
     assert_eq!(left(&node), 2);
-    assert!(node.rebalance().refill_report().unwrap().records > 0, "something has come");
+    assert!(node.antientropy().report().refill.unwrap().records > 0, "something has come");
     broken.store(false, Ordering::Relaxed);
     lost.home.stage.until(|| left(&node) == 0);
     for key in keys() {

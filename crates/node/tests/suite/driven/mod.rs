@@ -8,6 +8,8 @@
 //! A [`Home`] starts the real node. Other nodes are scripts at the end of a wire, or real nodes behind one, so a test
 //! chooses what is said at each moment, and when the power goes.
 //!
+//! Unit tests of the crate that start a node take [`home`] and [`keeper`] from here, by `src/driven.rs`.
+//!
 //! Must never: sleep on a real clock, or call a decision of `protocol` in place of the driver that carries it out.
 
 mod adopting;
@@ -19,19 +21,33 @@ mod delivering;
 mod fencing;
 mod healing;
 pub(crate) mod home;
-pub(crate) mod keeping;
-mod mending;
+pub(crate) mod keeper;
+mod keeping;
 mod moving;
+mod ordering;
 mod outdated;
 mod paging;
+mod pairs;
 mod parting;
 mod reading;
 mod refilling;
-mod repairing;
 mod scrubbing;
 mod stage;
+mod telling;
+mod told;
 mod wires;
 
-pub(super) use home::{Home, KEY, amid, deleted, get, merge, old, record, set, tombstone_at};
-pub(super) use stage::Stage;
-pub(super) use wires::{Answer, Wires, failing};
+// What the tests use of the crate, named in one place.
+
+use node::engines::{Engines, LogEngines};
+use node::epochs::Epochs;
+use node::events::Event;
+use node::front::{AtHand, Position, StretchLimit};
+use node::stores::{LocalStore, WriteOrder};
+use node::transport::WorkerTransport;
+use node::view::Adopt;
+use node::{Node, NodeConfig, StartError, own_copy};
+
+use home::{Home, KEY, amid, deleted, get, merge, old, record, set, tombstone_at};
+use stage::Stage;
+use wires::{Answer, Wires, failing};

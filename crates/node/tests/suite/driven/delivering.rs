@@ -10,8 +10,7 @@ use parking_lot::Mutex;
 use wire::error::ErrorCode;
 use wire::messages::{Merged, ReplicaMerge, ReplicaMerged, Request, Response, StaleEpoch};
 
-use super::{Answer, Home, KEY, amid, failing, merge, old, record, set};
-use crate::node::Node;
+use super::{Answer, Home, KEY, Node, amid, failing, merge, old, record, set};
 
 /// What the target was sent, in order.
 type Sent = Arc<Mutex<Vec<ReplicaMerge>>>;
@@ -38,12 +37,12 @@ fn all_merged(batch: &ReplicaMerge) -> Answer {
 }
 
 fn park(home: &Home, node: &Node, key: &Bytes, content: &VersionSet) {
-    let answer = home.call(node, merge(key, content, node.replica.epochs().tag().0, Some(2)));
+    let answer = home.call(node, merge(key, content, node.replica().epochs().tag().0, Some(2)));
     assert!(matches!(answer, Ok(Response::ReplicaMerged(_))), "{answer:?}");
 }
 
 fn hints(node: &Node) -> u64 {
-    node.replica.hints().count(NodeId(2))
+    node.replica().hints().count(NodeId(2))
 }
 
 #[test]
@@ -130,7 +129,7 @@ fn a_hint_that_changed_since_it_was_read_is_sent_again() {
         if number == 0 {
             // A write arrives while the batch is on its way.
             let node = its.lock().upgrade().unwrap();
-            let parked = node.replica.call(Request::ReplicaMerge(merge(&KEY, &content, 0, Some(2))));
+            let parked = node.replica().call(Request::ReplicaMerge(merge(&KEY, &content, 0, Some(2))));
             assert!(matches!(parked, client::peers::Call::Ready(Ok(_))));
         }
         all_merged(batch)
@@ -158,7 +157,7 @@ fn hints_that_are_too_old_for_their_target_are_read_again_under_its_epoch() {
     home.stage.until(|| hints(&node) == 0);
     let epochs: Vec<u64> = sent.lock().iter().map(|batch| batch.epoch.0).collect();
     assert_eq!(epochs, [0, 3]);
-    assert_eq!(node.replica.epochs().tag(), Epoch(3));
+    assert_eq!(node.replica().epochs().tag(), Epoch(3));
 }
 
 /// A holder removes its hint when its target has answered. Content that the target holds already may not be durable
@@ -171,7 +170,7 @@ fn a_merge_that_changes_nothing_is_answered_when_what_it_found_is_durable() {
         let stage = home.stage.clone();
         home.disk.set_sync_duration(Arc::new(stage), Duration::from_secs(1));
         let began = runtime::Clock::now(&home.stage);
-        let call = || node.replica.call(Request::ReplicaMerge(merge(&KEY, &old(), 0, hint_for)));
+        let call = || node.replica().call(Request::ReplicaMerge(merge(&KEY, &old(), 0, hint_for)));
         let (first, second) = (call(), call());
         drop(first);
         let client::peers::Call::Pending(answer) = second else { panic!("it is not durable yet") };

@@ -10,14 +10,14 @@ use model::{
 };
 use protocol::rebalance::planner::Reshape;
 use protocol::rebalance::steps;
-use protocol::report::{Facts, MovesReport};
+use protocol::report::{Facts, MovesReport, Parts};
 use storage::Change;
 use wire::error::ErrorCode;
-use wire::messages::{ReplicaMerge, Request, Response, Scan};
+use wire::messages::{ReplicaMerge, Request};
 
+use super::healing::{entering, left};
 use super::home::{cluster, get, store};
-use super::{Answer, Home, merge, old, record};
-use crate::node::Node;
+use super::{Answer, Home, Node, merge, old, record};
 
 /// Three nodes, and how many of them hold a key.
 pub(super) struct Three {
@@ -86,7 +86,7 @@ impl Three {
     /// Something that this node alone holds, and has not synced.
     fn write_unsynced(&self, id: NodeId, key: &Bytes) -> VersionSet {
         let more = super::home::set(&old(), 8, model::Timestamp(5), model::Value::Present("more".into()));
-        let place = self.node(id).replica.view().get().partition_at(model::Token::of(key)).0;
+        let place = self.node(id).replica().view().get().partition_at(model::Token::of(key)).0;
         store(self.node(id)).merge(place, key, &more).unwrap();
         more
     }
@@ -98,7 +98,7 @@ impl Three {
 
     /// Puts bytes in place of a record, past everything that looks at what it says.
     fn put(&self, id: NodeId, key: &Bytes, bytes: Bytes) {
-        let place = self.node(id).replica.view().get().partition_at(model::Token::of(key)).0;
+        let place = self.node(id).replica().view().get().partition_at(model::Token::of(key)).0;
         let change = &mut |_: Option<&Bytes>| Change::Put(bytes.clone());
         store(self.node(id)).engine().update(place.partition, place.token, key, change).unwrap();
     }
@@ -162,11 +162,11 @@ impl Three {
         self.document = document;
         self.homes[0]
             .stage
-            .until(|| self.nodes.iter().all(|node| node.replica.view().adopted() >= generation));
+            .until(|| self.nodes.iter().all(|node| node.replica().view().adopted() >= generation));
     }
 
     pub(super) fn told(&self, id: NodeId) -> MovesReport {
-        self.node(id).rebalance().report()
+        self.node(id).report(Parts::MOVES).moves.unwrap()
     }
 
     pub(super) fn next(&self) -> Option<Cluster> {
@@ -196,47 +196,10 @@ impl Three {
     }
 
     pub(super) fn holds_nothing(&self, id: NodeId) -> bool {
-        let view = self.node(id).replica.view().get();
+        let view = self.node(id).replica().view().get();
         let is_left = |held: PartitionId| view.owner(held).id == PartitionId(0);
         store(self.node(id)).engine().partitions().iter().all(|held| !is_left(held.partition))
     }
-}
-
-fn moves(replicas: u8) {
-    let mut three = Three::new(replicas);
-    let (from, to) = three.ends();
-    assert!(three.holds_all(from) && three.holds_nothing(to));
-    three.begin();
-    three.homes[0].stage.until(|| three.told(to).entered.iter().any(|entered| entered.whole));
-    assert!(three.holds_all(to), "it is whole before writes need it");
-    // What the one that leaves took in the last moment before it went by the next step.
-    let late = three.keys[0].clone();
-    let more = super::home::set(&old(), 8, model::Timestamp(5), model::Value::Present("more".into()));
-    let place = three.node(from).replica.view().get().partition_at(model::Token::of(&late)).0;
-    store(three.node(from)).merge(place, &late, &more).unwrap();
-    assert_eq!(three.step(), Some(Step::Joint));
-    assert_eq!(three.step(), Some(Step::ReadingNew));
-    assert_eq!(record(three.node(to), &late), more, "it has merged once more");
-    assert_eq!(get(three.node(to), &late), Ok(more.clone()));
-    assert_eq!(three.step(), None);
-    three.homes[0].stage.until(|| three.holds_nothing(from));
-    assert!(three.told(from).leftovers.is_empty());
-    assert_eq!(record(three.node(to), &late), more);
-    assert_eq!(record(three.node(from), &late), VersionSet::default());
-    assert_eq!(
-        store(three.node(from)).tree_sum(PartitionId(0)).map(|sum| sum.0),
-        (replicas > 1).then_some(0)
-    );
-}
-
-#[test]
-fn a_partition_of_one_replica_moves_and_the_one_that_left_drops_it() {
-    moves(1);
-}
-
-#[test]
-fn a_partition_of_two_replicas_moves_and_the_one_that_left_drops_it() {
-    moves(2);
 }
 
 /// Who had answered was not asked for the next store before the next round, after a pause that doubled.
@@ -257,12 +220,12 @@ fn stores_with_one_two_and_three_replicas_move_on_one_ring() {
     let before = three.document.ring.get(PartitionId(0)).unwrap().nodes.clone();
     let (after, key) = (before.iter().rev().copied().collect::<Vec<_>>(), three.keys[0].clone());
     let holds = |three: &Three, id, name: &str| {
-        let view = three.node(id).replica.view().get();
+        let view = three.node(id).replica().view().get();
         view.store(name).unwrap().content(view.partition_at(model::Token::of(&key)).0, &key).unwrap() == old()
     };
     for (name, replicas) in stores {
         for id in &before[..replicas.into()] {
-            let view = three.node(*id).replica.view().get();
+            let view = three.node(*id).replica().view().get();
             view.store(name)
                 .unwrap()
                 .merge(view.partition_at(model::Token::of(&key)).0, &key, &old())
@@ -305,10 +268,8 @@ fn what_a_document_brings_is_not_answered_for_before_it_is_here_nor_after_a_cras
     three.begin();
     three.homes[0].stage.pass(Duration::from_secs(30));
     assert_eq!(get(three.node(to), &three.keys[0]), Err(ErrorCode::Refilling));
-    let rebalance = three.node(to).rebalance();
-    assert_eq!(rebalance.lost(), (0, 0), "no disk was lost");
-    assert!(rebalance.bringing_in() > 0);
-    assert_eq!(rebalance.refill_report(), None);
+    assert!(entering(three.node(to)) > 0);
+    assert_eq!(three.node(to).antientropy().report().refill, None, "no disk was lost");
     let told = three.told(to);
     assert_eq!((told.entered.len(), told.entered[0].whole), (1, false));
     assert!(three.next().is_none(), "it is not whole");
@@ -338,50 +299,6 @@ fn a_node_that_enters_is_not_whole_before_it_holds_what_read_only_stores_serve()
     // What was never served is not waited for: its swap waits for the node.
     three.publish(with(&three.document, &words));
     assert_eq!(three.step(), Some(Step::Joint));
-}
-
-/// Nobody but the node that entered holds a write of which the old replicas have not heard, and the move is broken off.
-#[test]
-fn a_node_that_entered_in_vain_gives_back_what_only_it_holds() {
-    let mut three = Three::new(2);
-    let (from, to) = three.ends();
-    three.begin();
-    assert_eq!(three.step(), Some(Step::Joint));
-    let only = three.keys[7].clone();
-    let more = super::home::set(&old(), 8, model::Timestamp(5), model::Value::Present("more".into()));
-    let place = three.node(to).replica.view().get().partition_at(model::Token::of(&only)).0;
-    store(three.node(to)).merge(place, &only, &more).unwrap();
-    three.publish(steps::back(&three.document, &[PartitionId(0)]).unwrap());
-    three.homes[0].stage.until(|| three.holds_nothing(to));
-    assert_eq!(record(three.node(from), &only), more);
-    // Begun again, it begins with nothing, and says so.
-    three.begin();
-    assert_eq!(three.step(), Some(Step::Joint));
-    assert_eq!(record(three.node(to), &only), more);
-}
-
-/// A replica is away: what the others hold is not enough to drop the rest.
-#[test]
-fn nothing_is_dropped_while_a_replica_lacks_it() {
-    let mut three = Three::new(2);
-    let (from, to) = three.ends();
-    three.begin();
-    assert_eq!(three.step(), Some(Step::Joint));
-    assert_eq!(three.step(), Some(Step::ReadingNew));
-    three.homes[0].serve(&three.node(to).clone(), |request| {
-        matches!(request, Request::ReplicaMerge(_)).then(|| super::failing(ErrorCode::Overloaded))
-    });
-    let only = three.keys[7].clone();
-    let more = super::home::set(&old(), 8, model::Timestamp(5), model::Value::Present("more".into()));
-    let place = three.node(from).replica.view().get().partition_at(model::Token::of(&only)).0;
-    store(three.node(from)).merge(place, &only, &more).unwrap();
-    assert_eq!(three.step(), None);
-    three.homes[0].stage.pass(Duration::from_secs(60));
-    assert_eq!(record(three.node(from), &only), more);
-    assert_eq!(three.told(from).leftovers.len(), 1);
-    three.homes[0].serve(&three.node(to).clone(), |_| None);
-    three.homes[0].stage.until(|| three.holds_nothing(from));
-    assert_eq!(record(three.node(to), &only), more);
 }
 
 /// What the one that leaves took alone came by comparing, and nobody had synced it when the next step counted it.
@@ -422,64 +339,25 @@ fn what_was_dropped_is_there_after_a_power_cut_of_those_who_hold_it() {
 
 /// What below the view went by the ring's partitions once found nothing after a split, and its trees were counted anew.
 #[test]
-fn a_split_or_merge_touches_no_record_and_no_tree_and_older_walks_are_refused_with_the_news() {
+fn a_split_or_merge_touches_no_record_and_no_tree() {
     let mut three = Three::new(2);
     let holder = three.ends().0;
     let before = three.document.clone();
     let kept = |three: &Three| {
         let store = store(three.node(holder));
-        let trees = store.trees().summary();
+        let trees = three.node(holder).antientropy().report().trees;
         let sums: Vec<_> = (0..8).map(|bucket| store.tree_sum(PartitionId(bucket))).collect();
         (store.engine().partitions(), trees, sums)
     };
-    let walk = |three: &Three, document: &Cluster, partition: u32, records_max: u32| {
-        let (mut keys, mut after) = (Vec::new(), None);
-        loop {
-            let scan = Scan {
-                since: document.generation,
-                store: store(three.node(holder)).reference().clone(),
-                generation: document.generation,
-                partition: PartitionId(partition),
-                after,
-                records_max,
-                bytes_max: 1 << 20,
-            };
-            match three.homes[0].call(three.node(holder), scan) {
-                Ok(Response::Scanned(page)) => {
-                    assert!(page.records.len() <= records_max as usize);
-                    keys.extend(page.records.into_iter().map(|(key, _)| key));
-                    after = page.next;
-                }
-                other => return Err(format!("{other:?}")),
-            }
-            if after.is_none() {
-                return Ok(keys);
-            }
-        }
-    };
     let held = kept(&three);
-    let whole = walk(&three, &before, 0, 7).unwrap();
-    assert_eq!(whole.len(), 50);
-    for records_max in [1, 3, 50, 1000] {
-        assert_eq!(walk(&three, &before, 0, records_max), Ok(whole.clone()), "pages of {records_max}");
-    }
     let split = Reshape::split(&before, PartitionId(0), None).unwrap();
     three.publish(split.apply(&before, usize::MAX).unwrap());
     assert_eq!(kept(&three), held);
     assert!(three.keys.iter().all(|key| get(three.node(holder), key) == Ok(old())));
-    let refused = walk(&three, &before, 0, 7).unwrap_err();
-    assert!(refused.contains("StaleGeneration"), "half would pass for the whole: {refused}");
     let after = three.document.clone();
-    let parts = [0, 2].map(|part| walk(&three, &after, part, 7).unwrap());
-    assert!(parts.iter().all(|part| !part.is_empty()));
-    assert_eq!(parts.concat(), whole);
     let merge = Reshape::merge(&after, PartitionId(2), PartitionId(0)).unwrap();
     three.publish(merge.apply(&after, usize::MAX).unwrap());
     assert_eq!(kept(&three), held);
-    let refused = walk(&three, &after, 2, 7).unwrap_err();
-    assert!(refused.contains("StaleGeneration"), "{refused}");
-    let again = three.document.clone();
-    assert_eq!(walk(&three, &again, 0, 7), Ok(whole));
 }
 
 /// What it had from the node that entered, before that one had compared, once made a partition whole after the move.
@@ -503,7 +381,7 @@ fn a_lost_disk_is_not_whole_by_what_a_node_that_enters_gave_at_an_earlier_step()
     three.homes[0].serve(&lost, |request| {
         matches!(request, Request::ReplicaMerge(_)).then(|| super::failing(ErrorCode::Overloaded))
     });
-    assert!(lost.rebalance().lost().0 > 0 && lost.rebalance().bringing_in() == 0);
+    assert!(left(&lost) > 0 && entering(&lost) == 0);
     assert_eq!(get(&lost, &late), Err(ErrorCode::Refilling));
     // The one that leaves talks to the one that enters, and gives nothing to the other.
     three.homes[0].serve(&three.node(from).clone(), |request| {
@@ -549,7 +427,7 @@ fn the_only_replica_is_not_relieved_of_a_record_that_it_cannot_read() {
     assert!(!three.told(to).entered[0].whole && three.next().is_none());
     assert_eq!(get(three.node(from), &key), Err(ErrorCode::Corrupt), "an answer that is true");
     // It can be read again, and the move goes on.
-    let place = three.node(from).replica.view().get().partition_at(model::Token::of(&three.keys[6])).0;
+    let place = three.node(from).replica().view().get().partition_at(model::Token::of(&three.keys[6])).0;
     let intact = store(three.node(from)).engine().get(place.partition, place.token, &three.keys[6]).unwrap();
     three.put(from, &key, intact.unwrap());
     assert_eq!(three.step(), Some(Step::Joint));
@@ -585,8 +463,8 @@ fn who_leaves_keeps_a_record_that_it_cannot_read_while_nobody_else_has_it() {
     let is_of = |key: &Bytes| three.document.ring.partition(Token::of(key)).id == PartitionId(0);
     let only = (0..).map(|number| Bytes::from(format!("only {number}"))).find(is_of).unwrap();
     three.damage(from, &only);
-    let place = three.node(from).replica.view().get().partition_at(model::Token::of(&only)).0;
-    store(three.node(from)).trees().lock(place.partition).unwrap().tree().doubt();
+    let place = three.node(from).replica().view().get().partition_at(model::Token::of(&only)).0;
+    store(three.node(from)).trees().writing(place.partition).doubt();
     three.homes[0].stage.until(|| !store(three.node(from)).with_unreadable().is_empty());
     assert_eq!(three.step(), None);
     three.homes[0].stage.pass(Duration::from_secs(60));

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use client::peers::CallError;
 use model::{Cluster, Generation, NodeId, Partition, PartitionId, Ring, Token, VersionSet};
 use protocol::collection::RoundId;
+use protocol::report::Parts;
 use wire::error::ErrorCode;
 use wire::messages::{
     CollectConfirm, KeyDigests, RecordsGet, RecordsPage, ReplicaGet, ReplicaMerge, Request, Response, Role,
@@ -14,9 +15,7 @@ use wire::messages::{
 };
 
 use super::home::{cluster, set};
-use super::{Home, merge, old, record};
-use crate::local_copy;
-use crate::node::Node;
+use super::{Home, Node, merge, old, own_copy, record};
 
 /// The document of this generation, in which nothing else has changed.
 fn later(generation: u64) -> Cluster {
@@ -43,7 +42,7 @@ fn partition_of(cluster: &Cluster, key: &Bytes) -> PartitionId {
 
 /// The generation that the node tells the others.
 fn told(node: &Node) -> u64 {
-    node.gossip().report()[0].said.generation.unwrap().0
+    node.report(Parts::NODES).nodes.unwrap()[0].said.generation.unwrap().0
 }
 
 fn refusal(answer: Result<Response, CallError>) -> wire::messages::Failure {
@@ -75,11 +74,15 @@ fn a_document_is_gone_by_and_told_of_when_it_is_durable() {
     })));
     node.offer(later(2));
     home.stage.pass(Duration::from_secs(20));
-    assert_eq!((node.replica.view().generation(), told(&node)), (Generation(1), 1), "it is not durable yet");
+    assert_eq!(
+        (node.replica().view().generation(), told(&node)),
+        (Generation(1), 1),
+        "it is not durable yet"
+    );
     home.stage.until(|| told(&node) == 2);
-    assert_eq!(node.replica.view().generation(), Generation(2));
+    assert_eq!(node.replica().view().generation(), Generation(2));
     home.disk.crash(7);
-    assert_eq!(local_copy::read(&home.disk).unwrap().generation, Generation(2), "it was told of");
+    assert_eq!(own_copy(&home.disk).unwrap().generation, Generation(2), "it was told of");
 }
 
 #[test]
@@ -89,7 +92,7 @@ fn a_document_that_cannot_be_made_durable_is_not_adopted_and_tried_again() {
     home.disk.set_capacity(Some(0));
     node.offer(later(2));
     home.stage.pass(Duration::from_secs(5));
-    assert_eq!((node.replica.view().generation(), told(&node)), (Generation(1), 1));
+    assert_eq!((node.replica().view().generation(), told(&node)), (Generation(1), 1));
     home.disk.set_capacity(None);
     home.stage.until(|| told(&node) == 2);
 }
@@ -107,14 +110,14 @@ fn a_node_that_had_no_room_for_its_copy_at_its_start_writes_it_when_there_is_roo
     });
     let (home, node) = begun.expect("a start needs little room");
     home.stage.pass(Duration::from_secs(5));
-    assert_eq!(node.replica.view().adopted(), Generation(0), "it starts with less than the copy needs");
+    assert_eq!(node.replica().view().adopted(), Generation(0), "it starts with less than the copy needs");
     let confirm = CollectConfirm { round: RoundId(7), generation: Generation(1), keys: Vec::new() };
     home.ask(&node, confirm.clone()).expect_err("it might begin by an older document");
     home.disk.set_capacity(None);
-    home.stage.until(|| node.replica.view().adopted() == Generation(1));
+    home.stage.until(|| node.replica().view().adopted() == Generation(1));
     home.ask(&node, confirm).unwrap();
     home.disk.crash(7);
-    assert_eq!(local_copy::read(&home.disk).unwrap().generation, Generation(1));
+    assert_eq!(own_copy(&home.disk).unwrap().generation, Generation(1));
 }
 
 #[test]
@@ -148,7 +151,7 @@ fn an_older_request_is_refused_for_the_partition_that_has_changed_and_no_other()
     partitions[1].since = Generation(2);
     next.ring = Ring::new(partitions).unwrap();
     node.offer(next.clone());
-    home.stage.until(|| node.replica.view().generation() == Generation(2));
+    home.stage.until(|| node.replica().view().generation() == Generation(2));
     for number in 0..20 {
         let key = Bytes::from(format!("key-{number}"));
         let (answer, read) =
@@ -211,7 +214,7 @@ fn a_node_that_does_not_hold_a_key_neither_stores_it_nor_answers_for_it() {
     }
     // Whoever goes by an older document hears what is new.
     node.offer(Cluster { generation: Generation(2), ..apart });
-    home.stage.until(|| node.replica.view().generation() == Generation(2));
+    home.stage.until(|| node.replica().view().generation() == Generation(2));
     let failure = refusal(home.call(&node, merge(&theirs, &old(), 0, None)));
     assert_eq!((failure.code, failure.cluster.is_some()), (ErrorCode::StaleGeneration, true));
     assert_eq!(record(&node, &theirs), VersionSet::default());

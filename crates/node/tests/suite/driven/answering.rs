@@ -12,10 +12,10 @@ use wire::messages::{
     ReplicaMerge, Response, StoreRef,
 };
 
-use super::home::{cluster, store};
+use super::collecting::report;
+use super::home::cluster;
 use super::stage::WALL_BEGIN;
-use super::{Home, amid, deleted, merge, old, set, tombstone_at};
-use crate::node::Node;
+use super::{Home, Node, amid, deleted, merge, old, set, tombstone_at};
 
 fn store_ref(name: &str) -> StoreRef {
     StoreRef::from(&StoreName::new(name).unwrap())
@@ -100,10 +100,10 @@ fn an_answer_looks_at_8192_keys_and_the_next_one_goes_on_behind_them() {
     let ask = |after| CollectCandidates { after, keys_max: 10, bytes_max: u32::MAX };
     let first = ask_page(&home, &node, ask(None));
     assert!(first.keys.is_empty() && first.next.is_some(), "{first:?}");
-    assert_eq!(store(&node).tombstones_known(), 8, "those that it looked at are no tombstones");
+    assert_eq!(report(&node).tombstones, 8, "those that it looked at are no tombstones");
     let second = ask_page(&home, &node, ask(first.next));
     assert!(second.keys.is_empty() && second.next.is_none(), "{second:?}");
-    assert_eq!(store(&node).tombstones_known(), 0);
+    assert_eq!(report(&node).tombstones, 0);
 }
 
 #[test]

@@ -16,13 +16,12 @@ use wire::messages::{
     Collected, Condition, ReplicaGet, Request, Response, Role, StoreRef, Terms,
 };
 
+use super::collecting::report;
 use super::home::{cluster, store};
-use super::{Answer, Home, KEY, amid, deleted, get, merge, old, record, set, tombstone_at};
-use crate::epochs::Epochs;
-use crate::local_copy;
-use crate::node::{Node, StartError};
-use crate::stores::WriteOrder;
-use crate::transport::WorkerTransport;
+use super::{
+    Answer, Epochs, Home, KEY, Node, StartError, WorkerTransport, WriteOrder, amid, deleted, get, merge, old,
+    own_copy, record, set, tombstone_at,
+};
 
 const ROUND: RoundId = RoundId(7);
 /// Enough ways to lose what is not synced: a rule that is broken loses something in most of them.
@@ -64,7 +63,7 @@ fn collect(home: &Home, node: &Node, tombstones: &VersionSet) -> u64 {
 /// What is parked for node 2.
 fn hint(node: &Node) -> Option<VersionSet> {
     let all = ScanLimit { records_max: 9, bytes_max: 1 << 20 };
-    let (hints, _) = node.replica.hints().page(NodeId(2), None, all).unwrap();
+    let (hints, _) = node.replica().hints().page(NodeId(2), None, all).unwrap();
     hints.into_iter().next().map(|hint| hint.set)
 }
 
@@ -91,7 +90,7 @@ fn what_a_node_confirmed_is_there_after_a_power_cut() {
         home.adopt(&node, later());
         confirm_under(&home, &node, Generation(2), &deleted());
         home.cut(node, seed);
-        let copy = local_copy::read(&home.disk).expect("a copy was written when the node joined");
+        let copy = own_copy(&home.disk).expect("a copy was written when the node joined");
         assert_eq!(copy.generation, Generation(2), "seed {seed}");
         let node = home.start();
         assert!(record(&node, &KEY).includes(&deleted()), "seed {seed}: the record");
@@ -127,7 +126,7 @@ fn records_and_hints_that_cannot_be_read_give_way_to_the_tombstones() {
     let home = Home::new();
     let node = home.start();
     store_both(&home, &node, &old());
-    for engine in [store(&node).engine(), node.replica.hints().engine()] {
+    for engine in [store(&node).engine(), node.replica().hints().engine()] {
         home.stage.run(engine.sync()).unwrap();
     }
     let value = b"the first value";
@@ -143,7 +142,7 @@ fn records_and_hints_that_cannot_be_read_give_way_to_the_tombstones() {
     assert_eq!(confirm(&home, &node).left_out, Vec::<u32>::new());
     assert!(record(&node, &KEY).includes(&deleted()), "the tombstones have taken its place");
     // Before anybody reads hints, which forgets damaged ones as well.
-    assert_eq!(node.replica.hints().damaged(), 1);
+    assert_eq!(node.replica().hints().damaged(), 1);
     assert!(hint(&node).is_none_or(|hint| hint.is_clean_of(&deleted())));
 }
 
@@ -177,10 +176,10 @@ fn what_a_coordinator_parks_while_a_guard_stands_is_cleaned() {
     let node = home.start();
     confirm(&home, &node);
     let transport =
-        WorkerTransport::new(node.replica.clone(), node.antientropy().peers().clone(), Arc::new(|_| {}));
+        WorkerTransport::new(node.replica().clone(), node.antientropy().peers().clone(), Arc::new(|_| {}));
     let store = store(&node);
     let scope = Scope {
-        cluster: node.replica.view().get().cluster().clone(),
+        cluster: node.replica().view().get().cluster().clone(),
         definition: store.shared_definition().clone(),
         store: store.reference().clone(),
         contents: client::coordinator::Contents::Versions,
@@ -199,7 +198,7 @@ fn a_node_that_has_forgotten_what_it_confirmed_does_not_fence() {
     home.cut(node, 3);
     let node = home.start();
     assert_eq!(fence(&home, &node, 1, Timestamp(10)), Err(ErrorCode::ConditionFailed));
-    assert_eq!(node.replica.epochs().tag(), Epoch(0));
+    assert_eq!(node.replica().epochs().tag(), Epoch(0));
     confirm(&home, &node);
     home.ask(&node, CollectRelease { round: ROUND }).unwrap();
     assert_eq!(fence(&home, &node, 1, Timestamp(10)), Err(ErrorCode::ConditionFailed), "it let go");
@@ -215,7 +214,7 @@ fn what_a_node_fenced_is_remembered_after_a_power_cut() {
         fence(&home, &node, 5, amid(100)).unwrap();
         home.cut(node, seed);
         let node = home.start();
-        let known = node.replica.epochs().known();
+        let known = node.replica().epochs().known();
         assert_eq!((known.epoch, known.generation, known.floor), (Epoch(5), Generation(1), amid(100)));
         let late = home.call(&node, merge(&KEY, &old(), 4, None));
         assert!(matches!(late, Ok(Response::StaleEpoch(ref stale)) if stale.epoch == Epoch(5)), "{late:?}");
@@ -244,7 +243,7 @@ fn contents_of_before_are_refused_by_every_way_in() {
         assert!(failure.cluster.is_some(), "with the newer document, to go on at once");
     }
     assert!(record(&node, &KEY).is_empty() && hint(&node).is_none());
-    assert_eq!(node.replica.epochs().tag(), Epoch(5));
+    assert_eq!(node.replica().epochs().tag(), Epoch(5));
 }
 
 #[test]
@@ -254,16 +253,16 @@ fn an_epoch_is_taken_over_only_under_a_document_that_is_known_and_names_the_node
     let mut news = merge(&KEY, &old(), 9, None);
     news.generation = Generation(2);
     home.call(&node, news.clone()).unwrap();
-    assert_eq!(node.replica.epochs().tag(), Epoch(0), "it may have been removed, and not know it");
+    assert_eq!(node.replica().epochs().tag(), Epoch(0), "it may have been removed, and not know it");
     let mut without = later();
     without.nodes.retain(|member| member.id != NodeId(1));
     home.adopt(&node, without);
     home.call(&node, news.clone()).unwrap();
-    assert_eq!(node.replica.epochs().tag(), Epoch(0), "it was removed");
+    assert_eq!(node.replica().epochs().tag(), Epoch(0), "it was removed");
     let again = Cluster { generation: Generation(3), ..cluster() };
     home.adopt(&node, again);
     home.call(&node, news).unwrap();
-    assert_eq!(node.replica.epochs().tag(), Epoch(9));
+    assert_eq!(node.replica().epochs().tag(), Epoch(9));
 }
 
 #[test]
@@ -280,12 +279,12 @@ fn a_disk_that_remembers_less_than_was_completed_is_not_taken_for_sound() {
     home.service.set_available(false);
     let node = home.start();
     home.call(&node, merge(&KEY, &old(), 9, None)).unwrap();
-    assert_eq!(node.replica.epochs().tag(), Epoch(0));
+    assert_eq!(node.replica().epochs().tag(), Epoch(0));
     let keys = keys(&[(&KEY, deleted())]);
     let confirm = CollectConfirm { round: ROUND, generation: Generation(1), keys };
     assert_eq!(home.ask(&node, confirm).unwrap_err().code, ErrorCode::ConditionFailed);
-    assert!(!node.replica.epochs().compare_with(Epoch(4)));
-    assert!(!node.replica.epochs().is_compared());
+    assert!(!node.replica().epochs().compare_with(Epoch(4)));
+    assert!(!node.replica().epochs().is_compared());
 }
 
 #[test]
@@ -297,11 +296,10 @@ fn a_node_compares_its_disk_when_the_service_is_back() {
     home.service.set_available(false);
     let node = home.start();
     home.stage.pass(Duration::from_secs(5));
-    assert!(!node.replica.epochs().is_compared());
-    let collection = node.collection();
-    assert_eq!(collection.report().waits_for, Some(node.id()), "it starts no round before");
+    assert!(!node.replica().epochs().is_compared());
+    assert_eq!(report(&node).waits_for, Some(node.id()), "it starts no round before");
     home.service.set_available(true);
-    home.stage.until(|| node.replica.epochs().is_compared());
+    home.stage.until(|| node.replica().epochs().is_compared());
 }
 
 /// A round collects what was confirmed. What came between confirm and collect stays, newer tombstones included.
@@ -332,7 +330,7 @@ fn only_what_the_tombstones_cover_is_collected() {
 }
 
 fn put(node: &Node, order: WriteOrder) -> Result<Timestamp, ErrorCode> {
-    let (view, store) = (node.replica.view().get(), store(node));
+    let (view, store) = (node.replica().view().get(), store(node));
     let stamped = store.stamp(view.route(&store, &KEY).place, &KEY, order);
     stamped.map(|stamped| stamped.set.timestamp_max()).map_err(|failure| failure.code)
 }
@@ -364,7 +362,7 @@ fn a_fence_whose_floor_is_far_ahead_is_refused() {
     let node = home.start();
     confirm(&home, &node);
     assert_eq!(fence(&home, &node, 1, amid(120_000)), Err(ErrorCode::ConditionFailed));
-    assert_eq!(node.replica.epochs().known().floor, Timestamp(0));
+    assert_eq!(node.replica().epochs().known().floor, Timestamp(0));
 }
 
 /// Nothing is left of what the context saw, and nothing here says so but the floor.

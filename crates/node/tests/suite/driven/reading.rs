@@ -17,10 +17,7 @@ use wire::messages::{
     Merged, RecordsGet, RecordsPage, ReplicaGet, ReplicaMerged, Request, Response, Role, StoreRef, Terms,
 };
 
-use super::{Home, KEY, failing, merge, old};
-use crate::engines::Engines;
-use crate::epochs::Epochs;
-use crate::node::Node;
+use super::{Engines, Epochs, Home, KEY, Node, failing, merge, old};
 
 /// Whose epoch rises; nobody's before it is set.
 type Rising = Arc<OnceLock<Weak<Epochs>>>;
@@ -98,7 +95,7 @@ fn rising(home: &Home, places: &[Option<u32>]) -> Arc<Node> {
     for &hint_for in places {
         home.call(&node, merge(&KEY, &old(), 0, hint_for)).unwrap();
     }
-    rising.set(Arc::downgrade(node.replica.epochs())).unwrap();
+    rising.set(Arc::downgrade(node.replica().epochs())).unwrap();
     node
 }
 
@@ -111,8 +108,8 @@ fn what_is_read_for_others_carries_the_epoch_of_before() {
     let home = Home::new();
     let node = rising(&home, &[None]);
     let (store, generation) = (reference(&node), Generation(1));
-    let partition = node.replica.view().get().route(&super::home::store(&node), &KEY).place.partition;
-    let before = || node.replica.epochs().tag();
+    let partition = node.replica().view().get().route(&super::home::store(&node), &KEY).place.partition;
+    let before = || node.replica().epochs().tag();
 
     let (epoch, keys) = (before(), [KEY].into_iter().collect());
     let Ok(Response::ReplicaGot(got)) = home.call(
@@ -147,7 +144,7 @@ fn what_is_read_for_others_carries_the_epoch_of_before() {
     assert!(before() > epoch);
 
     let (epoch, store) = (before(), super::home::store(&node));
-    let (read_at, _) = node.replica.renewed(&store, &KEY, &old()).unwrap();
+    let (read_at, _) = node.replica().renewed(&store, &KEY, &old()).unwrap();
     assert_eq!(read_at, epoch, "what a coordinator reads again");
 }
 
@@ -157,7 +154,7 @@ fn hints_and_what_a_comparison_pushes_carry_the_epoch_of_before() {
     let home = Home::new();
     let node = rising(&home, &[None, Some(2)]);
     let sent = Arc::new(Mutex::new(Vec::new()));
-    let (heard, its) = (sent.clone(), Arc::downgrade(node.replica.epochs()));
+    let (heard, its) = (sent.clone(), Arc::downgrade(node.replica().epochs()));
     let second = home.beside(2);
     let peer = second.start();
     home.serve(&peer, move |request| match request {
@@ -173,7 +170,7 @@ fn hints_and_what_a_comparison_pushes_carry_the_epoch_of_before() {
     home.stage.until(|| !sent.lock().is_empty());
     let (tag, then) = sent.lock()[0];
     assert!(tag < then, "hints were read at {tag} or before, and verified; then it was {then}");
-    home.stage.until(|| node.replica.hints().count(NodeId(2)) == 0);
+    home.stage.until(|| node.replica().hints().count(NodeId(2)) == 0);
     sent.lock().clear();
     home.stage.pass(Duration::from_secs(2));
     node.antientropy().ask_for(NodeId(2));

@@ -12,7 +12,7 @@ use wire::messages::{ReplicaMerge, Request, Response};
 
 use super::home::{get, store};
 use super::moving::Three;
-use super::{Answer, merge, old, record};
+use super::{Answer, merge, old};
 
 fn numbers(replicas: u8, reads_required: u8, writes_required: u8) -> Consistency {
     Consistency { replicas, reads_required, writes_required }
@@ -41,16 +41,16 @@ impl Three {
         let key = self.keys[0].clone();
         let more = super::home::set(&old(), 8, model::Timestamp(5), model::Value::Present("more".into()));
         for &id in ids {
-            let place = self.node(id).replica.view().get().partition_at(model::Token::of(&key)).0;
+            let place = self.node(id).replica().view().get().partition_at(model::Token::of(&key)).0;
             store(self.node(id)).merge(place, &key, &more).unwrap();
         }
         (key, more)
     }
 }
 
-/// From these replicas to three.
-fn raises(replicas: u8) {
-    let mut three = Three::new(replicas);
+#[test]
+fn a_store_of_one_replica_gets_two_more_and_its_trees() {
+    let mut three = Three::new(1);
     let (others, from) = (three.others(), three.old_replicas());
     three.change(numbers(3, 2, 2));
     for &to in &others {
@@ -66,56 +66,6 @@ fn raises(replicas: u8) {
     assert_eq!(three.document.stores[0].consistency, numbers(3, 2, 2));
     let sums = three.nodes.iter().map(|node| store(node).tree_sum(PartitionId(0)));
     three.homes[0].stage.until(|| sums.clone().all(|sum| sum.is_some()));
-}
-
-#[test]
-fn a_store_of_one_replica_gets_two_more_and_its_trees() {
-    raises(1);
-}
-
-#[test]
-fn a_store_of_two_replicas_gets_a_third() {
-    raises(2);
-}
-
-/// From three replicas to these numbers; then a get may ask one of them alone, or not.
-fn lowers(to: Consistency, asks_one: bool) {
-    let mut three = Three::new(2);
-    three.change(numbers(3, 2, 2));
-    while three.store_step().is_some() {}
-    let replicas = three.old_replicas();
-    let (staying, leaving) = replicas.split_at(to.replicas.into());
-    // Two acknowledge a write, of which one alone stays, or none.
-    let (key, more) = three.late(&replicas[1..]);
-    three.change(to);
-    assert_eq!(three.store_step(), Some(Step::Joint));
-    assert_eq!(three.store_step(), Some(Step::ReadingNew));
-    if asks_one {
-        for &id in staying {
-            assert_eq!(record(three.node(id), &key), more, "a get of it alone must not miss the write");
-        }
-    }
-    assert_eq!(three.store_step(), None);
-    for &id in leaving {
-        three.homes[0].stage.until(|| three.holds_nothing(id));
-        assert!(three.told(id).leftovers.is_empty());
-    }
-    for &id in staying {
-        assert_eq!(record(three.node(id), &key), more);
-        let held = |key: &Bytes| !record(three.node(id), key).is_empty();
-        assert!(three.keys.iter().all(held));
-    }
-}
-
-#[test]
-fn a_store_of_three_replicas_has_two_and_the_third_gives_back_and_drops() {
-    lowers(numbers(2, 1, 2), true);
-    lowers(numbers(2, 2, 1), false);
-}
-
-#[test]
-fn a_store_of_three_replicas_has_one_and_the_others_give_back_and_drop() {
-    lowers(numbers(1, 1, 1), true);
 }
 
 /// What makes a new replica dangerous: it is a replica by the document, and empty.

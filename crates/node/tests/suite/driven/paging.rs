@@ -15,9 +15,8 @@ use wire::messages::{RecordsPage, RecordsPaged, Request};
 use super::healing::{Others, later, left, lost_from};
 use super::home::cluster;
 use super::moving::Three;
-use super::repairing::first;
-use super::{Answer, Home, get, merge, old, record, set};
-use crate::node::Node;
+use super::pairs::first;
+use super::{Answer, Home, Node, get, merge, old, record, set};
 
 fn lost() -> (Home, Others, Vec<Bytes>) {
     lost_from(Home::new())
@@ -38,7 +37,7 @@ fn holds_all(node: &Node, keys: &[Bytes]) -> bool {
 }
 
 fn hear(node: &Node) {
-    node.replica.epochs().hear(Epoch(3), Generation(1), Some(Generation(1)));
+    node.replica().epochs().hear(Epoch(3), Generation(1), Some(Generation(1)));
 }
 
 /// The next page is asked for while one is merged; a peer reads each from its disk.
@@ -93,7 +92,7 @@ fn a_page_of_before_the_epoch_is_not_taken_and_its_peer_is_told() {
     others.iter().for_each(|(_, peer)| home.serve(peer, |_| None));
     home.stage.until(|| left(&node) == 0);
     assert!(holds_all(&node, &keys));
-    assert_eq!(others[0].1.replica.epochs().tag(), Epoch(3));
+    assert_eq!(others[0].1.replica().epochs().tag(), Epoch(3));
 }
 
 #[test]
@@ -104,7 +103,7 @@ fn a_page_of_a_later_epoch_is_taken_and_the_epoch_with_it() {
     let node = home.start();
     home.stage.until(|| left(&node) == 0);
     assert!(holds_all(&node, &keys));
-    assert_eq!(node.replica.epochs().tag(), Epoch(3));
+    assert_eq!(node.replica().epochs().tag(), Epoch(3));
 }
 
 /// Where each write is acknowledged by all, one peer is enough, so its page must have been merged to the last record.
@@ -157,12 +156,12 @@ fn a_refill_shows_what_has_come_while_its_session_runs() {
     let node = home.start();
     home.stage.until(|| record(&node, &early) == first(&early));
     home.stage.pass(Duration::from_secs(1));
-    let told = node.rebalance().refill_report().unwrap();
+    let told = node.antientropy().report().refill.unwrap();
     assert_eq!((told.records, told.partitions_left), (1, 2), "{told:?}");
     let bytes = early.len() + wire::versions::record_bytes(None, &first(&early));
     assert_eq!(told.bytes, 2 * 18 + bytes as u64, "two sums and one record");
     home.stage.until(|| left(&node) == 0);
-    assert_eq!(node.rebalance().refill_report().unwrap().records, 6, "each once");
+    assert_eq!(node.antientropy().report().refill.unwrap().records, 6, "each once");
 }
 
 /// Bytes of a plan were two or three times those of its records: where no trees are kept, because keys have one replica,

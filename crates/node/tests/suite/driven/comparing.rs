@@ -4,16 +4,22 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use model::{Epoch, Generation, NodeId, PartitionId, VersionSet};
+use bytes::Bytes;
+use model::{Epoch, Generation, NodeId, PartitionId, Token, VersionSet};
 use parking_lot::Mutex;
 use protocol::antientropy::merkle::Span;
 use protocol::collection::RoundId;
 use wire::error::ErrorCode;
-use wire::messages::{CollectConfirm, RecordsGot, ReplicaMerged, Request, Response, TreeNodes, TreeSums};
+use wire::messages::{
+    CollectConfirm, KeyDigests, RecordsGet, RecordsGot, ReplicaMerged, Request, Response, TreeNodes, TreeSums,
+};
 
 use super::home::store;
-use super::{Home, KEY, deleted, failing, merge, old, record};
-use crate::node::Node;
+use super::pairs::{bytes_of, content, equal, keys_of};
+use super::{Home, KEY, Node, deleted, failing, merge, old, record};
+
+/// Most bytes of one answer, as `respond` says.
+const ANSWER_BYTES: usize = 1 << 20;
 
 /// Two real nodes that differ in one key: the second has it.
 fn differing() -> (Home, Arc<Node>, Home, Arc<Node>) {
@@ -126,7 +132,7 @@ fn what_a_peer_read_before_the_epoch_is_not_taken_and_the_peer_is_told() {
         }
         _ => None,
     });
-    node.replica.epochs().hear(Epoch(3), Generation(1), Some(Generation(1)));
+    node.replica().epochs().hear(Epoch(3), Generation(1), Some(Generation(1)));
     compare(&home, &node);
     assert!(record(&node, &KEY).is_empty());
     assert!(told.lock().contains(&(Epoch(3), 0)), "{:?}", told.lock());
@@ -192,4 +198,105 @@ fn trees_of_a_clean_stop_are_not_found_again_after_a_power_cut() {
         home.cut(node, seed);
         assert!(home.disk.contents("trees").is_none(), "seed {seed}");
     }
+}
+
+/// Leaves of too many records are read in vain for one that differs, and too many leaves take memory.
+#[test]
+fn a_tree_that_is_counted_is_as_deep_as_its_own_partition_has_records() {
+    let (home, node, _second, _peer, _) = equal();
+    // More than 32 for each of the sixteen leaves of the least tree.
+    for key in keys_of(0, 600) {
+        home.call(&node, merge(&key, &content(10), 0, None)).unwrap();
+    }
+    for id in [PartitionId(0), PartitionId(1)] {
+        store(&node).trees().writing(id).doubt();
+    }
+    home.stage.pass(Duration::from_secs(2));
+    let tree = |id| store(&node).trees().look(PartitionId(id), |tree| (tree.records(), tree.bits())).unwrap();
+    assert_eq!((tree(0), tree(1)), ((Some(600), Some(6)), (Some(3), Some(5))));
+}
+
+/// A larger answer would be none: no message may be longer.
+#[test]
+fn an_answer_to_a_peer_holds_as_much_as_it_may_and_at_least_one() {
+    let home = Home::new();
+    let node = home.start();
+    let ask = |request: Request| home.stage.run(node.antientropy().clone().answer(request)).unwrap();
+    let reference = store(&node).reference().clone();
+    let generation = Generation(1);
+    let overhead = bytes_of(&content(ANSWER_BYTES / 2)) - ANSWER_BYTES / 2;
+    let half = content(ANSWER_BYTES / 2 - overhead);
+    assert_eq!(bytes_of(&half), ANSWER_BYTES / 2);
+    let more = content(ANSWER_BYTES / 2 - overhead + 1);
+    let large = content(ANSWER_BYTES + 10);
+    let all = keys_of(0, 4);
+    for (key, content) in all.iter().zip([&half, &half, &more, &large]) {
+        home.call(&node, merge(key, content, 0, None)).unwrap();
+    }
+    let got = |keys: [usize; 3]| {
+        let keys = keys.map(|position| all[position].clone()).to_vec();
+        match ask(RecordsGet { store: reference.clone(), generation, keys }.into()) {
+            Response::RecordsGot(got) => got.sets.len(),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(got([0, 1, 0]), 2, "exactly as much as it may");
+    assert_eq!(got([0, 2, 0]), 1);
+    assert_eq!(got([3, 0, 0]), 1, "one in any case");
+
+    let long = |prefix: usize| -> Vec<Bytes> {
+        let key = |number: usize| Bytes::from(format!("{number:0width$}", width = 4096 - 18));
+        (0..)
+            .map(key)
+            .filter(|key| Token::of(key).0 >> 63 == 1 && Token::of(key).0 >> 62 & 1 == prefix as u64)
+            .take(128)
+            .collect()
+    };
+    for key in [long(0), long(1)].concat() {
+        home.call(&node, merge(&key, &old(), 0, None)).unwrap();
+    }
+    let (first, second) = (Span { bits: 2, prefix: 2 }, Span { bits: 2, prefix: 3 });
+    let listed = |spans: &[Span]| {
+        let spans = spans.iter().map(|span| (PartitionId(1), *span)).collect();
+        match ask(KeyDigests { store: reference.clone(), generation, spans }.into()) {
+            Response::KeyDigested(digested) => digested.keys.iter().map(Vec::len).collect::<Vec<_>>(),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(listed(&[first, second]), [128, 128], "exactly as much as it may");
+    let one_more = keys_of(1, 100).into_iter().find(|key| Token::of(key).0 >> 62 == 3).unwrap();
+    home.call(&node, merge(&one_more, &old(), 0, None)).unwrap();
+    assert_eq!(listed(&[first, second]), [128]);
+    assert_eq!(listed(&[Span { bits: 1, prefix: 1 }, first]), [257], "one in any case");
+}
+
+/// A larger message would be refused.
+#[test]
+fn what_a_peer_lacks_travels_in_messages_of_a_mebibyte() {
+    let (home, node, _second, peer, _) = equal();
+    let sent = Arc::new(Mutex::new(Vec::new()));
+    let kept = sent.clone();
+    home.serve(&peer, move |request| {
+        if let Request::ReplicaMerge(merge) = request {
+            kept.lock().push(merge.entries.len());
+        }
+        None
+    });
+    let keys = keys_of(0, 13).split_off(3);
+    let overhead = bytes_of(&content(ANSWER_BYTES / 2)) - ANSWER_BYTES / 2 + keys[0].len();
+    let half = ANSWER_BYTES / 2 - overhead;
+    let send = |keys: &[Bytes], bytes: usize| {
+        for key in keys {
+            home.call(&node, merge(key, &content(bytes), 0, None)).unwrap();
+        }
+        node.antientropy().ask_for(NodeId(2));
+        home.stage.until(|| keys.iter().all(|key| record(&peer, key) == content(bytes)));
+        home.stage.pass(Duration::from_secs(2));
+        let outcome = node.antientropy().report().peers[0].outcome;
+        assert_eq!((outcome.sets_pushed, outcome.failed), (keys.len() as u64, 0), "{outcome:?}");
+        std::mem::take(&mut *sent.lock())
+    };
+    assert_eq!(send(&keys[..4], half), [2, 2], "exactly as much as it may");
+    assert_eq!(send(&keys[4..6], half + 1), [1, 1]);
+    assert_eq!(send(&keys[6..8], ANSWER_BYTES + 10), [1, 1], "one in any case");
 }

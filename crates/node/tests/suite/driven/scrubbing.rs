@@ -7,7 +7,7 @@ use runtime::Disk;
 use wire::error::ErrorCode;
 use wire::messages::{AntiEntropyControl, AntiEntropyOrder, Failure, Request};
 
-use super::keeping::{Built, Keeper, LONG, SOON, bytes_of, empty, parts};
+use super::keeper::{Built, Keeper, LONG, SOON, bytes_of, empty, parts};
 
 /// Within this time every file is read.
 const PERIOD: Duration = Duration::from_secs(600);

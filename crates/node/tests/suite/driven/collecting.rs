@@ -8,6 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use model::{Cluster, Epoch, Generation, NodeId, Timestamp, Token, VersionSet};
 use parking_lot::Mutex;
+use protocol::report::{CollectionReport, Parts};
 use runtime::Clock;
 use wire::error::ErrorCode;
 use wire::messages::{
@@ -15,8 +16,8 @@ use wire::messages::{
 };
 
 use super::home::cluster;
-use super::{Answer, Home, KEY, deleted, failing, merge, record, tombstone_at};
-use crate::node::Node;
+use super::pairs::metric;
+use super::{Answer, Home, KEY, Node, deleted, failing, merge, record, tombstone_at};
 
 /// What the scripts were asked, in order: who, what, and what the service said of epochs then.
 type Asked = Arc<Mutex<Vec<(u32, Request, (Epoch, Epoch))>>>;
@@ -83,8 +84,13 @@ fn count(asked: &Asked, name: &str) -> usize {
     steps(asked).iter().filter(|(step, _)| *step == name).count()
 }
 
+/// How the node's part in collection stands.
+pub(super) fn report(node: &Node) -> CollectionReport {
+    node.report(Parts::STATUS).status.unwrap().collection.unwrap()
+}
+
 fn epoch(node: &Node) -> u64 {
-    node.replica.epochs().tag().0
+    node.replica().epochs().tag().0
 }
 
 #[test]
@@ -289,12 +295,11 @@ fn the_first_node_that_is_reached_starts_rounds_and_the_next_one_says_for_whom_t
         (node == 1 && seen.load(Ordering::Relaxed)).then_some(Answer::Silence)
     });
     let node = initiator(&mut home, &[(KEY, deleted())]);
-    let collection = node.collection().clone();
     home.stage.pass(Duration::from_secs(20));
     assert_eq!(count(&asked, "collect-confirm"), 0, "node 1 would do it");
-    let told = collection.report();
+    let told = report(&node);
     assert_eq!((told.waits_for, told.tombstones), (None, 1));
-    assert!(!collection.is_waiting());
+    assert_eq!(metric(&node, "tontine_collection_rounds_waiting"), 0);
 
     is_away.store(true, Ordering::Relaxed);
     client::peers::Witness::experienced(
@@ -302,8 +307,8 @@ fn the_first_node_that_is_reached_starts_rounds_and_the_next_one_says_for_whom_t
         NodeId(1),
         protocol::gossip::Experience::Unreachable,
     );
-    home.stage.until(|| collection.is_waiting());
-    assert_eq!(collection.report().waits_for, Some(NodeId(1)));
+    home.stage.until(|| report(&node).waits_for == Some(NodeId(1)));
+    assert_eq!(metric(&node, "tontine_collection_rounds_waiting"), 1);
     assert_eq!(count(&asked, "collect-confirm"), 0, "a round needs everybody");
 }
 
@@ -344,7 +349,7 @@ fn many_tombstones_are_collected_page_by_page_and_the_next_pass_begins_at_once()
     assert_eq!(pages_asked(&asked), [false, true], "the next one begins behind it");
     home.stage.pass(Duration::from_secs(1));
     assert_eq!(pages_asked(&asked)[2..3], [false], "a thousand were collected, so more may have come");
-    assert_eq!(node.collection().report().records_collected_total, MANY as u64);
+    assert_eq!(report(&node).records_collected_total, MANY as u64);
 }
 
 /// Whoever offers goes by its own clock.
