@@ -2,7 +2,7 @@
 //! says where to cut.
 
 use bytes::BytesMut;
-use wire::resp::{CommandParser, Limits, ReplyParser, RespError};
+use wire::resp::{CommandLimits, CommandParser, ReplyParser, RespError};
 
 type Outcome = (Vec<String>, Option<RespError>);
 
@@ -26,7 +26,8 @@ fn in_pieces(
 }
 
 fn commands(input: &[u8], piece: usize) -> Outcome {
-    let limits = Limits { args_max: 8, bulk_bytes_max: 64, command_bytes_max: 128, unauthenticated: false };
+    let limits =
+        CommandLimits { args_max: 8, bulk_bytes_max: 64, command_bytes_max: 128, unauthenticated: false };
     let mut parser = CommandParser::new(limits);
     in_pieces(input, piece, |buffer| Ok(parser.parse(buffer)?.map(|command| format!("{command:?}"))))
 }

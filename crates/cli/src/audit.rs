@@ -15,9 +15,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::time::Duration;
 
-use model::order::{Answer, Order};
+use model::order::{Order, OrderOutcome};
 use node::access::Who;
-use node::audit::{Asked, Entry, OrderResult, Ordered, Outlet, Refused, What};
+use node::audit::{AuditEntry, AuditedOrder, OrderResult, Ordered, Outlet, RefusedOrder, What};
 use serde::Serialize;
 use wire::error::{ErrorCode, Outcome};
 use wire::messages::{AntiEntropyControl, AntiEntropyOrder};
@@ -43,7 +43,7 @@ pub(crate) fn file_of(log_file: Option<&Path>, data_dir: &Path) -> PathBuf {
 
 /// What the thread is told.
 enum Told {
-    Entry(Box<Entry>),
+    Entry(Box<AuditEntry>),
     /// Say so when everything before is written.
     Close(SyncSender<()>),
 }
@@ -87,7 +87,7 @@ impl AuditLog {
 }
 
 impl Outlet for AuditLog {
-    fn write(&self, entry: Entry) {
+    fn write(&self, entry: AuditEntry) {
         if let Err(TrySendError::Full(_)) = self.queue.try_send(Told::Entry(Box::new(entry))) {
             self.lost.fetch_add(1, Ordering::Relaxed);
         }
@@ -114,13 +114,13 @@ impl Writer {
         }
     }
 
-    fn put(&mut self, entry: &Entry) {
+    fn put(&mut self, entry: &AuditEntry) {
         let lost = self.lost.swap(0, Ordering::Relaxed);
         let mut lines = String::new();
         if lost > 0 {
-            append(&mut lines, &Line::lost(entry, lost));
+            append(&mut lines, &AuditRow::lost(entry, lost));
         }
-        append(&mut lines, &Line::of(entry));
+        append(&mut lines, &AuditRow::of(entry));
         match self.file.write_all(lines.as_bytes()) {
             Ok(()) => self.fails = false,
             Err(error) => {
@@ -133,7 +133,7 @@ impl Writer {
     }
 }
 
-fn append(lines: &mut String, line: &Line<'_>) {
+fn append(lines: &mut String, line: &AuditRow<'_>) {
     // A line is plain data, so this does not fail.
     lines.push_str(&serde_json::to_string(line).unwrap_or_default());
     lines.push('\n');
@@ -141,7 +141,7 @@ fn append(lines: &mut String, line: &Line<'_>) {
 
 /// A line, in the order in which people read it.
 #[derive(Default, Serialize)]
-struct Line<'a> {
+struct AuditRow<'a> {
     timestamp: String,
     node: String,
     event: &'static str,
@@ -176,8 +176,8 @@ struct Line<'a> {
     since: Option<String>,
 }
 
-impl<'a> Line<'a> {
-    fn of(entry: &'a Entry) -> Line<'a> {
+impl<'a> AuditRow<'a> {
+    fn of(entry: &'a AuditEntry) -> AuditRow<'a> {
         let who = match &entry.who {
             Who::Node => "node".to_owned(),
             Who::User(user) => format!("user {user}"),
@@ -186,47 +186,47 @@ impl<'a> Line<'a> {
             Who::Others => "others".to_owned(),
         };
         let (who, from, door) = (Some(who), entry.from.as_deref(), Some(entry.door));
-        let line = Line { who, from, door, ..Line::at(entry) };
+        let line = AuditRow { who, from, door, ..AuditRow::at(entry) };
         match &entry.what {
             What::Order(ordered) => line.of_order(ordered),
             What::Refused(refused) => line.of_refusals(refused),
         }
     }
 
-    fn at(entry: &Entry) -> Line<'a> {
-        Line { timestamp: dates::utc(entry.at.0), node: entry.node.to_string(), ..Line::default() }
+    fn at(entry: &AuditEntry) -> AuditRow<'a> {
+        AuditRow { timestamp: dates::utc(entry.at.0), node: entry.node.to_string(), ..AuditRow::default() }
     }
 
-    fn lost(entry: &Entry, count: u64) -> Line<'a> {
-        Line { event: "lost", count: Some(count), ..Line::at(entry) }
+    fn lost(entry: &AuditEntry, count: u64) -> AuditRow<'a> {
+        AuditRow { event: "lost", count: Some(count), ..AuditRow::at(entry) }
     }
 
-    fn of_order(self, ordered: &'a Ordered) -> Line<'a> {
+    fn of_order(self, ordered: &'a Ordered) -> AuditRow<'a> {
         let Ordered { asked, says, number, result } = ordered;
         let (what, kind) = match asked {
-            Asked::Change(order) => (words::asked(order), kind(order)),
-            Asked::Repair(control) => (repair(control), Some("repair".to_owned())),
-            Asked::Unreadable => ("an order that cannot be read".to_owned(), None),
+            AuditedOrder::Change(order) => (words::asked(order), kind(order)),
+            AuditedOrder::Repair(control) => (repair(control), Some("repair".to_owned())),
+            AuditedOrder::Unreadable => ("an order that cannot be read".to_owned(), None),
         };
         let (what, says) = (Some(shortened(&what)), says.as_deref());
-        let line = Line { event: "order", order: kind, what, says, id: *number, ..self };
+        let line = AuditRow { event: "order", order: kind, what, says, id: *number, ..self };
         match result {
-            OrderResult::Done => Line { outcome: Some("done"), ..line },
-            OrderResult::Unknown => Line { outcome: Some("unknown"), ..line },
-            OrderResult::Given => Line { outcome: Some("given"), ..line },
+            OrderResult::Done => AuditRow { outcome: Some("done"), ..line },
+            OrderResult::Unknown => AuditRow { outcome: Some("unknown"), ..line },
+            OrderResult::Given => AuditRow { outcome: Some("given"), ..line },
             OrderResult::Answered(answer) => match &**answer {
-                Answer::Done { generation, .. } => {
-                    Line { outcome: Some("done"), generation: Some(generation.0), ..line }
+                OrderOutcome::Done { generation, .. } => {
+                    AuditRow { outcome: Some("done"), generation: Some(generation.0), ..line }
                 }
-                Answer::Refused { refusal, .. } => {
+                OrderOutcome::Refused { refusal, .. } => {
                     let why = Some(shortened(&words::why(refusal)));
-                    Line { outcome: Some("refused"), code: Some(refusal.code()), why, ..line }
+                    AuditRow { outcome: Some("refused"), code: Some(refusal.code()), why, ..line }
                 }
             },
             OrderResult::Failed { code, detail } => {
                 let is_unknown = code.outcome() == Outcome::Indeterminate;
                 let outcome = Some(if is_unknown { "unknown" } else { "refused" });
-                Line {
+                AuditRow {
                     outcome,
                     why: Some(why(*code, detail.as_deref())),
                     code: Some(code.name().to_owned()),
@@ -236,9 +236,9 @@ impl<'a> Line<'a> {
         }
     }
 
-    fn of_refusals(self, refused: &Refused) -> Line<'a> {
-        let Refused { request, code, detail, count, since } = refused;
-        Line {
+    fn of_refusals(self, refused: &RefusedOrder) -> AuditRow<'a> {
+        let RefusedOrder { request, code, detail, count, since } = refused;
+        AuditRow {
             event: "refusal",
             what: Some((*request).to_owned()).filter(|what| !what.is_empty()),
             code: Some(code.name().to_owned()),
@@ -290,25 +290,25 @@ mod tests {
 
     use super::*;
 
-    fn entry(what: What) -> Entry {
+    fn entry(what: What) -> AuditEntry {
         let who = Who::User(UserName::new("root").unwrap());
         let (at, from) = (WallMillis(1_763_754_000_123), Some("10.0.0.7:40112".to_owned()));
-        Entry { at, node: NodeId(1), who, from, door: "native", what }
+        AuditEntry { at, node: NodeId(1), who, from, door: "native", what }
     }
 
-    fn order() -> Entry {
+    fn order() -> AuditEntry {
         let (user, secret) = (UserName::new("shop").unwrap(), SecretDigest([0xab; 32]));
         let user = UserChange::Create { user, secret, grants: Default::default(), redis_store: None };
         let done = model::order::Done::UserChanged { user: UserName::new("shop").unwrap() };
-        let answer = Answer::Done { done, plan: None, generation: Generation(12) };
+        let answer = OrderOutcome::Done { done, plan: None, generation: Generation(12) };
         let result = OrderResult::Answered(Box::new(answer));
-        let asked = Asked::Change(Box::new(Order::User { user }));
+        let asked = AuditedOrder::Change(Box::new(Order::User { user }));
         entry(What::Order(Ordered { asked, says: None, number: Some(17), result }))
     }
 
     #[test]
     fn a_line_says_who_ordered_what_and_what_came_of_it() {
-        let line = |entry: &Entry| serde_json::to_string(&Line::of(entry)).unwrap();
+        let line = |entry: &AuditEntry| serde_json::to_string(&AuditRow::of(entry)).unwrap();
         let said = line(&order());
         assert_eq!(
             said,
@@ -316,19 +316,19 @@ mod tests {
         );
         let store = Some("carts".to_owned());
         let stop = AntiEntropyControl { order: AntiEntropyOrder::Stop, store, partition: None };
-        let asked = Asked::Repair(stop);
+        let asked = AuditedOrder::Repair(stop);
         let ordered = Ordered { asked, says: None, number: None, result: OrderResult::Done };
         let said = line(&entry(What::Order(ordered)));
         let end = r#""order":"repair","what":"stop repair of store \"carts\"","outcome":"done"}"#;
         assert!(said.ends_with(end), "{said}");
-        let refused = Refused {
+        let refused = RefusedOrder {
             request: "get",
             code: ErrorCode::Forbidden,
             detail: None,
             count: 400,
             since: WallMillis(1_763_754_000_000),
         };
-        let said = line(&Entry { who: Who::Nobody, ..entry(What::Refused(refused)) });
+        let said = line(&AuditEntry { who: Who::Nobody, ..entry(What::Refused(refused)) });
         assert!(said.contains(r#""event":"refusal","who":"nobody""#), "{said}");
         assert!(said.ends_with(r#""count":400,"since":"2025-11-21T19:40:00.000Z"}"#), "{said}");
     }

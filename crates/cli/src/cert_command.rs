@@ -18,7 +18,7 @@ use serde_json::json;
 
 use crate::failure::CliError;
 use crate::output::{print, program};
-use crate::shared::Shared;
+use crate::shared::CliContext;
 
 /// Files of the authority in its directory.
 const AUTHORITY: &str = "authority.pem";
@@ -68,7 +68,7 @@ pub struct NodeArguments {
 }
 
 /// Carries out a command.
-pub(crate) fn run(shared: &Shared, command: CertCommand) -> Result<ExitCode, CliError> {
+pub(crate) fn run(shared: &CliContext, command: CertCommand) -> Result<ExitCode, CliError> {
     match command {
         CertCommand::Init(InitArguments { directory }) => {
             init(&directory)?;

@@ -9,7 +9,7 @@ use coordination::{CoordinationError, CoordinationService, Watch};
 
 use self::create::CreateArguments;
 use crate::failure::CliError;
-use crate::shared::Shared;
+use crate::shared::CliContext;
 
 /// What can be done with clusters.
 #[derive(Clone, Debug, clap::Subcommand)]
@@ -19,7 +19,7 @@ pub enum ClusterCommand {
 }
 
 /// Carries out a command.
-pub(crate) async fn run(shared: Shared, command: ClusterCommand) -> Result<ExitCode, CliError> {
+pub(crate) async fn run(shared: CliContext, command: ClusterCommand) -> Result<ExitCode, CliError> {
     match command {
         ClusterCommand::Create(arguments) => create::run(shared, arguments).await,
     }

@@ -13,7 +13,7 @@ use clap::{ArgMatches, CommandFactory, FromArgMatches};
 use crate::failure::{self, CliError};
 use crate::mistakes;
 use crate::output;
-use crate::shared::Shared;
+use crate::shared::CliContext;
 use crate::text::Format;
 
 /// An option that a command has no use for, by its id, and why.
@@ -22,7 +22,7 @@ pub(crate) type Useless = (&'static str, &'static str);
 /// The arguments of all commands.
 pub(crate) trait CommandLine: CommandFactory + FromArgMatches {
     /// What every command knows.
-    fn shared(&mut self) -> &mut Shared;
+    fn shared(&mut self) -> &mut CliContext;
 
     /// Which of that a command has no use for; `path` names the command with its nouns, without the program.
     fn useless(path: &str) -> &'static [Useless];

@@ -31,7 +31,7 @@ use crate::node_command::NodeVerb;
 use crate::plan_command::PlanCommand;
 use crate::repair::RepairCommand;
 use crate::serve::ServeArguments;
-use crate::shared::{Shared, block_on};
+use crate::shared::{CliContext, block_on};
 use crate::store_command::StoreCommand;
 use crate::user_command::UserCommand;
 use crate::{
@@ -63,7 +63,7 @@ Exit status:
 pub struct Arguments {
     /// What every command knows.
     #[command(flatten)]
-    pub shared: Shared,
+    pub shared: CliContext,
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
@@ -127,7 +127,7 @@ fn without_nodes(path: &str) -> &'static [Useless] {
 }
 
 impl CommandLine for Arguments {
-    fn shared(&mut self) -> &mut Shared {
+    fn shared(&mut self) -> &mut CliContext {
         &mut self.shared
     }
 
@@ -343,7 +343,7 @@ pub(crate) fn carry_out(arguments: Arguments) -> Result<ExitCode, CliError> {
     }
 }
 
-fn run_bench(shared: &Shared, command: &bench::cli::BenchCommand) -> Result<ExitCode, CliError> {
+fn run_bench(shared: &CliContext, command: &bench::cli::BenchCommand) -> Result<ExitCode, CliError> {
     let reach = bench::reach::Reach { connect: shared.connect.clone(), store: shared.store.clone() };
     let report = bench::cli::run(command, &reach).map_err(|error| CliError::Other(error.to_string()))?;
     let document = serde_json::to_value(&report).map_err(|error| CliError::Other(error.to_string()))?;

@@ -13,7 +13,7 @@ use std::process::{ExitCode, Stdio};
 use std::time::Duration;
 
 use control::bootstrap::RingShape;
-use coordination::address::{Address, Place};
+use coordination::address::{Address, ServicePlace};
 use coordination::documents::active_nodes_now;
 use coordination::zookeeper::SESSION_TIMEOUT_DEFAULT;
 use model::{Cluster, Consistency, Node, NodeId};
@@ -27,7 +27,7 @@ use crate::failure::CliError;
 use crate::headmaster::Beside;
 use crate::holder::PASSWORD_VARIABLE;
 use crate::ready::{node_json, ready_line, stores_json};
-use crate::shared::{Shared, block_on};
+use crate::shared::{CliContext, block_on};
 use crate::stop_signals::{STOP_WITH_STDIN, StopSignals};
 use crate::text::Format;
 pub(crate) use arguments::DevArguments;
@@ -40,7 +40,7 @@ const CHILD_STOP_TIME_MAX: Duration = Duration::from_secs(30);
 const REGISTRATIONS_LOOK: Duration = Duration::from_secs(1);
 
 /// Runs the cluster.
-pub(crate) fn run(shared: &Shared, arguments: DevArguments) -> Result<ExitCode, CliError> {
+pub(crate) fn run(shared: &CliContext, arguments: DevArguments) -> Result<ExitCode, CliError> {
     let format = shared.format();
     arguments.settings.checked_password()?;
     block_on(async move {
@@ -54,13 +54,13 @@ pub(crate) fn run(shared: &Shared, arguments: DevArguments) -> Result<ExitCode, 
             }
         }
         let _held = crate::holder::hold(&arguments.data_dir)?;
-        let here = Place {
+        let here = ServicePlace {
             address: Address::Directory(coordination_dir.clone()),
             session_timeout: SESSION_TIMEOUT_DEFAULT,
             credentials: None,
         };
         let closed = arguments.tls.then(|| closed::Closed::open(&arguments.data_dir)).transpose()?;
-        let creation::Standing { mut cluster, own, place } =
+        let creation::DirectoryStanding { mut cluster, own, place } =
             creation::create_or_find(&arguments, here, closed.as_ref()).await?;
         refuse_open_nodes(&cluster, closed.is_some())?;
         let (mine, added) = cluster.nodes.drain(..).partition(|node| node.id <= own);
@@ -105,10 +105,10 @@ fn refuse_open_nodes(cluster: &Cluster, with_tls: bool) -> Result<(), CliError> 
 }
 
 /// Where the documents are, and the certificates of a closed cluster.
-type There<'a> = (&'a Place, Option<&'a closed::Closed>);
+type There<'a> = (&'a ServicePlace, Option<&'a closed::Closed>);
 
 /// The same, and what runs beside an elastic cluster.
-type Beneath<'a> = (&'a Place, Option<&'a closed::Closed>, &'a mut Option<elastic::Elastic>);
+type Beneath<'a> = (&'a ServicePlace, Option<&'a closed::Closed>, &'a mut Option<elastic::Elastic>);
 
 /// One node's process, and how to start it again by hand.
 struct NodeProcess {
@@ -250,7 +250,7 @@ async fn watch_children(children: &mut [NodeProcess]) {
 
 /// Completes when no node is registered any more: those that somebody has started again by hand need the headmaster that
 /// runs beside this.
-async fn none_registered(place: &Place) -> Result<(), CliError> {
+async fn none_registered(place: &ServicePlace) -> Result<(), CliError> {
     let session = crate::coordination::open(place, false).await?;
     let mut told = Vec::new();
     loop {
@@ -290,7 +290,7 @@ async fn stop_child(process: &mut NodeProcess) -> bool {
 }
 
 /// Starts a headmaster for this cluster.
-fn headmaster_beside(arguments: &DevArguments, place: &Place, certificate: Vec<String>) -> Beside {
+fn headmaster_beside(arguments: &DevArguments, place: &ServicePlace, certificate: Vec<String>) -> Beside {
     let service = CoordinationArguments {
         coordination: Some(place.address.clone()),
         coordination_credentials: None,

@@ -10,7 +10,7 @@ use serde_json::json;
 
 use crate::failure::{CliError, no_tls};
 use crate::output::{print, program};
-use crate::shared::Shared;
+use crate::shared::CliContext;
 use crate::status::{NodeStatus, ask_all, is_up};
 use crate::text::{count, size};
 
@@ -42,7 +42,7 @@ fn parts() -> Parts {
 }
 
 /// `tontine doctor`.
-pub(crate) async fn doctor(shared: Shared) -> Result<ExitCode, CliError> {
+pub(crate) async fn doctor(shared: CliContext) -> Result<ExitCode, CliError> {
     let client = shared.client().await?;
     let first = ask_all(&client, parts()).await?;
     let generation = client.cluster().generation;

@@ -14,7 +14,7 @@ use wire::messages::EventsGet;
 use crate::dates::utc;
 use crate::failure::CliError;
 use crate::output::print;
-use crate::shared::Shared;
+use crate::shared::CliContext;
 use crate::text::{Format, count};
 
 /// Events of one page.
@@ -92,7 +92,7 @@ async fn page(
 }
 
 /// `tontine events`.
-pub(crate) async fn events(shared: Shared, arguments: EventsArguments) -> Result<ExitCode, CliError> {
+pub(crate) async fn events(shared: CliContext, arguments: EventsArguments) -> Result<ExitCode, CliError> {
     let client = shared.client().await?;
     let wanted = |event: &Json| arguments.kind.as_ref().is_none_or(|kind| event["kind"] == kind.as_str());
     let nodes = chosen(&client, arguments.from)?;
@@ -163,7 +163,7 @@ fn line(event: &Json) -> String {
 }
 
 /// `tontine metrics`.
-pub(crate) async fn metrics(shared: Shared, arguments: MetricsArguments) -> Result<ExitCode, CliError> {
+pub(crate) async fn metrics(shared: CliContext, arguments: MetricsArguments) -> Result<ExitCode, CliError> {
     let client = shared.client().await?;
     let mut reasons = Vec::new();
     for node in chosen(&client, arguments.from)? {

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use client::ClientError;
 use coordination::CoordinationError;
 use model::KeyError;
-use model::order::Refusal;
+use model::order::OrderRefusal;
 use model::readonly::ArtifactError;
 use serde_json::{Value as Json, json};
 use thiserror::Error;
@@ -75,7 +75,7 @@ pub(crate) enum CliError {
     #[error("{text}")]
     Refused {
         /// The refusal: its code stays the same from version to version.
-        refusal: Box<Refusal>,
+        refusal: Box<OrderRefusal>,
         /// What people read.
         text: String,
         /// Whether the same order may be carried out later.
@@ -170,7 +170,7 @@ impl CliError {
     }
 
     /// Why an order was refused, if this is such an error.
-    fn refusal(&self) -> Option<&Refusal> {
+    fn refusal(&self) -> Option<&OrderRefusal> {
         match self {
             CliError::Refused { refusal, .. } => Some(refusal),
             CliError::Later(error) => error.refusal(),
@@ -308,7 +308,7 @@ impl From<ClientError> for CliError {
 
 impl From<ArtifactError> for CliError {
     fn from(error: ArtifactError) -> Self {
-        let refusal = Refusal::Artifact(error.into());
+        let refusal = OrderRefusal::Artifact(error.into());
         CliError::Refused { text: crate::words::why(&refusal), refusal: Box::new(refusal), retryable: false }
     }
 }
@@ -361,8 +361,15 @@ mod tests {
 
         let (store, number) = (model::StoreName::new("s").unwrap(), model::ArtifactNumber(1));
         let (silent, lacking) = (Vec::new(), vec![model::NodeId(1)]);
-        let refusal =
-            Refusal::NotStaged { store, number, slices: 1, slices_total: 1, silent, lacking, held_by: None };
+        let refusal = OrderRefusal::NotStaged {
+            store,
+            number,
+            slices: 1,
+            slices_total: 1,
+            silent,
+            lacking,
+            held_by: None,
+        };
         for again_after_ms in [None, Some(2000)] {
             let refused = ClientError::Refused { refusal: Box::new(refusal.clone()), again_after_ms };
             let document = &CliError::from(refused).json()["error"];
@@ -372,7 +379,7 @@ mod tests {
             );
         }
 
-        let refusal = Refusal::Wish(model::plan::Refusal::NodeUnknown { node: model::NodeId(9) });
+        let refusal = OrderRefusal::Wish(model::plan::PlanRefusal::NodeUnknown { node: model::NodeId(9) });
         let refused =
             CliError::Refused { refusal: Box::new(refusal), text: "no".to_owned(), retryable: false };
         let document = &refused.json()["error"];

@@ -12,7 +12,7 @@ use wire::messages::RequestOptions;
 use crate::failure::CliError;
 use crate::keys;
 use crate::output::print;
-use crate::shared::Shared;
+use crate::shared::CliContext;
 use crate::text::{bytes_json, shown, table};
 
 /// Pages that one command reads, at most: a million numbers.
@@ -39,7 +39,7 @@ pub struct RangeArguments {
 }
 
 /// `tontine range`.
-pub(crate) async fn range(shared: Shared, arguments: RangeArguments) -> Result<ExitCode, CliError> {
+pub(crate) async fn range(shared: CliContext, arguments: RangeArguments) -> Result<ExitCode, CliError> {
     let number = |text: &String| {
         let remedy = "a range is [GROUP] FROM TO, such as anna 0 99";
         text.parse::<u64>().map_err(|_| CliError::Usage(format!("{text:?} is no sequence number; {remedy}")))

@@ -8,7 +8,7 @@ use std::process::{ExitCode, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::coordination::address::Place;
+use ::coordination::address::ServicePlace;
 use control::election::Candidate;
 use control::headmaster::tenure::{TenureEnd, serve};
 use runtime::Ports;
@@ -19,7 +19,7 @@ use tokio::sync::oneshot;
 use crate::coordination::CoordinationArguments;
 use crate::failure::CliError;
 use crate::logging::LogSettings;
-use crate::shared::{Shared, block_on};
+use crate::shared::{CliContext, block_on};
 use crate::stop_signals::{STOP_WITH_STDIN, StopSignals};
 use crate::tls_settings::{CertificateArguments, network_of_node};
 
@@ -55,7 +55,7 @@ pub struct HeadmasterArguments {
 }
 
 /// Runs it until it is told to stop.
-pub(crate) fn run(shared: &Shared, arguments: HeadmasterArguments) -> Result<ExitCode, CliError> {
+pub(crate) fn run(shared: &CliContext, arguments: HeadmasterArguments) -> Result<ExitCode, CliError> {
     let tls = arguments.certificate.read(shared.tls_authority.as_deref())?;
     block_on(async move {
         let mut signals = StopSignals::listen()?;
@@ -72,7 +72,7 @@ pub(crate) fn run(shared: &Shared, arguments: HeadmasterArguments) -> Result<Exi
 }
 
 /// Is a candidate for the office, with one session after another.
-async fn stand(mut place: Place, tls: Option<Arc<Tls>>) -> CliError {
+async fn stand(mut place: ServicePlace, tls: Option<Arc<Tls>>) -> CliError {
     let mut ports = match Ports::os().map_err(CliError::io("cannot start the background thread")) {
         Ok(ports) => ports,
         Err(error) => return error,

@@ -13,7 +13,7 @@ use crate::durations;
 use crate::export::{What, walk_store};
 use crate::failure::CliError;
 use crate::output::Stdout;
-use crate::shared::{Shared, walkable};
+use crate::shared::{CliContext, walkable};
 use crate::text::{Format, bytes_json, count, shown};
 
 /// Which keys.
@@ -84,7 +84,7 @@ impl Listing {
 }
 
 /// Carries out `tontine keys`.
-pub(crate) async fn list(shared: Shared, arguments: KeyListArguments) -> Result<ExitCode, CliError> {
+pub(crate) async fn list(shared: CliContext, arguments: KeyListArguments) -> Result<ExitCode, CliError> {
     let unwritten = || CliError::io("cannot write the keys to standard output");
     let client = shared.client().await?;
     let (handle, store) = walkable(&client, &shared.store, arguments.artifact)?;

@@ -15,7 +15,7 @@ use wire::versions::{decode_context, encode_context};
 use crate::durations;
 use crate::failure::CliError;
 use crate::output::print;
-use crate::shared::Shared;
+use crate::shared::CliContext;
 use crate::text::{Format, bytes_json, count, hex, moment, shown, table, unhex};
 
 /// A key and its value.
@@ -137,12 +137,12 @@ pub struct ResolveArguments {
     pub lines: bool,
 }
 
-async fn open(shared: &Shared) -> Result<StoreHandle, CliError> {
+async fn open(shared: &CliContext) -> Result<StoreHandle, CliError> {
     Ok(shared.client().await?.store(&shared.store)?)
 }
 
 /// The store, for a request that asks for `required` answers by the option `option`.
-async fn open_for(shared: &Shared, option: &str, required: Option<u8>) -> Result<StoreHandle, CliError> {
+async fn open_for(shared: &CliContext, option: &str, required: Option<u8>) -> Result<StoreHandle, CliError> {
     let client = shared.client().await?;
     let handle = client.store(&shared.store)?;
     let cluster = client.cluster();
@@ -184,7 +184,7 @@ fn parse_context(text: &str) -> Result<Context, CliError> {
 }
 
 /// `tontine put`.
-pub(crate) async fn put(shared: Shared, arguments: PutArguments) -> Result<ExitCode, CliError> {
+pub(crate) async fn put(shared: CliContext, arguments: PutArguments) -> Result<ExitCode, CliError> {
     let store = open_for(&shared, "-w", arguments.writes).await?;
     let condition = match (arguments.if_absent, arguments.if_present) {
         (true, _) => Condition::IfAbsent,
@@ -238,7 +238,7 @@ fn of_artifact(store: StoreHandle, artifact: Option<u64>) -> Result<StoreHandle,
 }
 
 async fn read(
-    shared: &Shared,
+    shared: &CliContext,
     arguments: &SiblingsArguments,
     artifact: Option<u64>,
 ) -> Result<Found, CliError> {
@@ -252,7 +252,7 @@ async fn read(
 }
 
 /// `tontine get`.
-pub(crate) async fn get(shared: Shared, arguments: GetArguments) -> Result<ExitCode, CliError> {
+pub(crate) async fn get(shared: CliContext, arguments: GetArguments) -> Result<ExitCode, CliError> {
     if arguments.raw {
         return get_raw(&shared, &arguments).await;
     }
@@ -299,7 +299,7 @@ pub(crate) async fn get(shared: Shared, arguments: GetArguments) -> Result<ExitC
 }
 
 /// The value's bytes, or nothing.
-async fn get_raw(shared: &Shared, arguments: &GetArguments) -> Result<ExitCode, CliError> {
+async fn get_raw(shared: &CliContext, arguments: &GetArguments) -> Result<ExitCode, CliError> {
     use std::io::Write;
     if shared.format() == Format::Json {
         return Err(CliError::Usage("--raw and -o json cannot be combined".to_owned()));
@@ -361,7 +361,7 @@ fn ttl_cell(left: Option<Duration>) -> String {
 }
 
 /// Tells people how many of several values may be older than the last write of their key.
-pub(crate) fn tell_stale<'a>(shared: &Shared, found: impl Iterator<Item = &'a Found>) {
+pub(crate) fn tell_stale<'a>(shared: &CliContext, found: impl Iterator<Item = &'a Found>) {
     let stale = found.filter(|found| found.is_sloppy()).count();
     if stale > 0 && shared.format() == Format::Text {
         say!(
@@ -371,7 +371,7 @@ pub(crate) fn tell_stale<'a>(shared: &Shared, found: impl Iterator<Item = &'a Fo
 }
 
 /// `tontine mget`.
-pub(crate) async fn mget(shared: Shared, arguments: MgetArguments) -> Result<ExitCode, CliError> {
+pub(crate) async fn mget(shared: CliContext, arguments: MgetArguments) -> Result<ExitCode, CliError> {
     let store = of_artifact(open(&shared).await?, arguments.artifact)?;
     let keys = arguments.keys.keys;
     let results = store.multi_get(keys.clone(), &RequestOptions::default()).await?;
@@ -407,7 +407,7 @@ pub(crate) async fn mget(shared: Shared, arguments: MgetArguments) -> Result<Exi
 }
 
 /// `tontine delete`.
-pub(crate) async fn delete(shared: Shared, arguments: DeleteArguments) -> Result<ExitCode, CliError> {
+pub(crate) async fn delete(shared: CliContext, arguments: DeleteArguments) -> Result<ExitCode, CliError> {
     let store = open(&shared).await?;
     let context = arguments.context.as_deref().map(parse_context).transpose()?;
     if context.is_some() && arguments.keys.len() > 1 {
@@ -443,7 +443,7 @@ pub(crate) async fn delete(shared: Shared, arguments: DeleteArguments) -> Result
 }
 
 /// `tontine siblings`.
-pub(crate) async fn siblings(shared: Shared, arguments: SiblingsArguments) -> Result<ExitCode, CliError> {
+pub(crate) async fn siblings(shared: CliContext, arguments: SiblingsArguments) -> Result<ExitCode, CliError> {
     let found = read(&shared, &arguments, None).await?;
     let now = found.now();
     let versions: Vec<Json> = found.versions().iter().map(|version| version_json(version, now)).collect();
@@ -485,7 +485,7 @@ fn version_json(version: &Version, now: WallMillis) -> Json {
 }
 
 /// `tontine resolve`.
-pub(crate) async fn resolve(shared: Shared, arguments: ResolveArguments) -> Result<ExitCode, CliError> {
+pub(crate) async fn resolve(shared: CliContext, arguments: ResolveArguments) -> Result<ExitCode, CliError> {
     let store = open(&shared).await?;
     let fixed = arguments.value.as_deref().map(value_of).transpose()?;
     if fixed.is_none() && !arguments.lines {
@@ -541,7 +541,7 @@ fn placed(store: &Store, key: &[u8]) -> String {
 }
 
 /// `tontine route`.
-pub(crate) async fn route(shared: Shared, arguments: KeysArguments) -> Result<ExitCode, CliError> {
+pub(crate) async fn route(shared: CliContext, arguments: KeysArguments) -> Result<ExitCode, CliError> {
     let client = shared.client().await?;
     let cluster = client.cluster();
     client.store(&shared.store)?;

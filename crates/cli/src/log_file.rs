@@ -22,9 +22,9 @@ pub(crate) const EARLIER_FILES_MAX: u32 = 4;
 
 /// A log that begins another file when one is full. Clones write to the same one.
 #[derive(Clone)]
-pub(crate) struct LogFile(Arc<Mutex<State>>);
+pub(crate) struct LogFile(Arc<Mutex<LogState>>);
 
-struct State {
+struct LogState {
     path: PathBuf,
     file_bytes_max: u64,
     /// The present file with its length, once something was written.
@@ -38,7 +38,7 @@ impl LogFile {
     }
 
     fn bounded(path: PathBuf, file_bytes_max: u64) -> LogFile {
-        LogFile(Arc::new(Mutex::new(State { path, file_bytes_max, open: None })))
+        LogFile(Arc::new(Mutex::new(LogState { path, file_bytes_max, open: None })))
     }
 }
 
@@ -54,7 +54,7 @@ impl Write for LogFile {
     }
 }
 
-impl State {
+impl LogState {
     fn append(&mut self, line: &[u8]) -> io::Result<()> {
         if self.open.as_ref().is_some_and(|(_, bytes)| bytes + line.len() as u64 > self.file_bytes_max) {
             self.open = None;

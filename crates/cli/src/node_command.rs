@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use model::order::{Answer, Done, Order, Refusal};
+use model::order::{Done, Order, OrderOutcome, OrderRefusal};
 use model::plan::Consent;
 use model::{NodeId, Role, Weight};
 
@@ -11,7 +11,7 @@ use crate::node_list::NodeListArguments;
 use crate::orders::parse_node;
 use crate::output::program;
 use crate::plan_command::{Ordering, drain_shown, give_and_wait, join, join_dry, order_and_wait};
-use crate::shared::Shared;
+use crate::shared::CliContext;
 use crate::words;
 
 /// What can be done with nodes.
@@ -121,7 +121,7 @@ fn parse_weight(text: &str) -> Result<Weight, String> {
 }
 
 /// Does what a verb says.
-pub(crate) async fn run(shared: Shared, verb: NodeVerb) -> Result<ExitCode, CliError> {
+pub(crate) async fn run(shared: CliContext, verb: NodeVerb) -> Result<ExitCode, CliError> {
     match verb {
         NodeVerb::List(arguments) => crate::node_list::list(shared, arguments).await,
         verb => ordered(shared, verb).await,
@@ -129,13 +129,13 @@ pub(crate) async fn run(shared: Shared, verb: NodeVerb) -> Result<ExitCode, CliE
 }
 
 /// Makes a node a member, and on a golden ring gives it a partition.
-async fn add(shared: &Shared, arguments: &AddArguments) -> Result<ExitCode, CliError> {
+async fn add(shared: &CliContext, arguments: &AddArguments) -> Result<ExitCode, CliError> {
     let &AddArguments { member: MemberArguments { node }, hottest, dry_run, no_wait, .. } = arguments;
     let admit = Order::Admit { node };
     let client = shared.client().await?;
     if !client.refresh().await?.ring.is_golden() {
         if hottest || dry_run {
-            let refusal = Box::new(Refusal::Wish(model::plan::Refusal::NotGolden));
+            let refusal = Box::new(OrderRefusal::Wish(model::plan::PlanRefusal::NotGolden));
             return Err(CliError::Refused { text: words::why(&refusal), refusal, retryable: false });
         }
         return order_and_wait(shared, admit, true).await;
@@ -144,7 +144,7 @@ async fn add(shared: &Shared, arguments: &AddArguments) -> Result<ExitCode, CliE
         return join_dry(shared, node).await;
     }
     match crate::orders::order(&client, &admit).await? {
-        Answer::Done { done, .. } => {
+        OrderOutcome::Done { done, .. } => {
             if matches!(done, Done::NodeAdmitted { .. }) {
                 say!(
                     "{node} is a member now; if it does not get its part, `{} node add {}` goes on",
@@ -161,8 +161,9 @@ async fn add(shared: &Shared, arguments: &AddArguments) -> Result<ExitCode, CliE
 
 /// The error of a node that is a member and did not get a part.
 fn half_way(node: NodeId, error: CliError) -> CliError {
-    let has_none =
-        |refusal: &Refusal| !matches!(refusal, Refusal::Wish(model::plan::Refusal::HasPartition { .. }));
+    let has_none = |refusal: &OrderRefusal| {
+        !matches!(refusal, OrderRefusal::Wish(model::plan::PlanRefusal::HasPartition { .. }))
+    };
     match error {
         CliError::Refused { refusal, text, retryable } if has_none(&refusal) => {
             let goes_on = format!("`{} node add {}` goes on then", program(), node.0);
@@ -174,7 +175,7 @@ fn half_way(node: NodeId, error: CliError) -> CliError {
 }
 
 /// Orders what a verb says.
-async fn ordered(shared: Shared, verb: NodeVerb) -> Result<ExitCode, CliError> {
+async fn ordered(shared: CliContext, verb: NodeVerb) -> Result<ExitCode, CliError> {
     let (order, no_wait) = match verb {
         NodeVerb::Replace(ReplaceArguments { dead, new: None, .. }) => {
             return crate::balance_command::veto(&shared, dead).await;
@@ -202,7 +203,7 @@ async fn ordered(shared: Shared, verb: NodeVerb) -> Result<ExitCode, CliError> {
             let client = shared.client().await?;
             let admit = Order::Admit { node: member.node };
             match crate::orders::order(&client, &admit).await? {
-                Answer::Done { .. } => {}
+                OrderOutcome::Done { .. } => {}
                 answer => return Err(crate::orders::refused(&client, &admit, &answer).await),
             }
             (Order::Cast { node: member.node, role: Role::Standby }, true)

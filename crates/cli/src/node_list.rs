@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use client::Client;
 use model::{Cluster, Node, NodeId, Role, Weight};
-use protocol::gossip::State;
+use protocol::gossip::NodeLiveness;
 use protocol::rebalance::entering::Way;
 use protocol::report::{NodeSeen, Parts, Report};
 use serde::Serialize;
@@ -14,7 +14,7 @@ use serde_json::{Value as Json, json};
 
 use crate::failure::CliError;
 use crate::output::print;
-use crate::shared::Shared;
+use crate::shared::CliContext;
 use crate::text::{Format, size, table};
 
 /// Pause between two looks with `--watch`.
@@ -45,7 +45,7 @@ pub struct NodeListArguments {
 }
 
 /// `tontine node list`.
-pub(crate) async fn list(shared: Shared, arguments: NodeListArguments) -> Result<ExitCode, CliError> {
+pub(crate) async fn list(shared: CliContext, arguments: NodeListArguments) -> Result<ExitCode, CliError> {
     let client = shared.client().await?;
     loop {
         let Listing { mut document, mut text, is_calm } = if arguments.all_views {
@@ -141,7 +141,7 @@ impl Documented {
 /// Whether no node is suspected or down.
 fn is_calm(view: &Report) -> bool {
     let mut seen = view.nodes.iter().flatten();
-    seen.all(|seen| matches!(seen.state, State::Alive | State::Left))
+    seen.all(|seen| matches!(seen.state, NodeLiveness::Alive | NodeLiveness::Left))
 }
 
 async fn one_view(client: &Client, from: Option<u32>) -> Result<Listing, CliError> {

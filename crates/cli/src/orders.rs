@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use client::{Client, ClientError, Ordered};
-use model::order::{Answer, Holder, Office, Order};
+use model::order::{Holder, Office, Order, OrderOutcome};
 use model::{Generation, NodeId, PartitionId, readonly};
 
 use crate::failure::CliError;
 use crate::output::program;
-use crate::shared::Shared;
+use crate::shared::CliContext;
 use crate::words;
 
 /// How long a command waits for the answer to an order: a headmaster that ends meanwhile has a successor by then.
@@ -21,7 +21,7 @@ const NUMBER_TIME_MAX: Duration = Duration::from_millis(500);
 const LOOK_TIME_MAX: Duration = Duration::from_secs(4);
 
 /// Gives an order, and waits for its answer.
-pub(crate) async fn order(client: &Client, order: &Order) -> Result<Answer, CliError> {
+pub(crate) async fn order(client: &Client, order: &Order) -> Result<OrderOutcome, CliError> {
     let ordered = give(client, order).await.map_err(in_doubt)?;
     ordered.answer.ok_or_else(|| {
         CliError::Unanswered(format!(
@@ -92,8 +92,8 @@ fn in_doubt(error: ClientError) -> CliError {
 }
 
 /// The error of an order that was refused.
-pub(crate) async fn refused(client: &Client, order: &Order, answer: &Answer) -> CliError {
-    let Answer::Refused { refusal, again_after_ms } = answer else {
+pub(crate) async fn refused(client: &Client, order: &Order, answer: &OrderOutcome) -> CliError {
+    let OrderOutcome::Refused { refusal, again_after_ms } = answer else {
         return CliError::Other("the order was carried out".to_owned());
     };
     let mut cluster = client.cluster();
@@ -112,13 +112,13 @@ pub(crate) async fn refused(client: &Client, order: &Order, answer: &Answer) -> 
 pub(crate) async fn artifacts(client: &Client, order: &readonly::Order) -> Result<Generation, CliError> {
     let given = Order::Artifacts { order: order.clone() };
     match self::order(client, &given).await? {
-        Answer::Done { .. } => Ok(client.cluster().generation),
+        OrderOutcome::Done { .. } => Ok(client.cluster().generation),
         answer => Err(refused(client, &given, &answer).await),
     }
 }
 
 /// The state of the office, for a command that can do without; `None` when no node says.
-pub(crate) async fn look(shared: &Shared) -> Option<Office> {
+pub(crate) async fn look(shared: &CliContext) -> Option<Office> {
     let client = shared.client().await.ok()?;
     let looked = tokio::time::timeout(LOOK_TIME_MAX, client.office()).await;
     looked.ok()?.ok().map(|(_, office)| office).filter(|office| !office.is_moving)

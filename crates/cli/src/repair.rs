@@ -12,7 +12,7 @@ use wire::messages::{AntiEntropyControl, AntiEntropyOrder};
 
 use crate::failure::CliError;
 use crate::output::print;
-use crate::shared::Shared;
+use crate::shared::CliContext;
 use crate::text::{count, size, table};
 
 /// What to do about repair.
@@ -59,7 +59,7 @@ impl RepairCommand {
 }
 
 /// Carries out a command.
-pub(crate) async fn run(shared: Shared, command: RepairCommand) -> Result<ExitCode, CliError> {
+pub(crate) async fn run(shared: CliContext, command: RepairCommand) -> Result<ExitCode, CliError> {
     let partition = command.part().partition.map(PartitionId);
     let store = shared.store_named.then(|| shared.store.clone());
     let order = match &command {

@@ -15,25 +15,25 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ::coordination::address::{Address, Place, Places};
+use ::coordination::address::{Address, Places, ServicePlace};
 use ::coordination::documents::{self, ActiveNode, ReadError};
 use ::coordination::{CoordinationError, CoordinationService};
 use model::{Cluster, Node, NodeId, Zone};
 use node::waiting::{Applicant, Waits};
-use node::{Directory, Given, Owner, StartError};
+use node::{Directory, GivenId, Owner, StartError};
 use parking_lot::Mutex;
 use runtime::disk::os::OsDisk;
 use runtime::network::tls::Tls;
 use runtime::{Disk, Ports};
 
 use crate::addresses::{AddressArguments, Addresses};
-use crate::coordination::{CoordinationArguments, Found};
+use crate::coordination::{CoordinationArguments, DocumentsFound};
 use crate::failure::CliError;
 use crate::headmaster::Beside;
 use crate::node_settings::NodeSettings;
 use crate::output::{print, program};
 use crate::server::{NodeSpec, RunningNode};
-use crate::shared::{Shared, block_on};
+use crate::shared::{CliContext, block_on};
 use crate::stop_signals::StopSignals;
 use crate::tls_settings::{self, CertificateArguments, TlsMode};
 
@@ -105,7 +105,7 @@ impl ServeArguments {
 }
 
 /// Runs the node until it is told to stop.
-pub(crate) fn run(shared: &Shared, mut arguments: ServeArguments) -> Result<ExitCode, CliError> {
+pub(crate) fn run(shared: &CliContext, mut arguments: ServeArguments) -> Result<ExitCode, CliError> {
     check_zone(arguments.zone.as_deref())?;
     crate::holder::refuse_file(&arguments.data_dir)?;
     crate::file_system::refuse_network("--data-dir", &arguments.data_dir)?;
@@ -120,7 +120,11 @@ pub(crate) fn run(shared: &Shared, mut arguments: ServeArguments) -> Result<Exit
 /// What a node asks of Redis clients, and how it proves what it is.
 type Credentials = (Option<String>, Option<Arc<Tls>>);
 
-async fn start(shared: &Shared, arguments: ServeArguments, given: Credentials) -> Result<ExitCode, CliError> {
+async fn start(
+    shared: &CliContext,
+    arguments: ServeArguments,
+    given: Credentials,
+) -> Result<ExitCode, CliError> {
     let mut signals = StopSignals::listen()?;
     let mut service = None;
     let start = begin(&arguments, given, &mut service);
@@ -213,7 +217,7 @@ fn check_zone(zone: Option<&str>) -> Result<(), CliError> {
 /// What the coordination service holds, and this machine's copy of it.
 struct Service {
     session: Arc<dyn CoordinationService>,
-    place: Place,
+    place: ServicePlace,
     /// The cluster document, or the directory's copy while the service is away.
     cluster: Option<Cluster>,
     /// Nodes that are registered; nobody while the service is away.
@@ -224,8 +228,8 @@ struct Service {
 
 impl Service {
     /// Reads what a start depends on. Changes nothing.
-    async fn look(named: Place, data_dir: &Path) -> Result<Service, CliError> {
-        let no_cluster = |place: &Place| {
+    async fn look(named: ServicePlace, data_dir: &Path) -> Result<Service, CliError> {
+        let no_cluster = |place: &ServicePlace| {
             CliError::Other(format!(
                 "{} holds no cluster, and none is being created there; run `tontine cluster create` first, or correct the \
                  address",
@@ -237,7 +241,7 @@ impl Service {
         let found = crate::coordination::find_documents(named.clone(), data_dir).await?;
         let found = found.ok_or_else(|| no_cluster(&named))?;
         found.correct(&named.address);
-        let Found { place, session, cluster } = found;
+        let DocumentsFound { place, session, cluster } = found;
         let cluster = match cluster {
             // A service without a cluster is the wrong one, whatever the copy says.
             Ok(None) => None,
@@ -305,7 +309,7 @@ struct Named {
 async fn named(arguments: &ServeArguments, service: &mut Service) -> Result<Named, CliError> {
     let owner = owner(&arguments.data_dir)?;
     let known = match (&owner, arguments.id) {
-        (Owner::Node { node, .. } | Owner::Given(Given { node, .. }), Some(id)) if *node != id => {
+        (Owner::Node { node, .. } | Owner::Given(GivenId { node, .. }), Some(id)) if *node != id => {
             return Err(CliError::Usage(format!(
                 "the data directory {} belongs to {node}, and --id says {id}; leave --id out, or choose an empty directory",
                 arguments.data_dir.display()
@@ -551,10 +555,10 @@ async fn take_id(
     service: &Service,
     directory: &Directory,
     data_dir: &Path,
-) -> Result<Given, CliError> {
+) -> Result<GivenId, CliError> {
     let taken = documents::take_id(&*service.session, ports.entropy.next_u64()).await;
     let (node, origin) = taken.map_err(unread)?;
-    let given = Given { node, since: ports.clock.wall().0, origin };
+    let given = GivenId { node, since: ports.clock.wall().0, origin };
     directory.keep(&given).await.map_err(|error| refused(data_dir, &error))?;
     tracing::info!(node = %given.node, "id taken");
     Ok(given)

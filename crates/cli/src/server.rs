@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use coordination::CoordinationService;
-use coordination::address::{Address, Place};
+use coordination::address::{Address, ServicePlace};
 use model::{Cluster, NodeId};
 use node::access::Certificate;
 use node::audit::Outlet;
@@ -44,7 +44,7 @@ pub(crate) struct NodeSpec {
     pub(crate) id: NodeId,
     pub(crate) cluster: String,
     pub(crate) data_dir: PathBuf,
-    pub(crate) coordination: Place,
+    pub(crate) coordination: ServicePlace,
     pub(crate) engine: EngineKind,
     pub(crate) durability: Durability,
     pub(crate) workers: usize,

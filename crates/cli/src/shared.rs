@@ -20,7 +20,7 @@ use crate::tls_settings;
 /// What every command knows.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Common options")]
-pub struct Shared {
+pub struct CliContext {
     /// Native addresses of one or more nodes of the cluster; one that answers is enough.
     #[arg(
         long,
@@ -72,7 +72,7 @@ pub struct Shared {
     pub secret_file: Option<PathBuf>,
 }
 
-impl Shared {
+impl CliContext {
     /// How answers are shown.
     pub(crate) fn format(&self) -> Format {
         if self.json { Format::Json } else { self.output }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use client::{Client, ClientError};
 use model::{Cluster, Consistency, Node, NodeId, Partition, Role, Step};
-use protocol::gossip::State;
+use protocol::gossip::NodeLiveness;
 use protocol::report::{ArtifactProgress, ArtifactState, Parts, Report, Status};
 use serde_json::{Value as Json, json};
 use wire::ErrorCode;
@@ -16,7 +16,7 @@ use crate::durations;
 use crate::failure::CliError;
 use crate::output::{print, program};
 use crate::ready::{read_only_json, stores_json};
-use crate::shared::Shared;
+use crate::shared::CliContext;
 use crate::text::{count, size, table};
 
 /// A node, and what it says of itself.
@@ -70,7 +70,7 @@ pub(crate) fn is_up(nodes: &[NodeStatus], id: NodeId) -> bool {
 }
 
 /// `tontine status`.
-pub(crate) async fn status(shared: Shared) -> Result<ExitCode, CliError> {
+pub(crate) async fn status(shared: CliContext) -> Result<ExitCode, CliError> {
     let client = shared.client().await?;
     let cluster = client.cluster();
     let nodes = ask_all(&client, Parts::STATUS | Parts::ARTIFACTS).await?;
@@ -196,9 +196,9 @@ async fn states(client: &Client, nodes: &[NodeStatus]) -> Vec<&'static str> {
         None => None,
     };
     let state = |status: &NodeStatus| match (&status.answer, view.as_ref()) {
-        (Ok(_), _) => State::Alive.name(),
+        (Ok(_), _) => NodeLiveness::Alive.name(),
         (Err(_), view) => match view.and_then(|view| view.seen(status.node.id)).map(|seen| seen.state) {
-            Some(state) if state != State::Alive => state.name(),
+            Some(state) if state != NodeLiveness::Alive => state.name(),
             _ => "no answer",
         },
     };

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use client::{Client, ClientError};
 use model::limits::ARTIFACTS_KEPT_MAX;
-use model::order::{Answer, Order};
+use model::order::{Order, OrderOutcome};
 use model::placement::THETA_MAX;
 use model::plan::{Consent, Wish};
 use model::{
@@ -27,7 +27,7 @@ use crate::output::{print, program};
 use crate::plan_command;
 use crate::ready::{read_only_json, stores_json};
 use crate::shape::parse_consistency;
-use crate::shared::Shared;
+use crate::shared::CliContext;
 use crate::text::{count, size, table};
 
 /// How long a new store may take until all nodes that answer have opened it.
@@ -175,7 +175,7 @@ pub enum PlacementArgument {
 }
 
 /// Carries out a command.
-pub(crate) async fn run(shared: Shared, command: StoreCommand) -> Result<ExitCode, CliError> {
+pub(crate) async fn run(shared: CliContext, command: StoreCommand) -> Result<ExitCode, CliError> {
     match command {
         StoreCommand::Set(arguments) => set(&shared, arguments).await,
         StoreCommand::Advise(arguments) => advise::run(&shared, &arguments).await,
@@ -191,7 +191,7 @@ pub(crate) async fn run(shared: Shared, command: StoreCommand) -> Result<ExitCod
     }
 }
 
-async fn set(shared: &Shared, arguments: SetStoreArguments) -> Result<ExitCode, CliError> {
+async fn set(shared: &CliContext, arguments: SetStoreArguments) -> Result<ExitCode, CliError> {
     let SetStoreArguments { name: store, consistency, artifacts_kept, .. } = arguments;
     if let Some(kept) = artifacts_kept {
         return artifact::verbs::keep(shared, &store, kept, arguments.dry_run).await;
@@ -256,7 +256,7 @@ fn placement(cluster: &Cluster, arguments: &CreateStoreArguments) -> Result<Plac
 }
 
 async fn create(
-    shared: &Shared,
+    shared: &CliContext,
     client: &Client,
     arguments: &CreateStoreArguments,
 ) -> Result<ExitCode, CliError> {
@@ -268,7 +268,7 @@ async fn create(
     let order = Order::create_store(store.clone());
     let ordered = orders::give(client, &order).await.map_err(|error| in_doubt(&store.name, error))?;
     let cluster = match ordered.answer {
-        Some(Answer::Done { .. }) => client.cluster(),
+        Some(OrderOutcome::Done { .. }) => client.cluster(),
         Some(answer) => return Err(orders::refused(client, &order, &answer).await),
         None => {
             let detail = format!("order {} has no answer yet", ordered.number);

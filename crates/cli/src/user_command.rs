@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use client::Client;
 use client::report::Parts;
 use model::access::{Grant, UserChange, UserName, Users};
-use model::order::{Answer, Order};
+use model::order::{Order, OrderOutcome};
 use model::{Node, NodeId, StoreName};
 use runtime::secret::Secret;
 use serde_json::{Value as Json, json};
@@ -23,7 +23,7 @@ use serde_json::{Value as Json, json};
 use crate::failure::CliError;
 use crate::orders;
 use crate::output::{print, program};
-use crate::shared::Shared;
+use crate::shared::CliContext;
 use crate::text::{Format, count, table};
 
 /// How long a command waits until nodes follow its change: a program that uses a new secret at once shall not be refused.
@@ -131,7 +131,7 @@ fn parse_store(text: &str) -> Result<StoreName, String> {
 }
 
 /// Carries out a command.
-pub(crate) async fn run(shared: Shared, command: UserCommand) -> Result<ExitCode, CliError> {
+pub(crate) async fn run(shared: CliContext, command: UserCommand) -> Result<ExitCode, CliError> {
     match command {
         UserCommand::List => {
             let cluster = shared.client().await?.cluster();
@@ -172,7 +172,7 @@ pub(crate) async fn run(shared: Shared, command: UserCommand) -> Result<ExitCode
 
 /// Makes a secret, orders the change, and hands the secret out once the order may have been carried out.
 async fn with_secret(
-    shared: &Shared,
+    shared: &CliContext,
     arguments: &SecretArguments,
     change: impl FnOnce(model::access::SecretDigest) -> UserChange,
 ) -> Result<ExitCode, CliError> {
@@ -219,7 +219,7 @@ async fn not_yet<F: Future<Output = bool>>(client: &Client, is_so: &dyn Fn(Node)
 }
 
 /// Whether a node knows the user of a secret.
-async fn knows(shared: &Shared, node: Node, secret: &Secret) -> bool {
+async fn knows(shared: &CliContext, node: Node, secret: &Secret) -> bool {
     shared.client_of(&[node.native], Some(secret.clone())).await.is_ok()
 }
 
@@ -229,7 +229,7 @@ async fn goes_by(client: &Client, node: NodeId, generation: u64) -> bool {
     report.is_ok_and(|report| report.generation.0 >= generation)
 }
 
-async fn changed(shared: &Shared, change: UserChange) -> Result<ExitCode, CliError> {
+async fn changed(shared: &CliContext, change: UserChange) -> Result<ExitCode, CliError> {
     let client = shared.client().await?;
     let done = ordered(&client, &change).await?;
     let behind = not_yet(&client, &|node| goes_by(&client, node.id, done.generation)).await;
@@ -246,7 +246,7 @@ struct DoneSaid {
 async fn ordered(client: &Client, change: &UserChange) -> Result<DoneSaid, CliError> {
     let order = Order::User { user: change.clone() };
     match orders::order(client, &order).await? {
-        Answer::Done { done, plan, generation } => {
+        OrderOutcome::Done { done, plan, generation } => {
             Ok(DoneSaid { generation: generation.0, text: crate::words::done(&done, plan) })
         }
         answer => Err(orders::refused(client, &order, &answer).await),
@@ -254,7 +254,7 @@ async fn ordered(client: &Client, change: &UserChange) -> Result<DoneSaid, CliEr
 }
 
 fn show(
-    shared: &Shared,
+    shared: &CliContext,
     change: &UserChange,
     done: &DoneSaid,
     (behind, secret_to): (&[NodeId], Option<&Path>),

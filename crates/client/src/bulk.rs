@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use model::limits::MULTI_KEYS_MAX;
 use model::{Key, Moment, NodeId, PartitionId, Token, Value, WallMillis};
-use protocol::quorum::Entry;
+use protocol::quorum::StampEntry;
 use wire::error::ErrorCode;
 use wire::messages::{Condition, Failure, Got, RequestOptions, Response, Scanned, Written};
 
@@ -115,7 +115,7 @@ impl StoreHandle {
         orders: &[Order],
         options: &RequestOptions,
     ) -> Result<Vec<Result<Written, ClientError>>, ClientError> {
-        let answers = self.stamp(orders, options, Entry::Client).await?;
+        let answers = self.stamp(orders, options, StampEntry::Client).await?;
         Ok(answers.into_iter().map(|answer| answer.map_err(ClientError::from)).collect())
     }
 

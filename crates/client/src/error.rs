@@ -67,7 +67,7 @@ pub enum ClientError {
     #[error("the order was refused: {}", .refusal.code())]
     Refused {
         /// Why.
-        refusal: Box<model::order::Refusal>,
+        refusal: Box<model::order::OrderRefusal>,
         /// What it was refused for passes by itself: after this many milliseconds it may be given again.
         again_after_ms: Option<u64>,
     },

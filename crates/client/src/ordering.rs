@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use model::order::{Answer, Office, Order};
+use model::order::{Office, Order, OrderOutcome};
 use model::plan::PlanPage;
 use model::{Cluster, NodeId, Store, readonly};
 use serde::Serialize;
@@ -33,7 +33,7 @@ pub struct Ordered {
     /// Its number.
     pub number: u64,
     /// What came of it; `None` when nothing has yet.
-    pub answer: Option<Answer>,
+    pub answer: Option<OrderOutcome>,
 }
 
 /// Which plan is asked for.
@@ -172,8 +172,8 @@ impl Client {
     async fn carry_out(&self, order: &Order) -> Result<Arc<Cluster>, ClientError> {
         let ordered = self.order(order, "a program", ANSWER_TIME_MAX).await?;
         match ordered.answer {
-            Some(Answer::Done { .. }) => Ok(self.cluster()),
-            Some(Answer::Refused { refusal, again_after_ms }) => {
+            Some(OrderOutcome::Done { .. }) => Ok(self.cluster()),
+            Some(OrderOutcome::Refused { refusal, again_after_ms }) => {
                 Err(ClientError::Refused { refusal: Box::new(refusal), again_after_ms })
             }
             None => Err(ClientError::Indeterminate {

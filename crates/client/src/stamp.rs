@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use model::{Generation, Moment, NodeId, PreferenceList, Value};
-use protocol::quorum::{Entry, KeyIndex, StampOptions, StampOutcome};
+use protocol::quorum::{KeyIndex, StampEntry, StampOptions, StampOutcome};
 use runtime::Clock;
 use smallvec::SmallVec;
 use wire::messages::{Condition, Delete, MultiPut, Put, PutEntry, Request, RequestOptions, Response};
@@ -35,7 +35,7 @@ impl StoreHandle {
         &self,
         orders: &[Order],
         options: &RequestOptions,
-        entry: Entry,
+        entry: StampEntry,
     ) -> Result<Stamped<ClientError>, ClientError> {
         let inner = &self.client.inner;
         let now = inner.ports.clock.now();

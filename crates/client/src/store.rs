@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use model::{ArtifactNumber, Cluster, Context, Key, Resolver, Value, WallMillis};
-use protocol::quorum::Entry;
+use protocol::quorum::StampEntry;
 use wire::ErrorCode;
 use wire::messages::{Condition, RequestOptions, Written};
 
@@ -259,7 +259,8 @@ impl StoreHandle {
     }
 
     async fn write(&self, order: Order, options: &RequestOptions) -> Result<Written, ClientError> {
-        let entry = if order.condition == Condition::None { Entry::Client } else { Entry::Exclusive };
+        let entry =
+            if order.condition == Condition::None { StampEntry::Client } else { StampEntry::Exclusive };
         let written = self.stamp(std::slice::from_ref(&order), options, entry).await?;
         written.into_iter().next().expect("each key has an answer").map_err(ClientError::from)
     }

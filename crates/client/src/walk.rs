@@ -17,7 +17,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::join_all;
 use model::{Cluster, Generation, NodeId, PartitionId, PreferenceList, Store, Token, VersionSet};
-use protocol::quorum::{Ask, Record, TooFew, Walk, WalkPosition};
+use protocol::quorum::{PageAsk, Record, TooFew, Walk, WalkPosition};
 use thiserror::Error;
 use wire::error::ErrorCode;
 
@@ -90,14 +90,14 @@ pub struct StoreWalk {
 
 /// A partition, for as long as the same nodes hold the same tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Place {
+struct PlaceRead {
     partition: PartitionId,
     bounds: (Token, Token),
     since: Generation,
 }
 
-impl Place {
-    fn of(cluster: &Cluster, definition: &Store, token: Token) -> Place {
+impl PlaceRead {
+    fn of(cluster: &Cluster, definition: &Store, token: Token) -> PlaceRead {
         // Its numbers may have changed.
         let definition = cluster.store(definition.name.as_str()).unwrap_or(definition);
         let partition = cluster.ring.partition(token);
@@ -107,13 +107,13 @@ impl Place {
             "{token:?} lies in {}, within {bounds:?}",
             partition.id
         );
-        Place { partition: partition.id, bounds, since: cluster.accepted_since(definition, partition) }
+        PlaceRead { partition: partition.id, bounds, since: cluster.accepted_since(definition, partition) }
     }
 }
 
 /// The partition that is read, and how far that is.
 struct Here {
-    place: Place,
+    place: PlaceRead,
     /// In the order in which they are asked, of different nodes: those that have failed come last, the latest at the end.
     replicas: Vec<NodeId>,
     /// Why the last one failed, since the replicas were chosen.
@@ -122,7 +122,7 @@ struct Here {
 }
 
 impl Here {
-    fn new(place: Place, replicas: Vec<NodeId>, definition: &Store, after: Option<WalkPosition>) -> Here {
+    fn new(place: PlaceRead, replicas: Vec<NodeId>, definition: &Store, after: Option<WalkPosition>) -> Here {
         let walk = over(&replicas, definition, after);
         Here { place, replicas, failure: None, walk }
     }
@@ -226,10 +226,10 @@ impl StoreWalk {
     }
 
     /// Reads these pages of the partition where the walk is.
-    async fn read(&mut self, asks: Vec<Ask>, accepts_damaged: bool) -> Result<(), WalkError> {
+    async fn read(&mut self, asks: Vec<PageAsk>, accepts_damaged: bool) -> Result<(), WalkError> {
         let here = self.here.as_mut().expect("the walk that asks is here");
         let (store, partition) = (&self.store, here.place.partition);
-        let pages = asks.into_iter().map(|Ask { node, after }| async move {
+        let pages = asks.into_iter().map(|PageAsk { node, after }| async move {
             (node, store.scan(node, partition, after, PAGE_RECORDS).await)
         });
         let mut damaged = 0;
@@ -243,7 +243,7 @@ impl StoreWalk {
                 Ok(page) => unreadable(node, page.damaged),
                 Err(error) => error,
             };
-            if here.place != Place::of(&store.cluster(), &self.definition, self.from) {
+            if here.place != PlaceRead::of(&store.cluster(), &self.definition, self.from) {
                 // Other nodes are to be asked. Each time takes a newer document.
                 return Ok(());
             }
@@ -262,7 +262,7 @@ impl StoreWalk {
         if let Some(now) = cluster.store(self.definition.name.as_str()) {
             self.definition.clone_from(now);
         }
-        let place = Place::of(&cluster, &self.definition, self.from);
+        let place = PlaceRead::of(&cluster, &self.definition, self.from);
         let known = self.here.take().filter(|here| here.place == place);
         let here = known.unwrap_or_else(|| {
             let partition = cluster.ring.partition(self.from);
@@ -280,7 +280,7 @@ impl StoreWalk {
     }
 
     /// Behind what the pages of this place begin.
-    fn begins_after(&self, place: Place) -> Option<WalkPosition> {
+    fn begins_after(&self, place: PlaceRead) -> Option<WalkPosition> {
         let begins_inside = || (place.bounds.0 < self.from).then(|| before(self.from)).flatten();
         self.after.clone().or_else(begins_inside)
     }
@@ -367,7 +367,7 @@ mod tests {
     #[test]
     fn a_replica_that_failed_is_asked_last_when_all_are_asked_again() {
         let bounds = (Token(0), Token(u64::MAX));
-        let place = Place { partition: PartitionId(0), bounds, since: Generation(1) };
+        let place = PlaceRead { partition: PartitionId(0), bounds, since: Generation(1) };
         let definition = store(3, 2);
         let mut here = Here::new(place, [1, 2, 3].map(NodeId).to_vec(), &definition, None);
         let asked = |here: &mut Here| {

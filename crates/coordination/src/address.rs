@@ -21,7 +21,7 @@ use thiserror::Error;
 
 use crate::embedded::{self, EmbeddedSession};
 use crate::zookeeper::{
-    AddressError, Credentials, Refusal, SCHEME, ZooKeeperAddress, ZooKeeperOptions, ZooKeeperSession,
+    AddressError, Credentials, SCHEME, SessionRefusal, ZooKeeperAddress, ZooKeeperOptions, ZooKeeperSession,
 };
 use crate::{CoordinationError, CoordinationService};
 
@@ -148,7 +148,7 @@ pub enum OpenError {
 
 /// A service, and how sessions with it are opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct ServicePlace {
     /// Which service.
     pub address: Address,
     /// How long an ensemble keeps a session that it does not hear.
@@ -157,7 +157,7 @@ pub struct Place {
     pub credentials: Option<Credentials>,
 }
 
-impl Place {
+impl ServicePlace {
     /// Opens a session. A directory is made where there is none; a chroot only when `create_chroot` says so. Waits for
     /// an ensemble for `patience` at most: after that, calls say why there is no session yet.
     ///
@@ -177,8 +177,8 @@ impl Place {
         let session = ZooKeeperSession::open(options)?;
         if let Err(CoordinationError::Unavailable { reason }) = session.connected(patience).await {
             match session.refused() {
-                Some((Refusal::NoChroot, reason)) => return Err(OpenError::NoChroot { reason }),
-                Some((Refusal::Denied, reason)) => return Err(OpenError::Refused { reason }),
+                Some((SessionRefusal::NoChroot, reason)) => return Err(OpenError::NoChroot { reason }),
+                Some((SessionRefusal::Denied, reason)) => return Err(OpenError::Refused { reason }),
                 None => {}
             }
             tracing::warn!(reason, "coordination session not opened in time");
@@ -207,7 +207,7 @@ pub trait Places: fmt::Debug + Send + Sync {
 const OPEN_TIME_MAX: Duration = Duration::from_secs(5);
 
 #[async_trait]
-impl Places for Place {
+impl Places for ServicePlace {
     async fn open_at(&self, address: &str) -> Result<Arc<dyn CoordinationService>, String> {
         let place = self.at(address).map_err(|error| error.to_string())?;
         if let Address::Directory(directory) = &place.address
@@ -231,13 +231,13 @@ impl Places for Place {
     }
 }
 
-impl Place {
+impl ServicePlace {
     /// Another service, as the same user.
     ///
     /// # Errors
     /// When the text names no service.
-    pub fn at(&self, address: &str) -> Result<Place, ParseError> {
-        Ok(Place { address: address.parse()?, ..self.clone() })
+    pub fn at(&self, address: &str) -> Result<ServicePlace, ParseError> {
+        Ok(ServicePlace { address: address.parse()?, ..self.clone() })
     }
 
     /// The address as every process of this machine may write it: the path of a directory is absolute.

@@ -19,12 +19,12 @@ pub mod balance;
 pub mod elasticity;
 mod ids;
 mod membership;
-pub(crate) mod moves;
 pub mod numbered;
 pub mod office;
 pub mod orders;
 pub mod plans;
 mod restoring;
+pub(crate) mod service_move;
 
 use std::sync::Arc;
 
@@ -38,8 +38,8 @@ use crate::{CoordinationError, CoordinationService, CreateMode, DocumentPath, Ex
 
 pub use self::ids::{Ids, ids_path, prepare_ids, read_ids, take_id};
 pub use self::membership::{AddressTaken, check_addresses, registered_before};
-pub use self::moves::{Move, arrive};
 pub use self::restoring::{Restored, restored, restored_last};
+pub use self::service_move::{ServiceMove, arrive};
 
 /// What a cluster's documents lie below, of the names at the top of its place. Everything else there is not its own.
 pub(crate) const OWN_NAMES: [&str; 8] =
@@ -147,21 +147,21 @@ pub enum ReadError {
     },
     /// The documents are in another service.
     #[error("the documents of cluster {:?} have moved to {}; name that address", .0.name, .0.to)]
-    Moved(Box<Move>),
+    Moved(Box<ServiceMove>),
     /// The documents are being moved to another service, and nobody may change them meanwhile.
     #[error(
         "the documents of cluster {:?} are being moved to {}; wait until that is done, or if it has ended half way, move \
          them with the same addresses again",
         .0.name, .0.to
     )]
-    Moving(Box<Move>),
+    Moving(Box<ServiceMove>),
     /// The documents are being moved to this service, and are not in force here yet.
     #[error(
         "the documents of cluster {:?} are being moved here from {}, which is still in force; wait until that is done, or \
          if it has ended half way, move them with the same addresses again",
         .0.name, .0.from
     )]
-    Arriving(Box<Move>),
+    Arriving(Box<ServiceMove>),
     /// The service refused.
     #[error(transparent)]
     Coordination(#[from] CoordinationError),
@@ -370,7 +370,7 @@ pub async fn write_member(
         }
         created => created.map(|_| ())?,
     }
-    moves::counts(service).await
+    service_move::counts(service).await
 }
 
 /// The stored cluster document, if there is one.
@@ -378,8 +378,8 @@ pub async fn write_member(
 /// # Errors
 /// When it is malformed or the service refuses.
 pub async fn read_cluster(service: &dyn CoordinationService) -> Result<Option<Cluster>, ReadError> {
-    let found = moves::look(service).await?;
-    found.map(|(standing, ..)| moves::for_readers(standing)).transpose()
+    let found = service_move::look(service).await?;
+    found.map(|(standing, ..)| service_move::for_readers(standing)).transpose()
 }
 
 /// Stores a cluster document if its generation is greater than that of the stored one; of several at the same time
@@ -398,9 +398,9 @@ pub async fn publish_cluster(
     let path = cluster_path();
     create_parents(service, &path).await?;
     loop {
-        let written = match moves::look(service).await? {
+        let written = match service_move::look(service).await? {
             Some((standing, _, version)) => {
-                check_newer(&moves::for_writers(standing)?, cluster)?;
+                check_newer(&service_move::for_writers(standing)?, cluster)?;
                 service.set(&path, encode(cluster), Expected::Version(version)).await.map(|_| ())
             }
             None => service.create(&path, encode(cluster), CreateMode::Persistent).await.map(|_| ()),
@@ -491,7 +491,7 @@ async fn change_epochs(
             Err(error) => return Err(error.into()),
         };
         match written {
-            Ok(()) => return moves::counts(service).await.map(|()| epochs).map_err(ReadError::from),
+            Ok(()) => return service_move::counts(service).await.map(|()| epochs).map_err(ReadError::from),
             // Somebody was faster: change what they stored.
             Err(
                 CoordinationError::BadVersion { .. }
@@ -534,7 +534,7 @@ impl ClusterWatch {
             let (document, watch) = self.service.get_and_watch(&path).await?;
             self.watch = Some(watch);
             let Some(document) = document else { continue };
-            let cluster = moves::for_readers(moves::read_standing(&document.data)?)?;
+            let cluster = service_move::for_readers(service_move::read_standing(&document.data)?)?;
             match self.generation {
                 Some(known) if cluster.generation <= known => {
                     if cluster.generation < known {

@@ -1,7 +1,7 @@
 //! The documents themselves, and the rules by which they change. Pure: both implementations here stand on it.
 //!
 //! Changing takes two steps, so that a change can be made durable in between: `plan_…` checks a wish against the
-//! tree and turns it into a [`Change`]; [`Tree::apply`] carries it out. Applying the same changes in the same order
+//! tree and turns it into a [`TreeChange`]; [`Tree::apply`] carries it out. Applying the same changes in the same order
 //! to the same tree gives the same tree, in every process.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,7 +15,7 @@ use crate::{
 
 /// One thing that happened to the tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Change {
+pub(crate) enum TreeChange {
     /// A document came to be.
     Created { path: DocumentPath, data: Bytes, owner: Option<SessionId> },
     /// A document was set.
@@ -132,7 +132,7 @@ impl Tree {
         path: &DocumentPath,
         data: Bytes,
         mode: CreateMode,
-    ) -> Result<Change, CoordinationError> {
+    ) -> Result<TreeChange, CoordinationError> {
         self.check_session(session)?;
         check_size(path, &data)?;
         let Some(above) = path.parent() else {
@@ -148,7 +148,7 @@ impl Tree {
         if self.entries.contains_key(&path) {
             return Err(CoordinationError::NodeExists { path });
         }
-        Ok(Change::Created { path, data, owner: mode.is_ephemeral().then_some(session) })
+        Ok(TreeChange::Created { path, data, owner: mode.is_ephemeral().then_some(session) })
     }
 
     /// Checks a new content.
@@ -158,11 +158,11 @@ impl Tree {
         path: &DocumentPath,
         data: Bytes,
         expected: Expected,
-    ) -> Result<Change, CoordinationError> {
+    ) -> Result<TreeChange, CoordinationError> {
         self.check_session(session)?;
         check_size(path, &data)?;
         check_version(path, self.entry(path)?, expected)?;
-        Ok(Change::Set { path: path.clone(), data })
+        Ok(TreeChange::Set { path: path.clone(), data })
     }
 
     /// Checks a deletion.
@@ -171,14 +171,14 @@ impl Tree {
         session: SessionId,
         path: &DocumentPath,
         expected: Expected,
-    ) -> Result<Change, CoordinationError> {
+    ) -> Result<TreeChange, CoordinationError> {
         self.check_session(session)?;
         let entry = self.entry(path)?;
         check_version(path, entry, expected)?;
         if path.is_root() || !entry.children.is_empty() {
             return Err(CoordinationError::NotEmpty { path: path.clone() });
         }
-        Ok(Change::Deleted { path: path.clone() })
+        Ok(TreeChange::Deleted { path: path.clone() })
     }
 
     /// Refuses a session that has ended.
@@ -190,21 +190,21 @@ impl Tree {
     ///
     /// # Panics
     /// When the change does not fit: a planned change always does.
-    pub(crate) fn apply(&mut self, change: &Change, events: &mut Vec<Event>) {
+    pub(crate) fn apply(&mut self, change: &TreeChange, events: &mut Vec<Event>) {
         self.order += 1;
         match change {
-            Change::Created { path, data, owner } => self.insert(path, data, *owner, events),
-            Change::Set { path, data } => {
+            TreeChange::Created { path, data, owner } => self.insert(path, data, *owner, events),
+            TreeChange::Set { path, data } => {
                 let entry = self.entries.get_mut(path).expect("only existing documents are set");
                 entry.data = data.clone();
                 entry.version.0 += 1;
                 events.push(Event { path: path.clone(), kind: EventKind::Changed });
             }
-            Change::Deleted { path } => self.remove(path, events),
-            Change::SessionOpened { session } => {
+            TreeChange::Deleted { path } => self.remove(path, events),
+            TreeChange::SessionOpened { session } => {
                 self.sessions.insert(*session, BTreeSet::new());
             }
-            Change::SessionEnded { session } => {
+            TreeChange::SessionEnded { session } => {
                 for path in self.sessions.get(session).cloned().unwrap_or_default() {
                     self.remove(&path, events);
                 }
@@ -214,20 +214,20 @@ impl Tree {
     }
 
     /// Whether a change read from outside can be applied.
-    pub(crate) fn accepts(&self, change: &Change) -> bool {
+    pub(crate) fn accepts(&self, change: &TreeChange) -> bool {
         match change {
-            Change::Created { path, owner, .. } => {
+            TreeChange::Created { path, owner, .. } => {
                 let parent = path.parent().and_then(|parent| self.entries.get(&parent));
                 parent.is_some_and(|parent| parent.owner.is_none())
                     && !self.entries.contains_key(path)
                     && owner.is_none_or(|owner| self.has_session(owner))
             }
-            Change::Set { path, .. } => self.entries.contains_key(path),
-            Change::Deleted { path } => {
+            TreeChange::Set { path, .. } => self.entries.contains_key(path),
+            TreeChange::Deleted { path } => {
                 !path.is_root() && self.entries.get(path).is_some_and(|entry| entry.children.is_empty())
             }
-            Change::SessionOpened { session } => !self.has_session(*session),
-            Change::SessionEnded { session } => self.has_session(*session),
+            TreeChange::SessionOpened { session } => !self.has_session(*session),
+            TreeChange::SessionEnded { session } => self.has_session(*session),
         }
     }
 

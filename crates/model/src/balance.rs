@@ -11,4 +11,4 @@ mod policy;
 mod verdict;
 
 pub use policy::{Hours, Join, Mode, Policy, PolicyChange, SettingError, Settings, Turned};
-pub use verdict::{Away, Held, Implausible, Says, Verdict};
+pub use verdict::{Away, HeldBack, Implausible, Says, Verdict};

@@ -21,8 +21,8 @@ mod machine;
 mod policy;
 
 pub use capacity::{Capacity, Costs, GAIN_MIN, Observed};
-pub use decision::{Decision, Held, Reading, Reason, Verdict};
-pub use fleet::{Charge, DECISIONS_MAX, Fleet, FleetOrder, Given, ORDERS_MAX, Paused, Resize};
+pub use decision::{Decision, HeldChange, Reading, Reason, RuleVerdict};
+pub use fleet::{Charge, DECISIONS_MAX, Fleet, FleetOrder, FleetOrderGiven, ORDERS_MAX, Paused, Resize};
 pub use history::History;
 pub use look::Look;
 pub use machine::{Machine, MachineState, Token};

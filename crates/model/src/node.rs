@@ -164,7 +164,7 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
 /// What speaks against a node's being dead.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "code", content = "facts", rename_all = "kebab-case")]
-pub enum Life {
+pub enum LifeSign {
     /// It is registered with the coordination service.
     Registered,
     /// A process listens at its address, if only one that is stopped.

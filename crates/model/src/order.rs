@@ -19,9 +19,9 @@ use crate::plan::{Consent, Wish};
 use crate::readonly;
 use crate::store::{Consistency, Store};
 
-pub use answer::{Answer, Done};
+pub use answer::{Done, OrderOutcome};
 pub use office::{Balancing, Holder, Office};
-pub use refusal::{Holds, Refusal, Stale};
+pub use refusal::{Holds, OrderRefusal, Stale};
 
 /// What shall be done.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -164,7 +164,7 @@ pub struct OrderDocument {
     /// When, in milliseconds since 1970.
     pub given_ms: u64,
     /// What came of it; `None` until a headmaster has seen to it.
-    pub answer: Option<Answer>,
+    pub answer: Option<OrderOutcome>,
 }
 
 /// An order with its number.

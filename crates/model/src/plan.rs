@@ -29,9 +29,9 @@ use crate::store::{Consistency, StoreName};
 
 pub use decision::{Act, Came, CameOf, CutAt, Decision, Excess, Lost, LostBecause, NodeAt, Predicted, Rule};
 pub use handover::{Handover, OwnerChange};
-pub use refusal::Refusal;
+pub use refusal::PlanRefusal;
 pub use reshape::{Cut, Reshape, Reshaped};
-pub use state::{Held, Phase, PlanPage, PlanState, PlanSummary, Planned, Progress, Reason};
+pub use state::{Phase, PlanHeld, PlanPage, PlanState, PlanSummary, Planned, Progress, Reason};
 pub use waiting::{Blocked, Waiting};
 
 /// What shall become of the ring.
@@ -174,7 +174,7 @@ impl Renumber {
 /// What a plan changes: one of four.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
-pub enum Change {
+pub enum PlanChange {
     /// Partitions get other lists.
     Moves {
         /// In the order of the ring; none when there is nothing to do.
@@ -200,29 +200,31 @@ pub enum Change {
     },
 }
 
-impl Change {
+impl PlanChange {
     /// The partitions that get other lists.
     pub fn moves(&self) -> &[Move] {
         match self {
-            Change::Moves { moves } | Change::Reshape { moves, .. } | Change::Golden { moves, .. } => moves,
-            Change::Numbers(_) => &[],
+            PlanChange::Moves { moves }
+            | PlanChange::Reshape { moves, .. }
+            | PlanChange::Golden { moves, .. } => moves,
+            PlanChange::Numbers(_) => &[],
         }
     }
 
     /// What becomes of bounds.
     pub fn reshape(&self) -> Option<&Reshape> {
-        if let Change::Reshape { reshape, .. } = self { Some(reshape) } else { None }
+        if let PlanChange::Reshape { reshape, .. } = self { Some(reshape) } else { None }
     }
 
     /// The store that gets other numbers.
     pub fn numbers(&self) -> Option<&Renumber> {
-        if let Change::Numbers(numbers) = self { Some(numbers) } else { None }
+        if let PlanChange::Numbers(numbers) = self { Some(numbers) } else { None }
     }
 
     /// The document from which its moves begin: on a golden ring partitions have been cut by then.
     pub fn before_moves<'a>(&self, cluster: &'a Cluster) -> Cow<'a, Cluster> {
         match self {
-            Change::Golden { handover, .. } if handover.stands(&cluster.ring) == Reshaped::Due => {
+            PlanChange::Golden { handover, .. } if handover.stands(&cluster.ring) == Reshaped::Due => {
                 handover.apply(cluster, usize::MAX).map_or(Cow::Borrowed(cluster), Cow::Owned)
             }
             _ => Cow::Borrowed(cluster),
@@ -232,18 +234,18 @@ impl Change {
     /// Whether there is nothing to do.
     pub fn is_empty(&self) -> bool {
         match self {
-            Change::Moves { moves } => moves.is_empty(),
-            Change::Golden { handover, moves, joins } => {
+            PlanChange::Moves { moves } => moves.is_empty(),
+            PlanChange::Golden { handover, moves, joins } => {
                 handover.is_empty() && moves.is_empty() && joins.is_empty()
             }
-            Change::Reshape { .. } | Change::Numbers(_) => false,
+            PlanChange::Reshape { .. } | PlanChange::Numbers(_) => false,
         }
     }
 
     /// How many copies of partitions are brought in somewhere.
     pub fn copies(&self) -> usize {
         match self {
-            Change::Numbers(numbers) => numbers.copies,
+            PlanChange::Numbers(numbers) => numbers.copies,
             _ => self.moves().iter().map(|one| one.entering.len()).sum(),
         }
     }
@@ -251,7 +253,7 @@ impl Change {
     /// How many partitions it is about: those that move, or all of them when a store gets other numbers.
     pub fn partitions(&self) -> usize {
         match self {
-            Change::Numbers(numbers) => numbers.partitions,
+            PlanChange::Numbers(numbers) => numbers.partitions,
             _ => self.moves().len(),
         }
     }
@@ -259,7 +261,7 @@ impl Change {
     /// The copies that are brought in somewhere, by the ring as it is.
     pub fn entering(&self, cluster: &Cluster) -> Vec<(NodeId, PartitionId)> {
         match self {
-            Change::Numbers(numbers) => {
+            PlanChange::Numbers(numbers) => {
                 let partitions = cluster.ring.partitions().iter();
                 let entering = |one| numbers.entering(one).iter().map(|&node| (node, one.id));
                 partitions.flat_map(entering).collect()
@@ -306,7 +308,7 @@ pub struct PlanDocument {
     /// The document from which it was computed.
     pub generation: Generation,
     /// What it changes.
-    pub change: Change,
+    pub change: PlanChange,
     /// Places of each node as a replica: at present, and then.
     pub places: BTreeMap<NodeId, (usize, usize)>,
     /// About how much is brought in, by what the nodes hold; `None` when they did not say.

@@ -133,7 +133,7 @@ impl Partition {
 
 /// The partitions of one token space, sorted by start; the first starts at 0.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "Vec<document::Entry>", into = "Vec<document::Entry>")]
+#[serde(try_from = "Vec<document::PartitionEntry>", into = "Vec<document::PartitionEntry>")]
 pub struct Ring {
     partitions: Vec<Partition>,
     /// `Some(shift)` while all slices are equal and a power of two in number: lookup is one shift.

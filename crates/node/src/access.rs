@@ -51,21 +51,21 @@ pub enum Who {
 #[derive(Debug)]
 pub struct Caller {
     is_node: bool,
-    state: Mutex<State>,
+    state: Mutex<AccessState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct AccessState {
     /// The secret that was given last, as far as it was good.
     secret: Option<SecretDigest>,
     /// What the document of this generation says of it.
     generation: Generation,
-    standing: Standing,
+    standing: CallerStanding,
 }
 
 /// How a caller stands by one cluster document.
 #[derive(Clone, Debug)]
-enum Standing {
+enum CallerStanding {
     /// It may do everything: the cluster is open, or it is a node.
     Free,
     /// It has not said who it is.
@@ -73,19 +73,19 @@ enum Standing {
     /// Its secret is no user's any more.
     Removed,
     /// It is this user.
-    User(Arc<Known>),
+    User(Arc<KnownUser>),
 }
 
 /// A user, as a cluster document says.
 #[derive(Clone, Debug)]
-pub struct Known {
+pub struct KnownUser {
     /// Its name.
     pub name: UserName,
     /// Its rights.
     pub user: User,
 }
 
-impl Known {
+impl KnownUser {
     /// Whether the user has this right.
     ///
     /// # Errors
@@ -111,7 +111,7 @@ impl Known {
 impl Caller {
     /// Whoever is at the other end of a connection that has proved this.
     pub fn new(proof: Proof) -> Caller {
-        let state = State { secret: None, generation: Generation(0), standing: Standing::Nobody };
+        let state = AccessState { secret: None, generation: Generation(0), standing: CallerStanding::Nobody };
         Caller { is_node: proof == Proof::Node, state: Mutex::new(state) }
     }
 
@@ -124,9 +124,9 @@ impl Caller {
     pub fn who(&self, view: &CurrentView) -> Who {
         match self.standing(view) {
             _ if self.is_node => Who::Node,
-            Standing::Free => Who::Anyone,
-            Standing::User(known) => Who::User(known.name.clone()),
-            Standing::Nobody | Standing::Removed => Who::Nobody,
+            CallerStanding::Free => Who::Anyone,
+            CallerStanding::User(known) => Who::User(known.name.clone()),
+            CallerStanding::Nobody | CallerStanding::Removed => Who::Nobody,
         }
     }
 
@@ -135,7 +135,12 @@ impl Caller {
     ///
     /// # Errors
     /// `unauthenticated`, which does not tell whether there is such a user.
-    pub fn authenticate(&self, view: &CurrentView, user: &str, secret: &[u8]) -> Result<Arc<Known>, Failure> {
+    pub fn authenticate(
+        &self,
+        view: &CurrentView,
+        user: &str,
+        secret: &[u8],
+    ) -> Result<Arc<KnownUser>, Failure> {
         let cluster = view.get().cluster().clone();
         let refused = |detail: &str| Err(Failure::new(ErrorCode::Unauthenticated, detail));
         if !cluster.is_closed() {
@@ -145,8 +150,9 @@ impl Caller {
         let named = |name: &UserName| user.is_empty() || user == USER_BY_SECRET || user == name.as_str();
         match found(&cluster, &digest) {
             Some(known) if named(&known.name) => {
-                let standing = Standing::User(known.clone());
-                *self.state.lock() = State { secret: Some(digest), generation: cluster.generation, standing };
+                let standing = CallerStanding::User(known.clone());
+                *self.state.lock() =
+                    AccessState { secret: Some(digest), generation: cluster.generation, standing };
                 Ok(known)
             }
             _ => refused("the secret is no user's, or not that of the user that was named"),
@@ -156,22 +162,22 @@ impl Caller {
     /// Forgets who it was.
     pub fn reset(&self) {
         let mut state = self.state.lock();
-        (state.secret, state.generation, state.standing) = (None, Generation(0), Standing::Nobody);
+        (state.secret, state.generation, state.standing) = (None, Generation(0), CallerStanding::Nobody);
     }
 
     /// The user that it is, whose rights shall be asked for; `None` where everything is allowed.
     ///
     /// # Errors
     /// `unauthenticated` when it is no user of a closed cluster.
-    pub fn user(&self, view: &CurrentView) -> Result<Option<Arc<Known>>, Failure> {
+    pub fn user(&self, view: &CurrentView) -> Result<Option<Arc<KnownUser>>, Failure> {
         match self.standing(view) {
-            Standing::Free => Ok(None),
-            Standing::User(known) => Ok(Some(known)),
-            Standing::Nobody => Err(Failure::new(
+            CallerStanding::Free => Ok(None),
+            CallerStanding::User(known) => Ok(Some(known)),
+            CallerStanding::Nobody => Err(Failure::new(
                 ErrorCode::Unauthenticated,
                 "this cluster is closed, and the connection has given no secret",
             )),
-            Standing::Removed => Err(Failure::new(
+            CallerStanding::Removed => Err(Failure::new(
                 ErrorCode::Unauthenticated,
                 "the user of this connection was removed, or its secret replaced",
             )),
@@ -209,12 +215,12 @@ impl Caller {
     }
 
     fn is_free(&self, view: &CurrentView) -> bool {
-        matches!(self.standing(view), Standing::Free)
+        matches!(self.standing(view), CallerStanding::Free)
     }
 
-    fn standing(&self, view: &CurrentView) -> Standing {
+    fn standing(&self, view: &CurrentView) -> CallerStanding {
         if self.is_node {
-            return Standing::Free;
+            return CallerStanding::Free;
         }
         let generation = view.generation();
         let mut state = self.state.lock();
@@ -222,9 +228,9 @@ impl Caller {
             let cluster = view.get().cluster().clone();
             state.generation = cluster.generation;
             state.standing = match &state.secret {
-                _ if !cluster.is_closed() => Standing::Free,
-                None => anyone(&cluster).map_or(Standing::Nobody, Standing::User),
-                Some(digest) => found(&cluster, digest).map_or(Standing::Removed, Standing::User),
+                _ if !cluster.is_closed() => CallerStanding::Free,
+                None => anyone(&cluster).map_or(CallerStanding::Nobody, CallerStanding::User),
+                Some(digest) => found(&cluster, digest).map_or(CallerStanding::Removed, CallerStanding::User),
             };
         }
         state.standing.clone()
@@ -232,15 +238,15 @@ impl Caller {
 }
 
 /// What whoever gives no secret may do, if anything.
-fn anyone(cluster: &Cluster) -> Option<Arc<Known>> {
+fn anyone(cluster: &Cluster) -> Option<Arc<KnownUser>> {
     let (name, user) = cluster.users.iter().find(|(name, _)| name.is_anyone())?;
-    Some(Arc::new(Known { name: name.clone(), user: user.clone() }))
+    Some(Arc::new(KnownUser { name: name.clone(), user: user.clone() }))
 }
 
 /// The user whose secret this is.
-fn found(cluster: &Cluster, digest: &SecretDigest) -> Option<Arc<Known>> {
+fn found(cluster: &Cluster, digest: &SecretDigest) -> Option<Arc<KnownUser>> {
     let (name, user) = cluster.users.holder(|known| is_same(known, digest))?;
-    Some(Arc::new(Known { name: name.clone(), user: user.clone() }))
+    Some(Arc::new(KnownUser { name: name.clone(), user: user.clone() }))
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use model::order::{Answer, Order};
+use model::order::{Order, OrderOutcome};
 use model::{Moment, NodeId, WallMillis};
 use parking_lot::Mutex;
 use runtime::{BoxFuture, Clock};
@@ -41,12 +41,12 @@ const DETAIL_CHARS_MAX: usize = 250;
 /// Where entries go.
 pub trait Outlet: fmt::Debug + Send + Sync {
     /// Takes an entry. Never waits: what cannot be kept is lost, and said to be.
-    fn write(&self, entry: Entry);
+    fn write(&self, entry: AuditEntry);
 }
 
 /// One thing that happened.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Entry {
+pub struct AuditEntry {
     /// When, by the node's wall clock.
     pub at: WallMillis,
     /// At which node.
@@ -67,14 +67,14 @@ pub enum What {
     /// Something was ordered.
     Order(Ordered),
     /// Something was refused.
-    Refused(Refused),
+    Refused(RefusedOrder),
 }
 
 /// An order, and what came of it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ordered {
     /// What.
-    pub asked: Asked,
+    pub asked: AuditedOrder,
     /// Who gave it by its own word, where the node does not know better.
     pub says: Option<String>,
     /// Its number, once it was put down.
@@ -85,7 +85,7 @@ pub struct Ordered {
 
 /// What was ordered.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Asked {
+pub enum AuditedOrder {
     /// A change of the cluster, of headmasters.
     Change(Box<Order>),
     /// A start, a stop or a scrub of repair, of this node alone.
@@ -102,7 +102,7 @@ pub enum OrderResult {
     /// The node stopped, or the caller left, before there was an answer: the order may have been put down.
     Unknown,
     /// A headmaster has carried it out, or refused it.
-    Answered(Box<Answer>),
+    Answered(Box<OrderOutcome>),
     /// It was put down, and its answer did not come while the caller waited.
     Given,
     /// The node has put nothing down, or does not know whether it has.
@@ -116,7 +116,7 @@ pub enum OrderResult {
 
 /// Requests that were refused for who asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refused {
+pub struct RefusedOrder {
     /// The kind of request, command or path.
     pub request: &'static str,
     /// Why.
@@ -225,21 +225,21 @@ impl Audit {
         self.write_refused(same, refused);
     }
 
-    fn write_refused(&self, Same { who, from, door, .. }: Same, refused: Refused) {
+    fn write_refused(&self, Same { who, from, door, .. }: Same, refused: RefusedOrder) {
         self.write(who, from, door, What::Refused(refused));
     }
 
     fn write(&self, who: Who, from: Option<String>, door: &'static str, what: What) {
         if let Some(outlet) = &self.outlet {
-            outlet.write(Entry { at: self.clock.wall(), node: self.node, who, from, door, what });
+            outlet.write(AuditEntry { at: self.clock.wall(), node: self.node, who, from, door, what });
         }
     }
 }
 
 impl Folded {
-    fn refused(&mut self, same: &Same) -> Refused {
+    fn refused(&mut self, same: &Same) -> RefusedOrder {
         let Folded { code, count, since, .. } = *self;
-        Refused { request: same.request, code, detail: self.detail.take(), count, since }
+        RefusedOrder { request: same.request, code, detail: self.detail.take(), count, since }
     }
 }
 
@@ -300,12 +300,13 @@ impl Pending {
         let who = caller.who(view);
         let (asked, says) = match request {
             Request::OrderGive(give) => {
-                let asked = serde_json::from_slice(&give.json).map_or(Asked::Unreadable, Asked::Change);
+                let asked =
+                    serde_json::from_slice(&give.json).map_or(AuditedOrder::Unreadable, AuditedOrder::Change);
                 let is_its_word = !matches!(who, Who::User(_)) && !give.by.is_empty();
                 (asked, is_its_word.then(|| give.by.chars().take(SAYS_CHARS_MAX).collect()))
             }
             Request::AntiEntropyControl(control) if control.order != AntiEntropyOrder::Look => {
-                (Asked::Repair(control.clone()), None)
+                (AuditedOrder::Repair(control.clone()), None)
             }
             _ => return None,
         };
@@ -333,7 +334,7 @@ impl Drop for Pending {
 fn result_of(answer: &Result<Response, Failure>) -> (Option<u64>, OrderResult) {
     match answer {
         Ok(Response::OrderTold(told)) => {
-            let answer: Option<Answer> = serde_json::from_slice(&told.json).unwrap_or(None);
+            let answer: Option<OrderOutcome> = serde_json::from_slice(&told.json).unwrap_or(None);
             let result = answer.map_or(OrderResult::Given, |answer| OrderResult::Answered(Box::new(answer)));
             (Some(told.number).filter(|&number| number > 0), result)
         }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use model::{Epoch, Generation, StoreName, Timestamp, VersionSet};
 use parking_lot::{RwLock, RwLockReadGuard};
-use protocol::collection::{Heard, Participant, Refusal, Remembered};
+use protocol::collection::{Heard, Participant, Remembered, RoundRefusal};
 use runtime::{Disk, DiskError};
 
 /// The file below the data directory.
@@ -79,7 +79,7 @@ impl Epochs {
         tag: Epoch,
         generation: Generation,
         standing: impl Fn() -> Option<Generation>,
-    ) -> Result<Admitted<'_>, Refusal> {
+    ) -> Result<Admitted<'_>, RoundRefusal> {
         if self.participant.read().is_news(tag) {
             self.hear(tag, generation, standing());
         }
@@ -224,7 +224,7 @@ mod tests {
         let standing = || Some(Generation(1));
         assert!(matches!(
             epochs.guard_contents(Epoch(4), Generation(1), standing),
-            Err(Refusal::StaleEpoch(Epoch(5)))
+            Err(RoundRefusal::StaleEpoch(Epoch(5)))
         ));
         assert!(epochs.guard_contents(Epoch(6), Generation(1), standing).is_ok());
         assert_eq!(epochs.tag(), Epoch(6));

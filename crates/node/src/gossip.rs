@@ -23,8 +23,10 @@ use client::peers::{Peers, Witness};
 use futures_util::future::{join_all, select};
 use model::{Cluster, Moment, NodeId};
 use parking_lot::{Mutex, RwLock};
-use protocol::gossip::{Action, EXCHANGE_PATIENCE, Experience, Load, Row, Seen, State, Why};
-use protocol::gossip::{Event as Happened, Gossip as Machine};
+use protocol::gossip::{
+    EXCHANGE_PATIENCE, Experience, GossipAction, GossipLoad, NodeBelief, NodeLiveness, Row, Why,
+};
+use protocol::gossip::{Gossip as Machine, GossipEvent};
 use protocol::report::{NodeLoad, NodeSeen};
 use runtime::{Clock, Ports};
 use wire::messages::{self, Gossiped, Peer, Request, Response};
@@ -43,20 +45,20 @@ const ROUNDS_PER_LOAD: u64 = 5;
 
 /// A belief that changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Change {
+pub struct BeliefChange {
     /// About whom.
     pub node: NodeId,
     /// What was believed.
-    pub from: State,
+    pub from: NodeLiveness,
     /// What is believed now.
-    pub to: State,
+    pub to: NodeLiveness,
 }
 
 /// Is told of changed beliefs, from whatever thread they are found on: must not wait.
-pub type Listener = Box<dyn Fn(Change) + Send + Sync>;
+pub type Listener = Box<dyn Fn(BeliefChange) + Send + Sync>;
 
 /// Measures this node's load.
-pub(crate) type Measure = Box<dyn Fn() -> Load + Send + Sync>;
+pub(crate) type Measure = Box<dyn Fn() -> GossipLoad + Send + Sync>;
 
 /// Tells this node's collection epoch. Others are shown it and never adopt it: an epoch is adopted with a content, which
 /// names the cluster document that it goes with.
@@ -82,7 +84,7 @@ pub struct Gossip {
     events: Arc<Events>,
     machine: Mutex<Machine>,
     /// Whoever is not alive.
-    troubled: RwLock<BTreeMap<NodeId, State>>,
+    troubled: RwLock<BTreeMap<NodeId, NodeLiveness>>,
     /// As many; so that asking costs a load while all is well.
     troubled_count: AtomicUsize,
     listeners: RwLock<Vec<Listener>>,
@@ -138,7 +140,7 @@ impl Gossip {
         let cluster = gossip.view.get().cluster().clone();
         gossip.learn(&cluster);
         gossip.adopted();
-        for state in [State::Alive, State::Suspected, State::Down, State::Left] {
+        for state in [NodeLiveness::Alive, NodeLiveness::Suspected, NodeLiveness::Down, NodeLiveness::Left] {
             let weak = Arc::downgrade(&gossip);
             let count = move || weak.upgrade().map_or(0, |gossip| gossip.count(state)) as f64;
             metrics.watch("tontine_gossip_nodes", &[("state", state.name())], count);
@@ -148,12 +150,12 @@ impl Gossip {
 
     /// What is believed about a node. This node is alive to itself; one that the cluster document does not name has
     /// left.
-    pub fn state(&self, node: NodeId) -> State {
+    pub fn state(&self, node: NodeId) -> NodeLiveness {
         if self.troubled_count.load(Ordering::Acquire) == 0 && self.view.get().cluster().node(node).is_some()
         {
-            return State::Alive;
+            return NodeLiveness::Alive;
         }
-        self.machine.lock().state(node).unwrap_or(State::Left)
+        self.machine.lock().state(node).unwrap_or(NodeLiveness::Left)
     }
 
     /// Whether requests are better sent elsewhere: everybody who is not alive.
@@ -163,17 +165,17 @@ impl Gossip {
 
     /// Tells the others the generation that this node has adopted.
     pub(crate) fn adopted(&self) {
-        self.step(Happened::GenerationAdopted { generation: self.view.adopted() });
+        self.step(GossipEvent::GenerationAdopted { generation: self.view.adopted() });
     }
 
     /// All other nodes and what is believed about them, by id.
-    pub fn seen(&self) -> Vec<Seen> {
+    pub fn seen(&self) -> Vec<NodeBelief> {
         let now = self.clock.now();
         self.machine.lock().seen(now).collect()
     }
 
     /// Calls `listener` with every change of belief from now on.
-    pub fn listen(&self, listener: impl Fn(Change) + Send + Sync + 'static) {
+    pub fn listen(&self, listener: impl Fn(BeliefChange) + Send + Sync + 'static) {
         self.listeners.write().push(Box::new(listener));
     }
 
@@ -181,9 +183,9 @@ impl Gossip {
     pub(crate) fn receive(&self, gossip: messages::Gossip) -> Gossiped {
         let older = gossip.generation < self.view.generation();
         let cluster = older.then(|| self.view.get().document().clone());
-        let actions = self.step(Happened::TableReceived { from: gossip.from, rows: gossip.rows });
+        let actions = self.step(GossipEvent::TableReceived { from: gossip.from, rows: gossip.rows });
         let answer = actions.into_iter().find_map(|action| match action {
-            Action::Answer { rows } => Some(rows),
+            GossipAction::Answer { rows } => Some(rows),
             _ => None,
         });
         Gossiped { rows: answer.unwrap_or_default(), cluster }
@@ -197,9 +199,9 @@ impl Gossip {
         };
         let cluster = self.view.get().cluster().clone();
         let mut nodes: Vec<_> = seen.iter().map(|seen| node_seen(&cluster, seen)).collect();
-        let itself = Seen {
+        let itself = NodeBelief {
             node: self.node,
-            state: State::Alive,
+            state: NodeLiveness::Alive,
             why: Why::Beats,
             phi: 0.0,
             silence: Duration::ZERO,
@@ -211,7 +213,7 @@ impl Gossip {
         nodes
     }
 
-    fn count(&self, state: State) -> usize {
+    fn count(&self, state: NodeLiveness) -> usize {
         self.seen().iter().filter(|seen| seen.state == state).count()
     }
 
@@ -220,7 +222,7 @@ impl Gossip {
     }
 
     /// Takes an event to the machine, tells everybody what follows, and returns what must be sent.
-    fn step(&self, event: Happened) -> Vec<Action> {
+    fn step(&self, event: GossipEvent) -> Vec<GossipAction> {
         let mut actions = Vec::new();
         let mut changes = Vec::new();
         {
@@ -228,9 +230,9 @@ impl Gossip {
             machine.step(event, self.clock.now(), &mut actions);
             // Under the machine's lock, so that two threads cannot leave the older belief behind.
             for action in &actions {
-                if let Action::Announce { node, from, to, why, news } = *action {
+                if let GossipAction::Announce { node, from, to, why, news } = *action {
                     self.believe(node, to);
-                    changes.push((Change { node, from, to }, news.then_some(why)));
+                    changes.push((BeliefChange { node, from, to }, news.then_some(why)));
                 }
             }
         }
@@ -240,29 +242,29 @@ impl Gossip {
         actions
     }
 
-    fn believe(&self, node: NodeId, state: State) {
+    fn believe(&self, node: NodeId, state: NodeLiveness) {
         let mut troubled = self.troubled.write();
         match state {
-            State::Alive => troubled.remove(&node),
+            NodeLiveness::Alive => troubled.remove(&node),
             state => troubled.insert(node, state),
         };
         self.troubled_count.store(troubled.len(), Ordering::Release);
     }
 
     /// Tells whoever listens, and people if it is news to them.
-    fn tell(&self, change: Change, why: Option<Why>) {
+    fn tell(&self, change: BeliefChange, why: Option<Why>) {
         let peer = change.node;
         match change.to {
-            State::Suspected => self.counts.suspicions.increment(),
-            State::Down => self.counts.downs.increment(),
-            State::Alive | State::Left => {}
+            NodeLiveness::Suspected => self.counts.suspicions.increment(),
+            NodeLiveness::Down => self.counts.downs.increment(),
+            NodeLiveness::Alive | NodeLiveness::Left => {}
         }
         if let Some(why) = why.map(|why| why.to_string()) {
             self.events.record(match change.to {
-                State::Alive => Event::PeerAlive { peer, why },
-                State::Suspected => Event::PeerSuspected { peer, why },
-                State::Down => Event::PeerDown { peer, why },
-                State::Left => Event::PeerLeft { peer },
+                NodeLiveness::Alive => Event::PeerAlive { peer, why },
+                NodeLiveness::Suspected => Event::PeerSuspected { peer, why },
+                NodeLiveness::Down => Event::PeerDown { peer, why },
+                NodeLiveness::Left => Event::PeerLeft { peer },
             });
         }
         self.listeners.read().iter().for_each(|listener| listener(change));
@@ -271,7 +273,7 @@ impl Gossip {
 
 impl Witness for Gossip {
     fn experienced(&self, node: NodeId, experience: Experience) {
-        self.step(Happened::Experienced { node, experience });
+        self.step(GossipEvent::Experienced { node, experience });
     }
 
     fn is_suspected(&self, node: NodeId) -> bool {
@@ -279,7 +281,8 @@ impl Witness for Gossip {
     }
 
     fn is_gone(&self, node: NodeId) -> bool {
-        self.is_avoided(node) && matches!(self.troubled.read().get(&node), Some(State::Down | State::Left))
+        self.is_avoided(node)
+            && matches!(self.troubled.read().get(&node), Some(NodeLiveness::Down | NodeLiveness::Left))
     }
 
     fn learn(&self, cluster: &Cluster) {
@@ -288,7 +291,7 @@ impl Witness for Gossip {
             return;
         }
         let nodes = cluster.nodes.iter().map(|node| node.id).collect();
-        self.step(Happened::MembersNamed { nodes });
+        self.step(GossipEvent::MembersNamed { nodes });
         let mut troubled = self.troubled.write();
         troubled.retain(|node, _| cluster.node(*node).is_some());
         self.troubled_count.store(troubled.len(), Ordering::Release);
@@ -312,7 +315,7 @@ impl Witness for Exchanges {
     }
 }
 
-fn node_seen(cluster: &Cluster, seen: &Seen) -> NodeSeen {
+fn node_seen(cluster: &Cluster, seen: &NodeBelief) -> NodeSeen {
     let (known, row) = (cluster.node(seen.node), seen.row.as_ref());
     NodeSeen {
         node: seen.node,
@@ -377,15 +380,15 @@ impl Rounds {
             self.ports.clock.sleep_until(due).await;
             let Some(gossip) = self.gossip.upgrade() else { return };
             if rounds.is_multiple_of(ROUNDS_PER_LOAD) {
-                gossip.step(Happened::LoadMeasured { load: (self.measure)() });
+                gossip.step(GossipEvent::LoadMeasured { load: (self.measure)() });
             }
             rounds += 1;
             for node in (self.links)().iter().flat_map(|peers| peers.heard()) {
-                gossip.step(Happened::Experienced { node, experience: Experience::Heard });
+                gossip.step(GossipEvent::Experienced { node, experience: Experience::Heard });
             }
-            gossip.step(Happened::EpochReached { epoch: (self.epoch)() });
-            for action in gossip.step(Happened::Elapsed { roll: self.ports.entropy.next_u64() }) {
-                if let Action::Exchange { with, rows } = action {
+            gossip.step(GossipEvent::EpochReached { epoch: (self.epoch)() });
+            for action in gossip.step(GossipEvent::Elapsed { roll: self.ports.entropy.next_u64() }) {
+                if let GossipAction::Exchange { with, rows } = action {
                     let (gossip, adopt) = (gossip.clone(), self.adopt.clone());
                     let exchange = exchange(gossip, self.ports.clone(), self.peers.clone(), with, rows);
                     self.ports.tasks.spawn(Box::pin(async move {
@@ -423,10 +426,10 @@ async fn exchange(
     let answer = peers.call(with, request).within(&ports.clock, EXCHANGE_PATIENCE).await;
     let Ok(Response::Gossiped(Gossiped { rows, cluster })) = answer else {
         gossip.counts.failures.increment();
-        gossip.step(Happened::ExchangeFailed { with });
+        gossip.step(GossipEvent::ExchangeFailed { with });
         return None;
     };
-    gossip.step(Happened::AnswerReceived { from: with, rows });
+    gossip.step(GossipEvent::AnswerReceived { from: with, rows });
     cluster
 }
 
@@ -434,8 +437,8 @@ async fn exchange(
 pub(crate) async fn say_goodbye(gossip: &Arc<Gossip>, ports: &Ports, me: Peer) {
     let peers = gossip.links.get().and_then(Weak::upgrade);
     let peers = peers.unwrap_or_else(|| own_links(gossip, ports.clone(), me));
-    let goodbyes = gossip.step(Happened::StopRequested).into_iter().filter_map(|action| match action {
-        Action::Exchange { with, rows } => {
+    let goodbyes = gossip.step(GossipEvent::StopRequested).into_iter().filter_map(|action| match action {
+        GossipAction::Exchange { with, rows } => {
             Some(exchange(gossip.clone(), ports.clone(), peers.clone(), with, rows))
         }
         _ => None,

@@ -200,7 +200,7 @@ const LEAP_MS: u64 = 3_600_000;
 
 /// What the coordination service remembers of this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Known {
+pub(crate) enum KnownMember {
     /// It cannot be asked.
     Unavailable,
     /// The node never was.
@@ -211,7 +211,7 @@ pub(crate) enum Known {
 
 /// How the node comes back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum Homecoming {
     /// It never was before.
     New,
     /// After a clean stop.
@@ -227,11 +227,11 @@ pub(crate) enum Standing {
     RolledBack,
 }
 
-impl Standing {
+impl Homecoming {
     /// Whether nothing that lies in the directory is the node's any more. Where there is no identity, whatever else lies
     /// there was put there: from a copy, which may hold what was deleted since.
     pub(crate) fn owns_nothing(self) -> bool {
-        matches!(self, Standing::New | Standing::Lost | Standing::RolledBack)
+        matches!(self, Homecoming::New | Homecoming::Lost | Homecoming::RolledBack)
     }
 }
 
@@ -297,27 +297,27 @@ impl Identity {
     }
 
     /// How the node comes back by what is known of it, as [`Identity::settle`] would have it.
-    pub(crate) fn standing_by(&self, known: Known) -> Standing {
+    pub(crate) fn standing_by(&self, known: KnownMember) -> Homecoming {
         standing(self.remembered.as_ref(), known)
     }
 
     /// Says how the node comes back, and settles incarnation, births and what is set aside accordingly.
-    pub(crate) fn settle(&mut self, known: Known, wall: WallMillis, gone: &[Gone]) -> Standing {
+    pub(crate) fn settle(&mut self, known: KnownMember, wall: WallMillis, gone: &[Gone]) -> Homecoming {
         let standing = match standing(self.remembered.as_ref(), known) {
             // What it knows of its births says nothing about records that are not there.
-            Standing::Stopped { .. } if !gone.is_empty() => Standing::Ended,
+            Homecoming::Stopped { .. } if !gone.is_empty() => Homecoming::Ended,
             standing => standing,
         };
         let own = self.remembered.as_ref().map_or(0, |found| found.incarnation);
-        let theirs = if let Known::Member(member) = known { member.incarnation } else { 0 };
+        let theirs = if let KnownMember::Member(member) = known { member.incarnation } else { 0 };
         let stopped = self.remembered.as_ref().and_then(|found| found.stopped);
         (self.incarnation, self.births_used) = match standing {
-            Standing::Stopped { .. } => (own, stopped.map_or(0, |(births, _)| births)),
+            Homecoming::Stopped { .. } => (own, stopped.map_or(0, |(births, _)| births)),
             // Processes of which the service never heard had incarnations by this node's clock, which may have gone back.
-            Standing::Lost | Standing::RolledBack => (wall.0.max(theirs + 1) + LEAP_MS, 0),
-            Standing::New | Standing::Ended => (wall.0.max(own.max(theirs) + 1), 0),
+            Homecoming::Lost | Homecoming::RolledBack => (wall.0.max(theirs + 1) + LEAP_MS, 0),
+            Homecoming::New | Homecoming::Ended => (wall.0.max(own.max(theirs) + 1), 0),
         };
-        self.stops = if let Standing::Stopped { stop } = standing { stop } else { 0 };
+        self.stops = if let Homecoming::Stopped { stop } = standing { stop } else { 0 };
         if standing.owns_nothing() {
             self.unfit = ["stores", "hints"].map(str::to_owned).into();
             self.holds.clear();
@@ -427,27 +427,27 @@ fn above(path: &str) -> String {
     path.rsplit_once('/').map_or("", |(parent, _)| parent).to_owned()
 }
 
-fn standing(remembered: Option<&Remembered>, known: Known) -> Standing {
+fn standing(remembered: Option<&Remembered>, known: KnownMember) -> Homecoming {
     match (remembered, known) {
         // Whether it never was is for the service to say; without it such a node does not start.
-        (None, Known::Member(_) | Known::Unavailable) => Standing::Lost,
-        (None, Known::Nothing) => Standing::New,
-        (Some(found), Known::Member(member)) => {
+        (None, KnownMember::Member(_) | KnownMember::Unavailable) => Homecoming::Lost,
+        (None, KnownMember::Nothing) => Homecoming::New,
+        (Some(found), KnownMember::Member(member)) => {
             // Stops of one incarnation are numbered; each is come back from once.
             let is_spent = |stop| member.redeemed.is_some_and(|redeemed| stop <= redeemed);
             let stop = found.stopped.map(|(_, stop)| stop);
             let spent = found.incarnation == member.incarnation && stop.is_some_and(is_spent);
             match stop {
-                _ if found.incarnation < member.incarnation || spent => Standing::RolledBack,
-                Some(stop) => Standing::Stopped { stop },
-                None => Standing::Ended,
+                _ if found.incarnation < member.incarnation || spent => Homecoming::RolledBack,
+                Some(stop) => Homecoming::Stopped { stop },
+                None => Homecoming::Ended,
             }
         }
-        (Some(Remembered { stopped: Some((_, stop)), .. }), Known::Nothing) => {
-            Standing::Stopped { stop: *stop }
+        (Some(Remembered { stopped: Some((_, stop)), .. }), KnownMember::Nothing) => {
+            Homecoming::Stopped { stop: *stop }
         }
         // A stop that cannot be redeemed now might have been redeemed before.
-        (Some(_), Known::Nothing | Known::Unavailable) => Standing::Ended,
+        (Some(_), KnownMember::Nothing | KnownMember::Unavailable) => Homecoming::Ended,
     }
 }
 
@@ -466,8 +466,8 @@ mod tests {
         })
     }
 
-    fn member(incarnation: u64, redeemed: Option<u64>) -> Known {
-        Known::Member(Member { incarnation, redeemed })
+    fn member(incarnation: u64, redeemed: Option<u64>) -> KnownMember {
+        KnownMember::Member(Member { incarnation, redeemed })
     }
 
     /// Only its first 64 KiB were read once: the node did not start any more.
@@ -475,7 +475,7 @@ mod tests {
     async fn an_identity_that_names_thousands_of_engines_is_read_whole() {
         let disk = Arc::new(runtime::disk::simulated::SimulatedDisk::new(1));
         let mut identity = Identity::open(disk.clone(), "dev", NodeId(1)).unwrap();
-        identity.settle(Known::Nothing, WallMillis(7), &[]);
+        identity.settle(KnownMember::Nothing, WallMillis(7), &[]);
         identity.begin().await.unwrap();
         let engine = |number: u64| (format!("stores/{number:060}"), Remains::Whole(number));
         identity.hold((0..5000).map(engine).collect()).await.unwrap();
@@ -490,21 +490,21 @@ mod tests {
         let mut identity = Identity::open(disk, "dev", NodeId(1)).unwrap();
         // While the service was away a process of this node had 8, by a clock that was right; then it went back.
         let standing = identity.settle(member(7, None), WallMillis(5), &[]);
-        assert_eq!((standing, identity.incarnation()), (Standing::Lost, 8 + LEAP_MS));
+        assert_eq!((standing, identity.incarnation()), (Homecoming::Lost, 8 + LEAP_MS));
     }
 
     /// An older copy once passed for the disk: only the last stop that was redeemed was known, not which came before.
     #[tokio::test]
     async fn a_copy_from_any_earlier_clean_stop_is_known_as_one() {
         let disk = Arc::new(runtime::disk::simulated::SimulatedDisk::new(1));
-        let (mut known, mut copies) = (Known::Nothing, Vec::new());
+        let (mut known, mut copies) = (KnownMember::Nothing, Vec::new());
         for life in 0..4 {
             let mut identity = Identity::open(disk.clone(), "dev", NodeId(1)).unwrap();
             let standing = identity.settle(known, WallMillis(7), &[]);
             let redeemed = match standing {
-                Standing::Stopped { stop } => Some(stop),
+                Homecoming::Stopped { stop } => Some(stop),
                 other => {
-                    assert_eq!((other, life), (Standing::New, 0));
+                    assert_eq!((other, life), (Homecoming::New, 0));
                     None
                 }
             };
@@ -514,28 +514,28 @@ mod tests {
             copies.push(read(&*disk, FILE).unwrap());
         }
         let standings = copies.iter().map(|copy| standing(copy.as_ref(), known));
-        let own = Standing::Stopped { stop: 4 };
-        let expected = [Standing::RolledBack, Standing::RolledBack, Standing::RolledBack, own];
+        let own = Homecoming::Stopped { stop: 4 };
+        let expected = [Homecoming::RolledBack, Homecoming::RolledBack, Homecoming::RolledBack, own];
         assert_eq!(standings.collect::<Vec<_>>(), expected);
     }
 
     #[test]
     fn how_a_node_comes_back_follows_from_its_directory_and_what_is_remembered() {
         let cases = [
-            (None, Known::Nothing, Standing::New),
-            (None, member(7, None), Standing::Lost),
-            (found(7, None), member(7, None), Standing::Ended),
-            (found(8, None), member(7, None), Standing::Ended),
-            (found(6, None), member(7, None), Standing::RolledBack),
-            (found(7, Some(9)), member(7, None), Standing::Stopped { stop: 9 }),
-            (found(7, Some(9)), member(7, Some(8)), Standing::Stopped { stop: 9 }),
-            (found(7, Some(9)), member(7, Some(9)), Standing::RolledBack),
-            (found(7, Some(4)), member(7, Some(9)), Standing::RolledBack),
-            (found(8, Some(1)), member(7, Some(9)), Standing::Stopped { stop: 1 }),
-            (found(6, Some(9)), member(7, None), Standing::RolledBack),
-            (found(7, Some(9)), Known::Nothing, Standing::Stopped { stop: 9 }),
-            (found(7, Some(9)), Known::Unavailable, Standing::Ended),
-            (found(7, None), Known::Unavailable, Standing::Ended),
+            (None, KnownMember::Nothing, Homecoming::New),
+            (None, member(7, None), Homecoming::Lost),
+            (found(7, None), member(7, None), Homecoming::Ended),
+            (found(8, None), member(7, None), Homecoming::Ended),
+            (found(6, None), member(7, None), Homecoming::RolledBack),
+            (found(7, Some(9)), member(7, None), Homecoming::Stopped { stop: 9 }),
+            (found(7, Some(9)), member(7, Some(8)), Homecoming::Stopped { stop: 9 }),
+            (found(7, Some(9)), member(7, Some(9)), Homecoming::RolledBack),
+            (found(7, Some(4)), member(7, Some(9)), Homecoming::RolledBack),
+            (found(8, Some(1)), member(7, Some(9)), Homecoming::Stopped { stop: 1 }),
+            (found(6, Some(9)), member(7, None), Homecoming::RolledBack),
+            (found(7, Some(9)), KnownMember::Nothing, Homecoming::Stopped { stop: 9 }),
+            (found(7, Some(9)), KnownMember::Unavailable, Homecoming::Ended),
+            (found(7, None), KnownMember::Unavailable, Homecoming::Ended),
         ];
         for (found, known, expected) in cases {
             assert_eq!(standing(found.as_ref(), known), expected, "{known:?}");

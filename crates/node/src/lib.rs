@@ -47,7 +47,7 @@ pub mod work;
 mod driven;
 
 pub use identity::IdentityError;
-pub use identity::given::{Directory, Given, Owner};
+pub use identity::given::{Directory, GivenId, Owner};
 pub use local_copy::{newest as newest_document, read as own_copy};
 pub use node::{
     Advertised, ArtifactConfig, DoorConfig, HintConfig, MemberConfig, Node, NodeConfig, RepairConfig,

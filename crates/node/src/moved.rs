@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use coordination::address::Address;
-use coordination::documents::Move;
+use coordination::documents::ServiceMove;
 use model::Token;
 use runtime::{Disk, DiskError};
 use serde::{Deserialize, Serialize};
@@ -16,7 +16,7 @@ const FILE: &str = "moved.json";
 
 /// Services that the documents have left, and where they are instead.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-struct Left(Vec<Hop>);
+struct ServiceLeft(Vec<Hop>);
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Hop {
@@ -29,12 +29,12 @@ struct Hop {
 struct Remembered {
     /// XXH3-64 of the list without white space, in hexadecimal digits.
     checksum: String,
-    moved: Left,
+    moved: ServiceLeft,
 }
 
-impl Left {
+impl ServiceLeft {
     /// Takes a move in. Every service that was left leads to where the documents are now, and that one nowhere.
-    fn take(&mut self, this: &Move) {
+    fn take(&mut self, this: &ServiceMove) {
         for hop in self.0.iter_mut().filter(|hop| Address::are_same(&hop.to, &this.from)) {
             hop.to.clone_from(&this.to);
         }
@@ -44,11 +44,11 @@ impl Left {
     }
 }
 
-fn checksum(left: &Left) -> String {
+fn checksum(left: &ServiceLeft) -> String {
     format!("{:016x}", Token::of(&serde_json::to_vec(left).expect("a list is plain data")).0)
 }
 
-fn read(disk: &dyn Disk) -> Option<Left> {
+fn read(disk: &dyn Disk) -> Option<ServiceLeft> {
     let file = disk.open(FILE).ok()?;
     let mut bytes = vec![0; usize::try_from(file.length()).ok()?];
     let read = file.read_at(0, &mut bytes).ok()?;
@@ -75,10 +75,10 @@ pub fn recall(disk: &dyn Disk, address: &str) -> Option<String> {
 ///
 /// # Errors
 /// What the disk refuses.
-pub async fn remember(disk: Arc<dyn Disk>, this: &Move, own: &str) -> Result<(), DiskError> {
+pub async fn remember(disk: Arc<dyn Disk>, this: &ServiceMove, own: &str) -> Result<(), DiskError> {
     let mut left = read(&*disk).unwrap_or_default();
     left.take(this);
-    left.take(&Move { from: own.to_owned(), ..this.clone() });
+    left.take(&ServiceMove { from: own.to_owned(), ..this.clone() });
     let temporary = format!("{FILE}.new");
     match disk.remove(&temporary) {
         Ok(()) | Err(DiskError::NotFound { .. }) => {}
@@ -98,9 +98,9 @@ mod tests {
 
     use super::*;
 
-    fn step(from: &str, to: &str) -> Move {
+    fn step(from: &str, to: &str) -> ServiceMove {
         let text = |text: &str| text.to_owned();
-        Move { name: text("shop"), from: text(from), to: text(to), attempt: text("1") }
+        ServiceMove { name: text("shop"), from: text(from), to: text(to), attempt: text("1") }
     }
 
     /// A node did not find its documents when the old ensemble was gone, because it named the servers otherwise than

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use client::peers::{Call, CallError};
 use model::limits::MESSAGE_BYTES_MAX;
 use model::{Epoch, Generation, NodeId, PartitionId, VersionSet};
-use protocol::collection::Refusal;
+use protocol::collection::RoundRefusal;
 use runtime::disk::waiting::{is_refused, without_waiting};
 use runtime::tasks::waited;
 use runtime::{BoxFuture, Clock, Tasks};
@@ -30,7 +30,7 @@ use crate::stores::{KeyPlace, LocalStore};
 use crate::view::{Admitted, CurrentView, View};
 use crate::work::Work;
 
-pub(crate) use admitting::Asked;
+pub(crate) use admitting::AskedAs;
 use admitting::BEHIND_PATIENCE;
 
 /// Most records of one scan page, whatever the caller asks.
@@ -121,7 +121,7 @@ impl Replica {
     ) -> Result<AdmittedContents<'_>, Answered> {
         self.epochs.guard_contents(tag, generation, || self.standing_by(view)).map_err(|refusal| {
             Box::new(match refusal {
-                Refusal::StaleEpoch(epoch) => Ok(Response::StaleEpoch(StaleEpoch { epoch })),
+                RoundRefusal::StaleEpoch(epoch) => Ok(Response::StaleEpoch(StaleEpoch { epoch })),
                 _ => Err(CallError::Refused(Failure {
                     code: ErrorCode::StaleGeneration,
                     detail: "the cluster has removed tombstones since the generation of the request"
@@ -137,7 +137,7 @@ impl Replica {
     pub fn renewed(&self, store: &LocalStore, key: &Bytes, set: &VersionSet) -> Option<(Epoch, VersionSet)> {
         let epoch = self.epochs.tag();
         let view = self.view.get();
-        let terms = (view.cluster().generation, Asked::Either);
+        let terms = (view.cluster().generation, AskedAs::Either);
         let mut held = self.held(&view, store, key, terms).ok()?.1.ok()?;
         if set.is_deleted() {
             // A deletion brings nothing back, whenever it was read.
@@ -307,7 +307,7 @@ impl Replica {
             return Err(self.behind(view, since));
         }
         let store = self.store_of(view, &request.store, request.generation)?;
-        let terms = (request.generation, Asked::from(role));
+        let terms = (request.generation, AskedAs::from(role));
         let (epoch, generation) = (self.epochs.tag(), own);
         if let [key] = &request.keys[..] {
             let sets = smallvec![self.get_one(view, store, key, terms)?];
@@ -338,7 +338,7 @@ impl Replica {
         view: &View,
         store: &LocalStore,
         key: &Bytes,
-        terms: (Generation, Asked),
+        terms: (Generation, AskedAs),
     ) -> Result<Result<VersionSet, ErrorCode>, Failure> {
         let (own, found) = self.held(view, store, key, terms)?;
         // What must wait for the disk is asked again.
@@ -357,7 +357,7 @@ impl Replica {
         view: &View,
         store: &LocalStore,
         key: &Bytes,
-        (generation, asked): (Generation, Asked),
+        (generation, asked): (Generation, AskedAs),
     ) -> Result<Held, Failure> {
         let (place, partition) = view.partition(store, key);
         self.check(view, store, partition, (generation, asked))?;
@@ -380,7 +380,7 @@ impl Replica {
             let (_, partition) = view.partition(store, key);
             match request.hint_for {
                 Some(target) => self.check_target(view, store, partition, (target, generation))?,
-                None => self.check(view, store, partition, (generation, Asked::Writer))?,
+                None => self.check(view, store, partition, (generation, AskedAs::Writer))?,
             }
         }
         Ok(())
@@ -502,7 +502,7 @@ impl Replica {
         let Some(partition) = view.cluster().ring.get(request.partition) else {
             return Err(self.unknown(view, request.partition, request.generation));
         };
-        self.check(view, store, partition, (request.generation, Asked::Reader))?;
+        self.check(view, store, partition, (request.generation, AskedAs::Reader))?;
         let mut page = Scanned { records: Vec::new(), next: None, damaged: 0 };
         let mut after = request.after.clone().map(|(token, key)| ScanCursor { token, key });
         let (mut records_left, mut bytes_left) = (

@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use bytes::Bytes;
 use model::{PartitionId, Ring, Token};
 use parking_lot::{Mutex, MutexGuard};
-use protocol::antientropy::merkle::{Change, Digest, Span, Tree};
+use protocol::antientropy::merkle::{Digest, Span, Tree, TreeDelta};
 use storage::Partitions;
 
 pub(crate) use unreadable::PLACES_MAX;
@@ -126,7 +126,7 @@ impl Kept {
             let difference = Digest(u128::from(low) | u128::from(high) << 64);
             // A partition that the ring does not have has no sums.
             if let Ok(place) = ids.binary_search(&partition) {
-                trees[place].apply(token, Change { difference, records });
+                trees[place].apply(token, TreeDelta { difference, records });
             }
         }
     }
@@ -217,14 +217,14 @@ impl Writing<'_> {
     }
 
     /// A record with this token has changed.
-    pub(crate) fn note(&mut self, token: Token, change: Change) {
-        if change == Change::default() {
+    pub(crate) fn note(&mut self, token: Token, change: TreeDelta) {
+        if change == TreeDelta::default() {
             return;
         }
         if !self.kept.watches.is_empty() {
             self.kept.witness(self.partition, Some(token));
         }
-        let Change { difference: Digest(sum), records } = change;
+        let TreeDelta { difference: Digest(sum), records } = change;
         let difference = [sum as u64, (sum >> 64) as u64];
         self.kept.notes.push(Note { token, difference, partition: self.partition, records });
         if self.kept.notes.len() >= NOTES_MAX {
@@ -453,11 +453,11 @@ pub(crate) fn bounds(ring: &Ring) -> Vec<(PartitionId, RangeInclusive<Token>)> {
 }
 
 /// What a write does to the sums; `None` when one of the two records cannot be read.
-pub(crate) fn difference(key: &[u8], before: Option<&Bytes>, after: Option<&Bytes>) -> Option<Change> {
+pub(crate) fn difference(key: &[u8], before: Option<&Bytes>, after: Option<&Bytes>) -> Option<TreeDelta> {
     let digest = |record: Option<&Bytes>| {
         record.map(|record| digest_of(key, record)).map_or(Some(None), |d| d.map(Some))
     };
-    Some(Change::of(digest(before)?, digest(after)?))
+    Some(TreeDelta::of(digest(before)?, digest(after)?))
 }
 
 /// What a step of scrubbing came to.

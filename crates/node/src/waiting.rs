@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use coordination::address::Places;
-use coordination::documents::{self, ActiveNode, Move, ReadError, RegisterError};
+use coordination::documents::{self, ActiveNode, ReadError, RegisterError, ServiceMove};
 use coordination::{CoordinationError, CoordinationService, Expected};
 use model::Cluster;
 use runtime::Ports;
@@ -69,11 +69,11 @@ pub struct Applicant<'a> {
 }
 
 /// What a node that waits hears from the service.
-enum Heard {
+enum ServiceHeard {
     /// The cluster document, which names it.
     Named(Cluster),
     /// The documents are in another service.
-    Moved(Move),
+    Moved(ServiceMove),
 }
 
 impl Applicant<'_> {
@@ -97,8 +97,8 @@ impl Applicant<'_> {
         };
         loop {
             let failure = match self.attempt(session, &mut say).await {
-                Ok(Heard::Named(cluster)) => return Ok(cluster),
-                Ok(Heard::Moved(this)) => match self.go_along(session, &this).await {
+                Ok(ServiceHeard::Named(cluster)) => return Ok(cluster),
+                Ok(ServiceHeard::Moved(this)) => match self.go_along(session, &this).await {
                     Ok(()) => {
                         say(Waits::Moved { to: this.to });
                         continue;
@@ -123,7 +123,7 @@ impl Applicant<'_> {
         &self,
         session: &Arc<dyn CoordinationService>,
         say: &mut (dyn FnMut(Waits) + Send),
-    ) -> Result<Heard, StartError> {
+    ) -> Result<ServiceHeard, StartError> {
         let active = self.active;
         if !register(self.ports, &**session, active, &[active.incarnation]).await? {
             return Err(failed(CoordinationError::Unavailable {
@@ -137,13 +137,15 @@ impl Applicant<'_> {
         }
         loop {
             match watch.next().await {
-                Ok(cluster) if cluster.node(active.node.id).is_some() => return Ok(Heard::Named(cluster)),
+                Ok(cluster) if cluster.node(active.node.id).is_some() => {
+                    return Ok(ServiceHeard::Named(cluster));
+                }
                 Ok(cluster) => {
                     let members = cluster.nodes.iter().map(|node| node.native.clone());
                     let members = members.take(MEMBERS_TOLD).collect();
                     say(Waits::ToBeNamed { cluster: cluster.name, members });
                 }
-                Err(ReadError::Moved(this)) => return Ok(Heard::Moved(*this)),
+                Err(ReadError::Moved(this)) => return Ok(ServiceHeard::Moved(*this)),
                 Err(ReadError::Coordination(error)) => return Err(failed(error)),
                 // Somebody has to mend it; the next one is read.
                 Err(error) => {
@@ -166,7 +168,11 @@ impl Applicant<'_> {
     }
 
     /// Goes along with the documents. Failing, says why.
-    async fn go_along(&self, session: &mut Arc<dyn CoordinationService>, this: &Move) -> Result<(), String> {
+    async fn go_along(
+        &self,
+        session: &mut Arc<dyn CoordinationService>,
+        this: &ServiceMove,
+    ) -> Result<(), String> {
         let there = self.places.open_at(&this.to).await?;
         match documents::arrive(&*there, this).await {
             // It goes along with the next one from there.

@@ -182,7 +182,7 @@ pub struct Farewell {
 
 /// The accounts of one connection; dropping the last reference to it and its permits disconnects it.
 #[derive(Debug)]
-pub struct Connection {
+pub struct ConnectionAccount {
     admission: Arc<Admission>,
     /// Who it is; `None` until it has said so.
     peer: Option<Peer>,
@@ -193,7 +193,7 @@ pub struct Connection {
 #[derive(Debug)]
 #[must_use = "the request counts as answered when its permit is dropped"]
 pub struct Permit {
-    connection: Arc<Connection>,
+    connection: Arc<ConnectionAccount>,
     bytes: usize,
 }
 
@@ -239,13 +239,13 @@ impl Admission {
     /// # Errors
     /// [`Overloaded::Connections`] when the node has as many as it serves: those of clients, and some beside them so
     /// that other nodes still find a place.
-    pub fn connect(self: &Arc<Self>) -> Result<Arc<Connection>, Overloaded> {
+    pub fn connect(self: &Arc<Self>) -> Result<Arc<ConnectionAccount>, Overloaded> {
         let max = self.limits.connections_max;
         let beside = OTHER_CONNECTIONS_MIN.max(max / NODES_ONLY_PART);
         match take_place(&self.connections, max.saturating_add(beside)) {
             true => {
                 let admission = Arc::clone(self);
-                Ok(Arc::new(Connection { admission, peer: None, gauge: Gauge::default() }))
+                Ok(Arc::new(ConnectionAccount { admission, peer: None, gauge: Gauge::default() }))
             }
             false => Err(Overloaded::Connections { max }),
         }
@@ -291,7 +291,7 @@ impl Admission {
     }
 }
 
-impl Connection {
+impl ConnectionAccount {
     /// Takes in who is at the other end. Comes once, before the first request.
     ///
     /// # Errors
@@ -355,7 +355,7 @@ impl Connection {
     }
 }
 
-impl Drop for Connection {
+impl Drop for ConnectionAccount {
     fn drop(&mut self) {
         debug_assert_eq!(self.load(), Load::default(), "each permit keeps its connection");
         if self.peer == Some(Peer::Client) {

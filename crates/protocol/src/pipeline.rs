@@ -51,7 +51,7 @@ pub struct Pipeline<C, A> {
     /// In the order in which they came.
     commands: VecDeque<Stage<C, A>>,
     /// Who is at a key, and who waits there. A key that nobody touches is absent.
-    lines: BTreeMap<Token, Line>,
+    lines: BTreeMap<Token, KeyQueue>,
     /// May begin now, in the order in which that became true.
     startable: VecDeque<u64>,
     /// Those that are not done.
@@ -74,14 +74,14 @@ enum Stage<C, A> {
 
 /// One key.
 #[derive(Debug, Default)]
-struct Line {
+struct KeyQueue {
     /// Commands that may touch it now: any number that read, or one that writes.
     at_it: usize,
     writes: bool,
     waiting: VecDeque<(u64, Access)>,
 }
 
-impl Line {
+impl KeyQueue {
     /// Lets a command at the key, or has it wait; whether it is let.
     fn join(&mut self, number: u64, access: Access) -> bool {
         let let_in = self.waiting.is_empty() && self.admits(access);

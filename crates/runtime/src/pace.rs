@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::{BoxFuture, Clock, Moment};
 
 /// Watches one direction of one connection.
-pub struct Pace {
+pub struct StallTimer {
     clock: Arc<dyn Clock>,
     bytes_min: usize,
     time_max: Duration,
@@ -29,10 +29,10 @@ struct Seen {
     bytes: usize,
 }
 
-impl Pace {
+impl StallTimer {
     /// The next `bytes_min` bytes of a message, or its end, must come within `time_max`.
-    pub fn new(clock: Arc<dyn Clock>, bytes_min: usize, time_max: Duration) -> Pace {
-        Pace { clock, bytes_min, time_max, seen: None, timer: None }
+    pub fn new(clock: Arc<dyn Clock>, bytes_min: usize, time_max: Duration) -> StallTimer {
+        StallTimer { clock, bytes_min, time_max, seen: None, timer: None }
     }
 
     /// Nothing goes on now, and of the message `which` so many bytes have come: ready when that is too slow.

@@ -23,7 +23,7 @@ const LINGER_MS: u64 = 3000;
 
 /// What may become of a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fate {
+enum AbsenceFate {
     /// It is dead for good.
     Dies,
     /// Its process ends, and another one starts after a while.
@@ -58,12 +58,12 @@ pub async fn befall(world: Arc<World>, process: ProcessId, end: Moment) {
 }
 
 /// All that will happen, in an order that is drawn.
-fn fates(piloted: &Piloted, dice: &mut Dice) -> Vec<Fate> {
-    let mut fates = vec![Fate::Dies; piloted.deaths as usize];
+fn fates(piloted: &Piloted, dice: &mut Dice) -> Vec<AbsenceFate> {
+    let mut fates = vec![AbsenceFate::Dies; piloted.deaths as usize];
     for _ in 0..piloted.absences {
         let stops = piloted.only_stops || dice.chance(500);
         let at = dice.below(fates.len() as u64 + 1) as usize;
-        fates.insert(at, if stops { Fate::Stopped } else { Fate::Away });
+        fates.insert(at, if stops { AbsenceFate::Stopped } else { AbsenceFate::Away });
     }
     fates
 }
@@ -79,16 +79,16 @@ fn victim(world: &World, dice: &mut Dice) -> Option<usize> {
     (!serving.is_empty()).then(|| *dice.pick(&serving))
 }
 
-async fn strike(world: &Arc<World>, victim: usize, (fate, until): (Fate, Moment), dice: &mut Dice) {
+async fn strike(world: &Arc<World>, victim: usize, (fate, until): (AbsenceFate, Moment), dice: &mut Dice) {
     match fate {
-        Fate::Dies => world.lay_dead(victim, dice.millis(0, LINGER_MS)),
-        Fate::Away => {
+        AbsenceFate::Dies => world.lay_dead(victim, dice.millis(0, LINGER_MS)),
+        AbsenceFate::Away => {
             world.lay_dead(victim, dice.millis(0, LINGER_MS));
             world.executor.sleep_until(until).await;
             world.rise(victim);
             world.start(victim);
         }
-        Fate::Stopped => {
+        AbsenceFate::Stopped => {
             let length = until.since(world.executor.now());
             world.end_session_in(victim, dice.millis(0, LINGER_MS));
             world.pause(victim, length).await;

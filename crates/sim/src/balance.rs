@@ -19,7 +19,7 @@ use model::plan::{Phase, PlanState, Planned, Rule, Size};
 use model::{
     Cluster, Consistency, Moment, Node, NodeId, PartitionId, Ring, Store, StoreName, WallMillis, Zone,
 };
-use protocol::headmaster::{Action, Again, Ask, Headmaster, Kept, Observation, Registered, Said};
+use protocol::headmaster::{Again, Ask, Headmaster, HeadmasterAction, Kept, Observation, Registered, Said};
 use protocol::rebalance::balancer::Weights;
 use protocol::report::{Entered, NodeFacts};
 use protocol::report::{LoadReport, PartitionLoad, WorkDone};
@@ -96,7 +96,7 @@ impl Day {
 
 /// What a node can do.
 #[derive(Clone, Debug)]
-struct Machine {
+struct PlayedMachine {
     capacity: f64,
     /// What an operation costs it, compared with the weights.
     factor: f64,
@@ -116,7 +116,7 @@ struct World {
     plans: BTreeMap<u64, Planned>,
     /// The same, as the headmaster is told of them.
     kept: BTreeMap<u64, Kept>,
-    machines: BTreeMap<NodeId, Machine>,
+    machines: BTreeMap<NodeId, PlayedMachine>,
     /// Operations a second of each partition.
     rates: BTreeMap<PartitionId, f64>,
     bytes: BTreeMap<PartitionId, u64>,
@@ -154,7 +154,7 @@ impl World {
         let ring =
             Ring::equal_slices_listing(weather.partitions, &members, usize::from(weather.replicas) + 2);
         let ids_of_partitions: Vec<PartitionId> = ring.partitions().iter().map(|one| one.id).collect();
-        let machine = |dice: &mut Dice| Machine {
+        let machine = |dice: &mut Dice| PlayedMachine {
             capacity: dice.between(500, 2000) as f64 / 1000.0,
             factor: dice.between(800, 1250) as f64 / 1000.0,
             counted: BTreeMap::new(),
@@ -349,10 +349,10 @@ impl World {
         }
     }
 
-    fn act(&mut self, action: Action) {
+    fn act(&mut self, action: HeadmasterAction) {
         match action {
-            Action::Publish(next) => self.publish(*next),
-            Action::CreatePlan { number, plan } => {
+            HeadmasterAction::Publish(next) => self.publish(*next),
+            HeadmasterAction::CreatePlan { number, plan } => {
                 self.plans.insert(number, Planned { number, plan: *plan, state: None });
                 while self.plans.len() > 100 {
                     self.plans.pop_first();
@@ -360,9 +360,9 @@ impl World {
                 }
                 self.keep(number);
             }
-            Action::Note { plan, state } => self.note(plan, *state),
-            Action::SetPolicy(policy) => self.policy = *policy,
-            Action::Tell(_) | Action::Answer { .. } => {}
+            HeadmasterAction::Note { plan, state } => self.note(plan, *state),
+            HeadmasterAction::SetPolicy(policy) => self.policy = *policy,
+            HeadmasterAction::Tell(_) | HeadmasterAction::Answer { .. } => {}
         }
     }
 

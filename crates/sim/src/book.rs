@@ -18,7 +18,7 @@ use runtime::disk::simulated::SimulatedDisk;
 use storage::readonly::{ChunkEntry, Manifest};
 
 use crate::check::Violation;
-use crate::check::artifacts::{Asked, Swap, Table, judge};
+use crate::check::artifacts::{ReadAsked, Swap, Table, judge};
 use crate::sources::SimulatedSources;
 
 pub(crate) use building::{LIVELY, OWN, STILL, lively, own, still};
@@ -38,20 +38,20 @@ struct Built {
 /// What is known of a run's artifacts.
 #[derive(Default)]
 pub struct Book {
-    state: Mutex<State>,
+    state: Mutex<BookState>,
     /// Requests that were refused as a whole or in part.
     pub(crate) refused: AtomicU64,
 }
 
 #[derive(Default)]
-struct State {
+struct BookState {
     built: BTreeMap<u64, Built>,
     /// When each was first listed.
     listed: BTreeMap<ArtifactNumber, Moment>,
     /// The fewest replicas of a slice that an order asked for; all where none did.
     enough: BTreeMap<u64, u8>,
     swaps: Vec<Swap>,
-    asked: Vec<Asked>,
+    asked: Vec<ReadAsked>,
     violations: Vec<Violation>,
 }
 
@@ -158,7 +158,7 @@ impl Book {
     }
 
     /// A reader was told this.
-    pub(crate) fn told(&self, asked: Asked) {
+    pub(crate) fn told(&self, asked: ReadAsked) {
         self.state.lock().asked.push(asked);
     }
 

@@ -5,7 +5,7 @@
 //! Must never: change more than bounds, unless a bug is planted that does.
 
 use model::{Cluster, Partition, PartitionId};
-use protocol::rebalance::planner::{Refusal, Reshape};
+use protocol::rebalance::planner::{PlanRefusal, Reshape};
 
 use crate::dice::Dice;
 use crate::plant::Plant;
@@ -22,7 +22,7 @@ pub enum Drawn {
     /// These two lie on different nodes: the first must take the second's list before they can be joined.
     Apart(PartitionId, PartitionId),
     /// Nothing: it was refused.
-    Refused(Refusal),
+    Refused(PlanRefusal),
 }
 
 /// Other bounds for the ring.
@@ -41,7 +41,7 @@ pub fn draw(cluster: &Cluster, plant: Option<Plant>, dice: &mut Dice) -> Drawn {
         }
     };
     let applied = reshape.and_then(|reshape| match reshape.apply(cluster, usize::MAX) {
-        Err(Refusal::OtherLists { partition, other }) => Ok(Drawn::Apart(other, partition)),
+        Err(PlanRefusal::OtherLists { partition, other }) => Ok(Drawn::Apart(other, partition)),
         applied => applied.map(|next| Drawn::Other(what, Box::new(planted(plant, cluster, next)))),
     });
     applied.unwrap_or_else(Drawn::Refused)

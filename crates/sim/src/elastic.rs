@@ -15,7 +15,7 @@ mod driver;
 mod judge;
 mod world;
 
-use model::elasticity::Verdict;
+use model::elasticity::RuleVerdict;
 
 pub use world::play;
 
@@ -82,7 +82,7 @@ pub struct Day {
     /// When the size changed, in seconds, and to which.
     pub sizes: Vec<(u64, u32)>,
     /// Decisions of rules that were carried out.
-    pub moves: Vec<(u64, Verdict)>,
+    pub moves: Vec<(u64, RuleVerdict)>,
     /// Machine-minutes that were paid.
     pub machine_minutes: u64,
     /// Minutes in which a member had more to do than it can.
@@ -102,8 +102,8 @@ pub struct Day {
 impl Day {
     /// Removals that were followed by a growth within an hour.
     pub fn flips(&self) -> usize {
-        let is_flip = |pair: &&[(u64, Verdict)]| {
-            (pair[0].1, pair[1].1) == (Verdict::Remove, Verdict::Add) && pair[1].0 - pair[0].0 <= 3600
+        let is_flip = |pair: &&[(u64, RuleVerdict)]| {
+            (pair[0].1, pair[1].1) == (RuleVerdict::Remove, RuleVerdict::Add) && pair[1].0 - pair[0].0 <= 3600
         };
         self.moves.windows(2).filter(is_flip).count()
     }

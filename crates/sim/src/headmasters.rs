@@ -28,7 +28,7 @@ use model::plan::{Consent, JoinCut, Phase, Placed, Planned, Wish};
 use model::{Cluster, Moment, NodeId, Partition, PartitionId, Role, Weight};
 use parking_lot::Mutex;
 
-use crate::check::moved::Left;
+use crate::check::moved::LeftOver;
 use crate::cluster::World;
 use crate::dice::Dice;
 use crate::executor::{ProcessId, WallClock};
@@ -58,15 +58,15 @@ pub fn stand_until(world: &Arc<World>, operator: ProcessId, end: Moment) {
 }
 
 /// A process that stands for the office, and its present session.
-struct Standing {
+struct CandidateProcess {
     process: ProcessId,
     session: Arc<Mutex<Option<Arc<MemorySession>>>>,
 }
 
-impl Standing {
-    fn begin(world: &Arc<World>, host: Host) -> Standing {
+impl CandidateProcess {
+    fn begin(world: &Arc<World>, host: Host) -> CandidateProcess {
         let process = world.executor.process();
-        let standing = Standing { process, session: Arc::default() };
+        let standing = CandidateProcess { process, session: Arc::default() };
         let (session, world_too) = (standing.session.clone(), world.clone());
         world.executor.spawn(process, Box::pin(stand(world_too, host, process, session)));
         standing
@@ -100,7 +100,7 @@ async fn stand(
 /// One candidate after another on one host, each with an end of its own, until `end`; the last one stays.
 async fn succession(world: Arc<World>, host: Host, mut dice: Dice, end: Moment) {
     loop {
-        let standing = Standing::begin(&world, host);
+        let standing = CandidateProcess::begin(&world, host);
         let ends = loop {
             world.executor.sleep(piloted::reigns_for(&world.setup, &mut dice)).await;
             if world.executor.now() >= end {
@@ -125,7 +125,7 @@ async fn succession(world: Arc<World>, host: Host, mut dice: Dice, end: Moment) 
 }
 
 /// A process stands still, mostly for longer than its session lives.
-async fn stand_still(world: &Arc<World>, standing: &Standing, host: Host, dice: &mut Dice) {
+async fn stand_still(world: &Arc<World>, standing: &CandidateProcess, host: Host, dice: &mut Dice) {
     world.tell(format!("the headmaster on h{} stands still", host.0));
     world.executor.pause(standing.process);
     world.executor.sleep(dice.millis(50, 1_500)).await;
@@ -307,7 +307,7 @@ fn other_bounds(cluster: &Cluster, dice: &mut Dice) -> Wish {
 
 impl World {
     /// Adds what is left of orders and plans.
-    pub(crate) async fn left_of_orders(&self, left: &mut Left) {
+    pub(crate) async fn left_of_orders(&self, left: &mut LeftOver) {
         let session = self.service.open();
         let Ok(planned) = planned(&session).await else { return };
         let under_way = planned.iter().filter(|planned| planned.is_under_way());

@@ -17,7 +17,7 @@ use crate::host::Host;
 use crate::looks::Looks;
 
 pub(crate) use events::Place;
-pub use events::{Deletion, Events, Life, Touch};
+pub use events::{Deletion, Events, Touch, ValueLife};
 
 /// Why a DEL that counted nothing has failed.
 pub const NOTHING_TO_DELETE: &str = "there was nothing to delete";

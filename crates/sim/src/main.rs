@@ -14,7 +14,7 @@ use sim::balance::{TABLE, Weather, broken, row};
 use sim::catalogue;
 use sim::check::absent::Absences;
 use sim::check::reads::{EXCUSED_PER_MILLE_MAX, Pairs, UNPROMISED_PER_MILLE_MAX};
-use sim::check::sloppy::Told;
+use sim::check::sloppy::SloppyTold;
 use sim::elastic;
 use sim::plant::Plant;
 use sim::played::Played;
@@ -460,7 +460,7 @@ struct SeedPairs {
     /// Answers that depended on absence.
     absences: Absences,
     /// Answers that said that a fallback stood in.
-    sloppy: Told,
+    sloppy: SloppyTold,
 }
 
 impl SeedPairs {

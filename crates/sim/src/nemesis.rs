@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use coordination::memory::MemoryFaults;
 use protocol::admission::Peer;
-use runtime::disk::simulated::{Fault as DiskFault, Operation};
+use runtime::disk::simulated::{DiskOperation, Fault as DiskFault};
 
 use crate::artifacts;
 use crate::circumstances::Trouble;
@@ -123,11 +123,11 @@ impl Harm {
     async fn strike(mut self, fault: Fault) {
         match fault {
             Fault::Kill | Fault::PowerCut | Fault::CleanStop => self.end_process(fault).await,
-            Fault::FailingSync => self.failing(Operation::Sync).await,
-            Fault::FailingAppend => self.failing(Operation::Append).await,
-            Fault::FailingDirectorySync => self.failing(Operation::SyncDirectory).await,
-            Fault::FailingRename => self.failing(Operation::Rename).await,
-            Fault::FailingRead => self.failing(Operation::Read).await,
+            Fault::FailingSync => self.failing(DiskOperation::Sync).await,
+            Fault::FailingAppend => self.failing(DiskOperation::Append).await,
+            Fault::FailingDirectorySync => self.failing(DiskOperation::SyncDirectory).await,
+            Fault::FailingRename => self.failing(DiskOperation::Rename).await,
+            Fault::FailingRead => self.failing(DiskOperation::Read).await,
             Fault::FlippedBits => self.flip_bits(),
             Fault::LostDisk | Fault::LostDisks => self.lose_disks().await,
             Fault::OlderDisk => self.bring_back_older_disk().await,
@@ -181,7 +181,7 @@ impl Harm {
         }
     }
 
-    async fn failing(&mut self, operation: Operation) {
+    async fn failing(&mut self, operation: DiskOperation) {
         let machine = &self.world.machines()[self.victim];
         machine.disk().inject(DiskFault::next(operation, self.dice.between(1, 3)));
         self.world.trouble(Trouble::Disk, self.victim);

@@ -49,7 +49,7 @@ impl AddAssign for PilotCounts {
 /// What was written so far.
 #[derive(Debug)]
 pub struct Piloting {
-    plans: BTreeMap<u64, Seen>,
+    plans: BTreeMap<u64, PlanSeen>,
     returns: Returns,
     replaced: Replaced,
     /// What it said, for people.
@@ -58,7 +58,7 @@ pub struct Piloting {
 
 /// What was seen of a plan.
 #[derive(Clone, Copy, Debug, Default)]
-struct Seen {
+struct PlanSeen {
     /// Why the autopilot made it, if it did.
     exceeds: Option<Excess>,
     /// The phase that was written last.
@@ -109,7 +109,7 @@ impl Piloting {
 
     /// A cluster document was published.
     pub fn published(&mut self, now: Moment, cluster: &Cluster) {
-        let is_under_way = |seen: &Seen| seen.phase.is_some_and(|phase| !phase.has_ended());
+        let is_under_way = |seen: &PlanSeen| seen.phase.is_some_and(|phase| !phase.has_ended());
         let mut under_way = self.plans.iter().filter(|(_, seen)| is_under_way(seen));
         let plan = under_way.next().map(|(number, seen)| {
             let by_loads = seen.exceeds.is_some_and(|exceeds| exceeds != Excess::Dead);

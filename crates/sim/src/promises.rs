@@ -15,7 +15,7 @@ use bytes::Bytes;
 use model::{Moment, NodeId};
 use parking_lot::Mutex;
 
-use crate::check::durable::{self, Event};
+use crate::check::durable::{self, DurableEvent};
 use crate::check::forgotten::Forgetting;
 use crate::check::owing;
 use crate::check::{Attribution, Violation};
@@ -186,7 +186,7 @@ impl Promises {
     }
 
     /// Whether a fallback may have stood in for a replica of the write, by what the simulator knows.
-    fn may_lean(&self, write: &Operation, event: Option<Event>) -> bool {
+    fn may_lean(&self, write: &Operation, event: Option<DurableEvent>) -> bool {
         let world = &self.world;
         let (circumstances, looks) = (world.circumstances(), world.witness.looks_of(write.store, &write.key));
         let known = History { circumstances, looks, ..History::default() };
@@ -206,7 +206,7 @@ impl Promises {
     }
 
     /// The history of one key with what was witnessed so far, and who wrote what.
-    fn seen(&self, history: &History, store: &'static str, key: &Bytes) -> Seen {
+    fn seen(&self, history: &History, store: &'static str, key: &Bytes) -> KeySeen {
         let mut numbers = BTreeMap::new();
         let mut operations: Vec<Operation> = Vec::new();
         for (id, operation) in history.all().filter(|(_, one)| (one.store, &one.key) == (store, key)) {
@@ -220,7 +220,7 @@ impl Promises {
         let witnessed = self.world.witness.look(|seen| seen.of_key(store, key, &operations));
         let history = History { operations, epochs: self.world.epochs(), witnessed, ..History::default() };
         let known = Attribution::new(&history, &[]);
-        Seen { history, known, numbers }
+        KeySeen { history, known, numbers }
     }
 
     /// Who stored a write, and where it is in the end: what a judge of the whole run says beside its verdict.
@@ -247,7 +247,7 @@ impl Promises {
     }
 
     /// Who stored the event first, for whom and when.
-    fn stored(&self, write: &Operation, event: Event) -> String {
+    fn stored(&self, write: &Operation, event: DurableEvent) -> String {
         let stored = self.world.witness.holders(write.store, &write.key, event.dot);
         let stored = stored.iter().map(|deed| match deed.hint_for {
             None => format!("{} at {}", deed.node, seconds(deed.at)),
@@ -257,7 +257,7 @@ impl Promises {
     }
 
     /// The event of a write, as the client was told it, or else as the nodes that stored its value named it.
-    fn event(&self, write: &Operation) -> Option<Event> {
+    fn event(&self, write: &Operation) -> Option<DurableEvent> {
         let witness = &self.world.witness;
         let dot = match (&write.outcome, &write.action) {
             (Outcome::Written { dot, .. }, _) => *dot,
@@ -265,14 +265,14 @@ impl Promises {
             (_, Action::Touch { .. } | Action::Delete) => witness.look(|seen| write.witnessed(seen))?.0,
             (_, Action::Get) => return None,
         };
-        Some(Event { dot, timestamp: witness.timestamp(write.store, &write.key, dot)? })
+        Some(DurableEvent { dot, timestamp: witness.timestamp(write.store, &write.key, dot)? })
     }
 
     fn describe(
         &self,
         id: OperationId,
         write: &Operation,
-        event: Option<Event>,
+        event: Option<DurableEvent>,
         held: &Remains,
         (copies, required): (usize, usize),
         struck: &[NodeId],
@@ -301,7 +301,7 @@ impl Promises {
 }
 
 /// What was seen of one key.
-struct Seen {
+struct KeySeen {
     history: History,
     known: Attribution,
     /// The number here of each operation of the whole history.
@@ -318,7 +318,7 @@ fn is_promise(write: &Operation) -> bool {
 }
 
 /// Where the event is, and what is there instead.
-fn lies(held: &Remains, store: &str, event: Event) -> String {
+fn lies(held: &Remains, store: &str, event: DurableEvent) -> String {
     let own = held.replicas.iter().map(|(node, set)| match durable::holds(store, set, event) {
         true => format!("{node} has it"),
         false => format!("{node} has {} instead", versions(set)),

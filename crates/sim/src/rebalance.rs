@@ -20,7 +20,7 @@ use protocol::report::Facts;
 use storage::Held;
 
 use crate::bounds::{self, Drawn};
-use crate::check::moved::{self, Left};
+use crate::check::moved::{self, LeftOver};
 use crate::cluster::World;
 use crate::dice::Dice;
 use crate::executor::{ProcessId, WallClock};
@@ -165,8 +165,8 @@ impl World {
     }
 
     /// What is left of moves, by the newest document: nothing, some time after the last one has begun.
-    pub async fn left_of_moves(&self) -> Left {
-        let mut left = Left::default();
+    pub async fn left_of_moves(&self) -> LeftOver {
+        let mut left = LeftOver::default();
         self.left_of_orders(&mut left).await;
         let Ok(Some(cluster)) = documents::read_cluster(&self.service.open()).await else { return left };
         left.moving = cluster.ring.partitions().iter().filter(|p| p.coming.is_some()).map(|p| p.id).collect();
@@ -195,7 +195,7 @@ impl World {
 pub async fn end(world: &Arc<World>, give_up: Moment) -> Vec<crate::check::Violation> {
     loop {
         let left = world.left_of_moves().await;
-        if left == Left::default() || world.executor.now() > give_up {
+        if left == LeftOver::default() || world.executor.now() > give_up {
             return moved::check(&left);
         }
         world.executor.sleep(std::time::Duration::from_millis(200)).await;

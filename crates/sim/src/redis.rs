@@ -71,7 +71,7 @@ const LONG_MS: u64 = 1_000_000;
 
 /// A command under way: how to read its reply, and what the history calls it.
 #[derive(Debug)]
-enum Asked {
+enum RedisAsked {
     Hello,
     Choose,
     Get(OperationId),
@@ -168,7 +168,7 @@ impl RedisClient {
             let mut asked = VecDeque::new();
             if std::mem::take(&mut greeting) {
                 command(&mut bytes, &[b"HELLO", b"3"]);
-                asked.push_back(Asked::Hello);
+                asked.push_back(RedisAsked::Hello);
             }
             let long = self.dice.chance(LONG_PER_MILLE);
             let commands = self.dice.between(1, if long { LONG_PIPELINE_MAX } else { PIPELINE_MAX });
@@ -214,7 +214,7 @@ impl RedisClient {
         pieces: Vec<(Bytes, Duration)>,
         parser: &mut ReplyParser,
         input: &mut BytesMut,
-        asked: &mut VecDeque<Asked>,
+        asked: &mut VecDeque<RedisAsked>,
     ) -> bool {
         for (piece, pause) in pieces {
             if stream.write_all(&piece).await.is_err() {
@@ -241,7 +241,7 @@ impl RedisClient {
     }
 
     /// Draws a command and appends it.
-    fn ask(&mut self, bytes: &mut BytesMut) -> Asked {
+    fn ask(&mut self, bytes: &mut BytesMut) -> RedisAsked {
         let keys = self.world.setup.keys;
         let at = self.world.setup.key(self.dice.below(u64::from(keys)) as u32);
         let draw = self.dice.below(1000);
@@ -264,36 +264,36 @@ impl RedisClient {
         }
         if draw < puts + deletes {
             command(bytes, &[b"DEL", &at]);
-            return Asked::Delete(self.begin(at, Action::Delete));
+            return RedisAsked::Delete(self.begin(at, Action::Delete));
         }
         self.get(bytes, at)
     }
 
     /// Reads a key, or asks only whether it is there.
-    fn get(&mut self, bytes: &mut BytesMut, at: Bytes) -> Asked {
+    fn get(&mut self, bytes: &mut BytesMut, at: Bytes) -> RedisAsked {
         let finds = self.finds.chance(FINDS_PER_MILLE);
         // A value of no bytes has the length of one that is not there.
         let ways = if self.world.setup.empty.is_some() { &FINDS[..2] } else { &FINDS };
         match finds.then(|| *self.finds.pick(ways)) {
             Some((word, nothing)) => {
                 command(bytes, &[word, &at]);
-                Asked::Find { get: self.begin(at, Action::Get), nothing }
+                RedisAsked::Find { get: self.begin(at, Action::Get), nothing }
             }
             None => {
                 command(bytes, &[b"GET", &at]);
-                Asked::Get(self.begin(at, Action::Get))
+                RedisAsked::Get(self.begin(at, Action::Get))
             }
         }
     }
 
     /// Goes on with the other store.
-    fn choose(&mut self, bytes: &mut BytesMut) -> Asked {
+    fn choose(&mut self, bytes: &mut BytesMut) -> RedisAsked {
         self.store = if self.store == LAST_WRITE { PLAIN } else { LAST_WRITE };
         command(bytes, &[b"TONTINE.STORE", self.store.as_bytes()]);
-        Asked::Choose
+        RedisAsked::Choose
     }
 
-    fn set(&mut self, bytes: &mut BytesMut, at: Bytes) -> Asked {
+    fn set(&mut self, bytes: &mut BytesMut, at: Bytes) -> RedisAsked {
         let (set, value) = (*self.dice.pick(&SETS), self.value());
         let options: &[&[u8]] = match set {
             Set::Plain => &[],
@@ -334,7 +334,7 @@ impl RedisClient {
         if keeps {
             self.recorder.lifetime(put, Lifetime::Kept);
         }
-        Asked::Set { set, put, read }
+        RedisAsked::Set { set, put, read }
     }
 
     /// Whether a planted bug leaves out what a command says of expiries.
@@ -343,7 +343,7 @@ impl RedisClient {
     }
 
     /// Changes when a value expires.
-    fn touch(&mut self, bytes: &mut BytesMut, at: Bytes) -> Asked {
+    fn touch(&mut self, bytes: &mut BytesMut, at: Bytes) -> RedisAsked {
         let (ends, reads) = (self.touches.chance(500), self.touches.chance(300));
         let (millis, lasts) = (*self.touches.pick(&TTLS_MS), self.lifetimes.chance(300));
         let millis = if lasts { LONG_MS } else { millis }.to_string();
@@ -355,7 +355,7 @@ impl RedisClient {
             // What is over already is deleted.
             (false, true) if self.touches.chance(100) => {
                 command(bytes, &[b"EXPIRE", &at, b"-1"]);
-                return Asked::Delete(self.begin(at, Action::Delete));
+                return RedisAsked::Delete(self.begin(at, Action::Delete));
             }
             (false, true) if self.touches.chance(500) => vec![b"EXPIRE", &at, b"2"],
             (false, true) => vec![b"PEXPIRE", &at, millis.as_bytes()],
@@ -373,31 +373,31 @@ impl RedisClient {
             self.recorder.lifetime(touch, lifetime);
         }
         match read {
-            Some(read) => Asked::GetTouch { read, touch, may_be_so: !ends },
-            None => Asked::Touch(touch),
+            Some(read) => RedisAsked::GetTouch { read, touch, may_be_so: !ends },
+            None => RedisAsked::Touch(touch),
         }
     }
 
-    fn get_many(&self, bytes: &mut BytesMut, keys: Vec<Bytes>) -> Asked {
+    fn get_many(&self, bytes: &mut BytesMut, keys: Vec<Bytes>) -> RedisAsked {
         let words: Vec<&[u8]> =
             std::iter::once(&b"MGET"[..]).chain(keys.iter().map(|key| &key[..])).collect();
         command(bytes, &words);
-        Asked::GetMany(keys.into_iter().map(|key| self.begin(key, Action::Get)).collect())
+        RedisAsked::GetMany(keys.into_iter().map(|key| self.begin(key, Action::Get)).collect())
     }
 
-    fn set_many(&mut self, bytes: &mut BytesMut, keys: Vec<Bytes>) -> Asked {
+    fn set_many(&mut self, bytes: &mut BytesMut, keys: Vec<Bytes>) -> RedisAsked {
         let entries: Vec<(Bytes, Bytes)> = keys.into_iter().map(|key| (key, self.value())).collect();
         let words = entries.iter().flat_map(|(key, value)| [&key[..], &value[..]]);
         command(bytes, &std::iter::once(&b"MSET"[..]).chain(words).collect::<Vec<_>>());
         let begin = |(key, value)| self.begin(key, Action::Put(value));
-        Asked::SetMany(entries.into_iter().map(begin).collect())
+        RedisAsked::SetMany(entries.into_iter().map(begin).collect())
     }
 
-    fn delete_many(&self, bytes: &mut BytesMut, keys: &[Bytes]) -> Asked {
+    fn delete_many(&self, bytes: &mut BytesMut, keys: &[Bytes]) -> RedisAsked {
         // One of them twice, which counts once.
         let words = keys.iter().chain(&keys[..1]).map(|key| &key[..]);
         command(bytes, &std::iter::once(&b"DEL"[..]).chain(words).collect::<Vec<_>>());
-        Asked::DeleteMany(keys.iter().map(|key| self.begin(key.clone(), Action::Delete)).collect())
+        RedisAsked::DeleteMany(keys.iter().map(|key| self.begin(key.clone(), Action::Delete)).collect())
     }
 
     /// A value that nobody else writes.
@@ -414,12 +414,14 @@ impl RedisClient {
     }
 
     /// What a reply says of its command.
-    fn settle(&self, asked: &Asked, reply: &Reply) {
+    fn settle(&self, asked: &RedisAsked, reply: &Reply) {
         match asked {
-            Asked::Hello => assert!(matches!(reply, Reply::Map(_)), "HELLO is answered with {reply:?}"),
-            Asked::Choose => assert_eq!(acknowledged(reply), Outcome::Acknowledged, "the store is there"),
-            Asked::Get(get) => self.end(*get, shown(reply)),
-            Asked::Find { get, nothing } => self.end(
+            RedisAsked::Hello => assert!(matches!(reply, Reply::Map(_)), "HELLO is answered with {reply:?}"),
+            RedisAsked::Choose => {
+                assert_eq!(acknowledged(reply), Outcome::Acknowledged, "the store is there")
+            }
+            RedisAsked::Get(get) => self.end(*get, shown(reply)),
+            RedisAsked::Find { get, nothing } => self.end(
                 *get,
                 match reply {
                     Reply::Integer(number) if number == nothing => Outcome::Shown(None),
@@ -427,13 +429,13 @@ impl RedisClient {
                     other => refused(other),
                 },
             ),
-            Asked::Set { set, put, read } => {
+            RedisAsked::Set { set, put, read } => {
                 self.end(*put, stored(*set, reply));
                 if let Some(read) = read {
                     self.end(*read, shown(reply));
                 }
             }
-            Asked::Delete(delete) => self.end(
+            RedisAsked::Delete(delete) => self.end(
                 *delete,
                 match reply {
                     Reply::Integer(1) => Outcome::Acknowledged,
@@ -442,12 +444,12 @@ impl RedisClient {
                     other => refused(other),
                 },
             ),
-            Asked::Touch(touch) => self.end(*touch, changed(reply)),
-            Asked::GetTouch { read, touch, may_be_so } => {
+            RedisAsked::Touch(touch) => self.end(*touch, changed(reply)),
+            RedisAsked::GetTouch { read, touch, may_be_so } => {
                 self.end(*touch, got_and_changed(reply, *may_be_so));
                 self.end(*read, shown(reply));
             }
-            Asked::DeleteMany(deletes) => {
+            RedisAsked::DeleteMany(deletes) => {
                 let outcome = match reply {
                     Reply::Integer(count) if *count == deletes.len() as i64 => Outcome::Acknowledged,
                     Reply::Integer(0) => Outcome::Failed(NOTHING_TO_DELETE.to_owned()),
@@ -467,14 +469,14 @@ impl RedisClient {
                 };
                 deletes.iter().for_each(|delete| self.end(*delete, outcome.clone()));
             }
-            Asked::GetMany(gets) => match reply {
+            RedisAsked::GetMany(gets) => match reply {
                 Reply::Array(replies) => {
                     assert_eq!(replies.len(), gets.len(), "one reply for each key");
                     gets.iter().zip(replies).for_each(|(get, reply)| self.end(*get, shown(reply)));
                 }
                 other => gets.iter().for_each(|get| self.end(*get, refused(other))),
             },
-            Asked::SetMany(puts) => puts.iter().for_each(|put| {
+            RedisAsked::SetMany(puts) => puts.iter().for_each(|put| {
                 self.end(
                     *put,
                     match acknowledged(reply) {
@@ -488,14 +490,19 @@ impl RedisClient {
     }
 
     /// No reply came: a write may have been done, or may yet be.
-    fn leave_open(&self, asked: &Asked) {
+    fn leave_open(&self, asked: &RedisAsked) {
         let end = |id: &OperationId| self.end(*id, Outcome::Indeterminate("no reply".to_owned()));
         match asked {
-            Asked::Hello | Asked::Choose => {}
-            Asked::Get(id) | Asked::Find { get: id, .. } | Asked::Delete(id) | Asked::Touch(id) => end(id),
-            Asked::GetTouch { read, touch, .. } => [read, touch].into_iter().for_each(end),
-            Asked::Set { put, read, .. } => std::iter::once(put).chain(read).for_each(end),
-            Asked::GetMany(ids) | Asked::SetMany(ids) | Asked::DeleteMany(ids) => ids.iter().for_each(end),
+            RedisAsked::Hello | RedisAsked::Choose => {}
+            RedisAsked::Get(id)
+            | RedisAsked::Find { get: id, .. }
+            | RedisAsked::Delete(id)
+            | RedisAsked::Touch(id) => end(id),
+            RedisAsked::GetTouch { read, touch, .. } => [read, touch].into_iter().for_each(end),
+            RedisAsked::Set { put, read, .. } => std::iter::once(put).chain(read).for_each(end),
+            RedisAsked::GetMany(ids) | RedisAsked::SetMany(ids) | RedisAsked::DeleteMany(ids) => {
+                ids.iter().for_each(end)
+            }
         }
     }
 

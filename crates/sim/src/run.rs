@@ -13,7 +13,7 @@ use crate::artifacts;
 use crate::by_hash::ByHash;
 use crate::check::absent::Absences;
 use crate::check::reads::Pairs;
-use crate::check::sloppy::Told;
+use crate::check::sloppy::SloppyTold;
 use crate::check::{self, Violation};
 use crate::cluster::World;
 use crate::dice::Dice;
@@ -75,7 +75,7 @@ pub struct Report {
     /// How many answers depended on absence.
     pub absences: Absences,
     /// How many answers said that a fallback stood in.
-    pub sloppy: Told,
+    pub sloppy: SloppyTold,
     /// How often it came to what is rare.
     pub played: Played,
     /// Polls of tasks.
@@ -101,7 +101,7 @@ impl Report {
 
 /// What the conductor of a run found out.
 #[derive(Default)]
-struct Found {
+struct RunFindings {
     remains: Vec<Remains>,
     /// Hints that did not reach their targets: holder, target, how many.
     hints: Vec<(NodeId, NodeId, u64)>,
@@ -137,7 +137,7 @@ pub fn play(setup: Setup) -> Report {
 pub fn play_story(setup: Setup, story: Story) -> Report {
     let world = World::new(setup.clone());
     let recorder = Recorder::default();
-    let found = Arc::new(Mutex::new(Found::default()));
+    let found = Arc::new(Mutex::new(RunFindings::default()));
     let promises = Promises::watch(world.clone(), &recorder);
     let done = Arc::new(AtomicBool::new(false));
     let operator = world.executor.process();
@@ -156,7 +156,7 @@ pub fn play_story(setup: Setup, story: Story) -> Report {
     let ended = world.executor.run(&done, Moment::default().after(LIMIT));
 
     let history = history_of(&world, &recorder);
-    let Found { remains, hints, wrong, unequal, left, moved } = std::mem::take(&mut *found.lock());
+    let RunFindings { remains, hints, wrong, unequal, left, moved } = std::mem::take(&mut *found.lock());
     let (mut violations, judged) = check::all(&history, &remains, setup.rules());
     for violation in violations.iter_mut().filter(|found| found.about.is_some()).take(EXPLAINED_MAX) {
         violation.detail.extend(violation.about.map(|write| promises.evidence(&history, write, &remains)));
@@ -233,7 +233,7 @@ fn describe(halt: &Halt, at: Moment) -> String {
 async fn conduct(
     world: Arc<World>,
     recorder: Recorder,
-    found: Arc<Mutex<Found>>,
+    found: Arc<Mutex<RunFindings>>,
     (operator, story): (ProcessId, Story),
     done: Arc<AtomicBool>,
 ) {
@@ -309,7 +309,7 @@ async fn last_words(
     world: &Arc<World>,
     recorder: Recorder,
     clients: ProcessId,
-    found: &Mutex<Found>,
+    found: &Mutex<RunFindings>,
 ) -> Result<(), String> {
     let give_up = world.executor.now().after(RECOVERY);
     while !world.all_up() {

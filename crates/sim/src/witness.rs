@@ -16,7 +16,7 @@ use runtime::BoxFuture;
 use storage::{Change, Commit, Remains, StorageEngine, StorageError};
 
 use crate::executor::Executor;
-use crate::history::{Events, Life, Place};
+use crate::history::{Events, Place, ValueLife};
 use crate::looks::Looks;
 use crate::records::{HINTS, read_hint, read_record, store_of};
 
@@ -35,7 +35,7 @@ pub struct Deed {
 
 /// What is known of one key.
 #[derive(Default)]
-struct Known {
+struct KeyTouches {
     deeds: Vec<Deed>,
     nodes: BTreeSet<NodeId>,
     events: BTreeMap<Dot, Timestamp>,
@@ -45,7 +45,7 @@ struct Known {
 /// Everything that was seen in a run.
 pub struct Witness {
     executor: Arc<Executor>,
-    keys: Mutex<BTreeMap<Place, Known>>,
+    keys: Mutex<BTreeMap<Place, KeyTouches>>,
     /// Of what any replica has stored as its own.
     events: Mutex<Events>,
     /// What nodes saw when they read, and who has stored what.
@@ -134,7 +134,7 @@ impl Witness {
         self.engines.lock().retain(|(of, _), _| *of != node);
     }
 
-    fn of_key<T>(&self, store: &str, key: &Bytes, look: impl FnOnce(&Known) -> T) -> Option<T> {
+    fn of_key<T>(&self, store: &str, key: &Bytes, look: impl FnOnce(&KeyTouches) -> T) -> Option<T> {
         self.keys.lock().get(&(store.to_owned(), key.clone())).map(look)
     }
 
@@ -171,9 +171,9 @@ impl Witness {
         for version in versions {
             let is_new = known.events.insert(version.dot, version.timestamp).is_none();
             let life = match (&version.value, version.expires) {
-                (Value::Present(_), None) => Life::Ever,
-                (Value::Present(_), Some(until)) => Life::Until(until),
-                _ => Life::Gone,
+                (Value::Present(_), None) => ValueLife::Ever,
+                (Value::Present(_), Some(until)) => ValueLife::Until(until),
+                _ => ValueLife::Gone,
             };
             self.events.lock().lived(&place, version, life);
             let Value::Present(value) = &version.value else {

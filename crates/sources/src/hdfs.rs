@@ -13,7 +13,7 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc::Receiver;
 
 use super::upload::{Destination, Part, broken_off, timed};
-use super::{Meta, Origin, Refusal, Stream};
+use super::{Meta, Origin, SourceRefusal, Stream};
 
 /// Rights of a directory that is made: everybody may read it, as files of that library.
 const DIRECTORY_MODE: u32 = 0o755;
@@ -32,29 +32,29 @@ pub(super) fn open(url: &SourceUrl, handle: Handle) -> Result<Hdfs, String> {
     Ok(Hdfs { client: Arc::new(client), directory: url.path().to_owned() })
 }
 
-fn refusal(error: HdfsError) -> Refusal {
+fn refusal(error: HdfsError) -> SourceRefusal {
     match error {
-        HdfsError::FileNotFound(_) => Refusal::NotFound,
-        HdfsError::RPCError(kind, _) if kind.ends_with("FileNotFoundException") => Refusal::NotFound,
-        HdfsError::RPCError(kind, _) if kind.ends_with("AccessControlException") => Refusal::Failed(
+        HdfsError::FileNotFound(_) => SourceRefusal::NotFound,
+        HdfsError::RPCError(kind, _) if kind.ends_with("FileNotFoundException") => SourceRefusal::NotFound,
+        HdfsError::RPCError(kind, _) if kind.ends_with("AccessControlException") => SourceRefusal::Failed(
             "permission denied; set HADOOP_USER_NAME in the environment of this program, or give it the right"
                 .to_owned(),
         ),
         // What follows is a trace of the server.
         HdfsError::RPCError(kind, text) => {
-            Refusal::Failed(format!("{kind}: {}", text.lines().next().unwrap_or_default()))
+            SourceRefusal::Failed(format!("{kind}: {}", text.lines().next().unwrap_or_default()))
         }
-        error => Refusal::Failed(error.to_string()),
+        error => SourceRefusal::Failed(error.to_string()),
     }
 }
 
 impl Origin for Hdfs {
-    fn stat(&self, path: String) -> BoxFuture<'static, Result<Meta, Refusal>> {
+    fn stat(&self, path: String) -> BoxFuture<'static, Result<Meta, SourceRefusal>> {
         let (client, path) = (self.client.clone(), format!("{}/{path}", self.directory));
         Box::pin(async move {
             let found = client.get_file_info(&path).await.map_err(refusal)?;
             if found.isdir {
-                return Err(Refusal::Failed("it is a directory".to_owned()));
+                return Err(SourceRefusal::Failed("it is a directory".to_owned()));
             }
             let tag = Some(found.modification_time.to_string());
             Ok(Meta { length: found.length as u64, tag })
@@ -67,13 +67,13 @@ impl Origin for Hdfs {
         meta: Meta,
         first: u64,
         end: u64,
-    ) -> BoxFuture<'static, Result<Stream, Refusal>> {
+    ) -> BoxFuture<'static, Result<Stream, SourceRefusal>> {
         let (client, path) = (self.client.clone(), format!("{}/{path}", self.directory));
         Box::pin(async move {
             let file = client.read(&path).await.map_err(refusal)?;
             // The library ends the process's thread when it is asked beyond the end.
             if file.file_length() as u64 != meta.length {
-                return Err(Refusal::Failed("it changed while it was read".to_owned()));
+                return Err(SourceRefusal::Failed("it changed while it was read".to_owned()));
             }
             let stream = file.read_range_stream(first as usize, (end - first) as usize);
             Ok(stream.map(|part| part.map_err(refusal)).boxed())
@@ -83,7 +83,7 @@ impl Origin for Hdfs {
 
 impl Destination for Hdfs {
     /// A file has another name until it is closed. Two that put the same never share one.
-    fn put(&self, path: String, parts: Receiver<Part>) -> BoxFuture<'static, Result<(), Refusal>> {
+    fn put(&self, path: String, parts: Receiver<Part>) -> BoxFuture<'static, Result<(), SourceRefusal>> {
         let (client, target) = (self.client.clone(), format!("{}/{path}", self.directory));
         let name = target.rsplit('/').next().unwrap_or_default();
         // Each has its own keys, drawn anew.
@@ -100,11 +100,11 @@ impl Destination for Hdfs {
     }
 
     /// HDFS copies nothing by itself.
-    fn take(&self, _: &SourceUrl, _: String) -> BoxFuture<'static, Result<bool, Refusal>> {
+    fn take(&self, _: &SourceUrl, _: String) -> BoxFuture<'static, Result<bool, SourceRefusal>> {
         Box::pin(async { Ok(false) })
     }
 
-    fn finish(&self) -> BoxFuture<'static, Result<(), Refusal>> {
+    fn finish(&self) -> BoxFuture<'static, Result<(), SourceRefusal>> {
         let (client, building) = (self.client.clone(), format!("{}/{BUILDING}", self.directory));
         Box::pin(async move { timed(client.delete(&building, true)).await?.map(|_| ()).map_err(refusal) })
     }
@@ -115,7 +115,7 @@ async fn put(
     temporary: &str,
     target: &str,
     mut parts: Receiver<Part>,
-) -> Result<(), Refusal> {
+) -> Result<(), SourceRefusal> {
     let mut file = timed(client.create(temporary, WriteOptions::default())).await?.map_err(refusal)?;
     while let Part::Bytes(bytes) = parts.recv().await.ok_or_else(broken_off)? {
         timed(Box::pin(file.write_bytes(bytes))).await?.map_err(refusal)?;

@@ -31,7 +31,7 @@ use self::upload::{Destination, RemoteOutput};
 
 /// Why a source does not give what was asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Refusal {
+enum SourceRefusal {
     /// It has no such file.
     NotFound,
     /// Something else, for people.
@@ -47,12 +47,12 @@ struct Meta {
 }
 
 /// The bytes of a range, as they come.
-type Stream = BoxStream<'static, Result<Bytes, Refusal>>;
+type Stream = BoxStream<'static, Result<Bytes, SourceRefusal>>;
 
 /// One kind of source.
 trait Origin: Send + Sync {
     /// How long a file is.
-    fn stat(&self, path: String) -> BoxFuture<'static, Result<Meta, Refusal>>;
+    fn stat(&self, path: String) -> BoxFuture<'static, Result<Meta, SourceRefusal>>;
 
     /// The bytes from `first` up to `end`, of the file that `meta` was said of.
     fn read(
@@ -61,7 +61,7 @@ trait Origin: Send + Sync {
         meta: Meta,
         first: u64,
         end: u64,
-    ) -> BoxFuture<'static, Result<Stream, Refusal>>;
+    ) -> BoxFuture<'static, Result<Stream, SourceRefusal>>;
 }
 
 /// Every kind of source: directories of this machine, and what lies behind a network.

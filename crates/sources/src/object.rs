@@ -19,7 +19,7 @@ use tokio::sync::mpsc::Receiver;
 
 use super::direct::{Direct, Redirected};
 use super::upload::{Destination, Part, broken_off, timed};
-use super::{Meta, Origin, Refusal, Stream};
+use super::{Meta, Origin, SourceRefusal, Stream};
 
 /// The value of the header `Authorization` for web servers.
 const HTTP_AUTHORIZATION: &str = "TONTINE_HTTP_AUTHORIZATION";
@@ -82,19 +82,19 @@ pub(super) fn open(url: &SourceUrl) -> Result<Objects, String> {
 }
 
 impl Objects {
-    fn path(&self, path: &str) -> Result<Path, Refusal> {
+    fn path(&self, path: &str) -> Result<Path, SourceRefusal> {
         within(&self.prefix, path)
     }
 }
 
 /// A path below another one.
-fn within(prefix: &str, path: &str) -> Result<Path, Refusal> {
+fn within(prefix: &str, path: &str) -> Result<Path, SourceRefusal> {
     let whole = if prefix.is_empty() { path.to_owned() } else { format!("{prefix}/{path}") };
-    Path::parse(whole).map_err(|error| Refusal::Failed(error.to_string()))
+    Path::parse(whole).map_err(|error| SourceRefusal::Failed(error.to_string()))
 }
 
 impl Origin for Objects {
-    fn stat(&self, path: String) -> BoxFuture<'static, Result<Meta, Refusal>> {
+    fn stat(&self, path: String) -> BoxFuture<'static, Result<Meta, SourceRefusal>> {
         let (store, path, scheme) = (self.store.clone(), self.path(&path), self.scheme);
         Box::pin(async move {
             let path = path?;
@@ -110,7 +110,7 @@ impl Origin for Objects {
         meta: Meta,
         first: u64,
         end: u64,
-    ) -> BoxFuture<'static, Result<Stream, Refusal>> {
+    ) -> BoxFuture<'static, Result<Stream, SourceRefusal>> {
         let (store, path, scheme) = (self.store.clone(), self.path(&path), self.scheme);
         Box::pin(async move {
             let path = path?;
@@ -129,13 +129,13 @@ impl Origin for Objects {
 
 impl Destination for Objects {
     /// A file has its name when its last request has been answered; a small one is one request.
-    fn put(&self, path: String, parts: Receiver<Part>) -> BoxFuture<'static, Result<(), Refusal>> {
+    fn put(&self, path: String, parts: Receiver<Part>) -> BoxFuture<'static, Result<(), SourceRefusal>> {
         let (store, path, scheme) = (self.store.clone(), self.path(&path), self.scheme);
         Box::pin(async move { put(&*store, &path?, parts, scheme).await })
     }
 
     /// A copy within the bucket.
-    fn take(&self, from: &SourceUrl, path: String) -> BoxFuture<'static, Result<bool, Refusal>> {
+    fn take(&self, from: &SourceUrl, path: String) -> BoxFuture<'static, Result<bool, SourceRefusal>> {
         let (store, scheme) = (self.store.clone(), self.scheme);
         let is_near = from.scheme() == Scheme::S3 && from.authority() == self.authority;
         let (from, to) = (within(from.path().trim_start_matches('/'), &path), self.path(&path));
@@ -145,7 +145,7 @@ impl Destination for Objects {
         })
     }
 
-    fn finish(&self) -> BoxFuture<'static, Result<(), Refusal>> {
+    fn finish(&self) -> BoxFuture<'static, Result<(), SourceRefusal>> {
         Box::pin(async { Ok(()) })
     }
 }
@@ -155,7 +155,7 @@ async fn put(
     path: &Path,
     mut parts: Receiver<Part>,
     scheme: Scheme,
-) -> Result<(), Refusal> {
+) -> Result<(), SourceRefusal> {
     let refused = |error: Error| refusal(&error, scheme);
     let mut first: Vec<Bytes> = Vec::new();
     while first.iter().map(Bytes::len).sum::<usize>() < PART_BYTES {
@@ -186,7 +186,7 @@ async fn put(
 /// Why parts are not all sent.
 enum Stopped {
     Refused(Error),
-    Broken(Refusal),
+    Broken(SourceRefusal),
 }
 
 async fn feed(upload: &mut WriteMultipart, mut parts: Receiver<Part>) -> Result<(), Stopped> {
@@ -203,25 +203,25 @@ async fn feed(upload: &mut WriteMultipart, mut parts: Receiver<Part>) -> Result<
 }
 
 /// What an error says, without what a server said in its body: that repeats whose key signed what.
-fn refusal(error: &Error, scheme: Scheme) -> Refusal {
+fn refusal(error: &Error, scheme: Scheme) -> SourceRefusal {
     match error {
-        Error::NotFound { .. } => Refusal::NotFound,
-        Error::Precondition { .. } => Refusal::Failed("it changed while it was read".to_owned()),
+        Error::NotFound { .. } => SourceRefusal::NotFound,
+        Error::Precondition { .. } => SourceRefusal::Failed("it changed while it was read".to_owned()),
         Error::PermissionDenied { .. } | Error::Unauthenticated { .. } => {
             let variables = match scheme {
                 Scheme::S3 => "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
                 _ => HTTP_AUTHORIZATION,
             };
-            Refusal::Failed(format!(
+            SourceRefusal::Failed(format!(
                 "permission denied; set {variables} in the environment of this program, or give it the right"
             ))
         }
-        Error::NotSupported { .. } if scheme != Scheme::S3 => Refusal::Failed(
+        Error::NotSupported { .. } if scheme != Scheme::S3 => SourceRefusal::Failed(
             "the web server does not answer requests for a range of a file; serve the directory with one that does, \
              such as nginx"
                 .to_owned(),
         ),
-        error => Refusal::Failed(redirected(error).unwrap_or_else(|| reason(error))),
+        error => SourceRefusal::Failed(redirected(error).unwrap_or_else(|| reason(error))),
     }
 }
 

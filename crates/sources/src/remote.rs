@@ -12,7 +12,7 @@ use runtime::disk::waiting::may_wait;
 use runtime::{BoxFuture, Disk, DiskError, File, FileStat, Mapping};
 use tokio::runtime::{Handle, Runtime};
 
-use super::{Meta, Origin, Refusal, Stream};
+use super::{Meta, Origin, SourceRefusal, Stream};
 
 /// How long a source may give nothing: longer than a pause of its machine, shorter than the patience of who waits.
 const SILENCE_MAX: Duration = Duration::from_secs(20);
@@ -39,7 +39,7 @@ impl Executor {
     /// Begins something there, for any thread to wait for.
     pub(super) fn begin<T: Send + 'static>(
         &self,
-        work: impl Future<Output = Result<T, Refusal>> + Send + 'static,
+        work: impl Future<Output = Result<T, SourceRefusal>> + Send + 'static,
     ) -> Begun<T> {
         let (answer, answered) = sync_channel(1);
         self.handle().spawn(async move {
@@ -52,8 +52,8 @@ impl Executor {
     /// Carries out something there, and waits for it on this thread, as long as a source may be silent.
     fn wait<T: Send + 'static>(
         &self,
-        work: impl Future<Output = Result<T, Refusal>> + Send + 'static,
-    ) -> Result<T, Refusal> {
+        work: impl Future<Output = Result<T, SourceRefusal>> + Send + 'static,
+    ) -> Result<T, SourceRefusal> {
         let answered = self.begin(async move {
             let outcome = tokio::time::timeout(SILENCE_MAX, work).await;
             outcome.unwrap_or_else(|_| Err(silent()))
@@ -62,17 +62,17 @@ impl Executor {
     }
 }
 
-fn silent() -> Refusal {
-    Refusal::Failed(format!("the source gave nothing for {} s", SILENCE_MAX.as_secs()))
+fn silent() -> SourceRefusal {
+    SourceRefusal::Failed(format!("the source gave nothing for {} s", SILENCE_MAX.as_secs()))
 }
 
 /// Something that goes on, and what comes of it.
-pub(super) struct Begun<T>(Receiver<Result<T, Refusal>>);
+pub(super) struct Begun<T>(Receiver<Result<T, SourceRefusal>>);
 
 impl<T> Begun<T> {
     /// Waits for its end.
-    pub(super) fn wait(self) -> Result<T, Refusal> {
-        self.0.recv().unwrap_or_else(|_| Err(Refusal::Failed("the process is ending".to_owned())))
+    pub(super) fn wait(self) -> Result<T, SourceRefusal> {
+        self.0.recv().unwrap_or_else(|_| Err(SourceRefusal::Failed("the process is ending".to_owned())))
     }
 }
 
@@ -85,10 +85,10 @@ impl Drop for Executor {
     }
 }
 
-pub(super) fn told(path: &str) -> impl Fn(Refusal) -> DiskError + '_ {
+pub(super) fn told(path: &str) -> impl Fn(SourceRefusal) -> DiskError + '_ {
     move |refusal| match refusal {
-        Refusal::NotFound => DiskError::NotFound { path: path.to_owned() },
-        Refusal::Failed(reason) => DiskError::Failed { path: path.to_owned(), reason },
+        SourceRefusal::NotFound => DiskError::NotFound { path: path.to_owned() },
+        SourceRefusal::Failed(reason) => DiskError::Failed { path: path.to_owned(), reason },
     }
 }
 
@@ -185,14 +185,14 @@ struct RemoteFile {
 }
 
 impl RemoteFile {
-    fn begin(&self, at: u64) -> Result<UnderWay, Refusal> {
+    fn begin(&self, at: u64) -> Result<UnderWay, SourceRefusal> {
         let asked = self.origin.read(self.path.clone(), self.meta.clone(), at, self.meta.length);
         let stream = self.executor.wait(asked)?;
         Ok(UnderWay { at, stream, left: Bytes::new() })
     }
 
     /// Fills a buffer, which ends within the file.
-    fn fill(&self, mut under_way: UnderWay, mut buffer: &mut [u8]) -> Result<UnderWay, Refusal> {
+    fn fill(&self, mut under_way: UnderWay, mut buffer: &mut [u8]) -> Result<UnderWay, SourceRefusal> {
         under_way.pour(&mut buffer);
         if buffer.is_empty() {
             return Ok(under_way);
@@ -208,7 +208,7 @@ impl RemoteFile {
         if buffer.is_empty() {
             return Ok(under_way);
         }
-        Err(Refusal::Failed(format!("it ended after {} of {} bytes", under_way.at, self.meta.length)))
+        Err(SourceRefusal::Failed(format!("it ended after {} of {} bytes", under_way.at, self.meta.length)))
     }
 }
 
@@ -226,7 +226,7 @@ impl UnderWay {
 
 /// This many bytes of a stream, in the parts in which they come; fewer at its end. Each part may be as late as a source may be
 /// silent.
-async fn gather(mut stream: Stream, wanted: usize) -> Result<(Stream, Vec<Bytes>), Refusal> {
+async fn gather(mut stream: Stream, wanted: usize) -> Result<(Stream, Vec<Bytes>), SourceRefusal> {
     let (mut parts, mut bytes) = (Vec::new(), 0);
     while bytes < wanted {
         let next = tokio::time::timeout(SILENCE_MAX, stream.next()).await.map_err(|_| silent())?;

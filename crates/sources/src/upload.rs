@@ -15,7 +15,7 @@ use runtime::sources::SourceUrl;
 use runtime::{BoxFuture, DiskError, Output};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
-use super::Refusal;
+use super::SourceRefusal;
 use super::remote::{Executor, told};
 
 /// How long a server may take for one part: 8 MiB over a slow line.
@@ -32,23 +32,24 @@ pub(super) enum Part {
 /// One kind of place to put files.
 pub(super) trait Destination: Send + Sync {
     /// Puts a file; it has its name when it is whole.
-    fn put(&self, path: String, parts: Receiver<Part>) -> BoxFuture<'static, Result<(), Refusal>>;
+    fn put(&self, path: String, parts: Receiver<Part>) -> BoxFuture<'static, Result<(), SourceRefusal>>;
 
     /// Takes over a file from below another URL of the same store, without reading it.
-    fn take(&self, from: &SourceUrl, path: String) -> BoxFuture<'static, Result<bool, Refusal>>;
+    fn take(&self, from: &SourceUrl, path: String) -> BoxFuture<'static, Result<bool, SourceRefusal>>;
 
     /// Removes what files on their way needed.
-    fn finish(&self) -> BoxFuture<'static, Result<(), Refusal>>;
+    fn finish(&self) -> BoxFuture<'static, Result<(), SourceRefusal>>;
 }
 
 /// Why a file is not put whose parts end too early.
-pub(super) fn broken_off() -> Refusal {
-    Refusal::Failed("it was broken off".to_owned())
+pub(super) fn broken_off() -> SourceRefusal {
+    SourceRefusal::Failed("it was broken off".to_owned())
 }
 
 /// Waits for a server as long as it may take for one part.
-pub(super) async fn timed<T>(work: impl Future<Output = T>) -> Result<T, Refusal> {
-    let late = |_| Refusal::Failed(format!("the server took nothing for {} s", PART_TIME_MAX.as_secs()));
+pub(super) async fn timed<T>(work: impl Future<Output = T>) -> Result<T, SourceRefusal> {
+    let late =
+        |_| SourceRefusal::Failed(format!("the server took nothing for {} s", PART_TIME_MAX.as_secs()));
     tokio::time::timeout(PART_TIME_MAX, work).await.map_err(late)
 }
 
@@ -87,7 +88,7 @@ impl Output for RemoteOutput {
         let put = put.wait();
         fed?;
         put.map_err(|refusal| match refusal {
-            Refusal::NotFound => told(path)(Refusal::Failed(
+            SourceRefusal::NotFound => told(path)(SourceRefusal::Failed(
                 "the bucket or file system is not there; create it first".to_owned(),
             )),
             refusal => told(path)(refusal),

@@ -47,17 +47,17 @@ struct Partition {
 #[derive(Default)]
 #[repr(align(64))]
 struct Stripe {
-    table: RwLock<HashTable<Record>>,
+    table: RwLock<HashTable<MemoryRecord>>,
 }
 
 /// One cache line, so that a lookup of a short key touches no other memory than this and the record's count.
-struct Record {
+struct MemoryRecord {
     token: Token,
     key: Key,
     record: Bytes,
 }
 
-const _: () = assert!(size_of::<Record>() == 64);
+const _: () = assert!(size_of::<MemoryRecord>() == 64);
 
 /// Keys up to this many bytes are kept inside the table.
 const KEY_BYTES_INLINE: usize = 22;
@@ -87,7 +87,7 @@ impl Key {
     }
 }
 
-impl Record {
+impl MemoryRecord {
     fn fingerprint(&self) -> u32 {
         fingerprint(self.key.bytes())
     }
@@ -135,10 +135,16 @@ fn count_replaced(partition: &Partition, old: usize, new: usize) {
     }
 }
 
-fn insert(partition: &Partition, vacant: VacantEntry<'_, Record>, token: Token, key: &[u8], record: Bytes) {
+fn insert(
+    partition: &Partition,
+    vacant: VacantEntry<'_, MemoryRecord>,
+    token: Token,
+    key: &[u8],
+    record: Bytes,
+) {
     partition.bytes.fetch_add((key.len() + record.len()) as u64, Ordering::Relaxed);
     partition.records.fetch_add(1, Ordering::Relaxed);
-    vacant.insert(Record { token, key: Key::new(key), record });
+    vacant.insert(MemoryRecord { token, key: Key::new(key), record });
 }
 
 impl Default for MemoryEngine {
@@ -200,7 +206,7 @@ impl StorageEngine for MemoryEngine {
         let partition = self.partitions.get_or_create(partition);
         let hash = spread(token, fingerprint(key));
         let mut table = partition.stripes[stripe(hash, STRIPES)].table.write();
-        match table.entry(hash, |record| record.is(token, key), Record::hash) {
+        match table.entry(hash, |record| record.is(token, key), MemoryRecord::hash) {
             Entry::Occupied(mut occupied) => match change(Some(&occupied.get().record)) {
                 Change::Keep => Ok(None),
                 Change::Put(record) => {

@@ -13,8 +13,8 @@ const WHY: &str = "programs rely on the codes, and people look them up";
 /// File, enumeration, and what its codes are of.
 const ENUMERATIONS: &[(&str, &str, &str)] = &[
     ("crates/model/src/order/answer.rs", "Done", "an order that was carried out"),
-    ("crates/model/src/order/refusal.rs", "Refusal", "an order that was refused"),
-    ("crates/model/src/plan/refusal.rs", "Refusal", "a wish that cannot be fulfilled"),
+    ("crates/model/src/order/refusal.rs", "OrderRefusal", "an order that was refused"),
+    ("crates/model/src/plan/refusal.rs", "PlanRefusal", "a wish that cannot be fulfilled"),
     ("crates/model/src/cluster/numbers.rs", "NumbersError", "other numbers of a store"),
     ("crates/model/src/cluster/stores.rs", "CreateStoreError", "a store that cannot be created"),
     ("crates/model/src/store.rs", "StoreError", "a definition of a store"),
@@ -23,9 +23,9 @@ const ENUMERATIONS: &[(&str, &str, &str)] = &[
     ("crates/model/src/access/change.rs", "UserError", "users of a cluster"),
     ("crates/model/src/order/refusal.rs", "Stale", "a plan that is stale"),
     ("crates/model/src/order/refusal.rs", "Holds", "what a node holds"),
-    ("crates/model/src/node.rs", "Life", "a sign of life"),
+    ("crates/model/src/node.rs", "LifeSign", "a sign of life"),
     ("crates/model/src/plan/state.rs", "Reason", "a plan that failed"),
-    ("crates/model/src/plan/state.rs", "Held", "what holds a plan up"),
+    ("crates/model/src/plan/state.rs", "PlanHeld", "what holds a plan up"),
     ("crates/model/src/plan/waiting.rs", "Waiting", "whom a step waits for"),
 ];
 

@@ -6,14 +6,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::pacer::DueQueue;
-use super::recorder::{Recorder, Times, Verdict};
-use crate::target::{Answer, Outcome, Session};
-use crate::workload::values::{self, Verdict as ValueVerdict};
-use crate::workload::{Kind, Operation, OperationStream, Step, Workload};
+use super::recorder::{OperationVerdict, Recorder, Times};
+use crate::target::{Outcome, Session, TimedOutcome};
+use crate::workload::values::{self, ValueVerdict};
+use crate::workload::{NextOperation, Operation, OperationKind, OperationStream, Workload};
 
 /// When a run is over; shared by all lanes.
 #[derive(Debug)]
-pub(super) struct Limits {
+pub(super) struct LaneLimits {
     /// Operations from here on are measured.
     pub measured_from: Instant,
     /// No operation is due after this. In a closed loop none starts after it either.
@@ -24,7 +24,7 @@ pub(super) struct Limits {
     pub remaining: AtomicU64,
 }
 
-impl Limits {
+impl LaneLimits {
     /// Grants up to `wanted` operations that are intended at `at`. Warming up costs nothing.
     pub(super) fn grant(&self, wanted: u64, at: Instant) -> u64 {
         if at < self.measured_from {
@@ -45,9 +45,9 @@ impl Limits {
 
 /// What all lanes of one thread share.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct LaneShared {
     pub workload: Arc<Workload>,
-    pub limits: Arc<Limits>,
+    pub limits: Arc<LaneLimits>,
     /// Operations completed so far, over all threads, for the progress line.
     pub completed: Arc<AtomicU64>,
     pub recorder: Mutex<Recorder>,
@@ -61,24 +61,24 @@ pub(super) struct Shared {
 
 /// One operation under way.
 struct Flight {
-    kind: Kind,
+    kind: OperationKind,
     then: Option<Operation>,
     inserted: Option<u64>,
     intended: Instant,
 }
 
 pub(super) struct Lane {
-    shared: Arc<Shared>,
+    shared: Arc<LaneShared>,
     stream: OperationStream,
     session: Box<dyn Session>,
     intended: Vec<Instant>,
     flights: Vec<Flight>,
     operations: Vec<Operation>,
-    answers: Vec<Answer>,
+    answers: Vec<TimedOutcome>,
 }
 
 impl Lane {
-    pub(super) fn new(shared: Arc<Shared>, stream: OperationStream, session: Box<dyn Session>) -> Self {
+    pub(super) fn new(shared: Arc<LaneShared>, stream: OperationStream, session: Box<dyn Session>) -> Self {
         Lane {
             shared,
             stream,
@@ -112,7 +112,7 @@ impl Lane {
         let depth = self.shared.depth;
         match &self.shared.queue {
             Some(queue) => {
-                let Limits { end, drain_time_max, .. } = *self.shared.limits;
+                let LaneLimits { end, drain_time_max, .. } = *self.shared.limits;
                 let over = end.is_some_and(|end| Instant::now() >= end + drain_time_max);
                 if !over {
                     queue.take(depth, &mut self.intended).await;
@@ -127,7 +127,7 @@ impl Lane {
         for &intended in &self.intended {
             let step =
                 if self.shared.loading { self.stream.next_load() } else { Some(self.stream.next_step()) };
-            let Some(Step { kind, operation, then, inserted }) = step else { break };
+            let Some(NextOperation { kind, operation, then, inserted }) = step else { break };
             self.operations.push(operation);
             self.flights.push(Flight { kind, then, inserted, intended });
         }
@@ -135,7 +135,7 @@ impl Lane {
     }
 
     /// Sends the second halves of read-modify-writes whose first half went well, as one more batch.
-    async fn follow_up(&mut self, first: &[Answer]) -> Vec<FollowUp> {
+    async fn follow_up(&mut self, first: &[TimedOutcome]) -> Vec<FollowUp> {
         let mut follow_ups = Vec::new();
         let mut operations = Vec::new();
         for (index, (flight, answer)) in self.flights.iter_mut().zip(first).enumerate() {
@@ -154,11 +154,11 @@ impl Lane {
         paired.map(|((index, operation), answer)| FollowUp { index, operation, started, answer }).collect()
     }
 
-    fn record(&mut self, started: Instant, first: &[Answer], follow_ups: &[FollowUp]) {
+    fn record(&mut self, started: Instant, first: &[TimedOutcome], follow_ups: &[FollowUp]) {
         let verify = !self.shared.workload.options().no_verify;
         let mut follow_ups = follow_ups.iter().peekable();
         // Checking values takes longer than counting: do it before the lock is taken.
-        let verdicts: Vec<Verdict> = self
+        let verdicts: Vec<OperationVerdict> = self
             .operations
             .iter()
             .zip(first)
@@ -171,15 +171,15 @@ impl Lane {
             if let Some(inserted) = flight.inserted
                 && let Err(error) = self.shared.workload.acknowledge(inserted)
             {
-                verdict = Verdict::Failed(error.to_string());
+                verdict = OperationVerdict::Failed(error.to_string());
             }
-            if flight.kind == Kind::ReadModifyWrite {
-                recorder.part(Kind::Read, flight.intended, times, &verdict);
+            if flight.kind == OperationKind::ReadModifyWrite {
+                recorder.part(OperationKind::Read, flight.intended, times, &verdict);
                 if let Some(second) = follow_ups.next_if(|second| second.index == index) {
                     let written = judge(&second.operation, &second.answer.outcome, verify);
                     let alone =
                         Times { intended: second.started, started: second.started, ended: second.answer.at };
-                    recorder.part(Kind::Update, flight.intended, alone, &written);
+                    recorder.part(OperationKind::Update, flight.intended, alone, &written);
                     times.ended = second.answer.at;
                     verdict = worse(verdict, written);
                 }
@@ -196,44 +196,48 @@ struct FollowUp {
     index: usize,
     operation: Operation,
     started: Instant,
-    answer: Answer,
+    answer: TimedOutcome,
 }
 
 /// The verdict on both halves: what went wrong in the read is not made good by the write.
-fn worse(read: Verdict, written: Verdict) -> Verdict {
-    if written == Verdict::Done { read } else { written }
+fn worse(read: OperationVerdict, written: OperationVerdict) -> OperationVerdict {
+    if written == OperationVerdict::Done { read } else { written }
 }
 
 /// Decides what an outcome means.
-fn judge(operation: &Operation, outcome: &Outcome, verify: bool) -> Verdict {
+fn judge(operation: &Operation, outcome: &Outcome, verify: bool) -> OperationVerdict {
     match (operation, outcome) {
-        (_, Outcome::Failed(reason)) => Verdict::Failed(reason.clone()),
-        (_, Outcome::Indeterminate(reason)) => Verdict::Indeterminate(reason.clone()),
+        (_, Outcome::Failed(reason)) => OperationVerdict::Failed(reason.clone()),
+        (_, Outcome::Indeterminate(reason)) => OperationVerdict::Indeterminate(reason.clone()),
         (Operation::Get { key }, Outcome::Value(found)) => judge_value(key, found.as_deref(), verify),
         (Operation::MultiGet { keys }, Outcome::Values(found)) if found.len() == keys.len() => {
             let verdicts =
                 keys.iter().zip(found).map(|(key, found)| judge_value(key, found.as_deref(), verify));
-            verdicts.fold(Verdict::Done, |so_far, next| match (&so_far, &next) {
-                (Verdict::Corrupt, _) | (_, Verdict::Done) => so_far,
+            verdicts.fold(OperationVerdict::Done, |so_far, next| match (&so_far, &next) {
+                (OperationVerdict::Corrupt, _) | (_, OperationVerdict::Done) => so_far,
                 _ => next,
             })
         }
-        (Operation::Scan { .. }, Outcome::Range(found)) if found.is_empty() => Verdict::Missing,
+        (Operation::Scan { .. }, Outcome::Range(found)) if found.is_empty() => OperationVerdict::Missing,
         (Operation::Scan { count, .. }, Outcome::Range(found)) => {
             let sound = found.len() as u64 <= *count
-                && found.iter().all(|(key, value)| judge_value(key, Some(value), verify) == Verdict::Done);
-            if sound { Verdict::Done } else { Verdict::Corrupt }
+                && found
+                    .iter()
+                    .all(|(key, value)| judge_value(key, Some(value), verify) == OperationVerdict::Done);
+            if sound { OperationVerdict::Done } else { OperationVerdict::Corrupt }
         }
-        (Operation::Put { .. } | Operation::Delete { .. }, Outcome::Written) => Verdict::Done,
-        _ => Verdict::Failed("an answer to another question".to_owned()),
+        (Operation::Put { .. } | Operation::Delete { .. }, Outcome::Written) => OperationVerdict::Done,
+        _ => OperationVerdict::Failed("an answer to another question".to_owned()),
     }
 }
 
-fn judge_value(key: &[u8], found: Option<&[u8]>, verify: bool) -> Verdict {
+fn judge_value(key: &[u8], found: Option<&[u8]>, verify: bool) -> OperationVerdict {
     match found {
-        None => Verdict::Missing,
-        Some(value) if verify && values::verify(key, value) == ValueVerdict::Corrupt => Verdict::Corrupt,
-        Some(_) => Verdict::Done,
+        None => OperationVerdict::Missing,
+        Some(value) if verify && values::verify(key, value) == ValueVerdict::Corrupt => {
+            OperationVerdict::Corrupt
+        }
+        Some(_) => OperationVerdict::Done,
     }
 }
 
@@ -243,11 +247,11 @@ mod tests {
 
     use super::*;
 
-    fn limits(operations: u64) -> (Limits, Instant) {
+    fn limits(operations: u64) -> (LaneLimits, Instant) {
         let from = Instant::now();
         let end = Some(from + Duration::from_secs(10));
         (
-            Limits {
+            LaneLimits {
                 measured_from: from,
                 end,
                 drain_time_max: Duration::ZERO,
@@ -279,21 +283,21 @@ mod tests {
         let get = Operation::Get { key: key.clone() };
         let good = values::make(&key, 5, 100);
         let value = |value: &Bytes| Outcome::Value(Some(value.clone()));
-        assert_eq!(judge(&get, &value(&good), true), Verdict::Done);
+        assert_eq!(judge(&get, &value(&good), true), OperationVerdict::Done);
         let bad = values::make(b"user2", 5, 100);
-        assert_eq!(judge(&get, &value(&bad), true), Verdict::Corrupt);
-        assert_eq!(judge(&get, &value(&bad), false), Verdict::Done);
-        assert_eq!(judge(&get, &Outcome::Value(None), true), Verdict::Missing);
+        assert_eq!(judge(&get, &value(&bad), true), OperationVerdict::Corrupt);
+        assert_eq!(judge(&get, &value(&bad), false), OperationVerdict::Done);
+        assert_eq!(judge(&get, &Outcome::Value(None), true), OperationVerdict::Missing);
         let many = Operation::MultiGet { keys: vec![key.clone(), key.clone()] };
         let found = |values: Vec<Option<Bytes>>| judge(&many, &Outcome::Values(values), true);
-        assert_eq!(found(vec![Some(good.clone()), None]), Verdict::Missing);
-        assert_eq!(found(vec![Some(bad), None]), Verdict::Corrupt);
-        assert_eq!(found(vec![Some(good.clone()), Some(good.clone())]), Verdict::Done);
-        assert!(matches!(found(vec![Some(good.clone())]), Verdict::Failed(_)), "one answer short");
+        assert_eq!(found(vec![Some(good.clone()), None]), OperationVerdict::Missing);
+        assert_eq!(found(vec![Some(bad), None]), OperationVerdict::Corrupt);
+        assert_eq!(found(vec![Some(good.clone()), Some(good.clone())]), OperationVerdict::Done);
+        assert!(matches!(found(vec![Some(good.clone())]), OperationVerdict::Failed(_)), "one answer short");
         let scan = Operation::Scan { start: key.clone(), count: 1 };
         let pair = (key, good);
-        assert_eq!(judge(&scan, &Outcome::Range(vec![pair.clone()]), true), Verdict::Done);
-        assert_eq!(judge(&scan, &Outcome::Range(vec![pair.clone(), pair]), true), Verdict::Corrupt);
-        assert_eq!(judge(&scan, &Outcome::Range(vec![]), true), Verdict::Missing);
+        assert_eq!(judge(&scan, &Outcome::Range(vec![pair.clone()]), true), OperationVerdict::Done);
+        assert_eq!(judge(&scan, &Outcome::Range(vec![pair.clone(), pair]), true), OperationVerdict::Corrupt);
+        assert_eq!(judge(&scan, &Outcome::Range(vec![]), true), OperationVerdict::Missing);
     }
 }

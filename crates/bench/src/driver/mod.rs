@@ -24,16 +24,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::generators::Rng;
 use crate::processes::{Context, Snapshot, Usage, Watched};
-use crate::target::{OpenError, Session, Target};
+use crate::target::{Session, Target, TargetOpenError};
 use crate::workload::{OperationStream, Workload};
 
-use lane::{Lane, Limits, Shared};
-use pacer::{DueQueue, Pace, Schedule};
-use progress::Progress;
+use lane::{Lane, LaneLimits, LaneShared};
+use pacer::{ArrivalRate, DueQueue, Schedule};
+use progress::RunProgress;
 
 pub use pacer::Arrivals;
 pub use rates::{BadRates, Rates};
-pub use recorder::{KindRecord, Recorder, Second, Tally, Times, Verdict, latencies};
+pub use recorder::{KindRecord, OperationVerdict, Recorder, Second, Tally, Times, latencies};
 
 /// How long the main thread naps between looks at its clients.
 const POLL: Duration = Duration::from_millis(10);
@@ -176,7 +176,7 @@ pub enum Phase {
 pub enum DriveError {
     /// No session.
     #[error(transparent)]
-    Open(#[from] OpenError),
+    Open(#[from] TargetOpenError),
     /// Counts out of range.
     #[error(
         "need 1 to {connections_max} connections, a depth of at least 1, and no more threads than connections"
@@ -266,7 +266,7 @@ fn watch(job: &Job, clients: &[JoinHandle<Result<Recorder, DriveError>>], comple
     };
     let baseline = if job.phase == Phase::Load { 0 } else { completed.load(Ordering::Relaxed) };
     let duration = if job.phase == Phase::Load { None } else { job.options.bounded_duration() };
-    let mut progress = Progress::new(job.phase, planned, duration, job.options.quiet);
+    let mut progress = RunProgress::new(job.phase, planned, duration, job.options.quiet);
     while !clients.iter().all(JoinHandle::is_finished) {
         progress.show(completed.load(Ordering::Relaxed) - baseline);
         thread::sleep(POLL);
@@ -293,7 +293,7 @@ fn gather(clients: Vec<JoinHandle<Result<Recorder, DriveError>>>) -> Result<Reco
 struct StartLine {
     ready: Barrier,
     go: Barrier,
-    limits: OnceLock<Arc<Limits>>,
+    limits: OnceLock<Arc<LaneLimits>>,
 }
 
 impl StartLine {
@@ -302,7 +302,7 @@ impl StartLine {
     }
 
     /// Fixes beginning and end from now; called by the main thread between the two barriers.
-    fn limits(&self, job: &Job) -> Arc<Limits> {
+    fn limits(&self, job: &Job) -> Arc<LaneLimits> {
         let warm_up = match job.phase {
             Phase::Load => Duration::ZERO,
             Phase::Run => Duration::from_secs_f64(job.options.warm_up),
@@ -311,9 +311,9 @@ impl StartLine {
         let drain_time_max = job.options.drain_time_max;
         let limits = match job.phase {
             Phase::Load => {
-                Limits { measured_from, end: None, drain_time_max, remaining: AtomicU64::new(u64::MAX) }
+                LaneLimits { measured_from, end: None, drain_time_max, remaining: AtomicU64::new(u64::MAX) }
             }
-            Phase::Run => Limits {
+            Phase::Run => LaneLimits {
                 measured_from,
                 drain_time_max,
                 end: job.options.bounded_duration().map(|duration| measured_from + duration),
@@ -346,7 +346,7 @@ impl ClientThread {
         runtime?.block_on(self.work(sessions))
     }
 
-    async fn open(&self) -> Result<Vec<Box<dyn Session>>, OpenError> {
+    async fn open(&self) -> Result<Vec<Box<dyn Session>>, TargetOpenError> {
         self.job.target.open(self.lanes().count()).await
     }
 
@@ -360,7 +360,7 @@ impl ClientThread {
             Arc::clone(self.start_line.limits.get().expect("the main thread set the limits before go"));
         let options = &self.job.options;
         let rates = options.rates().filter(|_| self.job.phase == Phase::Run);
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(LaneShared {
             workload: Arc::clone(&self.job.workload),
             recorder: Mutex::new(Recorder::new(limits.measured_from, rates.is_some())),
             limits: Arc::clone(&limits),
@@ -377,7 +377,7 @@ impl ClientThread {
         if let (Some(rates), Some(queue)) = (rates, &shared.queue) {
             // Its own dice, far from those of the lanes.
             let rng = Rng::for_lane(options.seed, u64::MAX - self.number as u64);
-            let pace = Pace { rates, share: 1.0 / options.threads as f64, from: limits.measured_from };
+            let pace = ArrivalRate { rates, share: 1.0 / options.threads as f64, from: limits.measured_from };
             let schedule = Schedule::new(options.arrivals, pace, Instant::now(), rng);
             pacer::pace(queue, schedule, |arrival| limits.grant(1, arrival) == 1).await?;
         }

@@ -41,14 +41,14 @@ pub enum Arrivals {
 pub(super) struct Schedule {
     /// Poisson arrivals only: how many arrivals of an even schedule lie between two.
     gaps: Option<Exponential>,
-    pace: Pace,
+    pace: ArrivalRate,
     rng: Rng,
     next: Instant,
 }
 
 /// How many arrivals a second a schedule has.
 #[derive(Clone, Debug)]
-pub(super) struct Pace {
+pub(super) struct ArrivalRate {
     /// The rates of all threads together.
     pub(super) rates: Rates,
     /// The share of this one.
@@ -60,7 +60,7 @@ pub(super) struct Pace {
 /// A rate that changes is taken for constant for this long, in seconds.
 const STEP: f64 = 0.05;
 
-impl Pace {
+impl ArrivalRate {
     fn at(&self, at: Instant) -> f64 {
         let seconds = at.saturating_duration_since(self.from).as_secs_f64();
         self.rates.at(seconds) * self.share
@@ -82,7 +82,7 @@ impl Pace {
 
 impl Schedule {
     /// Arrivals from `start` on.
-    pub(super) fn new(arrivals: Arrivals, pace: Pace, start: Instant, rng: Rng) -> Self {
+    pub(super) fn new(arrivals: Arrivals, pace: ArrivalRate, start: Instant, rng: Rng) -> Self {
         let gaps = (arrivals == Arrivals::Poisson).then(|| Exponential::with_mean(1.0));
         let mut schedule = Schedule { gaps, pace, rng, next: start };
         // The first of evenly spaced arrivals falls anywhere within a gap, so that threads do not march in step.
@@ -217,8 +217,8 @@ impl Timer {
 mod tests {
     use super::*;
 
-    fn constant(rate: f64, from: Instant) -> Pace {
-        Pace { rates: Rates::Constant(rate), share: 1.0, from }
+    fn constant(rate: f64, from: Instant) -> ArrivalRate {
+        ArrivalRate { rates: Rates::Constant(rate), share: 1.0, from }
     }
 
     #[test]
@@ -226,7 +226,7 @@ mod tests {
         let from = Instant::now();
         let rates: Rates = "sinusoid:min=100,max=1900,period=10".parse().unwrap();
         for arrivals in [Arrivals::Poisson, Arrivals::Uniform] {
-            let pace = Pace { rates: rates.clone(), share: 0.5, from };
+            let pace = ArrivalRate { rates: rates.clone(), share: 0.5, from };
             let mut schedule = Schedule::new(arrivals, pace, from, Rng::from_seed(3));
             let (mut low, mut high) = (0, 0);
             loop {

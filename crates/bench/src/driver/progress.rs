@@ -10,7 +10,7 @@ const REFRESH_TERMINAL: Duration = Duration::from_millis(500);
 /// …a log file this often.
 const REFRESH_LOG: Duration = Duration::from_secs(10);
 
-pub(super) struct Progress {
+pub(super) struct RunProgress {
     phase: Phase,
     planned: Option<u64>,
     duration: Option<Duration>,
@@ -21,11 +21,11 @@ pub(super) struct Progress {
     shown_count: u64,
 }
 
-impl Progress {
+impl RunProgress {
     pub(super) fn new(phase: Phase, planned: Option<u64>, duration: Option<Duration>, quiet: bool) -> Self {
         let now = Instant::now();
         let terminal = std::io::stderr().is_terminal();
-        Progress { phase, planned, duration, quiet, terminal, started: now, shown: now, shown_count: 0 }
+        RunProgress { phase, planned, duration, quiet, terminal, started: now, shown: now, shown_count: 0 }
     }
 
     /// Shows the state when it is time for it.

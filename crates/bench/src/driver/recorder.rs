@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 
-use crate::workload::Kind;
+use crate::workload::OperationKind;
 
 /// Latencies are kept from 1 µs, in nanoseconds…
 const LATENCY_NS_MIN: u64 = 1_000;
@@ -27,7 +27,7 @@ pub fn latencies() -> Histogram<u64> {
 
 /// What became of an operation, once its value was checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum OperationVerdict {
     /// As it should be.
     Done,
     /// A read found no record where there should be one.
@@ -40,8 +40,8 @@ pub enum Verdict {
     Indeterminate(String),
 }
 
-/// Latencies of one kind of operation. Only operations that got an answer ([`Verdict::Done`] or
-/// [`Verdict::Missing`]) are in here.
+/// Latencies of one kind of operation. Only operations that got an answer ([`OperationVerdict::Done`] or
+/// [`OperationVerdict::Missing`]) are in here.
 #[derive(Clone, Debug)]
 pub struct KindRecord {
     /// From the intended start to the answer.
@@ -123,7 +123,7 @@ pub struct Recorder {
     /// Open loops have latencies that differ from service times.
     pub open_loop: bool,
     /// Histograms of the kinds that occurred.
-    pub kinds: BTreeMap<Kind, KindRecord>,
+    pub kinds: BTreeMap<OperationKind, KindRecord>,
     /// Counts of outcomes.
     pub tally: Tally,
     /// One row per second since the measured part began.
@@ -160,19 +160,19 @@ impl Recorder {
     }
 
     /// Records a whole operation: outcome, latency, and its second.
-    pub fn operation(&mut self, kind: Kind, times: Times, verdict: Verdict) {
+    pub fn operation(&mut self, kind: OperationKind, times: Times, verdict: OperationVerdict) {
         if times.intended < self.from {
             return;
         }
         self.last = self.last.max(times.ended);
         let latency = self.latency(kind, times, &verdict);
-        let well = verdict == Verdict::Done;
+        let well = verdict == OperationVerdict::Done;
         match verdict {
-            Verdict::Done => self.tally.done += 1,
-            Verdict::Missing => self.tally.missing += 1,
-            Verdict::Corrupt => self.tally.corrupt += 1,
-            Verdict::Failed(reason) => count_reason(&mut self.tally.failed, reason, 1),
-            Verdict::Indeterminate(reason) => count_reason(&mut self.tally.indeterminate, reason, 1),
+            OperationVerdict::Done => self.tally.done += 1,
+            OperationVerdict::Missing => self.tally.missing += 1,
+            OperationVerdict::Corrupt => self.tally.corrupt += 1,
+            OperationVerdict::Failed(reason) => count_reason(&mut self.tally.failed, reason, 1),
+            OperationVerdict::Indeterminate(reason) => count_reason(&mut self.tally.indeterminate, reason, 1),
         }
         let index = times.ended.duration_since(self.from).as_secs() as usize;
         while self.seconds.len() <= index {
@@ -197,15 +197,21 @@ impl Recorder {
 
     /// Records the latency of one part of an operation that is counted as a whole elsewhere: exactly when the
     /// whole, intended at `whole_intended`, is.
-    pub fn part(&mut self, kind: Kind, whole_intended: Instant, times: Times, verdict: &Verdict) {
+    pub fn part(
+        &mut self,
+        kind: OperationKind,
+        whole_intended: Instant,
+        times: Times,
+        verdict: &OperationVerdict,
+    ) {
         if whole_intended >= self.from {
             self.latency(kind, times, verdict);
         }
     }
 
-    fn latency(&mut self, kind: Kind, times: Times, verdict: &Verdict) -> u64 {
+    fn latency(&mut self, kind: OperationKind, times: Times, verdict: &OperationVerdict) -> u64 {
         let latency = clamp(times.ended.saturating_duration_since(times.intended));
-        if matches!(verdict, Verdict::Done | Verdict::Missing) {
+        if matches!(verdict, OperationVerdict::Done | OperationVerdict::Missing) {
             let record = self
                 .kinds
                 .entry(kind)
@@ -269,8 +275,8 @@ mod tests {
     fn latency_counts_from_the_intended_start() {
         let from = Instant::now();
         let mut recorder = Recorder::new(from, true);
-        recorder.operation(Kind::Read, times(from, 10, 110, 120), Verdict::Done);
-        let record = &recorder.kinds[&Kind::Read];
+        recorder.operation(OperationKind::Read, times(from, 10, 110, 120), OperationVerdict::Done);
+        let record = &recorder.kinds[&OperationKind::Read];
         assert!((record.latency.max() as f64 / 1e6 - 110.0).abs() < 0.2);
         assert!((record.service.max() as f64 / 1e6 - 10.0).abs() < 0.02);
         assert!((recorder.lag.max() as f64 / 1e6 - 100.0).abs() < 0.2);
@@ -281,7 +287,7 @@ mod tests {
         let start = Instant::now();
         let from = start + Duration::from_millis(100);
         let mut recorder = Recorder::new(from, false);
-        recorder.operation(Kind::Read, times(start, 90, 90, 150), Verdict::Done);
+        recorder.operation(OperationKind::Read, times(start, 90, 90, 150), OperationVerdict::Done);
         assert_eq!(recorder.tally.total(), 0);
         assert!(recorder.kinds.is_empty());
     }
@@ -291,19 +297,31 @@ mod tests {
         let from = Instant::now();
         let mut one = Recorder::new(from, false);
         let mut two = Recorder::new(from, false);
-        one.operation(Kind::Read, times(from, 0, 0, 1), Verdict::Missing);
-        one.operation(Kind::Update, times(from, 0, 0, 2), Verdict::Failed("busy".to_owned()));
-        two.operation(Kind::Update, times(from, 0, 0, 2_500), Verdict::Indeterminate("late".to_owned()));
-        two.operation(Kind::Update, times(from, 0, 0, 3), Verdict::Failed("busy".to_owned()));
-        two.operation(Kind::Read, times(from, 0, 0, 4), Verdict::Corrupt);
-        two.operation(Kind::Read, times(from, 0, 0, 4), Verdict::Done);
+        one.operation(OperationKind::Read, times(from, 0, 0, 1), OperationVerdict::Missing);
+        one.operation(
+            OperationKind::Update,
+            times(from, 0, 0, 2),
+            OperationVerdict::Failed("busy".to_owned()),
+        );
+        two.operation(
+            OperationKind::Update,
+            times(from, 0, 0, 2_500),
+            OperationVerdict::Indeterminate("late".to_owned()),
+        );
+        two.operation(
+            OperationKind::Update,
+            times(from, 0, 0, 3),
+            OperationVerdict::Failed("busy".to_owned()),
+        );
+        two.operation(OperationKind::Read, times(from, 0, 0, 4), OperationVerdict::Corrupt);
+        two.operation(OperationKind::Read, times(from, 0, 0, 4), OperationVerdict::Done);
         one.merge(two);
         assert_eq!(one.tally.total(), 6);
         assert_eq!((one.tally.done, one.tally.missing, one.tally.corrupt), (1, 1, 1));
         assert_eq!(one.tally.failed["busy"], 2);
         assert_eq!(one.tally.indeterminate["late"], 1);
-        assert_eq!(one.kinds[&Kind::Read].latency.len(), 2, "missing and done have a latency");
-        assert!(!one.kinds.contains_key(&Kind::Update), "failures have none");
+        assert_eq!(one.kinds[&OperationKind::Read].latency.len(), 2, "missing and done have a latency");
+        assert!(!one.kinds.contains_key(&OperationKind::Update), "failures have none");
         assert_eq!(one.elapsed(), Duration::from_millis(2_500));
         assert_eq!(one.seconds.len(), 3);
         assert_eq!((one.seconds[0].operations, one.seconds[0].errors), (1, 4));
@@ -317,7 +335,11 @@ mod tests {
         let from = Instant::now();
         let mut recorder = Recorder::new(from, false);
         for number in 0..100 {
-            recorder.operation(Kind::Read, times(from, 0, 0, 1), Verdict::Failed(format!("reason {number}")));
+            recorder.operation(
+                OperationKind::Read,
+                times(from, 0, 0, 1),
+                OperationVerdict::Failed(format!("reason {number}")),
+            );
         }
         assert_eq!(recorder.tally.failed.len(), REASONS_MAX + 1);
         assert_eq!(recorder.tally.failed["other reasons"], 80);

@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Percentiles, RunReport};
-use crate::workload::Kind;
+use crate::workload::OperationKind;
 
 /// One figure of both systems.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -64,7 +64,7 @@ impl Comparison {
             .iter()
             .filter_map(|(a, b)| Some((a.server_cpu_us_per_operation?, b.server_cpu_us_per_operation?)));
         metrics.push(Metric::best("server CPU, best run, µs/op".to_owned(), &cpu.collect::<Vec<_>>()));
-        for kind in Kind::ALL {
+        for kind in OperationKind::ALL {
             let figure = |pick: fn(&Percentiles) -> f64| {
                 move |run: &RunReport| run.kinds.get(&kind).map(|of| pick(&of.latency_us))
             };

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::driver::{DriverOptions, Measurement, Phase, Tally};
 use crate::processes::{Context, ProcessUsage};
-use crate::workload::{Kind, WorkloadOptions};
+use crate::workload::{OperationKind, WorkloadOptions};
 
 pub use comparison::{Comparison, Metric, median};
 pub use markdown::{comparison_markdown, context_markdown, runs_markdown};
@@ -187,7 +187,7 @@ pub struct RunReport {
     /// What came of the operations.
     pub outcomes: Outcomes,
     /// Latencies by kind of operation.
-    pub kinds: BTreeMap<Kind, KindReport>,
+    pub kinds: BTreeMap<OperationKind, KindReport>,
     /// Open loop: how much later than intended the client started operations, for whatever reason.
     pub lag_us: Option<Percentiles>,
     /// CPU of all server processes, in microseconds for each operation; `None` when none was watched.
@@ -331,7 +331,7 @@ pub(crate) mod samples {
                 started: from + Duration::from_micros(999_000),
                 ended: from + Duration::from_micros(999_000 + micros),
             };
-            recorder.operation(Kind::Read, times, crate::driver::Verdict::Done);
+            recorder.operation(OperationKind::Read, times, crate::driver::OperationVerdict::Done);
         }
         recorder.last = from + Duration::from_secs(1);
         let used = |name: &str, cpu_ms: u64| ProcessUsage {
@@ -381,7 +381,7 @@ mod tests {
         assert!((report.server_cpu_us_per_operation.unwrap() - 10_000.0).abs() < 1e-6);
         assert!((report.client.cpu_us_per_operation - 2_500.0).abs() < 1e-6);
         assert!((report.other_cores - 0.25).abs() < 1e-9);
-        let read = report.kinds[&Kind::Read].latency_us;
+        let read = report.kinds[&OperationKind::Read].latency_us;
         assert!((read.p50 - 100.0).abs() < 1.0 && (read.p99 - 300.0).abs() < 1.0, "{read:?}");
         assert!(report.outcomes.clean());
     }

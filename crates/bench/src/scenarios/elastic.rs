@@ -120,7 +120,7 @@ impl ElasticScenario {
             ..DriverOptions::default()
         };
         let (run, sizes) = beside(&driven, (&self.workload, &driver), |over| watch(reach, &opened, over))?;
-        let course = Course { run: &run, sizes: &sizes, rates: &self.schedule, seconds };
+        let course = FleetCourse { run: &run, sizes: &sizes, rates: &self.schedule, seconds };
         report.notes = course.notes();
         report.figures.insert("requests_failed".to_owned(), course.failed() as f64);
         report.figures.insert("members_most".to_owned(), course.most() as f64);
@@ -168,14 +168,14 @@ fn watch(reach: &Reach, opened: &Opened, over: &AtomicBool) -> Result<Vec<Size>,
 }
 
 /// What was seen.
-struct Course<'a> {
+struct FleetCourse<'a> {
     run: &'a RunReport,
     sizes: &'a [Size],
     rates: &'a Rates,
     seconds: f64,
 }
 
-impl Course<'_> {
+impl FleetCourse<'_> {
     /// Requests that failed, are in doubt, found nothing, found something wrong, or were not started.
     fn failed(&self) -> u64 {
         let outcomes = &self.run.outcomes;
@@ -331,14 +331,14 @@ mod tests {
         let size = |at, holding| Size { at, holding, members: 4 };
         let sizes = [size(0.0, 3), size(1.0, 4)];
         let rates = Rates::Constant(20.0);
-        let course = Course { run: &run, sizes: &sizes, rates: &rates, seconds: 2.0 };
+        let course = FleetCourse { run: &run, sizes: &sizes, rates: &rates, seconds: 2.0 };
         let told = course.notes().join("\n");
         for part in ["failed requests: 10 of", "3 of 4 at 0 s, 4 of 4 at 1 s", "says nothing of the cluster"]
         {
             assert!(told.contains(part), "{told}");
         }
         assert_eq!(course.svg().matches("<polyline").count(), 4);
-        let longer = Course { seconds: 61.0, ..course };
+        let longer = FleetCourse { seconds: 61.0, ..course };
         assert_eq!(longer.machine_minutes(), 4.0 * 61.0 / 60.0);
         let trace = longer.trace();
         let per_second = run.series.iter().map(|one| one.operations).sum::<u64>() / run.series.len() as u64;

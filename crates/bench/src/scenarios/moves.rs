@@ -83,7 +83,7 @@ pub struct MovesScenario {
 
 /// When what happened, in seconds since the measured part of the run began.
 #[derive(Clone, Copy, Debug)]
-struct Course {
+struct Timeline {
     applied: f64,
     settled: f64,
     /// Processors that nodes and client used together: before, and while it moved.
@@ -242,7 +242,7 @@ impl MovesScenario {
         partitions: &[PartitionId],
         (driven, opened): (&Contestant, &Opened),
         over: &AtomicBool,
-    ) -> Result<Course, ScenarioError> {
+    ) -> Result<Timeline, ScenarioError> {
         let script = Script::begin(opened, over)?;
         let used = || {
             let pids = driven.watched.iter().map(|watched| watched.pid).chain([std::process::id()]);
@@ -260,7 +260,7 @@ impl MovesScenario {
         // A move that ends after the load was not measured.
         script.wait_until(Instant::now())?;
         let cores = [(at_begin - at_first) / (applied - began), (at_end - at_begin) / (settled - applied)];
-        Ok(Course { applied, settled, cores, copied })
+        Ok(Timeline { applied, settled, cores, copied })
     }
 
     /// Puts what was seen into figures and words.
@@ -268,7 +268,7 @@ impl MovesScenario {
         &self,
         report: &mut ScenarioReport,
         run: &RunReport,
-        course: &Course,
+        course: &Timeline,
         (alone, raw): (Copied, f64),
     ) {
         // The last second is cut off by the end of the run.

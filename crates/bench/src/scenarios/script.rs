@@ -14,7 +14,7 @@ use crate::compare::{Contestant, MeasureError};
 use crate::driver::{DriveError, DriverOptions, Phase};
 use crate::report::{RunReport, SecondReport, median};
 use crate::target::native::NativeTarget;
-use crate::target::{OpenError, Session, Target};
+use crate::target::{Session, Target, TargetOpenError};
 use crate::workload::WorkloadOptions;
 
 use super::ScenarioError;
@@ -45,7 +45,7 @@ impl Opened {
 
 #[async_trait]
 impl Target for Opened {
-    async fn open(&self, sessions: usize) -> Result<Vec<Box<dyn Session>>, OpenError> {
+    async fn open(&self, sessions: usize) -> Result<Vec<Box<dyn Session>>, TargetOpenError> {
         let opened = self.target.open(sessions).await;
         *self.at.lock() = Some(Instant::now());
         opened

@@ -53,7 +53,7 @@ pub struct SwapScenario {
 }
 
 /// What was seen of one size.
-struct Seen {
+struct SizeSeen {
     swaps_ms: Vec<f64>,
     start_ms: f64,
 }
@@ -98,7 +98,7 @@ impl SwapScenario {
         Ok(report)
     }
 
-    fn size(&self, place: &Path, megabytes: u64) -> Result<Seen, ScenarioError> {
+    fn size(&self, place: &Path, megabytes: u64) -> Result<SizeSeen, ScenarioError> {
         let source = place.join("source");
         std::fs::create_dir_all(&source).map_err(system)?;
         let data = place.join("data");
@@ -134,7 +134,7 @@ impl SwapScenario {
         let began = Instant::now();
         let (_, again) = self.start(&data)?;
         Door::open(&again)?.wait_for(if self.swaps.is_multiple_of(2) { "2" } else { "1" })?;
-        Ok(Seen { swaps_ms, start_ms: began.elapsed().as_secs_f64() * 1e3 })
+        Ok(SizeSeen { swaps_ms, start_ms: began.elapsed().as_secs_f64() * 1e3 })
     }
 
     /// Starts a node over a directory; also the milliseconds until it answers.

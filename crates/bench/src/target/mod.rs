@@ -35,7 +35,7 @@ pub enum Outcome {
 
 /// How one operation ended, and when its answer was complete.
 #[derive(Clone, Debug)]
-pub struct Answer {
+pub struct TimedOutcome {
     /// How.
     pub outcome: Outcome,
     /// When.
@@ -44,7 +44,7 @@ pub struct Answer {
 
 /// Why no session could be opened.
 #[derive(Debug, thiserror::Error)]
-pub enum OpenError {
+pub enum TargetOpenError {
     /// The address does not answer.
     #[error("cannot connect to {address}: {source}")]
     Unreachable {
@@ -72,8 +72,8 @@ pub trait Target: Send + Sync {
     /// Opens sessions for one client thread, on whose runtime they will be used.
     ///
     /// # Errors
-    /// [`OpenError`] when the target is not there or not what it should be.
-    async fn open(&self, sessions: usize) -> Result<Vec<Box<dyn Session>>, OpenError>;
+    /// [`TargetOpenError`] when the target is not there or not what it should be.
+    async fn open(&self, sessions: usize) -> Result<Vec<Box<dyn Session>>, TargetOpenError>;
 }
 
 /// One connection, or one caller's place in a shared client.
@@ -82,5 +82,5 @@ pub trait Session: Send {
     /// Carries out a batch: appends exactly one answer for each operation, in their order.
     ///
     /// A broken session answers for everything under way and reconnects on its next batch.
-    async fn run(&mut self, batch: &[Operation], answers: &mut Vec<Answer>);
+    async fn run(&mut self, batch: &[Operation], answers: &mut Vec<TimedOutcome>);
 }

@@ -16,7 +16,7 @@ use model::Token;
 use runtime::Ports;
 use wire::messages::RequestOptions;
 
-use super::{Answer, OpenError, Outcome, Session, Target};
+use super::{Outcome, Session, Target, TargetOpenError, TimedOutcome};
 use crate::workload::Operation;
 
 /// Records asked for beyond those wanted: a page may hold deleted ones.
@@ -49,8 +49,8 @@ impl Target for NativeTarget {
         format!("native://{}/{}", self.addresses.join(","), self.store)
     }
 
-    async fn open(&self, sessions: usize) -> Result<Vec<Box<dyn Session>>, OpenError> {
-        let refused = |error: ClientError| OpenError::Refused {
+    async fn open(&self, sessions: usize) -> Result<Vec<Box<dyn Session>>, TargetOpenError> {
+        let refused = |error: ClientError| TargetOpenError::Refused {
             address: self.addresses.join(","),
             detail: error.to_string(),
         };
@@ -81,7 +81,7 @@ struct NativeSession {
 
 #[async_trait]
 impl Session for NativeSession {
-    async fn run(&mut self, batch: &[Operation], answers: &mut Vec<Answer>) {
+    async fn run(&mut self, batch: &[Operation], answers: &mut Vec<TimedOutcome>) {
         match batch {
             [only] => answers.push(self.answer(only).await),
             many => answers.extend(join_all(many.iter().map(|operation| self.answer(operation))).await),
@@ -90,9 +90,9 @@ impl Session for NativeSession {
 }
 
 impl NativeSession {
-    async fn answer(&self, operation: &Operation) -> Answer {
+    async fn answer(&self, operation: &Operation) -> TimedOutcome {
         let outcome = self.carry_out(operation).await.unwrap_or_else(|error| outcome_of(&error));
-        Answer { outcome, at: Instant::now() }
+        TimedOutcome { outcome, at: Instant::now() }
     }
 
     async fn carry_out(&self, operation: &Operation) -> Result<Outcome, ClientError> {

@@ -11,8 +11,8 @@ use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::resp_codec::{self, Reply};
-use super::{Answer, OpenError, Outcome, Session, Target};
+use super::resp_codec::{self, RespReply};
+use super::{Outcome, Session, Target, TargetOpenError, TimedOutcome};
 use crate::workload::Operation;
 
 /// How much the receive buffer grows by: several replies of one KiB with every read.
@@ -66,11 +66,11 @@ impl RespTarget {
         }
     }
 
-    async fn connect(&self) -> io::Result<Connection> {
+    async fn connect(&self) -> io::Result<RespConnection> {
         let connecting = TcpStream::connect(&self.address);
         let stream = tokio::time::timeout(self.timeout, connecting).await.map_err(io::Error::from)??;
         stream.set_nodelay(true)?;
-        let mut connection = Connection { stream, received: BytesMut::with_capacity(READ_BYTES) };
+        let mut connection = RespConnection { stream, received: BytesMut::with_capacity(READ_BYTES) };
         if let Some(store) = &self.store {
             let choosing = connection.choose(store);
             tokio::time::timeout(self.timeout, choosing).await.map_err(io::Error::from)??;
@@ -81,10 +81,10 @@ impl RespTarget {
     /// Sends one command and returns its reply as text: for `INFO`, `DBSIZE` and the like.
     ///
     /// # Errors
-    /// As [`Target::open`]; an error reply is [`OpenError::Refused`].
-    pub async fn ask(&self, command: &[&[u8]]) -> Result<String, OpenError> {
-        let unreachable = |source| OpenError::Unreachable { address: self.address.clone(), source };
-        let refused = |detail| OpenError::Refused { address: self.address.clone(), detail };
+    /// As [`Target::open`]; an error reply is [`TargetOpenError::Refused`].
+    pub async fn ask(&self, command: &[&[u8]]) -> Result<String, TargetOpenError> {
+        let unreachable = |source| TargetOpenError::Unreachable { address: self.address.clone(), source };
+        let refused = |detail| TargetOpenError::Refused { address: self.address.clone(), detail };
         let mut connection = self.connect().await.map_err(unreachable)?;
         let mut bytes = Vec::new();
         resp_codec::encode(command, &mut bytes);
@@ -95,8 +95,10 @@ impl RespTarget {
         let reply =
             tokio::time::timeout(self.timeout, exchange).await.map_err(|late| unreachable(late.into()))?;
         match reply.map_err(|error| refused(error.to_string()))?.0 {
-            Reply::Simple(text) | Reply::Bulk(text) => Ok(String::from_utf8_lossy(&text).into_owned()),
-            Reply::Integer(number) => Ok(number.to_string()),
+            RespReply::Simple(text) | RespReply::Bulk(text) => {
+                Ok(String::from_utf8_lossy(&text).into_owned())
+            }
+            RespReply::Integer(number) => Ok(number.to_string()),
             other => Err(refused(format!("{other:?}"))),
         }
     }
@@ -108,7 +110,7 @@ impl Target for RespTarget {
         format!("resp://{}", self.address)
     }
 
-    async fn open(&self, sessions: usize) -> Result<Vec<Box<dyn Session>>, OpenError> {
+    async fn open(&self, sessions: usize) -> Result<Vec<Box<dyn Session>>, TargetOpenError> {
         let mut opened: Vec<Box<dyn Session>> = Vec::with_capacity(sessions);
         for _ in 0..sessions {
             opened.push(Box::new(self.open_one().await?));
@@ -126,35 +128,35 @@ impl RespTarget {
         self.copies > 0 && self.wait == Wait::OncePerBatch && batch.iter().any(Operation::writes)
     }
 
-    async fn open_one(&self) -> Result<RespSession, OpenError> {
+    async fn open_one(&self) -> Result<RespSession, TargetOpenError> {
         let connection = self
             .connect()
             .await
-            .map_err(|source| OpenError::Unreachable { address: self.address.clone(), source })?;
+            .map_err(|source| TargetOpenError::Unreachable { address: self.address.clone(), source })?;
         let connection = Some(connection);
         Ok(RespSession { target: self.clone(), connection, sending: Vec::new(), expected: Vec::new() })
     }
 }
 
-struct Connection {
+struct RespConnection {
     stream: TcpStream,
     received: BytesMut,
 }
 
-impl Connection {
+impl RespConnection {
     /// Chooses a store of a Tontine for all that follows.
     async fn choose(&mut self, store: &str) -> io::Result<()> {
         let mut bytes = Vec::new();
         resp_codec::encode(&[b"TONTINE.STORE", store.as_bytes()], &mut bytes);
         self.stream.write_all(&bytes).await?;
         match self.reply().await?.0 {
-            Reply::Error(text) => Err(io::Error::other(String::from_utf8_lossy(&text).into_owned())),
+            RespReply::Error(text) => Err(io::Error::other(String::from_utf8_lossy(&text).into_owned())),
             _ => Ok(()),
         }
     }
 
     /// The next reply; `true` when the socket had to be read for it.
-    async fn reply(&mut self) -> io::Result<(Reply, bool)> {
+    async fn reply(&mut self) -> io::Result<(RespReply, bool)> {
         let mut read = false;
         loop {
             match resp_codec::decode(&mut self.received) {
@@ -173,7 +175,7 @@ impl Connection {
 
 struct RespSession {
     target: RespTarget,
-    connection: Option<Connection>,
+    connection: Option<RespConnection>,
     sending: Vec<u8>,
     /// How many replies each operation of the batch gets.
     expected: Vec<u8>,
@@ -181,7 +183,7 @@ struct RespSession {
 
 #[async_trait]
 impl Session for RespSession {
-    async fn run(&mut self, batch: &[Operation], answers: &mut Vec<Answer>) {
+    async fn run(&mut self, batch: &[Operation], answers: &mut Vec<TimedOutcome>) {
         let before = answers.len();
         if let Err(error) = self.exchange(batch, answers).await {
             self.connection = None;
@@ -195,14 +197,14 @@ impl Session for RespSession {
                 } else {
                     Outcome::Failed(reason.clone())
                 };
-                answers.push(Answer { outcome, at });
+                answers.push(TimedOutcome { outcome, at });
             }
         }
     }
 }
 
 impl RespSession {
-    async fn exchange(&mut self, batch: &[Operation], answers: &mut Vec<Answer>) -> io::Result<()> {
+    async fn exchange(&mut self, batch: &[Operation], answers: &mut Vec<TimedOutcome>) -> io::Result<()> {
         if self.connection.is_none() {
             tokio::time::sleep(RECONNECT_DELAY).await;
             let refused = |error| io::Error::new(io::ErrorKind::NotConnected, error);
@@ -232,7 +234,7 @@ impl RespSession {
         resp_codec::encode(&[b"WAIT", copies.as_bytes(), timeout_ms.as_bytes()], &mut self.sending);
     }
 
-    async fn converse(&mut self, batch: &[Operation], answers: &mut Vec<Answer>) -> io::Result<()> {
+    async fn converse(&mut self, batch: &[Operation], answers: &mut Vec<TimedOutcome>) -> io::Result<()> {
         let connection = self.connection.as_mut().expect("exchange connects first");
         connection.stream.write_all(&self.sending).await?;
         let mut at = Instant::now();
@@ -261,7 +263,7 @@ impl RespSession {
             if let (Operation::Scan { .. }, Outcome::Values(_)) = (operation, &outcome) {
                 pending_scans.push(answers.len());
             }
-            answers.push(Answer { outcome, at });
+            answers.push(TimedOutcome { outcome, at });
         }
         debug_assert_eq!(answers.len() - first, batch.len());
         if self.target.waits_after_batch(batch) {
@@ -283,13 +285,13 @@ impl RespSession {
     }
 }
 
-impl Connection {
+impl RespConnection {
     /// The second half of an indexed scan: the values of the keys that the index named.
-    async fn fetch_range(&mut self, keys: Outcome) -> io::Result<Answer> {
+    async fn fetch_range(&mut self, keys: Outcome) -> io::Result<TimedOutcome> {
         let Outcome::Values(keys) = keys else { unreachable!("only named keys are fetched") };
         let keys: Vec<Bytes> = keys.into_iter().flatten().collect();
         if keys.is_empty() {
-            return Ok(Answer { outcome: Outcome::Range(Vec::new()), at: Instant::now() });
+            return Ok(TimedOutcome { outcome: Outcome::Range(Vec::new()), at: Instant::now() });
         }
         let mut command: Vec<&[u8]> = vec![b"MGET"];
         command.extend(keys.iter().map(|key| &key[..]));
@@ -298,16 +300,16 @@ impl Connection {
         self.stream.write_all(&sending).await?;
         let (reply, _) = self.reply().await?;
         let outcome = match reply {
-            Reply::Array(values) => {
+            RespReply::Array(values) => {
                 let pairs = keys.into_iter().zip(values).filter_map(|(key, value)| match value {
-                    Reply::Bulk(value) => Some((key, value)),
+                    RespReply::Bulk(value) => Some((key, value)),
                     _ => None,
                 });
                 Outcome::Range(pairs.collect())
             }
             other => unexpected(&other),
         };
-        Ok(Answer { outcome, at: Instant::now() })
+        Ok(TimedOutcome { outcome, at: Instant::now() })
     }
 }
 
@@ -347,9 +349,9 @@ fn encode(operation: &Operation, scan_index: bool, out: &mut Vec<u8>) -> u8 {
     1
 }
 
-fn outcome_of(operation: &Operation, reply: Reply) -> Outcome {
+fn outcome_of(operation: &Operation, reply: RespReply) -> Outcome {
     match (operation, reply) {
-        (_, Reply::Error(text)) => {
+        (_, RespReply::Error(text)) => {
             let reason = error_reason(&text);
             let code = text.split(|&byte| byte == b' ').next().unwrap_or_default();
             if operation.writes() && INDETERMINATE_CODES.contains(&code) {
@@ -358,13 +360,13 @@ fn outcome_of(operation: &Operation, reply: Reply) -> Outcome {
                 Outcome::Failed(reason)
             }
         }
-        (Operation::Get { .. }, Reply::Bulk(value)) => Outcome::Value(Some(value)),
-        (Operation::Get { .. }, Reply::Null) => Outcome::Value(None),
-        (Operation::Put { .. }, Reply::Simple(_) | Reply::Integer(_))
-        | (Operation::Delete { .. }, Reply::Integer(_)) => Outcome::Written,
-        (Operation::MultiGet { .. } | Operation::Scan { .. }, Reply::Array(items)) => {
+        (Operation::Get { .. }, RespReply::Bulk(value)) => Outcome::Value(Some(value)),
+        (Operation::Get { .. }, RespReply::Null) => Outcome::Value(None),
+        (Operation::Put { .. }, RespReply::Simple(_) | RespReply::Integer(_))
+        | (Operation::Delete { .. }, RespReply::Integer(_)) => Outcome::Written,
+        (Operation::MultiGet { .. } | Operation::Scan { .. }, RespReply::Array(items)) => {
             let values = items.into_iter().map(|item| match item {
-                Reply::Bulk(value) => Some(value),
+                RespReply::Bulk(value) => Some(value),
                 _ => None,
             });
             Outcome::Values(values.collect())
@@ -374,8 +376,8 @@ fn outcome_of(operation: &Operation, reply: Reply) -> Outcome {
 }
 
 /// Whether the reply to `WAIT` names this many replicas.
-fn has_copies(reply: &Reply, copies: i64) -> bool {
-    matches!(reply, Reply::Integer(acknowledged) if *acknowledged >= copies)
+fn has_copies(reply: &RespReply, copies: i64) -> bool {
+    matches!(reply, RespReply::Integer(acknowledged) if *acknowledged >= copies)
 }
 
 fn too_few_copies() -> Outcome {
@@ -386,14 +388,14 @@ fn failed(outcome: &Outcome) -> bool {
     matches!(outcome, Outcome::Failed(_) | Outcome::Indeterminate(_))
 }
 
-fn unexpected(reply: &Reply) -> Outcome {
+fn unexpected(reply: &RespReply) -> Outcome {
     let kind = match reply {
-        Reply::Simple(_) => "a status",
-        Reply::Error(text) => return Outcome::Failed(error_reason(text)),
-        Reply::Integer(_) => "an integer",
-        Reply::Bulk(_) => "a bulk string",
-        Reply::Null => "null",
-        Reply::Array(_) => "an array",
+        RespReply::Simple(_) => "a status",
+        RespReply::Error(text) => return Outcome::Failed(error_reason(text)),
+        RespReply::Integer(_) => "an integer",
+        RespReply::Bulk(_) => "a bulk string",
+        RespReply::Null => "null",
+        RespReply::Array(_) => "an array",
     };
     Outcome::Failed(format!("unexpected reply: {kind}"))
 }

@@ -15,7 +15,7 @@ const DEPTH_MAX: usize = 8;
 
 /// One reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Reply {
+pub(crate) enum RespReply {
     /// `+OK`
     Simple(Bytes),
     /// `-ERR …`
@@ -27,7 +27,7 @@ pub(crate) enum Reply {
     /// `$-1` or `*-1`
     Null,
     /// `*…`
-    Array(Vec<Reply>),
+    Array(Vec<RespReply>),
 }
 
 /// The bytes are no RESP2.
@@ -66,7 +66,7 @@ fn header(kind: u8, number: usize, out: &mut Vec<u8>) {
 ///
 /// # Errors
 /// [`Malformed`] when no further byte can make sense of it.
-pub(crate) fn decode(buffer: &mut BytesMut) -> Result<Option<Reply>, Malformed> {
+pub(crate) fn decode(buffer: &mut BytesMut) -> Result<Option<RespReply>, Malformed> {
     // Find the end first: splitting is then a reference count, not a copy, and never has to be undone.
     let Some(end) = skip(buffer, 0, 0)? else { return Ok(None) };
     let mut whole = buffer.split_to(end).freeze();
@@ -106,26 +106,26 @@ fn skip(buffer: &[u8], from: usize, depth: usize) -> Result<Option<usize>, Malfo
 }
 
 /// Reads a reply that [`skip`] found whole and sound.
-fn take(whole: &mut Bytes) -> Reply {
+fn take(whole: &mut Bytes) -> RespReply {
     let end = whole.windows(2).position(|pair| pair == b"\r\n").expect("skip found the line's end");
     let line = whole.split_to(end);
     whole.advance(2);
     let content = line.slice(1..);
     match line[0] {
-        b'+' => Reply::Simple(content),
-        b'-' => Reply::Error(content),
-        b':' => Reply::Integer(number(&content).expect("skip read this number")),
+        b'+' => RespReply::Simple(content),
+        b'-' => RespReply::Error(content),
+        b':' => RespReply::Integer(number(&content).expect("skip read this number")),
         b'$' => match length(&content, BULK_LENGTH_MAX).expect("skip read this length") {
-            None => Reply::Null,
+            None => RespReply::Null,
             Some(length) => {
                 let bulk = whole.split_to(length);
                 whole.advance(2);
-                Reply::Bulk(bulk)
+                RespReply::Bulk(bulk)
             }
         },
         _ => match length(&content, ARRAY_LENGTH_MAX).expect("skip read this length") {
-            None => Reply::Null,
-            Some(count) => Reply::Array((0..count).map(|_| take(whole)).collect()),
+            None => RespReply::Null,
+            Some(count) => RespReply::Array((0..count).map(|_| take(whole)).collect()),
         },
     }
 }
@@ -159,7 +159,7 @@ fn length(digits: &[u8], limit: usize) -> Result<Option<usize>, Malformed> {
 mod tests {
     use super::*;
 
-    fn decode_all(bytes: &[u8]) -> Result<Vec<Reply>, Malformed> {
+    fn decode_all(bytes: &[u8]) -> Result<Vec<RespReply>, Malformed> {
         let mut buffer = BytesMut::from(bytes);
         let mut replies = Vec::new();
         while let Some(reply) = decode(&mut buffer)? {
@@ -181,13 +181,16 @@ mod tests {
         let replies =
             decode_all(b"+OK\r\n-ERR no\r\n:-7\r\n$3\r\na\r\n\r\n$-1\r\n*-1\r\n*2\r\n$0\r\n\r\n*1\r\n:1\r\n");
         let expected = vec![
-            Reply::Simple(Bytes::from_static(b"OK")),
-            Reply::Error(Bytes::from_static(b"ERR no")),
-            Reply::Integer(-7),
-            Reply::Bulk(Bytes::from_static(b"a\r\n")),
-            Reply::Null,
-            Reply::Null,
-            Reply::Array(vec![Reply::Bulk(Bytes::new()), Reply::Array(vec![Reply::Integer(1)])]),
+            RespReply::Simple(Bytes::from_static(b"OK")),
+            RespReply::Error(Bytes::from_static(b"ERR no")),
+            RespReply::Integer(-7),
+            RespReply::Bulk(Bytes::from_static(b"a\r\n")),
+            RespReply::Null,
+            RespReply::Null,
+            RespReply::Array(vec![
+                RespReply::Bulk(Bytes::new()),
+                RespReply::Array(vec![RespReply::Integer(1)]),
+            ]),
         ];
         assert_eq!(replies, Ok(expected));
     }
@@ -200,7 +203,7 @@ mod tests {
             assert_eq!(decode(&mut buffer), Ok(None), "cut at {cut}");
             assert_eq!(buffer.len(), cut, "nothing may be consumed");
             buffer.extend_from_slice(&whole[cut..]);
-            assert!(matches!(decode(&mut buffer), Ok(Some(Reply::Array(items))) if items.len() == 3));
+            assert!(matches!(decode(&mut buffer), Ok(Some(RespReply::Array(items))) if items.len() == 3));
         }
     }
 

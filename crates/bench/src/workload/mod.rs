@@ -24,12 +24,12 @@ pub use options::{
     FIELD_LENGTH_MAX, InsertOrder, LengthDistribution, Mix, Preset, RequestDistribution, WorkloadError,
     WorkloadOptions,
 };
-pub use stream::{OperationStream, Step};
+pub use stream::{NextOperation, OperationStream};
 
 /// What kind of operation something was; the unit of reporting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Kind {
+pub enum OperationKind {
     /// One record read.
     Read,
     /// An existing record written.
@@ -46,28 +46,28 @@ pub enum Kind {
     MultiGet,
 }
 
-impl Kind {
+impl OperationKind {
     /// Every kind, in the order of reports.
-    pub const ALL: [Kind; 7] = [
-        Kind::Read,
-        Kind::Update,
-        Kind::Insert,
-        Kind::Scan,
-        Kind::ReadModifyWrite,
-        Kind::Delete,
-        Kind::MultiGet,
+    pub const ALL: [OperationKind; 7] = [
+        OperationKind::Read,
+        OperationKind::Update,
+        OperationKind::Insert,
+        OperationKind::Scan,
+        OperationKind::ReadModifyWrite,
+        OperationKind::Delete,
+        OperationKind::MultiGet,
     ];
 
     /// The name in reports.
     pub fn name(self) -> &'static str {
         match self {
-            Kind::Read => "read",
-            Kind::Update => "update",
-            Kind::Insert => "insert",
-            Kind::Scan => "scan",
-            Kind::ReadModifyWrite => "read-modify-write",
-            Kind::Delete => "delete",
-            Kind::MultiGet => "multi-get",
+            OperationKind::Read => "read",
+            OperationKind::Update => "update",
+            OperationKind::Insert => "insert",
+            OperationKind::Scan => "scan",
+            OperationKind::ReadModifyWrite => "read-modify-write",
+            OperationKind::Delete => "delete",
+            OperationKind::MultiGet => "multi-get",
         }
     }
 }

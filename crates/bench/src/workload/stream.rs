@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::values;
-use super::{Kind, LengthDistribution, Operation, RequestDistribution, Workload, WorkloadOptions};
+use super::{LengthDistribution, Operation, OperationKind, RequestDistribution, Workload, WorkloadOptions};
 use crate::generators::zipfian::THETA;
 use crate::generators::{
     Discrete, Exponential, Hotspot, Rng, ScrambledZipfian, SkewedLatest, Uniform, Zipfian,
@@ -13,9 +13,9 @@ use crate::generators::{
 
 /// One operation to issue, and what follows from its end.
 #[derive(Clone, Debug)]
-pub struct Step {
+pub struct NextOperation {
     /// How it is counted.
-    pub kind: Kind,
+    pub kind: OperationKind,
     /// What is sent.
     pub operation: Operation,
     /// What is sent after the answer to `operation`, as a part of the same step (read-modify-write).
@@ -67,7 +67,7 @@ impl LengthChooser {
 pub struct OperationStream {
     workload: Arc<Workload>,
     rng: Rng,
-    kinds: Discrete<Kind>,
+    kinds: Discrete<OperationKind>,
     records: RecordChooser,
     lengths: LengthChooser,
     scan_lengths: Uniform,
@@ -79,13 +79,13 @@ impl OperationStream {
         let options = &workload.options;
         let mix = options.mix();
         let kinds = Discrete::new(&[
-            (mix.read, Kind::Read),
-            (mix.update, Kind::Update),
-            (mix.insert, Kind::Insert),
-            (mix.scan, Kind::Scan),
-            (mix.read_modify_write, Kind::ReadModifyWrite),
-            (mix.delete, Kind::Delete),
-            (mix.multi_get, Kind::MultiGet),
+            (mix.read, OperationKind::Read),
+            (mix.update, OperationKind::Update),
+            (mix.insert, OperationKind::Insert),
+            (mix.scan, OperationKind::Scan),
+            (mix.read_modify_write, OperationKind::ReadModifyWrite),
+            (mix.delete, OperationKind::Delete),
+            (mix.multi_get, OperationKind::MultiGet),
         ])
         .expect("validated: some weight is positive");
         OperationStream {
@@ -104,7 +104,7 @@ impl OperationStream {
     }
 
     /// The next record to load, until all are taken.
-    pub fn next_load(&mut self) -> Option<Step> {
+    pub fn next_load(&mut self) -> Option<NextOperation> {
         let number = self.workload.loaded.take();
         if number >= self.workload.options.records {
             return None;
@@ -112,40 +112,40 @@ impl OperationStream {
         let key = self.workload.key(number);
         let value = self.value(&key, 0);
         let operation = Operation::Put { key, value };
-        Some(Step { kind: Kind::Insert, operation, then: None, inserted: None })
+        Some(NextOperation { kind: OperationKind::Insert, operation, then: None, inserted: None })
     }
 
     /// The next operation of the run.
-    pub fn next_step(&mut self) -> Step {
+    pub fn next_step(&mut self) -> NextOperation {
         let kind = self.kinds.next(&mut self.rng);
         let (mut then, mut inserted) = (None, None);
         let operation = match kind {
-            Kind::Read => Operation::Get { key: self.choose() },
-            Kind::Update => self.put(),
-            Kind::Insert => {
+            OperationKind::Read => Operation::Get { key: self.choose() },
+            OperationKind::Update => self.put(),
+            OperationKind::Insert => {
                 let number = self.workload.inserted.take();
                 inserted = Some(number);
                 let key = self.workload.key(number);
                 let value = self.next_value(&key);
                 Operation::Put { key, value }
             }
-            Kind::Scan => {
+            OperationKind::Scan => {
                 let start = self.choose();
                 Operation::Scan { start, count: self.scan_lengths.next(&mut self.rng) }
             }
-            Kind::ReadModifyWrite => {
+            OperationKind::ReadModifyWrite => {
                 let key = self.choose();
                 let value = self.next_value(&key);
                 then = Some(Operation::Put { key: key.clone(), value });
                 Operation::Get { key }
             }
-            Kind::Delete => Operation::Delete { key: self.choose() },
-            Kind::MultiGet => {
+            OperationKind::Delete => Operation::Delete { key: self.choose() },
+            OperationKind::MultiGet => {
                 let count = self.workload.options.multi_get_keys;
                 Operation::MultiGet { keys: (0..count).map(|_| self.choose()).collect() }
             }
         };
-        Step { kind, operation, then, inserted }
+        NextOperation { kind, operation, then, inserted }
     }
 
     fn put(&mut self) -> Operation {
@@ -242,7 +242,7 @@ mod tests {
         OperationStream::new(workload, 1)
     }
 
-    fn kinds(preset: Preset) -> BTreeMap<Kind, u64> {
+    fn kinds(preset: Preset) -> BTreeMap<OperationKind, u64> {
         let mut stream = stream(preset, 1_000);
         let mut seen = BTreeMap::new();
         for _ in 0..10_000 {
@@ -264,12 +264,12 @@ mod tests {
     #[test]
     fn presets_have_the_published_proportions() {
         for (preset, shares) in [
-            (Preset::A, vec![(Kind::Read, 0.5), (Kind::Update, 0.5)]),
-            (Preset::B, vec![(Kind::Read, 0.95), (Kind::Update, 0.05)]),
-            (Preset::C, vec![(Kind::Read, 1.0)]),
-            (Preset::D, vec![(Kind::Read, 0.95), (Kind::Insert, 0.05)]),
-            (Preset::E, vec![(Kind::Scan, 0.95), (Kind::Insert, 0.05)]),
-            (Preset::F, vec![(Kind::Read, 0.5), (Kind::ReadModifyWrite, 0.5)]),
+            (Preset::A, vec![(OperationKind::Read, 0.5), (OperationKind::Update, 0.5)]),
+            (Preset::B, vec![(OperationKind::Read, 0.95), (OperationKind::Update, 0.05)]),
+            (Preset::C, vec![(OperationKind::Read, 1.0)]),
+            (Preset::D, vec![(OperationKind::Read, 0.95), (OperationKind::Insert, 0.05)]),
+            (Preset::E, vec![(OperationKind::Scan, 0.95), (OperationKind::Insert, 0.05)]),
+            (Preset::F, vec![(OperationKind::Read, 0.5), (OperationKind::ReadModifyWrite, 0.5)]),
         ] {
             let seen = kinds(preset);
             assert_eq!(seen.len(), shares.len(), "{preset:?}: {seen:?}");
@@ -288,7 +288,7 @@ mod tests {
             let also = second.next_load();
             for step in std::iter::once(step).chain(also) {
                 let Operation::Put { key, value } = step.operation else { panic!("loading puts") };
-                assert_eq!(values::verify(&key, &value), values::Verdict::Intact { sequence: 0 });
+                assert_eq!(values::verify(&key, &value), values::ValueVerdict::Intact { sequence: 0 });
                 assert_eq!(value.len(), 1024);
                 assert!(keys.insert(key));
             }

@@ -14,7 +14,7 @@ pub const LENGTH_MIN: usize = 8;
 
 /// What a check of one value says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum ValueVerdict {
     /// The value belongs to the key, whole, as the write with this number left it.
     Intact {
         /// The number of the write.
@@ -43,14 +43,18 @@ pub fn make(key: &[u8], sequence: u64, length: usize) -> Bytes {
 }
 
 /// Checks a value read for `key`.
-pub fn verify(key: &[u8], value: &[u8]) -> Verdict {
-    let Some((head, body)) = value.split_first_chunk::<LENGTH_MIN>() else { return Verdict::Corrupt };
+pub fn verify(key: &[u8], value: &[u8]) -> ValueVerdict {
+    let Some((head, body)) = value.split_first_chunk::<LENGTH_MIN>() else { return ValueVerdict::Corrupt };
     let sequence = u64::from_be_bytes(*head);
     let mut words = filler(key, sequence, value.len());
     let (whole, rest) = body.as_chunks::<8>();
     let intact = whole.iter().all(|word| u64::from_le_bytes(*word) == words.next_word());
     let last = words.next_word().to_le_bytes();
-    if intact && rest == &last[..rest.len()] { Verdict::Intact { sequence } } else { Verdict::Corrupt }
+    if intact && rest == &last[..rest.len()] {
+        ValueVerdict::Intact { sequence }
+    } else {
+        ValueVerdict::Corrupt
+    }
 }
 
 #[cfg(test)]
@@ -62,21 +66,21 @@ mod tests {
         for length in [8, 9, 15, 16, 100, 1024] {
             let value = make(b"user1", 77, length);
             assert_eq!(value.len(), length);
-            assert_eq!(verify(b"user1", &value), Verdict::Intact { sequence: 77 });
+            assert_eq!(verify(b"user1", &value), ValueVerdict::Intact { sequence: 77 });
         }
     }
 
     #[test]
     fn any_damage_is_noticed() {
         let value = make(b"user1", 3, 100);
-        assert_eq!(verify(b"user2", &value), Verdict::Corrupt, "another key");
-        assert_eq!(verify(b"user1", &value[..99]), Verdict::Corrupt, "truncated");
-        assert_eq!(verify(b"user1", &value[..5]), Verdict::Corrupt, "too short");
-        assert_eq!(verify(b"user1", b""), Verdict::Corrupt, "empty");
+        assert_eq!(verify(b"user2", &value), ValueVerdict::Corrupt, "another key");
+        assert_eq!(verify(b"user1", &value[..99]), ValueVerdict::Corrupt, "truncated");
+        assert_eq!(verify(b"user1", &value[..5]), ValueVerdict::Corrupt, "too short");
+        assert_eq!(verify(b"user1", b""), ValueVerdict::Corrupt, "empty");
         for position in 0..100 {
             let mut damaged = value.to_vec();
             damaged[position] ^= 0x10;
-            assert_eq!(verify(b"user1", &damaged), Verdict::Corrupt, "bit flipped at {position}");
+            assert_eq!(verify(b"user1", &damaged), ValueVerdict::Corrupt, "bit flipped at {position}");
         }
     }
 

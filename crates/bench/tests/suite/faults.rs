@@ -8,7 +8,7 @@ use bench::compare::{Contestant, MeasureError};
 use bench::driver::{Arrivals, DriveError, DriverOptions, Phase};
 use bench::report::RunReport;
 use bench::target::resp::RespTarget;
-use bench::workload::{Kind, Preset, WorkloadOptions, values};
+use bench::workload::{OperationKind, Preset, WorkloadOptions, values};
 
 use crate::misbehaving::{Act, bulk, ok, start};
 
@@ -50,7 +50,7 @@ fn good_values_bad_values_and_missing_ones_are_told_apart() {
     assert_eq!(run.operations, OPERATIONS);
     let outcomes = run.outcomes;
     assert_eq!((outcomes.done, outcomes.corrupt, outcomes.missing), (50, 100, 50));
-    assert_eq!(run.kinds[&Kind::Read].count, 100, "only answered reads have a latency");
+    assert_eq!(run.kinds[&OperationKind::Read].count, 100, "only answered reads have a latency");
 }
 
 #[test]
@@ -134,7 +134,7 @@ fn an_open_loop_sees_everybody_who_waited_behind_a_stall() {
     };
     let run = run(address, Preset::Set, &driver);
     assert_eq!((run.operations, run.outcomes.unstarted), (300, 0));
-    let update = &run.kinds[&Kind::Update];
+    let update = &run.kinds[&OperationKind::Update];
     // Half of the operations were due in the first 150 ms: each waited for at least the other 150.
     assert!(update.latency_us.p50 >= 100_000.0, "{update:?}");
     let service = update.service_us.unwrap();

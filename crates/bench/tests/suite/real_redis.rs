@@ -8,7 +8,7 @@ use bench::driver::{DriverOptions, Phase};
 use bench::peers::{Peer, PeerError, PeerOptions, Persistence, RedisOptions};
 use bench::report::Comparison;
 use bench::target::resp::RespTarget;
-use bench::workload::{Kind, Preset, WorkloadOptions};
+use bench::workload::{OperationKind, Preset, WorkloadOptions};
 
 const RECORDS: u64 = 500;
 
@@ -77,8 +77,12 @@ fn every_workload_runs_without_a_wrong_answer() {
         assert_eq!(per_second, 400, "the time series holds every operation once");
         if preset == Preset::F {
             let count = |kind| run.kinds[&kind].count;
-            assert_eq!(count(Kind::ReadModifyWrite), count(Kind::Update), "each has one write");
-            assert_eq!(count(Kind::Read), 400, "each operation has one read");
+            assert_eq!(
+                count(OperationKind::ReadModifyWrite),
+                count(OperationKind::Update),
+                "each has one write"
+            );
+            assert_eq!(count(OperationKind::Read), 400, "each operation has one read");
         }
     }
 }

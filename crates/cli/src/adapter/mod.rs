@@ -25,7 +25,7 @@ pub(crate) use self::redis_cluster::RedisArguments;
 pub(crate) use self::tontine::TontineArguments;
 
 use crate::failure::CliError;
-use crate::shared::{Shared, block_on};
+use crate::shared::{CliContext, block_on};
 
 /// Which adapter.
 #[derive(Clone, Debug, clap::Subcommand)]
@@ -44,7 +44,7 @@ pub enum AdapterCommand {
 }
 
 /// Runs an adapter until its standard input ends.
-pub(crate) fn run(shared: Shared, command: AdapterCommand) -> Result<ExitCode, CliError> {
+pub(crate) fn run(shared: CliContext, command: AdapterCommand) -> Result<ExitCode, CliError> {
     match command {
         AdapterCommand::Local(arguments) => block_on(local::run(arguments)),
         AdapterCommand::Tontine(arguments) => block_on(tontine::run(shared, arguments)),

@@ -40,59 +40,59 @@ pub(crate) const CREDENTIALS: i32 = -32_002;
 
 /// Why a call failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Failure {
+pub(crate) struct RpcFailure {
     pub(crate) code: i32,
     pub(crate) message: String,
 }
 
-impl Failure {
+impl RpcFailure {
     /// It may pass by itself, so the call is worth repeating.
-    pub(crate) fn passing(message: impl Into<String>) -> Failure {
-        Failure { code: PASSING, message: message.into() }
+    pub(crate) fn passing(message: impl Into<String>) -> RpcFailure {
+        RpcFailure { code: PASSING, message: message.into() }
     }
 
     /// The same call will be refused again.
-    pub(crate) fn refused(message: impl Into<String>) -> Failure {
-        Failure { code: REFUSED, message: message.into() }
+    pub(crate) fn refused(message: impl Into<String>) -> RpcFailure {
+        RpcFailure { code: REFUSED, message: message.into() }
     }
 
     /// The parameters are not what the method takes.
-    pub(crate) fn params(message: impl Into<String>) -> Failure {
-        Failure { code: PARAMS, message: message.into() }
+    pub(crate) fn params(message: impl Into<String>) -> RpcFailure {
+        RpcFailure { code: PARAMS, message: message.into() }
     }
 
     /// There is no such method.
-    pub(crate) fn method(method: &str, known: &[&str]) -> Failure {
+    pub(crate) fn method(method: &str, known: &[&str]) -> RpcFailure {
         let message = format!("there is no method {method:?}; this adapter knows {}", known.join(", "));
-        Failure { code: NO_METHOD, message }
+        RpcFailure { code: NO_METHOD, message }
     }
 
     /// What the system refused: a full disk or a missing right passes when somebody sees to it.
-    pub(crate) fn io(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> Failure {
+    pub(crate) fn io(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> RpcFailure {
         let what = what.into();
-        move |error| Failure::passing(format!("{what}: {error}"))
+        move |error| RpcFailure::passing(format!("{what}: {error}"))
     }
 }
 
 /// What an adapter does with a call.
 pub(crate) trait Adapter {
     /// The result, as the contract has it.
-    async fn call(&self, method: &str, params: Json) -> Result<Json, Failure>;
+    async fn call(&self, method: &str, params: Json) -> Result<Json, RpcFailure>;
 }
 
 /// The parameters of a method; fields that it does not know are passed over.
-pub(crate) fn read<T: DeserializeOwned>(params: Json) -> Result<T, Failure> {
+pub(crate) fn read<T: DeserializeOwned>(params: Json) -> Result<T, RpcFailure> {
     serde_json::from_value(params).map_err(|error| {
-        Failure::params(format!(
+        RpcFailure::params(format!(
             "the parameters cannot be read: {error}; docs/reference/adapters.md lists them"
         ))
     })
 }
 
 /// A result as it is written.
-pub(crate) fn written(result: &impl Serialize) -> Result<Json, Failure> {
+pub(crate) fn written(result: &impl Serialize) -> Result<Json, RpcFailure> {
     serde_json::to_value(result)
-        .map_err(|error| Failure::passing(format!("cannot write the answer: {error}")))
+        .map_err(|error| RpcFailure::passing(format!("cannot write the answer: {error}")))
 }
 
 /// The result of a method that has nothing to say.
@@ -113,13 +113,13 @@ pub(crate) async fn serve(adapter: &impl Adapter) -> Result<ExitCode, CliError> 
 }
 
 /// A line of standard input.
-enum Line {
+enum InputLine {
     Read(Vec<u8>),
     TooLong,
 }
 
 /// The lines of standard input, as they come. A thread reads them, and ends with the process.
-fn lines() -> Result<Receiver<Line>, CliError> {
+fn lines() -> Result<Receiver<InputLine>, CliError> {
     let (sender, receiver) = channel(LINES_WAITING_MAX);
     let read = move || {
         let mut input = std::io::stdin().lock();
@@ -135,7 +135,7 @@ fn lines() -> Result<Receiver<Line>, CliError> {
 }
 
 /// The next line; `None` at the end. Of one that is too long nothing is kept.
-fn next_line(input: &mut impl BufRead) -> std::io::Result<Option<Line>> {
+fn next_line(input: &mut impl BufRead) -> std::io::Result<Option<InputLine>> {
     let mut line = Vec::new();
     let limit = LINE_BYTES_MAX as u64 + 1;
     if input.by_ref().take(limit).read_until(b'\n', &mut line)? == 0 {
@@ -143,22 +143,22 @@ fn next_line(input: &mut impl BufRead) -> std::io::Result<Option<Line>> {
     }
     if line.last() == Some(&b'\n') {
         line.pop();
-        return Ok(Some(Line::Read(line)));
+        return Ok(Some(InputLine::Read(line)));
     }
     if line.len() <= LINE_BYTES_MAX {
-        return Ok(Some(Line::Read(line)));
+        return Ok(Some(InputLine::Read(line)));
     }
     input.skip_until(b'\n')?;
-    Ok(Some(Line::TooLong))
+    Ok(Some(InputLine::TooLong))
 }
 
 /// The answer to a line; `None` for one that asks for none.
-async fn answered(adapter: &impl Adapter, line: Line) -> Option<Json> {
+async fn answered(adapter: &impl Adapter, line: InputLine) -> Option<Json> {
     let line = match line {
-        Line::Read(line) => line,
-        Line::TooLong => {
+        InputLine::Read(line) => line,
+        InputLine::TooLong => {
             let message = format!("the line has more than {LINE_BYTES_MAX} bytes; send less in one message");
-            return Some(failed(&Json::Null, &Failure { code: NO_REQUEST, message }));
+            return Some(failed(&Json::Null, &RpcFailure { code: NO_REQUEST, message }));
         }
     };
     if line.trim_ascii().is_empty() {
@@ -169,7 +169,7 @@ async fn answered(adapter: &impl Adapter, line: Line) -> Option<Json> {
         Err((id, failure)) => return Some(failed(&id, &failure)),
     };
     let called = tokio::time::timeout(CALL_TIME_MAX, adapter.call(&method, params)).await;
-    let late = || Failure::passing(format!("{method} was given up after {} s", CALL_TIME_MAX.as_secs()));
+    let late = || RpcFailure::passing(format!("{method} was given up after {} s", CALL_TIME_MAX.as_secs()));
     let result = called.unwrap_or_else(|_| Err(late()));
     // A notification is carried out, and nobody hears what came of it.
     let id = id?;
@@ -189,11 +189,11 @@ fn fitting(answer: Json, id: &Json) -> Json {
         return answer;
     }
     let message = format!("the answer has {bytes} bytes, and a line has {LINE_BYTES_MAX} at most");
-    failed(id, &Failure { code: REFUSED, message })
+    failed(id, &RpcFailure { code: REFUSED, message })
 }
 
-fn failed(id: &Json, failure: &Failure) -> Json {
-    let Failure { code, message } = failure;
+fn failed(id: &Json, failure: &RpcFailure) -> Json {
+    let RpcFailure { code, message } = failure;
     json!({ "jsonrpc": "2.0", "id": id, "error": { "code": code, "message": message } })
 }
 
@@ -201,14 +201,14 @@ fn failed(id: &Json, failure: &Failure) -> Json {
 type Request = (Option<Json>, String, Json);
 
 /// What a line asks for; otherwise what is wrong, with the id as far as it can be told.
-fn request(line: &[u8]) -> Result<Request, (Json, Failure)> {
+fn request(line: &[u8]) -> Result<Request, (Json, RpcFailure)> {
     let mut document: Json = serde_json::from_slice(line).map_err(|error| {
-        (Json::Null, Failure { code: NO_JSON, message: format!("the line is no JSON: {error}") })
+        (Json::Null, RpcFailure { code: NO_JSON, message: format!("the line is no JSON: {error}") })
     })?;
     let id = document.get("id").cloned();
     let wrong = |code, message: &str| {
         let id = id.clone().filter(|id| id.is_number() || id.is_string());
-        (id.unwrap_or_default(), Failure { code, message: message.to_owned() })
+        (id.unwrap_or_default(), RpcFailure { code, message: message.to_owned() })
     };
     if !document.is_object() || document["jsonrpc"] != "2.0" {
         return Err(wrong(NO_REQUEST, "a request is an object with \"jsonrpc\": \"2.0\""));
@@ -234,17 +234,17 @@ mod tests {
     struct Echo;
 
     impl Adapter for Echo {
-        async fn call(&self, method: &str, params: Json) -> Result<Json, Failure> {
+        async fn call(&self, method: &str, params: Json) -> Result<Json, RpcFailure> {
             match method {
                 "echo" => Ok(params),
                 "long" => Ok(json!("x".repeat(LINE_BYTES_MAX))),
-                _ => Err(Failure::method(method, &["echo", "long"])),
+                _ => Err(RpcFailure::method(method, &["echo", "long"])),
             }
         }
     }
 
     async fn answer_to(line: &str) -> Option<Json> {
-        answered(&Echo, Line::Read(line.as_bytes().to_vec())).await
+        answered(&Echo, InputLine::Read(line.as_bytes().to_vec())).await
     }
 
     async fn code_of(line: &str) -> (Json, i64) {
@@ -276,9 +276,11 @@ mod tests {
         let long = [vec![b'x'; LINE_BYTES_MAX], b"\n".to_vec()].concat();
         let longer = [vec![b'y'; LINE_BYTES_MAX + 1], b"zz\n".to_vec()].concat();
         let mut input = std::io::Cursor::new([long, longer, b"last".to_vec()].concat());
-        assert!(matches!(next_line(&mut input), Ok(Some(Line::Read(line))) if line.len() == LINE_BYTES_MAX));
-        assert!(matches!(next_line(&mut input), Ok(Some(Line::TooLong))));
-        assert!(matches!(next_line(&mut input), Ok(Some(Line::Read(line))) if line == b"last"));
+        assert!(
+            matches!(next_line(&mut input), Ok(Some(InputLine::Read(line))) if line.len() == LINE_BYTES_MAX)
+        );
+        assert!(matches!(next_line(&mut input), Ok(Some(InputLine::TooLong))));
+        assert!(matches!(next_line(&mut input), Ok(Some(InputLine::Read(line))) if line == b"last"));
         assert!(matches!(next_line(&mut input), Ok(None)));
     }
 }

@@ -1,7 +1,7 @@
 //! What the commands about artifacts are asked to do.
 
 use clap::ValueEnum;
-use storage::readonly::{Compression, Duplicates, Given, Layout};
+use storage::readonly::{Compression, Duplicates, Layout, RecordsGiven};
 
 use super::push_arguments::{
     ListArguments, OneArtifact, PushArguments, RollbackArguments, StageArguments, SwapArguments,
@@ -226,8 +226,8 @@ impl BuildArguments {
     }
 
     /// What the records are.
-    pub(super) fn given(&self) -> Given {
-        if self.changes { Given::Changes } else { Given::All }
+    pub(super) fn given(&self) -> RecordsGiven {
+        if self.changes { RecordsGiven::Changes } else { RecordsGiven::All }
     }
 }
 

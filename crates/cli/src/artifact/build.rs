@@ -22,9 +22,9 @@ use runtime::outputs::BUILDING;
 use runtime::{Disk, DiskError, File};
 use serde_json::json;
 use storage::readonly::{
-    BuildError, BuildOptions, Changed, ChildMaker, ChunkEntry, ChunkMaker, Cut, Cutter, DeltaEntry, Given,
-    MANIFEST_PATH, Manifest, MergeError, Merged, Settled, Slice, Step, TokenHash, WriteError, child_manifest,
-    publish, steps, steps_within,
+    BuildError, BuildOptions, BuildStep, Changed, ChildMaker, ChunkEntry, ChunkMaker, Cut, Cutter,
+    DeltaEntry, MANIFEST_PATH, Manifest, MergeError, Merged, RecordsGiven, Settled, Slice, TokenHash,
+    WriteError, child_manifest, publish, steps, steps_within,
 };
 
 use super::arguments::{BuildArguments, jobs};
@@ -35,7 +35,7 @@ use super::spill;
 use crate::failure::CliError;
 use crate::output::print;
 use crate::progress::Progress;
-use crate::shared::Shared;
+use crate::shared::CliContext;
 use crate::text::{count, size};
 
 /// Pieces of one chunk that wait for its maker.
@@ -45,7 +45,7 @@ const WAITING_MAX: usize = 2;
 const DEFAULT_STORE: &str = "default";
 
 /// Carries out the build.
-pub(super) async fn run(shared: &Shared, arguments: &BuildArguments) -> Result<ExitCode, CliError> {
+pub(super) async fn run(shared: &CliContext, arguments: &BuildArguments) -> Result<ExitCode, CliError> {
     if arguments.files().count() > usize::from(u16::MAX) {
         return Err(CliError::Usage("name at most 65,535 inputs".to_owned()));
     }
@@ -164,7 +164,7 @@ type Made = (usize, ChunkEntry, Option<DeltaEntry>);
 struct Makers<'a> {
     disk: &'a Arc<dyn Disk>,
     parent: Option<&'a Parent>,
-    given: Given,
+    given: RecordsGiven,
     jobs: Mutex<Receiver<Job>>,
     settled: Mutex<Option<Settled>>,
     made: Mutex<Vec<Made>>,
@@ -208,7 +208,7 @@ impl Build<'_> {
                 None => steps(merged, self.options, None, cutter, &mut |step| feeder.take(step)),
                 Some(parent) => {
                     let (duplicates, slices) = (self.options.duplicates, parent.slices());
-                    steps_within(merged, duplicates, &slices, &mut |cut| feeder.take(Step::Cut(cut)))
+                    steps_within(merged, duplicates, &slices, &mut |cut| feeder.take(BuildStep::Cut(cut)))
                 }
             };
             feeder.progress.end();
@@ -269,18 +269,18 @@ struct Feeder<'a> {
 }
 
 impl Feeder<'_> {
-    fn take(&mut self, step: Step) -> Result<(), BuildError> {
+    fn take(&mut self, step: BuildStep) -> Result<(), BuildError> {
         let broken_off = || BuildError::Write(WriteError::BrokenOff);
         match step {
-            Step::Settled(settled) => *self.makers.settled.lock() = Some(settled),
-            Step::Cut(Cut::Begin(outer)) => {
+            BuildStep::Settled(settled) => *self.makers.settled.lock() = Some(settled),
+            BuildStep::Cut(Cut::Begin(outer)) => {
                 let (sender, cuts) = sync_channel(WAITING_MAX);
                 let job = Job { number: self.number, outer, cuts };
                 self.number += 1;
                 self.jobs.send(job).map_err(|_| broken_off())?;
                 self.cuts = Some(sender);
             }
-            Step::Cut(cut) => {
+            BuildStep::Cut(cut) => {
                 if let Cut::Records(records) = &cut {
                     self.done += records.len() as u64;
                     self.progress.show(self.done, self.done);

@@ -15,14 +15,14 @@ use super::build::taken;
 use super::{directory, opened};
 use crate::failure::CliError;
 use crate::output::print;
-use crate::shared::Shared;
+use crate::shared::CliContext;
 use crate::text::{count, size};
 
 /// Where chunks lie.
 const CHUNKS: &str = "chunks";
 
 /// Removes leftovers.
-pub(super) fn run(shared: &Shared, arguments: &CleanArguments) -> Result<ExitCode, CliError> {
+pub(super) fn run(shared: &CliContext, arguments: &CleanArguments) -> Result<ExitCode, CliError> {
     let (url, root) = (&arguments.url, directory(&arguments.url)?);
     if !root.is_dir() {
         return Err(CliError::Other(format!("{url} is no directory on this machine; check the path")));

@@ -24,11 +24,11 @@ use crate::failure::CliError;
 use crate::holder::shell;
 use crate::output::print;
 use crate::progress::Progress;
-use crate::shared::Shared;
+use crate::shared::CliContext;
 use crate::text::{count, size};
 
 /// Copies an artifact.
-pub(super) fn run(shared: &Shared, arguments: &CopyArguments) -> Result<ExitCode, CliError> {
+pub(super) fn run(shared: &CliContext, arguments: &CopyArguments) -> Result<ExitCode, CliError> {
     let CopyArguments { from, to, parent, jobs } = arguments;
     let (source, manifest) = opened(from)?;
     let target = Target::open(to)?;

@@ -22,7 +22,7 @@ use super::{opened, unopened};
 use crate::failure::CliError;
 use crate::output::print;
 use crate::progress::Progress;
-use crate::shared::Shared;
+use crate::shared::CliContext;
 use crate::text::{bytes_json, count, shown};
 
 /// Keys that are named.
@@ -66,7 +66,7 @@ fn shared_chunks(before: &Manifest, after: &Manifest) -> BTreeSet<u64> {
 }
 
 /// Carries out the comparison.
-pub(super) fn run(shared: &Shared, arguments: &DiffArguments) -> Result<ExitCode, CliError> {
+pub(super) fn run(shared: &CliContext, arguments: &DiffArguments) -> Result<ExitCode, CliError> {
     let (old, new) = (opened(&arguments.before)?, opened(&arguments.after)?);
     let alike = shared_chunks(&old.1, &new.1);
     let passed: Vec<&ChunkEntry> =
@@ -75,8 +75,8 @@ pub(super) fn run(shared: &Shared, arguments: &DiffArguments) -> Result<ExitCode
     let mut found =
         Difference { equal: passed.iter().map(|chunk| chunk.records).sum(), ..Difference::default() };
     let total = old.1.records() + new.1.records() - 2 * found.equal;
-    let mut before = Walk::begin((&arguments.before, "before"), old, &alike)?;
-    let mut after = Walk::begin((&arguments.after, "after"), new, &alike)?;
+    let mut before = ChunkWalk::begin((&arguments.before, "before"), old, &alike)?;
+    let mut after = ChunkWalk::begin((&arguments.after, "after"), new, &alike)?;
     let mut progress = Progress::new(Some(total), 0);
     let mut seen = 0_u64;
     loop {
@@ -130,7 +130,7 @@ pub(super) fn run(shared: &Shared, arguments: &DiffArguments) -> Result<ExitCode
 }
 
 /// A walk over the chunks of an artifact that the other one lacks, a page at a time.
-struct Walk<'a> {
+struct ChunkWalk<'a> {
     url: &'a str,
     artifact: Artifact,
     /// The slices that are left, the last one first; the first of them is being read if there is a cursor.
@@ -141,13 +141,13 @@ struct Walk<'a> {
     _scratch: Option<Scratch>,
 }
 
-impl<'a> Walk<'a> {
+impl<'a> ChunkWalk<'a> {
     /// Opens the chunks of an artifact but for those that are `alike`.
     fn begin(
         (url, name): (&'a str, &str),
         (disk, manifest): (Arc<dyn Disk>, Manifest),
         alike: &BTreeSet<u64>,
-    ) -> Result<Walk<'a>, CliError> {
+    ) -> Result<ChunkWalk<'a>, CliError> {
         let scratch = Scratch::of(url, name)?;
         let failed = |error| unopened(url, &error);
         let wanted = |chunk: &ChunkEntry| !alike.contains(&chunk.slice.first.0);
@@ -163,7 +163,7 @@ impl<'a> Walk<'a> {
             }
         };
         let artifact = Artifact::open_chunks(from, manifest, &place, &wanted).map_err(failed)?;
-        Ok(Walk { url, artifact, slices, next: None, records: VecDeque::new(), _scratch: scratch })
+        Ok(ChunkWalk { url, artifact, slices, next: None, records: VecDeque::new(), _scratch: scratch })
     }
 
     fn peek(&mut self) -> Result<Option<(Token, &Bytes, &Bytes)>, CliError> {

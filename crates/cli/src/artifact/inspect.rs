@@ -14,14 +14,14 @@ use super::place::Scratch;
 use crate::failure::CliError;
 use crate::output::print;
 use crate::progress::Progress;
-use crate::shared::Shared;
+use crate::shared::CliContext;
 use crate::text::{count, size, table};
 
 /// Chunks that are shown to people at most.
 const CHUNKS_SHOWN_MAX: usize = 20;
 
 /// Verifies all chunks.
-pub(super) fn check(shared: &Shared, arguments: &CheckArguments) -> Result<ExitCode, CliError> {
+pub(super) fn check(shared: &CliContext, arguments: &CheckArguments) -> Result<ExitCode, CliError> {
     let (disk, manifest) = opened(&arguments.url)?;
     let scratch = Scratch::of(&arguments.url, "check")?;
     let next = AtomicUsize::new(0);
@@ -123,7 +123,7 @@ fn check_chunk(
 }
 
 /// Shows what the manifest says.
-pub(super) fn show(shared: &Shared, arguments: &ShowArguments) -> Result<ExitCode, CliError> {
+pub(super) fn show(shared: &CliContext, arguments: &ShowArguments) -> Result<ExitCode, CliError> {
     let (_, manifest) = opened(&arguments.url)?;
     let chunks: Vec<_> = manifest
         .chunks

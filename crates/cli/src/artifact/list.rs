@@ -12,11 +12,11 @@ use super::told::{ask_all, scrub_line};
 use super::verbs::store_of;
 use crate::failure::CliError;
 use crate::output::{print, program};
-use crate::shared::Shared;
+use crate::shared::CliContext;
 use crate::text::{size, table};
 
 /// Lists artifacts.
-pub(super) async fn list(shared: &Shared, arguments: &ListArguments) -> Result<ExitCode, CliError> {
+pub(super) async fn list(shared: &CliContext, arguments: &ListArguments) -> Result<ExitCode, CliError> {
     let client = shared.client().await?;
     let cluster = client.refresh().await?;
     let stores: Vec<&ReadOnlyStore> = match &arguments.store {

@@ -25,10 +25,10 @@ pub(crate) use self::arguments::ArtifactCommand;
 pub(crate) use self::place::sources;
 use self::place::{directory, opened};
 use crate::failure::CliError;
-use crate::shared::Shared;
+use crate::shared::CliContext;
 
 /// Carries out a command.
-pub(crate) async fn run(shared: Shared, command: ArtifactCommand) -> Result<ExitCode, CliError> {
+pub(crate) async fn run(shared: CliContext, command: ArtifactCommand) -> Result<ExitCode, CliError> {
     match command {
         ArtifactCommand::Build(arguments) => build::run(&shared, &arguments).await,
         ArtifactCommand::Check(arguments) => inspect::check(&shared, &arguments),

@@ -16,11 +16,11 @@ use super::opened;
 use super::place::url_of;
 use super::push_arguments::{PushArguments, StageArguments};
 use super::speaking::{Awaited, Speaker, owned};
-use super::told::{Told, adopted, behind_text, told};
+use super::told::{ArtifactTold, adopted, behind_text, told};
 use super::verbs::{check_replicas, store_of};
 use crate::failure::CliError;
 use crate::output::{print, program};
-use crate::shared::Shared;
+use crate::shared::CliContext;
 use crate::text::{count, size};
 
 /// Pause between two looks at the nodes.
@@ -61,7 +61,7 @@ fn pushed(url: &str) -> Result<Pushed, CliError> {
 }
 
 /// Makes an artifact go live: writes the wish, and waits until a headmaster has carried it out.
-pub(super) async fn push(shared: &Shared, arguments: &PushArguments) -> Result<ExitCode, CliError> {
+pub(super) async fn push(shared: &CliContext, arguments: &PushArguments) -> Result<ExitCode, CliError> {
     let StageArguments { url, timeout_s, dry_run } = &arguments.staged;
     let artifact = pushed(url)?;
     let client = shared.client().await?;
@@ -114,7 +114,7 @@ pub(super) async fn push(shared: &Shared, arguments: &PushArguments) -> Result<E
 }
 
 /// Stages an artifact: tells the nodes to fetch it, and waits until all have.
-pub(super) async fn stage(shared: &Shared, arguments: &StageArguments) -> Result<ExitCode, CliError> {
+pub(super) async fn stage(shared: &CliContext, arguments: &StageArguments) -> Result<ExitCode, CliError> {
     let artifact = pushed(&arguments.url)?;
     let client = shared.client().await?;
     let Pushed { store, number, manifest, source, .. } = &artifact;
@@ -145,7 +145,7 @@ pub(super) async fn stage(shared: &Shared, arguments: &StageArguments) -> Result
 }
 
 /// Says what would be done.
-fn would(shared: &Shared, artifact: &Pushed, (nodes, listed): (usize, bool), next: &str) {
+fn would(shared: &CliContext, artifact: &Pushed, (nodes, listed): (usize, bool), next: &str) {
     let Pushed { store, number, manifest, source, what, .. } = artifact;
     let nodes = count(nodes as u64, "node");
     let document = json!({ "store": store, "number": number, "manifest": manifest, "source": source,
@@ -157,7 +157,7 @@ fn would(shared: &Shared, artifact: &Pushed, (nodes, listed): (usize, bool), nex
 
 /// Says what was done, when the nodes that answer have heard of it.
 async fn tell(
-    shared: &Shared,
+    shared: &CliContext,
     client: &Client,
     artifact: &Pushed,
     (served, began): (bool, Instant),
@@ -245,7 +245,7 @@ async fn wait_until_staged(
 ) -> Result<(), CliError> {
     loop {
         let told = told(client, &artifact.store, artifact.number).await;
-        if told.iter().all(Told::is_staged) {
+        if told.iter().all(ArtifactTold::is_staged) {
             return Ok(());
         }
         if Instant::now() > deadline {
@@ -260,7 +260,12 @@ async fn wait_until_staged(
 }
 
 /// What is said when the time is over.
-fn late(artifact: &Pushed, detail: &str, told: &[Told], (verb, advice): (&str, Option<String>)) -> CliError {
+fn late(
+    artifact: &Pushed,
+    detail: &str,
+    told: &[ArtifactTold],
+    (verb, advice): (&str, Option<String>),
+) -> CliError {
     let why = told.iter().find_map(|told| told.error().map(|error| format!(" ({}: {error})", told.node)));
     CliError::Unanswered(format!(
         "{detail}{}{}. The nodes go on by themselves; to see how far they are, run `{program} artifact list {}`, and to watch \

@@ -8,7 +8,7 @@ use model::routing::slices_held;
 use model::{ArtifactNumber, Cluster, NodeId, ReadOnlyStore};
 use storage::readonly::Manifest;
 
-use super::told::Told;
+use super::told::ArtifactTold;
 use crate::holder::shell;
 use crate::output::program;
 use crate::text::size;
@@ -44,7 +44,7 @@ pub(super) fn owned(cluster: &Cluster, store: &ReadOnlyStore, manifest: &Manifes
 
 impl Awaited {
     /// What helps while nodes do not answer; `enough` is how many replicas of each slice must hold it.
-    pub(super) fn advice(&self, told: &[Told], enough: Option<u8>) -> Option<String> {
+    pub(super) fn advice(&self, told: &[ArtifactTold], enough: Option<u8>) -> Option<String> {
         let silent: Vec<String> =
             told.iter().filter(|told| told.is_silent()).map(|told| told.node.to_string()).collect();
         if silent.is_empty() {
@@ -68,12 +68,12 @@ impl Awaited {
     }
 
     /// Bytes that are on the nodes, and that will be.
-    fn bytes(&self, told: &[Told]) -> (u64, u64) {
-        let total = |told: &Told| match told.here().map_or(0, |here| here.bytes_total) {
+    fn bytes(&self, told: &[ArtifactTold]) -> (u64, u64) {
+        let total = |told: &ArtifactTold| match told.here().map_or(0, |here| here.bytes_total) {
             0 => self.owned.get(&told.node).copied().unwrap_or(0),
             total => total,
         };
-        let here = told.iter().filter_map(Told::here).map(|here| here.bytes);
+        let here = told.iter().filter_map(ArtifactTold::here).map(|here| here.bytes);
         (here.sum(), told.iter().map(total).sum())
     }
 }
@@ -101,9 +101,9 @@ impl Speaker {
         self.spoken.elapsed() >= SPEAK_AGAIN
     }
 
-    pub(super) fn speak(&mut self, told: &[Told], enough: Option<u8>) {
+    pub(super) fn speak(&mut self, told: &[ArtifactTold], enough: Option<u8>) {
         self.spoken = Instant::now();
-        let is_whole = told.iter().all(Told::is_staged);
+        let is_whole = told.iter().all(ArtifactTold::is_staged);
         self.whole = self.whole.or(Some(self.spoken)).filter(|_| is_whole);
         let number = self.awaited.number;
         if self.whole.is_some_and(|since| since.elapsed() > SERVED_TIME_MAX) {
@@ -150,13 +150,13 @@ mod tests {
     use super::super::list::tests::progress;
     use super::*;
 
-    fn told(node: u32, state: ArtifactState, bytes: u64) -> Told {
+    fn told(node: u32, state: ArtifactState, bytes: u64) -> ArtifactTold {
         let progress = ArtifactProgress { bytes, bytes_total: bytes, state, ..progress("words", 2) };
-        Told { node: NodeId(node), progress: Ok(Some(progress)) }
+        ArtifactTold { node: NodeId(node), progress: Ok(Some(progress)) }
     }
 
-    fn silent(node: u32) -> Told {
-        Told { node: NodeId(node), progress: Err("h:1 refused the connection".to_owned()) }
+    fn silent(node: u32) -> ArtifactTold {
+        ArtifactTold { node: NodeId(node), progress: Err("h:1 refused the connection".to_owned()) }
     }
 
     fn awaited(is_pushed: bool) -> Awaited {

@@ -16,7 +16,7 @@ use model::Placement;
 use model::limits::VALUE_BYTES_MAX;
 use parking_lot::Mutex;
 use runtime::{Disk, DiskError};
-use storage::readonly::{BuildRecord, DELETE, Given, Merged, Place, Records, Run, TokenHash, put};
+use storage::readonly::{BuildRecord, DELETE, Merged, Place, Records, RecordsGiven, Run, TokenHash, put};
 
 use super::arguments::BuildArguments;
 use crate::failure::CliError;
@@ -27,7 +27,7 @@ use crate::text::count;
 
 /// What was read.
 #[derive(Default)]
-pub(super) struct Read {
+pub(super) struct InputRead {
     pub(super) records: u64,
     /// Bytes of keys and values.
     pub(super) bytes: u64,
@@ -39,7 +39,7 @@ pub(super) fn sorted(
     disk: &Arc<dyn Disk>,
     arguments: &BuildArguments,
     jobs: usize,
-) -> Result<(Merged, Read), CliError> {
+) -> Result<(Merged, InputRead), CliError> {
     // One piece for each thread, and the one that is filled.
     let piece_bytes = arguments.memory / (jobs + 1);
     let (pieces, waiting) = sync_channel::<(usize, Records)>(0);
@@ -54,7 +54,7 @@ pub(super) fn sorted(
             .collect();
         // Whoever is told that no sorter is left hears from the sorters why.
         drop(waiting);
-        let (piece, read, given) = (Records::default(), Read::default(), arguments.given());
+        let (piece, read, given) = (Records::default(), InputRead::default(), arguments.given());
         let mut filled = Filled { piece, read, piece_bytes, pieces, emptied, given };
         let read = read_all(arguments, &mut filled);
         let Filled { piece, read: facts, pieces, emptied, .. } = filled;
@@ -115,16 +115,16 @@ fn sort(
 
 struct Filled {
     piece: Records,
-    read: Read,
+    read: InputRead,
     piece_bytes: usize,
     pieces: SyncSender<(usize, Records)>,
     emptied: Receiver<Records>,
-    given: Given,
+    given: RecordsGiven,
 }
 
 impl Filled {
     fn take(&mut self, key: &Bytes, value: &Bytes, place: Place) -> Result<(), CliError> {
-        if self.given == Given::All {
+        if self.given == RecordsGiven::All {
             return self.push(key, value, place);
         }
         let change = put(value);

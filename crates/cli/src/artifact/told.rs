@@ -16,13 +16,13 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// What one node tells of one artifact.
 #[derive(Clone, Debug)]
-pub(super) struct Told {
+pub(super) struct ArtifactTold {
     pub(super) node: NodeId,
     /// How far it is; nothing where it has not heard of the artifact; or why it does not say.
     pub(super) progress: Result<Option<ArtifactProgress>, String>,
 }
 
-impl Told {
+impl ArtifactTold {
     /// Whether the node does not answer.
     pub(super) fn is_silent(&self) -> bool {
         self.progress.is_err()
@@ -59,11 +59,14 @@ pub(super) async fn ask_all(client: &Client) -> Vec<(NodeId, Result<ArtifactsRep
 }
 
 /// What each node tells of one artifact.
-pub(super) async fn told(client: &Client, store: &StoreName, number: ArtifactNumber) -> Vec<Told> {
+pub(super) async fn told(client: &Client, store: &StoreName, number: ArtifactNumber) -> Vec<ArtifactTold> {
     let is_it = |told: &ArtifactProgress| told.store == *store && told.number == number;
     let each = ask_all(client).await.into_iter();
-    each.map(|(node, told)| Told { node, progress: told.map(|told| told.listed.into_iter().find(is_it)) })
-        .collect()
+    each.map(|(node, told)| ArtifactTold {
+        node,
+        progress: told.map(|told| told.listed.into_iter().find(is_it)),
+    })
+    .collect()
 }
 
 /// Waits until the nodes that answer follow a document of this generation; names those that do not within

@@ -14,7 +14,7 @@ use super::told::{adopted, behind_text};
 use crate::failure::CliError;
 use crate::orders;
 use crate::output::{print, program};
-use crate::shared::Shared;
+use crate::shared::CliContext;
 
 /// The read-only store of this name.
 pub(super) fn store_of<'a>(cluster: &'a Cluster, name: &str) -> Result<&'a ReadOnlyStore, CliError> {
@@ -42,7 +42,7 @@ pub(super) fn check_replicas(store: &ReadOnlyStore, replicas: Option<u8>) -> Res
 }
 
 /// Serves a staged or kept artifact.
-pub(super) async fn swap(shared: &Shared, arguments: &SwapArguments) -> Result<ExitCode, CliError> {
+pub(super) async fn swap(shared: &CliContext, arguments: &SwapArguments) -> Result<ExitCode, CliError> {
     let OneArtifact { store, number, .. } = &arguments.artifact;
     let client = shared.client().await?;
     let cluster = client.cluster();
@@ -55,7 +55,10 @@ pub(super) async fn swap(shared: &Shared, arguments: &SwapArguments) -> Result<E
 }
 
 /// Serves the artifact from before the served one.
-pub(super) async fn rollback(shared: &Shared, arguments: &RollbackArguments) -> Result<ExitCode, CliError> {
+pub(super) async fn rollback(
+    shared: &CliContext,
+    arguments: &RollbackArguments,
+) -> Result<ExitCode, CliError> {
     let RollbackArguments { of: OfStore { store, dry_run }, replicas } = arguments;
     let client = shared.client().await?;
     let cluster = client.cluster();
@@ -68,7 +71,7 @@ pub(super) async fn rollback(shared: &Shared, arguments: &RollbackArguments) -> 
 
 /// Forgets an artifact that is not served.
 pub(super) async fn forget(
-    shared: &Shared,
+    shared: &CliContext,
     arguments: &OneArtifact,
     aborts: bool,
 ) -> Result<ExitCode, CliError> {
@@ -86,7 +89,7 @@ pub(super) async fn forget(
 }
 
 async fn carry_out(
-    shared: &Shared,
+    shared: &CliContext,
     client: &Client,
     (order, before, number): (&Order, &ReadOnlyStore, ArtifactNumber),
     dry_run: bool,
@@ -122,7 +125,7 @@ async fn carry_out(
 
 /// Keeps this many artifacts beside the served one.
 pub(crate) async fn keep(
-    shared: &Shared,
+    shared: &CliContext,
     store: &str,
     kept: u8,
     dry_run: bool,
@@ -156,7 +159,7 @@ pub(crate) async fn keep(
 
 /// A read-only store that was created.
 pub(crate) async fn create(
-    shared: &Shared,
+    shared: &CliContext,
     client: &Client,
     name: StoreName,
     replicas: u8,

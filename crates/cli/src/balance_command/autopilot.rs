@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use client::PlanQuery;
 use model::balance::{Away, Mode, Policy, PolicyChange, Says};
-use model::order::{Answer, Balancing, Order};
+use model::order::{Balancing, Order, OrderOutcome};
 use model::plan::{Decision, Planned};
 use model::{Cluster, NodeId, PartitionId};
 use serde_json::{Value as Json, json};
@@ -13,7 +13,7 @@ use super::keys;
 use crate::failure::CliError;
 use crate::orders;
 use crate::output::{print, program};
-use crate::shared::Shared;
+use crate::shared::CliContext;
 use crate::words;
 
 /// What shall be explained.
@@ -61,25 +61,25 @@ fn parse_setting(text: &str) -> Result<(String, String), String> {
 }
 
 /// Changes what the autopilot does.
-pub(crate) async fn turn(shared: &Shared, mode: Mode) -> Result<ExitCode, CliError> {
+pub(crate) async fn turn(shared: &CliContext, mode: Mode) -> Result<ExitCode, CliError> {
     change(shared, PolicyChange::Mode { mode }).await
 }
 
 /// Changes its numbers.
-pub(crate) async fn set(shared: &Shared, arguments: SetArguments) -> Result<ExitCode, CliError> {
+pub(crate) async fn set(shared: &CliContext, arguments: SetArguments) -> Result<ExitCode, CliError> {
     change(shared, PolicyChange::Set { settings: arguments.settings }).await
 }
 
 /// Lets no standby take the places of a node that is away.
-pub(crate) async fn veto(shared: &Shared, node: NodeId) -> Result<ExitCode, CliError> {
+pub(crate) async fn veto(shared: &CliContext, node: NodeId) -> Result<ExitCode, CliError> {
     change(shared, PolicyChange::Veto { node }).await
 }
 
-async fn change(shared: &Shared, change: PolicyChange) -> Result<ExitCode, CliError> {
+async fn change(shared: &CliContext, change: PolicyChange) -> Result<ExitCode, CliError> {
     let client = shared.client().await?;
     let order = Order::Balance { change };
     match orders::order(&client, &order).await? {
-        Answer::Done { done, plan, .. } => {
+        OrderOutcome::Done { done, plan, .. } => {
             print(shared.format(), &json!({ "done": done }), || match &order {
                 Order::Balance { change: PolicyChange::Veto { node } } => words::vetoed(*node),
                 _ => words::done(&done, plan),
@@ -91,7 +91,7 @@ async fn change(shared: &Shared, change: PolicyChange) -> Result<ExitCode, CliEr
 }
 
 /// Says why something was done, or nothing is.
-pub(crate) async fn why(shared: &Shared, arguments: WhyArguments) -> Result<ExitCode, CliError> {
+pub(crate) async fn why(shared: &CliContext, arguments: WhyArguments) -> Result<ExitCode, CliError> {
     let client = shared.client().await?;
     if let Some(Subject::Plan(number)) = arguments.subject {
         let planned = find_plan(&client, number).await?;

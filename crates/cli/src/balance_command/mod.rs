@@ -13,7 +13,7 @@ use std::process::ExitCode;
 use model::balance::Mode;
 
 use crate::failure::CliError;
-use crate::shared::Shared;
+use crate::shared::CliContext;
 pub(crate) use autopilot::veto;
 use autopilot::{SetArguments, WhyArguments};
 use record::RecordArguments;
@@ -42,7 +42,7 @@ pub enum BalanceCommand {
 }
 
 /// Carries out a command.
-pub(crate) async fn run(shared: Shared, command: BalanceCommand) -> Result<ExitCode, CliError> {
+pub(crate) async fn run(shared: CliContext, command: BalanceCommand) -> Result<ExitCode, CliError> {
     match command {
         BalanceCommand::Status(arguments) => status::run(shared, arguments).await,
         BalanceCommand::Why(arguments) => autopilot::why(&shared, arguments).await,

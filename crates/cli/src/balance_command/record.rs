@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 use client::Client;
 use model::balance::Settings;
 use model::{Cluster, Generation};
-use protocol::rebalance::replay::{Look, NodeLook};
+use protocol::rebalance::replay::{NodeLook, ReplayLook};
 use protocol::report::Parts;
 use serde_json::json;
 
-use super::trace::{Head, Writer};
+use super::trace::{Head, TraceWriter};
 use crate::failure::CliError;
 use crate::output::{print, program};
-use crate::shared::Shared;
+use crate::shared::CliContext;
 use crate::text::{Format, count, size};
 use crate::{clocks, durations};
 
@@ -41,14 +41,14 @@ pub struct RecordArguments {
 }
 
 /// `tontine balance record`.
-pub(super) async fn run(shared: Shared, arguments: RecordArguments) -> Result<ExitCode, CliError> {
+pub(super) async fn run(shared: CliContext, arguments: RecordArguments) -> Result<ExitCode, CliError> {
     let client = shared.client().await?;
     // A cluster without a headmaster, or with a policy that cannot be read, is recorded as well.
     let office = client.office().await.ok().and_then(|(_, office)| office.balancing);
     let settings: Settings =
         office.and_then(|balancing| balancing.policy).map(|policy| policy.settings).unwrap_or_default();
     let head = Head::new(client.cluster().name.clone(), clocks::now_ms().unsigned_abs(), settings);
-    let mut trace = Writer::create(&arguments.file, &head)?;
+    let mut trace = TraceWriter::create(&arguments.file, &head)?;
     if shared.format() == Format::Text {
         let until = arguments
             .lasts
@@ -70,7 +70,11 @@ pub(super) async fn run(shared: Shared, arguments: RecordArguments) -> Result<Ex
 }
 
 /// Looks again and again; how often it did.
-async fn record(client: &Client, arguments: &RecordArguments, trace: &mut Writer) -> Result<u64, CliError> {
+async fn record(
+    client: &Client,
+    arguments: &RecordArguments,
+    trace: &mut TraceWriter,
+) -> Result<u64, CliError> {
     let began = Instant::now();
     let mut ticks = tokio::time::interval(arguments.every);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -92,7 +96,7 @@ async fn record(client: &Client, arguments: &RecordArguments, trace: &mut Writer
         written = Some(document.generation);
         let document = is_new.then(|| Cluster::clone(&document));
         let after_ms = began.elapsed().as_millis() as u64;
-        trace.line(&Look { after_ms, document, nodes })?;
+        trace.line(&ReplayLook { after_ms, document, nodes })?;
         looks += 1;
         if looks_max == Some(looks) {
             return Ok(looks);

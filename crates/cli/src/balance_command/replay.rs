@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use model::balance::Settings;
 use model::plan::Rule;
-use protocol::rebalance::replay::{Event, Replay};
+use protocol::rebalance::replay::{Replay, ReplayEvent};
 use serde_json::json;
 
-use super::trace::Reader;
+use super::trace::TraceReader;
 use crate::durations;
 use crate::failure::CliError;
 use crate::output::{print, program};
-use crate::shared::Shared;
+use crate::shared::CliContext;
 use crate::text::{count, size};
 use crate::words;
 
@@ -42,8 +42,8 @@ fn parse_rule(text: &str) -> Result<Rule, String> {
 }
 
 /// `tontine balance replay`.
-pub(super) fn run(shared: &Shared, arguments: &ReplayArguments) -> Result<ExitCode, CliError> {
-    let mut trace = Reader::open(&arguments.file)?;
+pub(super) fn run(shared: &CliContext, arguments: &ReplayArguments) -> Result<ExitCode, CliError> {
+    let mut trace = TraceReader::open(&arguments.file)?;
     let settings = Settings { policy: arguments.policy, ..trace.head.settings.clone() };
     let (cluster, began_ms, file) = (trace.head.cluster.clone(), trace.head.at_ms, arguments.file.display());
     let mut replay: Option<Replay> = None;
@@ -86,14 +86,14 @@ fn text(cluster: &str, rule: Rule, settings: &Settings, replay: &Replay) -> Stri
     let mut text = format!("cluster {cluster}, policy {}\n\n", rule.word());
     for event in &replay.events {
         let (after_ms, told) = match event {
-            Event::Acts { after_ms, decision, .. } => (after_ms, words::decision_in_short(decision)),
-            Event::Says { after_ms, says } => (after_ms, words::says(says, settings)),
-            Event::Follows { after_ms } => (
+            ReplayEvent::Acts { after_ms, decision, .. } => (after_ms, words::decision_in_short(decision)),
+            ReplayEvent::Says { after_ms, says } => (after_ms, words::says(says, settings)),
+            ReplayEvent::Follows { after_ms } => (
                 after_ms,
                 "nodes, partitions or numbers changed; from here on by the recorded lists".to_owned(),
             ),
         };
-        let acts = if matches!(event, Event::Acts { .. }) { "acts: " } else { "" };
+        let acts = if matches!(event, ReplayEvent::Acts { .. }) { "acts: " } else { "" };
         text.push_str(&format!("{:>8.1} s  {acts}{told}\n", *after_ms as f64 / 1000.0));
     }
     let told = &replay.summary;

@@ -12,7 +12,7 @@ use super::rates::{self, NodeRates, PartAtNode, PartitionRates, Span, WorkRate};
 use crate::clocks;
 use crate::failure::CliError;
 use crate::output::print;
-use crate::shared::Shared;
+use crate::shared::CliContext;
 use crate::text::{Format, count, size, table};
 
 /// Partitions that are shown.
@@ -41,24 +41,24 @@ pub struct BalanceStatusArguments {
 }
 
 /// What one node said, and when, by this machine's clock.
-struct Look {
+struct StatusLook {
     node: Node,
     answer: Result<Report, String>,
     at_ms: i64,
 }
 
 /// Asks all nodes at once.
-async fn look(client: &Client) -> Vec<Look> {
+async fn look(client: &Client) -> Vec<StatusLook> {
     let cluster = client.cluster();
     let asks = cluster.nodes.iter().map(|node| async move {
         let answer = client.report(node.id, Parts::LOAD).await.map_err(|error| error.to_string());
-        Look { node: node.clone(), answer, at_ms: clocks::now_ms() }
+        StatusLook { node: node.clone(), answer, at_ms: clocks::now_ms() }
     });
     futures_util::future::join_all(asks).await
 }
 
 /// `tontine balance status`.
-pub(super) async fn run(shared: Shared, arguments: BalanceStatusArguments) -> Result<ExitCode, CliError> {
+pub(super) async fn run(shared: CliContext, arguments: BalanceStatusArguments) -> Result<ExitCode, CliError> {
     let client = shared.client().await?;
     if shared.format() == Format::Text {
         say!("asking all nodes twice, {} s apart", arguments.seconds);
@@ -91,9 +91,9 @@ struct Told<'a> {
 }
 
 impl<'a> Told<'a> {
-    fn of(before: &'a [Look], after: &'a Look, shown_at: i64) -> Told<'a> {
+    fn of(before: &'a [StatusLook], after: &'a StatusLook, shown_at: i64) -> Told<'a> {
         let node = &after.node;
-        let answer = |look: &'a Look| look.answer.as_ref().map_err(Clone::clone);
+        let answer = |look: &'a StatusLook| look.answer.as_ref().map_err(Clone::clone);
         let first = before.iter().find(|look| look.node.id == node.id);
         let compared = answer(after).and_then(|report| {
             let first = first.ok_or_else(|| "it joined between the two looks; ask again".to_owned())?;
@@ -241,7 +241,7 @@ mod tests {
         Cluster::new("test", nodes, Ring::equal_slices(4, &zones), vec![store])
     }
 
-    fn look_at(cluster: &Cluster, seconds: u64) -> Vec<Look> {
+    fn look_at(cluster: &Cluster, seconds: u64) -> Vec<StatusLook> {
         let first = &cluster.ring.partitions()[0];
         let of = |node: &Node| {
             let place = first.nodes.iter().position(|listed| *listed == node.id).unwrap();
@@ -259,7 +259,7 @@ mod tests {
                 ..LoadReport::default()
             };
             let report = Report::new(node.id, 1, WallMillis(0), cluster.generation);
-            Look { node: node.clone(), answer: Ok(Report { load: Some(load), ..report }), at_ms: 1000 }
+            StatusLook { node: node.clone(), answer: Ok(Report { load: Some(load), ..report }), at_ms: 1000 }
         };
         cluster.nodes.iter().map(of).collect()
     }
@@ -297,7 +297,7 @@ mod tests {
         let mut cluster = cluster();
         cluster.stores[0].consistency.replicas = 1;
         let list = cluster.ring.partitions()[0].nodes.clone();
-        let busiest = |before: &[Look], after: &[Look]| {
+        let busiest = |before: &[StatusLook], after: &[StatusLook]| {
             let told: Vec<Told<'_>> = after.iter().map(|after| Told::of(before, after, 1200)).collect();
             let spans: Vec<(NodeId, Span<'_>)> =
                 told.iter().map(|told| (told.node.id, told.compared.clone().ok().unwrap())).collect();
@@ -310,7 +310,7 @@ mod tests {
         assert_eq!((&*row[2], &*row[3]), ("100 (0)", "0 (4.0)"));
         assert_eq!((json["nodes"].as_array().unwrap().len(), &json["replicas"]), (2, &json!([list[0]])));
         // It does nothing between the looks, and did before.
-        let load = |look: &mut Look| look.answer.as_mut().unwrap().load.clone();
+        let load = |look: &mut StatusLook| look.answer.as_mut().unwrap().load.clone();
         let earlier = after.iter_mut().find(|look| look.node.id == list[1]).unwrap();
         let mut idle = load(earlier).unwrap();
         let mut before = before;

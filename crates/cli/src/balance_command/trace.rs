@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 
 use model::balance::Settings;
-use protocol::rebalance::replay::Look;
+use protocol::rebalance::replay::ReplayLook;
 use serde::{Deserialize, Serialize};
 
 use crate::failure::CliError;
@@ -42,22 +42,22 @@ impl Head {
 
 /// The form alone: what else is there, a later one may have changed.
 #[derive(Deserialize)]
-struct Form {
+struct TraceForm {
     trace: String,
     format: u32,
 }
 
 /// A trace that is written.
-pub(super) struct Writer {
+pub(super) struct TraceWriter {
     path: PathBuf,
     file: File,
     /// Bytes that were written.
     pub(super) bytes: u64,
 }
 
-impl Writer {
+impl TraceWriter {
     /// A file that was not there.
-    pub(super) fn create(path: &Path, head: &Head) -> Result<Writer, CliError> {
+    pub(super) fn create(path: &Path, head: &Head) -> Result<TraceWriter, CliError> {
         let opened = File::options().write(true).create_new(true).open(path);
         let file = match opened {
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
@@ -68,7 +68,7 @@ impl Writer {
             }
             opened => opened.map_err(CliError::io(format!("cannot write {}", path.display())))?,
         };
-        let mut writer = Writer { path: path.to_owned(), file, bytes: 0 };
+        let mut writer = TraceWriter { path: path.to_owned(), file, bytes: 0 };
         writer.line(head)?;
         Ok(writer)
     }
@@ -87,7 +87,7 @@ impl Writer {
 }
 
 /// A trace that is read.
-pub(super) struct Reader {
+pub(super) struct TraceReader {
     path: PathBuf,
     lines: BufReader<File>,
     number: u64,
@@ -97,9 +97,9 @@ pub(super) struct Reader {
     pub(super) is_cut: bool,
 }
 
-impl Reader {
+impl TraceReader {
     /// Opens a trace and reads its first line.
-    pub(super) fn open(path: &Path) -> Result<Reader, CliError> {
+    pub(super) fn open(path: &Path) -> Result<TraceReader, CliError> {
         let shown = path.display();
         let file = File::open(path).map_err(CliError::io(format!("cannot read {shown}")))?;
         let mut lines = BufReader::new(file);
@@ -110,7 +110,7 @@ impl Reader {
             Line::Cut(text) | Line::Whole(text) => text,
         };
         let foreign = || CliError::Other(format!("{shown} is no trace of loads: {record}"));
-        let form: Form = serde_json::from_slice(text).map_err(|_| foreign())?;
+        let form: TraceForm = serde_json::from_slice(text).map_err(|_| foreign())?;
         if form.trace != KIND {
             return Err(foreign());
         }
@@ -123,11 +123,11 @@ impl Reader {
         }
         let head = serde_json::from_slice(text)
             .map_err(|error| CliError::Other(format!("{shown}, line 1 is damaged ({error}); {record}")))?;
-        Ok(Reader { path: path.to_owned(), lines, number: 1, head, is_cut: false })
+        Ok(TraceReader { path: path.to_owned(), lines, number: 1, head, is_cut: false })
     }
 
     /// The next look; `None` at the end.
-    pub(super) fn next(&mut self) -> Result<Option<Look>, CliError> {
+    pub(super) fn next(&mut self) -> Result<Option<ReplayLook>, CliError> {
         let shown = self.path.display();
         let line = whole_line(&mut self.lines).map_err(CliError::io(format!("cannot read {shown}")))?;
         self.number += 1;

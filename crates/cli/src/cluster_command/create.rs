@@ -19,7 +19,7 @@ use crate::coordination::CoordinationArguments;
 use crate::failure::CliError;
 use crate::output::{print, program};
 use crate::shape::{self, ShapeArguments};
-use crate::shared::Shared;
+use crate::shared::CliContext;
 use crate::text::count;
 
 /// Longest name of a cluster: it is a part of messages and of notes on disk.
@@ -48,7 +48,7 @@ pub struct CreateArguments {
 }
 
 /// Carries it out.
-pub(super) async fn run(shared: Shared, arguments: CreateArguments) -> Result<ExitCode, CliError> {
+pub(super) async fn run(shared: CliContext, arguments: CreateArguments) -> Result<ExitCode, CliError> {
     let is_here = arguments.shape.port_base.is_some();
     shape::check(&arguments.shape)?;
     if arguments.name.is_empty() || arguments.name.len() > NAME_BYTES_MAX {
@@ -111,7 +111,7 @@ pub(crate) async fn prepare(service: &dyn CoordinationService, named: u32) -> Re
 async fn gather(
     service: &mut Arc<dyn CoordinationService>,
     wanted: usize,
-    place: &coordination::address::Place,
+    place: &coordination::address::ServicePlace,
 ) -> Result<Vec<Node>, CliError> {
     let mut told: Option<Vec<String>> = None;
     loop {
@@ -161,7 +161,7 @@ fn refuse_lost(found: &[ActiveNode], address: &coordination::address::Address) -
     )))
 }
 
-fn progress(found: &[ActiveNode], wanted: usize, place: &coordination::address::Place) -> String {
+fn progress(found: &[ActiveNode], wanted: usize, place: &coordination::address::ServicePlace) -> String {
     let mut text = format!("{} of {wanted} nodes are registered", found.len().min(wanted));
     for active in found.iter().take(wanted) {
         text.push_str(&format!("\n  {}", shown(active)));
@@ -181,7 +181,7 @@ fn progress(found: &[ActiveNode], wanted: usize, place: &coordination::address::
     text
 }
 
-fn tell(shared: &Shared, cluster: &Cluster, place: &coordination::address::Place, is_here: bool) {
+fn tell(shared: &CliContext, cluster: &Cluster, place: &coordination::address::ServicePlace, is_here: bool) {
     let document = json!({
         "cluster": cluster.name,
         "generation": cluster.generation.0,
@@ -239,7 +239,7 @@ mod tests {
 
     #[test]
     fn the_command_that_is_printed_asks_for_an_address_where_nodes_are_on_many_machines() {
-        let place = |address: &str| coordination::address::Place {
+        let place = |address: &str| coordination::address::ServicePlace {
             address: address.parse().unwrap(),
             session_timeout: Duration::from_secs(10),
             credentials: None,

@@ -17,7 +17,7 @@ use super::CoordinationArguments;
 use super::migrate::MigrateArguments;
 use crate::failure::CliError;
 use crate::output::print;
-use crate::shared::Shared;
+use crate::shared::CliContext;
 use crate::text::{bytes_json, count, shown};
 
 /// Looks at the documents of the coordination service, or moves them.
@@ -67,13 +67,13 @@ pub struct FileArguments {
 
 /// One line of an exported file.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Line {
+pub(super) struct ExportLine {
     pub(super) path: String,
     pub(super) data: Json,
 }
 
 /// Carries out a command.
-pub(crate) async fn run(shared: Shared, command: CoordinationCommand) -> Result<ExitCode, CliError> {
+pub(crate) async fn run(shared: CliContext, command: CoordinationCommand) -> Result<ExitCode, CliError> {
     match command {
         CoordinationCommand::Show(arguments) => show(&shared, arguments).await,
         CoordinationCommand::Watch(arguments) => watch(&shared, arguments).await,
@@ -122,7 +122,7 @@ fn line(path: &DocumentPath, document: &Document) -> String {
     format!("{path}  version {}, {bytes}{owner}", document.stat.version.0)
 }
 
-async fn show(shared: &Shared, arguments: ShowArguments) -> Result<ExitCode, CliError> {
+async fn show(shared: &CliContext, arguments: ShowArguments) -> Result<ExitCode, CliError> {
     let service = arguments.service.existing().await?;
     let found = read_all(&*service, &arguments.path).await?;
     let document = json!({
@@ -142,7 +142,7 @@ async fn show(shared: &Shared, arguments: ShowArguments) -> Result<ExitCode, Cli
     Ok(ExitCode::SUCCESS)
 }
 
-async fn watch(shared: &Shared, arguments: WatchArguments) -> Result<ExitCode, CliError> {
+async fn watch(shared: &CliContext, arguments: WatchArguments) -> Result<ExitCode, CliError> {
     let mut service = arguments.service.existing().await?;
     let mut known: Option<BTreeMap<DocumentPath, Document>> = None;
     loop {
@@ -169,7 +169,7 @@ async fn watch(shared: &Shared, arguments: WatchArguments) -> Result<ExitCode, C
 async fn changed(
     service: &dyn CoordinationService,
     known: &mut Option<BTreeMap<DocumentPath, Document>>,
-    shared: &Shared,
+    shared: &CliContext,
 ) -> Result<(), CoordinationError> {
     let mut watches = FuturesUnordered::new();
     let mut now = BTreeMap::new();
@@ -205,7 +205,7 @@ async fn changed(
     watches.next().await.expect("the root is watched").map(drop)
 }
 
-fn tell(shared: &Shared, what: &str, path: &DocumentPath, document: &Document) {
+fn tell(shared: &CliContext, what: &str, path: &DocumentPath, document: &Document) {
     let mut json = document_json(path, document);
     json["event"] = json!(what);
     print(shared.format(), &json, || format!("{what} {}", line(path, document)));
@@ -221,7 +221,7 @@ async fn export(arguments: FileArguments) -> Result<ExitCode, CliError> {
     };
     let mut written = 0;
     for (path, document) in found.iter().filter(|(_, document)| document.stat.owner.is_none()) {
-        let line = Line { path: path.as_str().to_owned(), data: bytes_json(&document.data) };
+        let line = ExportLine { path: path.as_str().to_owned(), data: bytes_json(&document.data) };
         serde_json::to_writer(&mut file, &line).map_err(|error| failed()(error.into()))?;
         file.write_all(b"\n").map_err(failed())?;
         written += 1;

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ::coordination::CoordinationService;
-use ::coordination::address::{Address, Place};
-use ::coordination::documents::{self, Move, ReadError};
+use ::coordination::address::{Address, ServicePlace};
+use ::coordination::documents::{self, ReadError, ServiceMove};
 use model::Cluster;
 use runtime::Disk;
 use runtime::disk::os::OsDisk;
@@ -17,16 +17,16 @@ use crate::failure::CliError;
 const MOVES_MAX: usize = 16;
 
 /// The documents, where they are.
-pub(crate) struct Found {
+pub(crate) struct DocumentsFound {
     /// The service.
-    pub(crate) place: Place,
+    pub(crate) place: ServicePlace,
     /// A session with it.
     pub(crate) session: Arc<dyn CoordinationService>,
     /// What it says of the cluster.
     pub(crate) cluster: Result<Option<Cluster>, ReadError>,
 }
 
-impl Found {
+impl DocumentsFound {
     /// That the documents are elsewhere than where they were looked for, if so.
     pub(crate) fn moved_from(&self, named: &Address) -> Option<String> {
         let place = &self.place.address;
@@ -43,15 +43,18 @@ impl Found {
 
 /// Opens the service in which the documents are, which may be another one than the named one. `None` when it is a
 /// directory that does not exist, and opening would make it.
-pub(crate) async fn find_documents(named: Place, data_dir: &Path) -> Result<Option<Found>, CliError> {
+pub(crate) async fn find_documents(
+    named: ServicePlace,
+    data_dir: &Path,
+) -> Result<Option<DocumentsFound>, CliError> {
     // Nothing is made where nothing is.
     let disk = data_dir.is_dir().then(|| OsDisk::open(data_dir).ok()).flatten();
     let disk: Option<Arc<dyn Disk>> = disk.map(|disk| Arc::new(disk) as Arc<dyn Disk>);
     let recalled = disk.as_ref().and_then(|disk| node::moved::recall(&**disk, &named.portable()));
     let Some(to) = recalled else { return follow(&named, named.clone(), disk.as_ref()).await };
     let place = named.at(&to).map_err(|error| CliError::Other(error.to_string()))?;
-    let holds = |found: &Result<Option<Found>, CliError>| {
-        matches!(found, Ok(Some(Found { cluster: Ok(Some(_)), .. })))
+    let holds = |found: &Result<Option<DocumentsFound>, CliError>| {
+        matches!(found, Ok(Some(DocumentsFound { cluster: Ok(Some(_)), .. })))
     };
     let found = follow(&named, place, disk.as_ref()).await;
     if holds(&found) {
@@ -75,11 +78,11 @@ pub(crate) async fn find_documents(named: Place, data_dir: &Path) -> Result<Opti
 
 /// Opens a service, and from there the one to which the documents have moved.
 async fn follow(
-    named: &Place,
-    mut place: Place,
+    named: &ServicePlace,
+    mut place: ServicePlace,
     disk: Option<&Arc<dyn Disk>>,
-) -> Result<Option<Found>, CliError> {
-    let mut came: Option<Move> = None;
+) -> Result<Option<DocumentsFound>, CliError> {
+    let mut came: Option<ServiceMove> = None;
     for _ in 0..MOVES_MAX {
         if let Address::Directory(directory) = &place.address
             && !directory.is_dir()
@@ -96,7 +99,7 @@ async fn follow(
             Err(error) => Err(error),
         };
         let Err(ReadError::Moved(this)) = cluster else {
-            return Ok(Some(Found { place, session, cluster }));
+            return Ok(Some(DocumentsFound { place, session, cluster }));
         };
         let _ = session.close().await;
         if let Some(disk) = disk

@@ -12,20 +12,20 @@ use ::coordination::documents::{self, Restored, restored, restored_last};
 use ::coordination::{CoordinationError, CoordinationService, CreateMode, DocumentPath, Expected};
 use bytes::Bytes;
 
-use super::documents::{FileArguments, Line};
+use super::documents::{ExportLine, FileArguments};
 use crate::failure::CliError;
 use crate::text::count;
 
 /// Why a document was not brought back.
-enum Refusal {
+enum ImportRefusal {
     Service(CoordinationError),
     /// Something else is there.
     Strange,
 }
 
-impl From<CoordinationError> for Refusal {
-    fn from(error: CoordinationError) -> Refusal {
-        Refusal::Service(error)
+impl From<CoordinationError> for ImportRefusal {
+    fn from(error: CoordinationError) -> ImportRefusal {
+        ImportRefusal::Service(error)
     }
 }
 
@@ -43,8 +43,8 @@ pub(super) async fn run(arguments: FileArguments) -> Result<ExitCode, CliError> 
         match restore(&*service, path, data).await {
             Ok(false) => {}
             Ok(true) => written += 1,
-            Err(Refusal::Strange) => return Err(strange(&place.address, path)),
-            Err(Refusal::Service(error)) => {
+            Err(ImportRefusal::Strange) => return Err(strange(&place.address, path)),
+            Err(ImportRefusal::Service(error)) => {
                 say!(
                     "wrote {} before the failure; run the same command again to go on",
                     count(written, "document")
@@ -100,7 +100,7 @@ async fn restore(
     service: &dyn CoordinationService,
     path: &DocumentPath,
     data: &Bytes,
-) -> Result<bool, Refusal> {
+) -> Result<bool, ImportRefusal> {
     documents::create_parents(service, path).await?;
     loop {
         match service.create(path, data.clone(), CreateMode::Persistent).await {
@@ -117,7 +117,7 @@ async fn restore(
         let becomes = match restored(path, &there.data, data) {
             Restored::Stays => return Ok(false),
             Restored::Becomes(becomes) => becomes,
-            Restored::Strange => return Err(Refusal::Strange),
+            Restored::Strange => return Err(ImportRefusal::Strange),
         };
         match service.set(path, becomes, Expected::Version(there.stat.version)).await {
             Ok(_) => return Ok(true),
@@ -139,7 +139,7 @@ fn read_file(arguments: &FileArguments) -> Result<Vec<(DocumentPath, Bytes)>, Cl
     for (number, line) in (1..).zip(BufReader::new(file).lines()) {
         let line = line.map_err(CliError::io(format!("cannot read {name}")))?;
         let wrong = |reason: String| CliError::Other(format!("{name}, line {number}: {reason}"));
-        let line: Line = serde_json::from_str(&line).map_err(|error| wrong(error.to_string()))?;
+        let line: ExportLine = serde_json::from_str(&line).map_err(|error| wrong(error.to_string()))?;
         let path = DocumentPath::new(&line.path).map_err(|error| wrong(error.to_string()))?;
         let data = match (line.data.as_str(), line.data["hex"].as_str().and_then(unhex)) {
             (Some(text), _) => Bytes::from(text.to_owned()),

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use ::coordination::CoordinationService;
-use ::coordination::address::{Address, Place};
+use ::coordination::address::{Address, ServicePlace};
 use ::coordination::documents;
 use ::coordination::migrate::{Done, Ends, MigrateError, abort, migrate};
 use model::{Cluster, Node, NodeId};
@@ -16,7 +16,7 @@ use super::CoordinationArguments;
 use crate::durations;
 use crate::failure::CliError;
 use crate::output::{print, program};
-use crate::shared::Shared;
+use crate::shared::CliContext;
 use crate::text::count;
 
 /// From where to where.
@@ -51,9 +51,9 @@ pub struct MigrateArguments {
 const LOOK_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Carries out the command.
-pub(crate) async fn run(shared: &Shared, arguments: MigrateArguments) -> Result<ExitCode, CliError> {
+pub(crate) async fn run(shared: &CliContext, arguments: MigrateArguments) -> Result<ExitCode, CliError> {
     let from = arguments.service.place()?;
-    let to = Place { address: arguments.to.clone(), ..from.clone() };
+    let to = ServicePlace { address: arguments.to.clone(), ..from.clone() };
     let (old, new) = open_both(&arguments, &from, &to).await?;
     if let Address::Directory(_) = &to.address
         && let Ok(Some(cluster)) = documents::read_cluster(&*old).await
@@ -99,8 +99,8 @@ type Session = std::sync::Arc<dyn CoordinationService>;
 /// Sessions with both. What cannot be makes no directory and no chroot.
 async fn open_both(
     arguments: &MigrateArguments,
-    from: &Place,
-    to: &Place,
+    from: &ServicePlace,
+    to: &ServicePlace,
 ) -> Result<(Session, Session), CliError> {
     let old = arguments.service.existing().await?;
     if from.address == to.address {
@@ -130,7 +130,7 @@ fn attempt() -> Result<String, CliError> {
 }
 
 /// A directory is of use to the processes of this machine only.
-fn refuse_other_machines(cluster: &Cluster, to: &Place) -> Result<(), CliError> {
+fn refuse_other_machines(cluster: &Cluster, to: &ServicePlace) -> Result<(), CliError> {
     // Only an address of this machine can be listened to. A name may have some that are not used here.
     let is_here = |node: &Node| {
         let addresses = node.native.to_socket_addrs().into_iter().flatten();
@@ -179,7 +179,7 @@ async fn wait_for_nodes(
     }
 }
 
-fn tell(shared: &Shared, ends: &Ends<'_>, done: &Done, missing: &BTreeSet<NodeId>) {
+fn tell(shared: &CliContext, ends: &Ends<'_>, done: &Done, missing: &BTreeSet<NodeId>) {
     let nodes: Vec<NodeId> = missing.iter().copied().collect();
     let document = json!({
         "cluster": done.this.name,
@@ -227,7 +227,7 @@ mod tests {
     #[test]
     fn a_directory_is_refused_to_nodes_whose_names_are_not_of_this_machine() {
         let consistency = Consistency { replicas: 1, reads_required: 1, writes_required: 1 };
-        let to = Place {
+        let to = ServicePlace {
             address: "dir:documents".parse().unwrap(),
             session_timeout: Duration::from_secs(10),
             credentials: None,

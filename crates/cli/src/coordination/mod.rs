@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ::coordination::CoordinationService;
-use ::coordination::address::{Address, OpenError, Place};
+use ::coordination::address::{Address, OpenError, ServicePlace};
 use ::coordination::zookeeper::Credentials;
 
 use crate::durations;
@@ -18,7 +18,7 @@ use crate::failure::CliError;
 
 pub(crate) use self::documents::CoordinationCommand;
 pub(crate) use self::documents::run;
-pub(crate) use self::found::{Found, find_documents};
+pub(crate) use self::found::{DocumentsFound, find_documents};
 
 /// How long a command waits for an ensemble. A node waits as long, and then starts from its own copy of the documents.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
@@ -49,19 +49,19 @@ impl CoordinationArguments {
     ///
     /// # Errors
     /// When the file with the credentials cannot be read, or has another form.
-    pub(crate) fn place(&self) -> Result<Place, CliError> {
+    pub(crate) fn place(&self) -> Result<ServicePlace, CliError> {
         let Some(address) = self.coordination.clone() else {
             return Err(CliError::Usage("name the coordination service with --coordination".to_owned()));
         };
         let credentials = self.coordination_credentials.as_deref().map(read_credentials).transpose()?;
-        Ok(Place { address, session_timeout: self.session_timeout, credentials })
+        Ok(ServicePlace { address, session_timeout: self.session_timeout, credentials })
     }
 
     /// The same for a node or a new cluster, which follow the documents: a directory must be on this machine.
     ///
     /// # Errors
     /// As [`place`](Self::place), and when the directory is on a network file system.
-    pub(crate) fn place_to_go_by(&self) -> Result<Place, CliError> {
+    pub(crate) fn place_to_go_by(&self) -> Result<ServicePlace, CliError> {
         let place = self.place()?;
         if let Address::Directory(directory) = &place.address {
             crate::file_system::refuse_network("--coordination", directory)?;
@@ -90,14 +90,14 @@ impl CoordinationArguments {
 
 /// Opens a session; waits for an ensemble, but not for long.
 pub(crate) async fn open(
-    place: &Place,
+    place: &ServicePlace,
     create_chroot: bool,
 ) -> Result<Arc<dyn CoordinationService>, CliError> {
     place.open(create_chroot, PATIENCE).await.map_err(|error| CliError::Other(error.to_string()))
 }
 
 /// Opens a session for a node that starts. A chroot that is not there may be there at its next start.
-async fn open_for_start(place: &Place) -> Result<Arc<dyn CoordinationService>, CliError> {
+async fn open_for_start(place: &ServicePlace) -> Result<Arc<dyn CoordinationService>, CliError> {
     place.open(false, PATIENCE).await.map_err(|error| {
         let failed = CliError::Other(error.to_string());
         if let OpenError::NoChroot { .. } = error { failed.later() } else { failed }

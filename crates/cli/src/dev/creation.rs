@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use control::bootstrap::{self, RingShape};
-use coordination::address::Place;
+use coordination::address::ServicePlace;
 use model::{Cluster, Consistency, Node, NodeId};
 
 use super::arguments::DevArguments;
@@ -18,19 +18,19 @@ use crate::shape::{ShapeArguments, blueprint, check};
 use crate::text::count;
 
 /// The cluster of a data directory, and where its documents are.
-pub(super) struct Standing {
+pub(super) struct DirectoryStanding {
     pub(super) cluster: Cluster,
     /// Up to which id its nodes are this command's own: later ones were added with `tontine serve`.
     pub(super) own: NodeId,
-    pub(super) place: Place,
+    pub(super) place: ServicePlace,
 }
 
 /// The cluster whose documents are, or were before they moved, in a directory; a new one when there is none yet.
 pub(super) async fn create_or_find(
     arguments: &DevArguments,
-    here: Place,
+    here: ServicePlace,
     closed: Option<&Closed>,
-) -> Result<Standing, CliError> {
+) -> Result<DirectoryStanding, CliError> {
     let refused = |error: &dyn std::fmt::Display| CliError::Other(error.to_string());
     // What one node remembers of a move, all do.
     let found = find_documents(here.clone(), &arguments.data_dir.join("node-1")).await?;
@@ -73,7 +73,7 @@ pub(super) async fn create_or_find(
     let ids = coordination::documents::read_ids(&*session).await.map_err(|error| refused(&error))?;
     session.close().await.map_err(|error| refused(&error))?;
     let own = NodeId(ids.map_or(0, |ids| ids.named));
-    Ok(Standing { cluster, own, place })
+    Ok(DirectoryStanding { cluster, own, place })
 }
 
 /// What a cluster that exists has otherwise than the arguments ask, and keeps.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use coordination::CoordinationService;
-use coordination::address::Place;
+use coordination::address::ServicePlace;
 use coordination::documents::elasticity;
 use model::Cluster;
 use model::elasticity::{Cooldowns, Direction, Fleet, FleetOrder, Mode, Policy, Rule, Spread};
@@ -81,7 +81,7 @@ impl Elastic {
     pub(super) async fn start(
         arguments: &DevArguments,
         range: Range,
-        place: &Place,
+        place: &ServicePlace,
         cluster: &Cluster,
     ) -> Result<Elastic, CliError> {
         if arguments.settings.password.is_some() {
@@ -131,7 +131,7 @@ impl Elastic {
 }
 
 /// What a newcomer may type.
-pub(super) fn greet(cluster: &Cluster, place: &Place) {
+pub(super) fn greet(cluster: &Cluster, place: &ServicePlace) {
     let program = crate::output::program();
     let service = crate::holder::shell(&[place.address.to_string()]);
     answer!("\nfleet {} grows and shrinks by itself; look at it, or order a size:", cluster.name);
@@ -144,7 +144,7 @@ pub(super) fn greet(cluster: &Cluster, place: &Place) {
 fn write_adapters(
     arguments: &DevArguments,
     file: &Path,
-    (machines, place, cluster): (&Path, &Place, &Cluster),
+    (machines, place, cluster): (&Path, &ServicePlace, &Cluster),
 ) -> Result<(), CliError> {
     let program = std::env::current_exe().map_err(CliError::io("cannot find this program"))?;
     let program = program.display().to_string();

@@ -7,7 +7,7 @@ use model::order::{Balancing, Office};
 
 use super::finding::{Code, Finding};
 use crate::output::program;
-use crate::shared::Shared;
+use crate::shared::CliContext;
 
 /// A headmaster answers within a second; one that waits for silent nodes, within ten.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(15);
@@ -17,7 +17,7 @@ const SUCCESSION_TIME_MAX: Duration = Duration::from_secs(8);
 const SUCCESSION_PAUSE: Duration = Duration::from_secs(1);
 
 /// The state of the office. Where nobody holds it, this looks again until a successor of one that has ended would be there.
-pub(super) async fn look(shared: &Shared) -> Option<Office> {
+pub(super) async fn look(shared: &CliContext) -> Option<Office> {
     let began = tokio::time::Instant::now();
     loop {
         let office = crate::orders::look(shared).await;

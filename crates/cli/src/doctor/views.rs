@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use client::Client;
 use model::NodeId;
-use protocol::gossip::State;
+use protocol::gossip::NodeLiveness;
 use protocol::report::{Parts, Report};
 
 use super::LOOK_AGAIN;
@@ -40,7 +40,7 @@ async fn ask(client: &Client, nodes: &[NodeStatus]) -> Avoided {
 /// The nodes that answer here and are not alive to the one whose view this is.
 fn avoided_by(view: &Report, nodes: &[NodeStatus]) -> Avoided {
     let seen = view.nodes.iter().flatten();
-    let avoided = seen.filter(|seen| seen.state != State::Alive && is_up(nodes, seen.node));
+    let avoided = seen.filter(|seen| seen.state != NodeLiveness::Alive && is_up(nodes, seen.node));
     avoided.map(|seen| ((view.node, seen.node), format!("{}, {}", seen.state.name(), seen.why))).collect()
 }
 
@@ -91,9 +91,9 @@ mod tests {
         };
         let says_nothing = Report::new(NodeId(2), 1, WallMillis(0), Generation(1));
         let view = vec![
-            seen(1, State::Left, "it announced that it was stopping"),
-            seen(2, State::Alive, "this node"),
-            seen(3, State::Down, "it repeatedly refused connections"),
+            seen(1, NodeLiveness::Left, "it announced that it was stopping"),
+            seen(2, NodeLiveness::Alive, "this node"),
+            seen(3, NodeLiveness::Down, "it repeatedly refused connections"),
         ];
         let view = Report { nodes: Some(view), ..says_nothing.clone() };
         let found = findings(avoided_by(&view, &nodes));

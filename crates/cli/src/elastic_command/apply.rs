@@ -14,7 +14,7 @@ use super::run::{ADAPTERS, read_adapters};
 use crate::coordination::CoordinationArguments;
 use crate::failure::CliError;
 use crate::output::{print, program};
-use crate::shared::Shared;
+use crate::shared::CliContext;
 
 /// Creates a fleet, or replaces its policy.
 #[derive(Clone, Debug, clap::Args)]
@@ -51,7 +51,7 @@ pub struct ApplyArguments {
 }
 
 /// Carries it out.
-pub(super) async fn run(shared: &Shared, arguments: ApplyArguments) -> Result<ExitCode, CliError> {
+pub(super) async fn run(shared: &CliContext, arguments: ApplyArguments) -> Result<ExitCode, CliError> {
     let policy = read_policy(&arguments.file)?;
     let stem = arguments.file.file_stem().and_then(|stem| stem.to_str());
     let Some(name) = arguments.name.clone().or(stem.map(str::to_owned)).filter(|name| is_name(name)) else {

@@ -7,7 +7,7 @@ use ::coordination::documents::elasticity::{self, FleetError, office_path};
 use ::coordination::documents::{ReadError, office};
 use ::coordination::{CoordinationService, Document};
 use model::WallMillis;
-use model::elasticity::{Fleet, FleetOrder, Given, Look, ORDERS_MAX};
+use model::elasticity::{Fleet, FleetOrder, FleetOrderGiven, Look, ORDERS_MAX};
 
 use super::words;
 use crate::coordination::CoordinationArguments;
@@ -151,7 +151,7 @@ async fn give(fleets: &Fleets, name: &str, order: &FleetOrder) -> Result<u64, Cl
         }
         let number = fleet.orders.iter().map(|given| given.number).max().unwrap_or(0) + 1;
         let by = format!("{} at {}", crate::orders::user(), crate::headmaster::host());
-        fleet.orders.push(Given { number, order: order.clone(), by, at: now(), answer: None });
+        fleet.orders.push(FleetOrderGiven { number, order: order.clone(), by, at: now(), answer: None });
         fleet.generation += 1;
         match elasticity::publish(&*fleets.session, &fleet, &document).await {
             Ok(()) => return Ok(number),

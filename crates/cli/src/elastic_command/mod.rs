@@ -18,7 +18,7 @@ mod words;
 use std::process::ExitCode;
 
 use crate::failure::CliError;
-use crate::shared::{Shared, block_on};
+use crate::shared::{CliContext, block_on};
 
 use self::apply::ApplyArguments;
 pub(crate) use self::fleets::Fleets;
@@ -61,7 +61,7 @@ pub enum ElasticCommand {
 }
 
 /// Carries out a command.
-pub(crate) fn run(shared: &Shared, command: ElasticCommand) -> Result<ExitCode, CliError> {
+pub(crate) fn run(shared: &CliContext, command: ElasticCommand) -> Result<ExitCode, CliError> {
     match command {
         ElasticCommand::Run(arguments) => run::run(arguments),
         ElasticCommand::Apply(arguments) => block_on(apply::run(shared, arguments)),

@@ -10,7 +10,7 @@ use super::wait;
 use crate::coordination::CoordinationArguments;
 use crate::failure::CliError;
 use crate::output::{print, program};
-use crate::shared::Shared;
+use crate::shared::CliContext;
 
 /// A fleet.
 #[derive(Clone, Debug, clap::Args)]
@@ -103,7 +103,7 @@ fn parse_resize(text: &str) -> Result<i32, String> {
 }
 
 /// Orders another size, and waits until it is reached.
-pub(super) async fn plan(shared: &Shared, arguments: PlanArguments) -> Result<ExitCode, CliError> {
+pub(super) async fn plan(shared: &CliContext, arguments: PlanArguments) -> Result<ExitCode, CliError> {
     let fleets = Fleets::open(&arguments.service).await?;
     let (name, resize) = (&arguments.name, Resize(arguments.resize));
     if arguments.dry_run {
@@ -131,7 +131,7 @@ pub(super) async fn plan(shared: &Shared, arguments: PlanArguments) -> Result<Ex
 }
 
 /// Adopts.
-pub(super) async fn adopt(shared: &Shared, arguments: AdoptArguments) -> Result<ExitCode, CliError> {
+pub(super) async fn adopt(shared: &CliContext, arguments: AdoptArguments) -> Result<ExitCode, CliError> {
     let fleets = Fleets::open(&arguments.service).await?;
     let name = &arguments.name;
     let mut pairs: Vec<(Option<String>, String)> =
@@ -185,7 +185,7 @@ async fn all_pairs(fleets: &Fleets, name: &str) -> Result<Vec<(Option<String>, S
 }
 
 /// Takes back what is under way.
-pub(super) async fn abort(shared: &Shared, arguments: NamedArguments) -> Result<ExitCode, CliError> {
+pub(super) async fn abort(shared: &CliContext, arguments: NamedArguments) -> Result<ExitCode, CliError> {
     let fleets = Fleets::open(&arguments.service).await?;
     let (fleet, _) = fleets.read(&arguments.name).await?;
     if is_at_rest(&fleet) {
@@ -210,7 +210,7 @@ fn is_at_rest(fleet: &Fleet) -> bool {
 }
 
 /// Ends a pause.
-pub(super) async fn resume(shared: &Shared, arguments: NamedArguments) -> Result<ExitCode, CliError> {
+pub(super) async fn resume(shared: &CliContext, arguments: NamedArguments) -> Result<ExitCode, CliError> {
     let fleets = Fleets::open(&arguments.service).await?;
     let (fleet, _) = fleets.read(&arguments.name).await?;
     if fleet.paused.is_none() {
@@ -223,14 +223,14 @@ pub(super) async fn resume(shared: &Shared, arguments: NamedArguments) -> Result
 }
 
 /// Approves a decision.
-pub(super) async fn approve(shared: &Shared, arguments: ApproveArguments) -> Result<ExitCode, CliError> {
+pub(super) async fn approve(shared: &CliContext, arguments: ApproveArguments) -> Result<ExitCode, CliError> {
     let ApproveArguments { name, decision, service } = arguments;
     let order = FleetOrder::Approve { decision };
     simple(shared, NamedArguments { name, service }, &order, "carries the decision out").await
 }
 
 async fn simple(
-    shared: &Shared,
+    shared: &CliContext,
     arguments: NamedArguments,
     order: &FleetOrder,
     done: &str,

@@ -14,7 +14,7 @@ use super::shown;
 use crate::coordination::CoordinationArguments;
 use crate::failure::CliError;
 use crate::output::{print, program};
-use crate::shared::Shared;
+use crate::shared::CliContext;
 use crate::text::count;
 
 /// Removes a fleet.
@@ -38,7 +38,7 @@ pub struct RemoveArguments {
 }
 
 /// Carries it out.
-pub(super) async fn run(shared: &Shared, arguments: RemoveArguments) -> Result<ExitCode, CliError> {
+pub(super) async fn run(shared: &CliContext, arguments: RemoveArguments) -> Result<ExitCode, CliError> {
     let fleets = Fleets::open(&arguments.service).await?;
     let name = &arguments.name;
     let kept = loop {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ::coordination::CoordinationService;
-use ::coordination::address::Place;
+use ::coordination::address::ServicePlace;
 use ::coordination::documents::elasticity::office_path;
 use ::coordination::documents::office;
 use control::elasticity::adapters::{AdaptersFile, ChildAdapters};
@@ -107,7 +107,7 @@ async fn tell_leader(session: &dyn CoordinationService) {
 
 /// Is a candidate for the office, with one session after another, until `stop`; why it is one no longer, if not for that.
 async fn stand(
-    mut place: Place,
+    mut place: ServicePlace,
     ports: &Ports,
     adapters: Arc<ChildAdapters>,
     mut stop: Pin<&mut impl Future<Output = ()>>,

@@ -12,7 +12,7 @@ use super::{apply, words};
 use crate::coordination::CoordinationArguments;
 use crate::failure::CliError;
 use crate::output::{print, program};
-use crate::shared::Shared;
+use crate::shared::CliContext;
 use crate::text::{moment, table};
 
 /// How old a look may be before it is said to be old, in milliseconds.
@@ -68,7 +68,7 @@ pub(super) async fn needed_look(fleets: &Fleets, name: &str) -> Result<Look, Cli
 }
 
 /// Shows one fleet, or lists all.
-pub(super) async fn status(shared: &Shared, arguments: StatusArguments) -> Result<ExitCode, CliError> {
+pub(super) async fn status(shared: &CliContext, arguments: StatusArguments) -> Result<ExitCode, CliError> {
     let fleets = Fleets::open(&arguments.service).await?;
     let controller = fleets.controller().await?;
     let Some(name) = &arguments.name else {
@@ -283,7 +283,7 @@ fn strangers<'a>(fleet: &Fleet, look: &'a Look) -> Vec<&'a model::elasticity::ad
 
 /// Lists machines with the fleet's tag that are not its own.
 pub(super) async fn orphans(
-    shared: &Shared,
+    shared: &CliContext,
     arguments: super::order::NamedArguments,
 ) -> Result<ExitCode, CliError> {
     let fleets = Fleets::open(&arguments.service).await?;
@@ -319,7 +319,7 @@ pub(super) async fn orphans(
 }
 
 /// Lists decisions.
-pub(super) async fn history(shared: &Shared, arguments: HistoryArguments) -> Result<ExitCode, CliError> {
+pub(super) async fn history(shared: &CliContext, arguments: HistoryArguments) -> Result<ExitCode, CliError> {
     let fleets = Fleets::open(&arguments.service).await?;
     let (fleet, _) = fleets.read(&arguments.name).await?;
     let first = fleet.decisions.len().saturating_sub(arguments.count);

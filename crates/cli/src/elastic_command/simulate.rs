@@ -4,13 +4,13 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use model::elasticity::{Money, Policy, Sizing};
-use protocol::elasticity::trace::{Machines, Outcome, play, wanted};
+use protocol::elasticity::trace::{Machines, TraceOutcome, play, wanted};
 use serde_json::{Value as Json, json};
 
 use super::apply::read_policy;
 use crate::failure::CliError;
 use crate::output::print;
-use crate::shared::Shared;
+use crate::shared::CliContext;
 use crate::text::table;
 
 /// Rows of a trace at most: a row for each ten seconds of a year.
@@ -84,7 +84,7 @@ fn name(sizing: Sizing) -> &'static str {
 }
 
 /// Carries it out.
-pub(super) fn run(shared: &Shared, arguments: &SimulateArguments) -> Result<ExitCode, CliError> {
+pub(super) fn run(shared: &CliContext, arguments: &SimulateArguments) -> Result<ExitCode, CliError> {
     let policy = read_policy(&arguments.file)?;
     let mut trace = read_trace(&arguments.trace)?;
     trace.iter_mut().for_each(|(_, load)| *load *= arguments.work);
@@ -97,14 +97,15 @@ pub(super) fn run(shared: &Shared, arguments: &SimulateArguments) -> Result<Exit
     };
     let wanted = trace.iter().map(|(_, load)| wanted(*load, &machines, &policy)).max().unwrap_or(0);
     let peak = wanted.clamp(policy.min, policy.max);
-    let fixed = Outcome::fixed(&trace, &machines, &policy, peak);
-    let best = Outcome::clairvoyant(&trace, &machines, &policy);
+    let fixed = TraceOutcome::fixed(&trace, &machines, &policy, peak);
+    let best = TraceOutcome::clairvoyant(&trace, &machines, &policy);
     let mut rows = vec![("fixed for the peak".to_owned(), fixed), ("the future known".to_owned(), best)];
     for &sizing in &arguments.policy {
         let policy = with(&policy, sizing);
         rows.push((name(sizing).to_owned(), play(&trace, &machines, &policy)));
     }
-    let of = |outcome: &Outcome, other: &Outcome| outcome.paid.0 as f64 / other.paid.0.max(1) as f64;
+    let of =
+        |outcome: &TraceOutcome, other: &TraceOutcome| outcome.paid.0 as f64 / other.paid.0.max(1) as f64;
     let document = json!({ "peak_wants": wanted, "policies": rows.iter().map(|(name, outcome)| json!({
         "policy": name, "paid": outcome.paid, "machine_minutes": outcome.machine_minutes,
         "of_fixed": of(outcome, &fixed), "of_best": of(outcome, &best),

@@ -4,15 +4,17 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use model::elasticity::adapter::Evidence;
-use model::elasticity::{Fleet, FleetOrder, Given, Look, Machine, MachineState, Resize, Verdict};
-use protocol::elasticity::{Action, Controller, Observation, Question, setting};
+use model::elasticity::{
+    Fleet, FleetOrder, FleetOrderGiven, Look, Machine, MachineState, Resize, RuleVerdict,
+};
+use protocol::elasticity::{Controller, FleetAction, Observation, Question, setting};
 use serde_json::json;
 
 use super::fleets::{Fleets, LOOK, now};
 use super::{shown, words};
 use crate::failure::CliError;
 use crate::output::{print, program};
-use crate::shared::Shared;
+use crate::shared::CliContext;
 
 /// Shortest time between two lines.
 const LINE_INTERVAL: Duration = Duration::from_secs(2);
@@ -87,7 +89,7 @@ fn line(fleet: &Fleet, look: Option<&Look>) -> String {
         }
         parts.push(part);
     }
-    let last = || fleet.decisions.last().filter(|decision| decision.verdict != Verdict::Unknown);
+    let last = || fleet.decisions.last().filter(|decision| decision.verdict != RuleVerdict::Unknown);
     let setting = setting(fleet).filter(|decision| decision.ended.is_none());
     if let Some(held) = setting.or_else(last).and_then(|decision| decision.held.as_ref()) {
         parts.push(format!("held: {}", words::held(&fleet.name, held)));
@@ -99,7 +101,7 @@ fn line(fleet: &Fleet, look: Option<&Look>) -> String {
 
 /// Says what an order would do, by what a controller saw last. Nothing is written, and no adapter is asked.
 pub(super) async fn dry_run(
-    shared: &Shared,
+    shared: &CliContext,
     fleets: &Fleets,
     name: &str,
     resize: Resize,
@@ -109,7 +111,7 @@ pub(super) async fn dry_run(
     let before = fleet.clone();
     let number = fleet.orders.iter().map(|given| given.number).max().unwrap_or(0) + 1;
     let order = FleetOrder::Plan(resize);
-    fleet.orders.push(Given { number, order, by: crate::orders::user(), at: now(), answer: None });
+    fleet.orders.push(FleetOrderGiven { number, order, by: crate::orders::user(), at: now(), answer: None });
     let (next, asks) = decided(fleet, &look);
     let answer =
         next.orders.iter().find(|given| given.number == number).and_then(|given| given.answer.clone());
@@ -156,8 +158,8 @@ fn decided(fleet: Fleet, look: &Look) -> (Fleet, Vec<Question>) {
         let before = asks.len();
         for action in turn.actions {
             match action {
-                Action::Publish(next) => return (*next, asks),
-                Action::Ask(question) if !asks.contains(&question) => {
+                FleetAction::Publish(next) => return (*next, asks),
+                FleetAction::Ask(question) if !asks.contains(&question) => {
                     match &question {
                         Question::Preflight { instance } => {
                             seen.preflight.insert(instance.clone(), Ok(()));

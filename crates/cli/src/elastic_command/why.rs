@@ -12,7 +12,7 @@ use super::{shown, words};
 use crate::coordination::CoordinationArguments;
 use crate::failure::CliError;
 use crate::output::{print, program};
-use crate::shared::Shared;
+use crate::shared::CliContext;
 use crate::text::table;
 use crate::{dates, durations};
 
@@ -40,7 +40,7 @@ fn parse_time(text: &str) -> Result<WallMillis, String> {
 }
 
 /// Carries it out.
-pub(super) async fn run(shared: &Shared, arguments: WhyArguments) -> Result<ExitCode, CliError> {
+pub(super) async fn run(shared: &CliContext, arguments: WhyArguments) -> Result<ExitCode, CliError> {
     let fleets = Fleets::open(&arguments.service).await?;
     let (fleet, _) = fleets.read(&arguments.name).await?;
     let at = arguments.at.unwrap_or_else(now);

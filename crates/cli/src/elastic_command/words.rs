@@ -3,74 +3,74 @@
 use std::time::Duration;
 
 use model::WallMillis;
-use model::elasticity::{Direction, Held, Money, Reason, Rule, Spread, Verdict};
+use model::elasticity::{Direction, HeldChange, Money, Reason, Rule, RuleVerdict, Spread};
 
 use crate::durations;
 use crate::output::program;
 use crate::text::{count, moment};
 
 /// What holds a decision about the fleet `name` or refuses an order, and what helps.
-pub(super) fn held(name: &str, held: &Held) -> String {
+pub(super) fn held(name: &str, held: &HeldChange) -> String {
     let program = program();
     match held {
-        Held::Samples { fresh, wanted, since } => samples(name, (*fresh, *wanted), *since),
-        Held::Unlearned => format!(
+        HeldChange::Samples { fresh, wanted, since } => samples(name, (*fresh, *wanted), *since),
+        HeldChange::Unlearned => format!(
             "the members were never used enough to tell what they carry; it is learned from 15 % of use on, and `{program} \
              elastic plan {name} +1` orders more meanwhile"
         ),
-        Held::Fewest { min } => {
+        HeldChange::Fewest { min } => {
             format!("the fleet may not have fewer than {}; lower `min` in its policy", members(*min))
         }
-        Held::Carries { load, carries, left } => format!(
+        HeldChange::Carries { load, carries, left } => format!(
             "the load is {load}/s, and {} with one of them lost would carry {carries}/s of it within the objective; wait until \
              the load is lower, or raise `objective.strained` in the fleet's policy",
             members(*left)
         ),
-        Held::Most { max } => {
+        HeldChange::Most { max } => {
             format!("the fleet may not have more than {}; raise `max` in its policy", members(*max))
         }
-        Held::Budget { cost, most, span } => format!(
+        HeldChange::Budget { cost, most, span } => format!(
             "it would cost {} in this {span}, and the budget allows {}; raise `budget.per-{span}` in its policy",
             Money(*cost),
             Money(*most)
         ),
-        Held::UnderWay => format!(
+        HeldChange::UnderWay => format!(
             "another change is under way; wait for it, or take it back with `{program} elastic abort {name}`"
         ),
-        Held::Rests { seconds } => format!(
+        HeldChange::Rests { seconds } => format!(
             "the fleet rests for {} more after its last change; wait, shorten `cooldowns` in its policy, or order a size with \
              `{program} elastic plan {name} +N|-N`",
             durations::rough(Duration::from_secs(*seconds))
         ),
-        Held::Paused => {
+        HeldChange::Paused => {
             format!(
                 "the fleet is paused; look at why with `{program} elastic status {name}`, then run `{program} elastic resume {name}`"
             )
         }
-        Held::NoGain { growths } => format!(
+        HeldChange::NoGain { growths } => format!(
             "the last {growths} growths brought next to nothing, so more members do not help; look for what they wait for. This \
              ends a day after the last of them, or when another kind of load would gain; `{program} elastic plan {name} +1` orders \
              more and ends it now"
         ),
-        Held::Costs { cost, saves } => format!(
+        HeldChange::Costs { cost, saves } => format!(
             "a removal costs {} and saves {} until its machine is wanted again; `{program} elastic plan {name} -1` removes one all \
              the same",
             Money(*cost),
             Money(*saves)
         ),
-        Held::Mode => {
+        HeldChange::Mode => {
             format!(
                 "its mode carries nothing out; `{program} elastic approve {name} NUMBER` does where the mode is `advise`"
             )
         }
-        Held::Preflight { detail } => format!(
+        HeldChange::Preflight { detail } => format!(
             "the provider would not end the machine: {detail}; lift that at the provider, and the removal goes on, or take it \
              back with `{program} elastic abort {name}`"
         ),
-        Held::Unheard { detail }
-        | Held::Provider { detail }
-        | Held::Engine { detail }
-        | Held::Order { detail } => detail.clone(),
+        HeldChange::Unheard { detail }
+        | HeldChange::Provider { detail }
+        | HeldChange::Engine { detail }
+        | HeldChange::Order { detail } => detail.clone(),
     }
 }
 
@@ -126,12 +126,12 @@ pub(super) fn reason(reason: &Reason) -> String {
 }
 
 /// What the rules want.
-pub(super) fn verdict(verdict: Verdict) -> &'static str {
+pub(super) fn verdict(verdict: RuleVerdict) -> &'static str {
     match verdict {
-        Verdict::Add => "add",
-        Verdict::Remove => "remove",
-        Verdict::Stay => "stay",
-        Verdict::Unknown => "unknown",
+        RuleVerdict::Add => "add",
+        RuleVerdict::Remove => "remove",
+        RuleVerdict::Stay => "stay",
+        RuleVerdict::Unknown => "unknown",
     }
 }
 

@@ -28,11 +28,11 @@ use tokio::time::Instant;
 use crate::failure::CliError;
 use crate::output::print;
 use crate::progress::Progress;
-use crate::shared::{Shared, walkable};
+use crate::shared::{CliContext, walkable};
 use crate::text::{Format, count, size};
 pub(crate) use arguments::ExportArguments;
 use form::{Form, RowWriter};
-pub(crate) use partitions::{Step, What, walk_store};
+pub(crate) use partitions::{WalkStep, What, walk_store};
 use sink::Sink;
 
 /// What was exported.
@@ -47,7 +47,7 @@ struct Counts {
 }
 
 /// Carries out the export.
-pub(crate) async fn run(shared: Shared, arguments: ExportArguments) -> Result<ExitCode, CliError> {
+pub(crate) async fn run(shared: CliContext, arguments: ExportArguments) -> Result<ExitCode, CliError> {
     let path = arguments.file.as_deref().filter(|&file| file != "-").map(PathBuf::from);
     refuse_existing(path.as_deref(), arguments.force)?;
     let form = Form::new(&arguments)?;
@@ -113,7 +113,7 @@ async fn export(
     let clock = Ports::os().map_err(CliError::io("cannot start the background thread"))?.clock;
     let mut counts = Counts::default();
     let mut progress = Progress::new(Some(cluster.ring.partitions().len() as u64), 0);
-    let take = |step: Step| {
+    let take = |step: WalkStep| {
         if let What::Records(records) = step.what {
             for (key, set) in records {
                 let now: WallMillis = clock.wall();

@@ -27,7 +27,7 @@ pub(crate) enum What {
 }
 
 /// One step of the way.
-pub(crate) struct Step {
+pub(crate) struct WalkStep {
     /// What was met.
     pub(crate) what: What,
     /// Partitions that were walked to their end.
@@ -40,7 +40,7 @@ pub(crate) async fn walk_store(
     cluster: &Cluster,
     store: &Store,
     options: WalkOptions,
-    mut take: impl FnMut(Step) -> Result<ControlFlow<()>, CliError>,
+    mut take: impl FnMut(WalkStep) -> Result<ControlFlow<()>, CliError>,
 ) -> Result<u64, CliError> {
     let mut walks = stream::iter(cluster.ring.partitions())
         .map(|partition| async move {
@@ -53,14 +53,14 @@ pub(crate) async fn walk_store(
     let (mut done, mut damaged) = (0, 0);
     while let Some((mut walk, mut chunk)) = walks.next().await {
         while let Some(records) = chunk.map_err(|error| stopped(handle, store, error))? {
-            if take(Step { what: What::Records(records), done })?.is_break() {
+            if take(WalkStep { what: What::Records(records), done })?.is_break() {
                 return Ok(damaged + walk.damaged());
             }
             chunk = walk.next().await;
         }
         damaged += walk.damaged();
         done += 1;
-        if take(Step { what: What::PartitionEnd, done })?.is_break() {
+        if take(WalkStep { what: What::PartitionEnd, done })?.is_break() {
             return Ok(damaged);
         }
     }

@@ -2,9 +2,9 @@
 
 use bytes::{Bytes, BytesMut};
 
-use super::lines::{Line, Lines, too_long};
+use super::lines::{LineRead, Lines, too_long};
 use super::record::{
-    BadRecord, Found, Input, Position, RECORD_BYTES_MAX, ReadError, Record, RecordReader, moment,
+    BadRecord, Found, Input, InputRecord, Position, RECORD_BYTES_MAX, ReadError, RecordReader, moment,
 };
 use super::settings::Fields as Wanted;
 
@@ -27,9 +27,9 @@ impl Deb822Reader {
         let mut cut = false;
         loop {
             let too_long = match self.lines.read()? {
-                Line::End => break,
-                Line::TooLong => true,
-                Line::Whole => {
+                LineRead::End => break,
+                LineRead::TooLong => true,
+                LineRead::Whole => {
                     let text = self.lines.text();
                     if is_blank(text) {
                         if stanza.is_empty() && !cut {
@@ -73,7 +73,7 @@ fn is_blank(line: &[u8]) -> bool {
     line.iter().all(u8::is_ascii_whitespace)
 }
 
-fn record(stanza: &Bytes, wanted: &Wanted) -> Result<Record, String> {
+fn record(stanza: &Bytes, wanted: &Wanted) -> Result<InputRecord, String> {
     let fields = Fields::of(stanza)?;
     let field = |name: &str| fields.find(name)?.ok_or_else(|| format!("the stanza has no field {name:?}"));
     let key = field(&wanted.key)?;
@@ -89,7 +89,7 @@ fn record(stanza: &Bytes, wanted: &Wanted) -> Result<Record, String> {
         .filter(|text| !text.is_empty())
         .map(|text| moment(&String::from_utf8_lossy(text)))
         .transpose()?;
-    Ok(Record { key: stanza.slice_ref(key), value, expires })
+    Ok(InputRecord { key: stanza.slice_ref(key), value, expires })
 }
 
 /// Why a value is no stanza that a load would take; `None` when it is one.
@@ -166,7 +166,7 @@ mod tests {
     }
 
     fn record(key: &'static str, value: &'static str) -> Found {
-        Ok(Record { key: key.into(), value: value.into(), expires: None })
+        Ok(InputRecord { key: key.into(), value: value.into(), expires: None })
     }
 
     #[test]

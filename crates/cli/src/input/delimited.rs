@@ -7,10 +7,10 @@ use bytes::Bytes;
 use csv::ByteRecord;
 use parking_lot::Mutex;
 
-use super::lines::{BOM, Line, Lines, too_long};
+use super::lines::{BOM, LineRead, Lines, too_long};
 use super::quotes::Quotes;
 use super::record::{
-    BadRecord, Found, Input, Position, RECORD_BYTES_MAX, ReadError, Record, RecordReader, moment,
+    BadRecord, Found, Input, InputRecord, Position, RECORD_BYTES_MAX, ReadError, RecordReader, moment,
 };
 use super::settings::{Column, Expires, Wanted};
 use crate::failure::CliError;
@@ -97,7 +97,7 @@ impl Columns {
         Ok(())
     }
 
-    fn record(&mut self, row: &ByteRecord) -> Result<Record, String> {
+    fn record(&mut self, row: &ByteRecord) -> Result<InputRecord, String> {
         if let Some(expected) = self.count
             && row.len() != expected
         {
@@ -111,7 +111,7 @@ impl Columns {
         };
         let expires = self.expires.map(column).transpose()?.filter(|text| !text.is_empty());
         let expires = expires.map(|text| moment(&String::from_utf8_lossy(&text))).transpose()?;
-        let record = Record { key: column(self.key)?, value: column(self.value)?, expires };
+        let record = InputRecord { key: column(self.key)?, value: column(self.value)?, expires };
         self.count = Some(row.len());
         Ok(record)
     }
@@ -213,10 +213,10 @@ impl Rows for TsvRows {
     fn next(&mut self) -> Result<Option<Result<&ByteRecord, String>>, ReadError> {
         loop {
             match self.lines.read()? {
-                Line::End => return Ok(None),
-                Line::TooLong => return Ok(Some(Err(too_long()))),
-                Line::Whole if self.lines.trimmed().is_empty() => {}
-                Line::Whole => break,
+                LineRead::End => return Ok(None),
+                LineRead::TooLong => return Ok(Some(Err(too_long()))),
+                LineRead::Whole if self.lines.trimmed().is_empty() => {}
+                LineRead::Whole => break,
             }
         }
         self.row.clear();
@@ -266,7 +266,7 @@ fn unescape(field: &[u8]) -> Result<Vec<u8>, String> {
 /// Rows between commas, quoted as RFC 4180 says.
 pub(super) struct CsvRows {
     rows: csv::Reader<io::Chain<Leash, &'static [u8]>>,
-    leash: Arc<Mutex<Held>>,
+    leash: Arc<Mutex<PendingRow>>,
     row: ByteRecord,
     /// The place from which the csv reader counts.
     base: Position,
@@ -277,10 +277,10 @@ pub(super) struct CsvRows {
 /// the quotes stop making sense.
 struct Leash {
     input: Input,
-    held: Arc<Mutex<Held>>,
+    held: Arc<Mutex<PendingRow>>,
 }
 
-struct Held {
+struct PendingRow {
     /// Bytes that the row may still take.
     left: usize,
     /// The last bytes read, and how many were read before them.
@@ -289,7 +289,7 @@ struct Held {
     quotes: Quotes,
 }
 
-impl Held {
+impl PendingRow {
     /// The byte at a place, if it is among the last bytes read.
     fn byte(&self, at: u64) -> Option<u8> {
         self.last.get(usize::try_from(at.checked_sub(self.before)?).ok()?).copied()
@@ -316,7 +316,7 @@ impl Read for Leash {
 impl CsvRows {
     pub(super) fn new(input: Input, base: Position, delimiter: u8) -> Self {
         let quotes = Quotes::new(base, delimiter);
-        let leash = Arc::new(Mutex::new(Held { left: 0, last: Vec::new(), before: 0, quotes }));
+        let leash = Arc::new(Mutex::new(PendingRow { left: 0, last: Vec::new(), before: 0, quotes }));
         let input = Leash { input, held: leash.clone() }.chain(SENTINEL);
         let rows = csv::ReaderBuilder::new()
             .has_headers(false)
@@ -404,7 +404,7 @@ mod tests {
     }
 
     fn record(key: &'static str, value: &'static str) -> Found {
-        Ok(Record { key: key.into(), value: value.into(), expires: None })
+        Ok(InputRecord { key: key.into(), value: value.into(), expires: None })
     }
 
     #[test]

@@ -10,8 +10,8 @@ use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-use super::lines::{Line, Lines, too_long};
-use super::record::{BadRecord, Found, Input, Position, ReadError, Record, RecordReader, moment};
+use super::lines::{LineRead, Lines, too_long};
+use super::record::{BadRecord, Found, Input, InputRecord, Position, ReadError, RecordReader, moment};
 use super::settings::Fields as Wanted;
 use crate::text::unhex;
 
@@ -33,13 +33,15 @@ impl RecordReader for JsonlReader {
     fn next(&mut self) -> Result<Option<Found>, ReadError> {
         loop {
             let found = match self.lines.read()? {
-                Line::End => return Ok(None),
-                Line::TooLong => Err(too_long()),
-                Line::Whole if self.lines.trimmed().trim_ascii().is_empty() => continue,
-                Line::Whole if !self.begun && self.lines.trimmed().trim_ascii_start().starts_with(b"[") => {
+                LineRead::End => return Ok(None),
+                LineRead::TooLong => Err(too_long()),
+                LineRead::Whole if self.lines.trimmed().trim_ascii().is_empty() => continue,
+                LineRead::Whole
+                    if !self.begun && self.lines.trimmed().trim_ascii_start().starts_with(b"[") =>
+                {
                     return Err(ReadError::JsonArray);
                 }
-                Line::Whole => record(self.lines.trimmed(), &self.fields),
+                LineRead::Whole => record(self.lines.trimmed(), &self.fields),
             };
             self.begun = true;
             return Ok(Some(found.map_err(|reason| BadRecord { line: self.line(), reason })));
@@ -55,7 +57,7 @@ impl RecordReader for JsonlReader {
     }
 }
 
-fn record(line: &[u8], wanted: &Wanted) -> Result<Record, String> {
+fn record(line: &[u8], wanted: &Wanted) -> Result<InputRecord, String> {
     let text = std::str::from_utf8(line)
         .map_err(|error| format!("not UTF-8 at byte {} of the line", error.valid_up_to() + 1))?;
     let fields: Fields<'_> = serde_json::from_str(text).map_err(|error| {
@@ -84,7 +86,7 @@ fn record(line: &[u8], wanted: &Wanted) -> Result<Record, String> {
     };
     let expires = wanted.expires.part().map(|name| fields.find(name)).transpose()?.flatten();
     let expires = expires.filter(|&raw| raw != "null").map(moment).transpose()?;
-    Ok(Record { key, value, expires })
+    Ok(InputRecord { key, value, expires })
 }
 
 /// The names and texts of an object's fields, each as often as it comes.
@@ -160,7 +162,7 @@ mod tests {
     fn the_whole_line_or_one_field_is_the_value() {
         let line = b"{\"id\": \"a\\u00e4\", \"v\": [1,  2]}\r\n";
         let whole = Bytes::from_static(line).slice(..line.len() - 2);
-        assert_eq!(one(line, None), Ok(Record { key: "aä".into(), value: whole, expires: None }));
+        assert_eq!(one(line, None), Ok(InputRecord { key: "aä".into(), value: whole, expires: None }));
         assert_eq!(one(line, Some("v")).unwrap().value, "[1,  2]");
     }
 
@@ -185,7 +187,7 @@ mod tests {
         let line = b"{\"id\": {\"hex\": \"00ff\"}, \"v\": {\"hex\": \"80\"}}";
         assert_eq!(
             one(line, Some("v")),
-            Ok(Record {
+            Ok(InputRecord {
                 key: Bytes::from_static(&[0, 255]),
                 value: Bytes::from_static(&[0x80]),
                 expires: None

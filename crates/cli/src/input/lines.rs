@@ -16,7 +16,7 @@ pub(super) struct Lines {
 
 /// What was read.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Line {
+pub(super) enum LineRead {
     /// A line, with its end if it has one; see [`Lines::text`].
     Whole,
     /// A line longer than [`RECORD_BYTES_MAX`], which was passed over.
@@ -45,14 +45,14 @@ impl Lines {
         line.strip_suffix(b"\r").unwrap_or(line)
     }
 
-    pub(super) fn read(&mut self) -> Result<Line, ReadError> {
+    pub(super) fn read(&mut self) -> Result<LineRead, ReadError> {
         let line = self.position.line + 1;
         let refused = |error| ReadError::Io { line, error };
         self.line.clear();
         let limit = RECORD_BYTES_MAX as u64;
         let read = self.input.by_ref().take(limit).read_until(b'\n', &mut self.line).map_err(refused)?;
         if read == 0 {
-            return Ok(Line::End);
+            return Ok(LineRead::End);
         }
         self.position.line += 1;
         if self.position.byte == 0 && self.line.starts_with(BOM) {
@@ -61,10 +61,10 @@ impl Lines {
         }
         self.position.byte += read as u64;
         if read < RECORD_BYTES_MAX || self.line.last() == Some(&b'\n') {
-            return Ok(Line::Whole);
+            return Ok(LineRead::Whole);
         }
         self.position.byte += self.input.skip_until(b'\n').map_err(refused)? as u64;
-        Ok(Line::TooLong)
+        Ok(LineRead::TooLong)
     }
 }
 

@@ -25,7 +25,7 @@ use model::{Key, Placement};
 use crate::failure::CliError;
 pub(crate) use arguments::ReadArguments;
 pub(crate) use deb822::unfit_stanza;
-pub(crate) use record::{BadRecord, Position, ReadError, Record, RecordReader};
+pub(crate) use record::{BadRecord, InputRecord, Position, ReadError, RecordReader};
 use record::{Found, Input};
 pub(crate) use settings::{Expires, ReadSettings, expires_of_export};
 pub(crate) use voldemort::VoldemortReader;

@@ -17,7 +17,7 @@ use parquet::record::{Field, Row};
 use parquet::schema::types::{Type, TypePtr};
 
 use super::Source;
-use super::record::{BadRecord, Found, Position, ReadError, Record, RecordReader};
+use super::record::{BadRecord, Found, InputRecord, Position, ReadError, RecordReader};
 use crate::failure::CliError;
 
 /// Rows that are decoded at a time: values may have 16 MiB each.
@@ -126,7 +126,7 @@ impl RecordReader for ParquetReader {
         self.row += 1;
         let record = bytes_of(&row, &self.columns.key).and_then(|key| {
             let value = bytes_of(&row, &self.columns.value)?;
-            Ok(Record { key, value, expires: None })
+            Ok(InputRecord { key, value, expires: None })
         });
         Ok(Some(record.map_err(|reason| BadRecord { line: self.row, reason })))
     }
@@ -191,7 +191,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("words.parquet");
         write(&path);
-        let record = |key: &'static str, value: &'static str| Record {
+        let record = |key: &'static str, value: &'static str| InputRecord {
             key: Bytes::from(key),
             value: Bytes::from(value),
             expires: None,

@@ -10,7 +10,7 @@ use super::record::Position;
 
 /// Where the next byte is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum BytePlace {
     /// At the start of a column.
     Start,
     /// In a column that no quote opened.
@@ -25,7 +25,7 @@ enum Place {
 #[derive(Debug)]
 pub(super) struct Quotes {
     delimiter: u8,
-    place: Place,
+    place: BytePlace,
     position: Position,
     stray: Option<Position>,
 }
@@ -33,7 +33,7 @@ pub(super) struct Quotes {
 impl Quotes {
     /// Begins between two records.
     pub(super) fn new(position: Position, delimiter: u8) -> Quotes {
-        Quotes { delimiter, place: Place::Start, position, stray: None }
+        Quotes { delimiter, place: BytePlace::Start, position, stray: None }
     }
 
     /// Before which byte the quotes have stopped to make sense, if they have.
@@ -49,17 +49,17 @@ impl Quotes {
             }
             let is_mark = BOM.get(self.position.byte as usize) == Some(&byte);
             self.place = match (self.place, byte) {
-                (Place::Start, b'"') | (Place::Closed, b'"') => Place::Quoted,
-                (Place::Quoted, b'"') => Place::Closed,
-                (Place::Quoted, _) => Place::Quoted,
-                (Place::Start, _) if is_mark => Place::Start,
-                (_, b'\n' | b'\r') => Place::Start,
-                (_, byte) if byte == self.delimiter => Place::Start,
-                (Place::Closed, _) => {
+                (BytePlace::Start, b'"') | (BytePlace::Closed, b'"') => BytePlace::Quoted,
+                (BytePlace::Quoted, b'"') => BytePlace::Closed,
+                (BytePlace::Quoted, _) => BytePlace::Quoted,
+                (BytePlace::Start, _) if is_mark => BytePlace::Start,
+                (_, b'\n' | b'\r') => BytePlace::Start,
+                (_, byte) if byte == self.delimiter => BytePlace::Start,
+                (BytePlace::Closed, _) => {
                     self.stray = Some(self.position);
                     return;
                 }
-                (Place::Start | Place::Plain, _) => Place::Plain,
+                (BytePlace::Start | BytePlace::Plain, _) => BytePlace::Plain,
             };
             self.position.byte += 1;
             self.position.line += u64::from(byte == b'\n');

@@ -21,7 +21,7 @@ pub(crate) struct Position {
 
 /// One record of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Record {
+pub(crate) struct InputRecord {
     pub(crate) key: Bytes,
     pub(crate) value: Bytes,
     /// When the value expires; `None` lives for ever.
@@ -80,7 +80,7 @@ pub(crate) enum ReadError {
 }
 
 /// What a reader finds next.
-pub(crate) type Found = Result<Record, BadRecord>;
+pub(crate) type Found = Result<InputRecord, BadRecord>;
 
 /// Reads records in the file's order.
 pub(crate) trait RecordReader: Send {

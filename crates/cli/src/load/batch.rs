@@ -8,7 +8,7 @@ use model::{Token, WallMillis};
 use runtime::Clock;
 use tokio::sync::mpsc;
 
-use crate::input::{BadRecord, Position, ReadError, Record, RecordReader};
+use crate::input::{BadRecord, InputRecord, Position, ReadError, RecordReader};
 
 /// Bytes of keys and values after which a batch ends.
 const BATCH_BYTES: usize = 1024 * 1024;
@@ -47,8 +47,8 @@ pub(super) struct Batch {
 
 impl Batch {
     /// Takes a record in, in place of an earlier one of the same key.
-    fn take(&mut self, places: &mut BTreeMap<Bytes, usize>, record: Record) {
-        let Record { key, value, expires } = record;
+    fn take(&mut self, places: &mut BTreeMap<Bytes, usize>, record: InputRecord) {
+        let InputRecord { key, value, expires } = record;
         self.bytes += (key.len() + value.len()) as u64;
         match places.get(&key) {
             Some(&place) => self.entries[place] = (key, value, expires),

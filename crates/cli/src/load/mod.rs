@@ -28,7 +28,7 @@ use crate::failure::CliError;
 use crate::input::{self, Expires, Position, ReadSettings, Source, expires_of_export};
 use crate::output::print;
 use crate::progress::Progress;
-use crate::shared::{Shared, writable};
+use crate::shared::{CliContext, writable};
 pub(crate) use arguments::LoadArguments;
 use batch::BatchLimits;
 use checkpoint::Checkpoint;
@@ -36,7 +36,7 @@ use pace::Pace;
 use pipeline::Pipeline;
 
 /// Carries out the load.
-pub(crate) async fn run(shared: Shared, arguments: LoadArguments) -> Result<ExitCode, CliError> {
+pub(crate) async fn run(shared: CliContext, arguments: LoadArguments) -> Result<ExitCode, CliError> {
     if arguments.file != "-" {
         // A name that was mistyped has no format either, but that is not what is wrong with it.
         let found = std::fs::metadata(&arguments.file)

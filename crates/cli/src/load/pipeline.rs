@@ -14,7 +14,7 @@ use wire::messages::RequestOptions;
 use super::batch::{Batch, Batches, InputFailure};
 use super::checkpoint::Checkpoint;
 use super::pace::Pace;
-use super::report::Report;
+use super::report::LoadOutcome;
 use super::window::Window;
 use crate::input::{Position, ReadError};
 use crate::progress::Progress;
@@ -99,21 +99,21 @@ struct Flights {
     /// Waits for a key that is under way.
     held: Option<Batch>,
     input_ended: bool,
-    report: Report,
+    report: LoadOutcome,
     /// A checkpoint that is being written.
     saving: Option<JoinHandle<std::io::Result<()>>>,
 }
 
 impl Pipeline {
     /// Loads until the input ends or something cannot be mended.
-    pub(super) async fn drive(&mut self, start: Position) -> Report {
+    pub(super) async fn drive(&mut self, start: Position) -> LoadOutcome {
         let began = Instant::now();
         let mut flights = Flights {
             window: Window::new(start),
             landing: FuturesUnordered::new(),
             held: None,
             input_ended: false,
-            report: Report { start, ..Report::default() },
+            report: LoadOutcome { start, ..LoadOutcome::default() },
             saving: None,
         };
         let stop = self.fly(&mut flights).await;

@@ -10,7 +10,7 @@ use crate::text::{count, size};
 
 /// What a load did.
 #[derive(Debug, Default)]
-pub(super) struct Report {
+pub(super) struct LoadOutcome {
     /// Records acknowledged.
     pub(super) records: u64,
     /// Bytes of their keys and values.
@@ -39,7 +39,7 @@ pub(super) struct Report {
     pub(super) failure: Option<String>,
 }
 
-impl Report {
+impl LoadOutcome {
     /// Counts a batch whose records are all acknowledged.
     pub(super) fn count(&mut self, batch: &Batch) {
         self.records += batch.records;

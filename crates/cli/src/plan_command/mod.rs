@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use client::{Client, PlanQuery};
-use model::order::{Answer, Office, Order, Refusal};
+use model::order::{Office, Order, OrderOutcome, OrderRefusal};
 use model::plan::{Consent, JoinCut, Phase, Planned, Wish};
 use model::{Cluster, Consistency, Node, NodeId, PartitionId, Role};
 use serde_json::json;
@@ -18,7 +18,7 @@ use crate::failure::CliError;
 use crate::orders::{self, parse_node, parse_partition};
 use crate::output::{print, program};
 use crate::shape::parse_consistency;
-use crate::shared::Shared;
+use crate::shared::CliContext;
 use crate::words;
 
 /// How long an order is given again for what passes by itself.
@@ -190,7 +190,7 @@ pub struct ApplyArguments {
 }
 
 /// Carries out a command.
-pub(crate) async fn run(shared: Shared, command: PlanCommand) -> Result<ExitCode, CliError> {
+pub(crate) async fn run(shared: CliContext, command: PlanCommand) -> Result<ExitCode, CliError> {
     match command {
         PlanCommand::Create(command) => create(&shared, command).await,
         PlanCommand::Show(arguments) => {
@@ -252,7 +252,7 @@ fn join_cut(hottest: bool) -> JoinCut {
 
 /// Gives a member without a partition of a golden ring a part of one: shows the plan, and carries it out.
 pub(crate) async fn join(
-    shared: &Shared,
+    shared: &CliContext,
     client: &Client,
     (node, hottest): (NodeId, bool),
     no_wait: bool,
@@ -262,8 +262,8 @@ pub(crate) async fn join(
     // A new member's figures take a while.
     let answer = ordered(client, &order, if hottest { Ordering::Patient } else { Ordering::Once }).await?;
     let plan = match &answer {
-        Answer::Done { plan: Some(plan), .. } => *plan,
-        Answer::Done { done, .. } => return Err(CliError::Other(words::done(done, None))),
+        OrderOutcome::Done { plan: Some(plan), .. } => *plan,
+        OrderOutcome::Done { done, .. } => return Err(CliError::Other(words::done(done, None))),
         refused => return Err(orders::refused(client, &order, refused).await),
     };
     let asked = client.plan(PlanQuery { number: Some(plan), ..PlanQuery::default() }).await;
@@ -275,7 +275,7 @@ pub(crate) async fn join(
     loop {
         let answer = ordered(client, &order, Ordering::Once).await?;
         // One that has just become a member serves a moment later.
-        let is_deaf = matches!(&answer, Answer::Refused { refusal: Refusal::NodeDeaf { .. }, .. });
+        let is_deaf = matches!(&answer, OrderOutcome::Refused { refusal: OrderRefusal::NodeDeaf { .. }, .. });
         if !is_deaf || began.elapsed() >= SERVES_AFTER_MAX {
             return await_end(shared, client, (&order, &answer), no_wait).await;
         }
@@ -285,7 +285,7 @@ pub(crate) async fn join(
 
 /// Shows on standard error who gets the partition of a node that is drained, on a golden ring. What cannot be the order
 /// itself will say.
-pub(crate) async fn drain_shown(shared: &Shared, node: NodeId) -> Result<(), CliError> {
+pub(crate) async fn drain_shown(shared: &CliContext, node: NodeId) -> Result<(), CliError> {
     let client = shared.client().await?;
     let wish = Wish::Drain { nodes: vec![node] };
     for _ in 0..DRAIN_LOOKS_MAX {
@@ -308,7 +308,7 @@ pub(crate) async fn drain_shown(shared: &Shared, node: NodeId) -> Result<(), Cli
 
 /// Shows what would be cut for a node, by the newest cluster document, and changes nothing. A node that `node add` would
 /// not take is refused here, too.
-pub(crate) async fn join_dry(shared: &Shared, node: NodeId) -> Result<ExitCode, CliError> {
+pub(crate) async fn join_dry(shared: &CliContext, node: NodeId) -> Result<ExitCode, CliError> {
     let client = shared.client().await?;
     let mut cluster = client.refresh().await?.as_ref().clone();
     let (_, office) = client.office().await?;
@@ -338,28 +338,28 @@ pub(crate) async fn join_dry(shared: &Shared, node: NodeId) -> Result<ExitCode, 
 ///
 /// # Errors
 /// Why it can be none, as the headmaster would say.
-fn newcomer(cluster: &Cluster, office: &Office, node: NodeId) -> Result<Option<Node>, Refusal> {
+fn newcomer(cluster: &Cluster, office: &Office, node: NodeId) -> Result<Option<Node>, OrderRefusal> {
     match cluster.node(node).map(|known| known.role) {
-        Some(Role::Leaving) => return Err(Refusal::NodeIsLeaving { node }),
+        Some(Role::Leaving) => return Err(OrderRefusal::NodeIsLeaving { node }),
         Some(_) => return Ok(None),
         None => {}
     }
     let is_it = |known: &&Node| known.id == node;
     if office.left.iter().any(|known| is_it(&known)) {
-        return Err(Refusal::NodeWasMember { node });
+        return Err(OrderRefusal::NodeWasMember { node });
     }
-    let new = office.waiting.iter().find(is_it).ok_or(Refusal::NodeNotRegistered { node })?;
+    let new = office.waiting.iter().find(is_it).ok_or(OrderRefusal::NodeNotRegistered { node })?;
     protocol::headmaster::unfit(cluster, new).map_or(Ok(Some(new.clone())), Err)
 }
 
-async fn create(shared: &Shared, command: CreateCommand) -> Result<ExitCode, CliError> {
+async fn create(shared: &CliContext, command: CreateCommand) -> Result<ExitCode, CliError> {
     let weaker = matches!(&command, CreateCommand::Numbers { accept_weaker: true, .. });
     let (wish, arguments) = command.wish();
     let consent = Consent { fewer_zones: arguments.accept_fewer_zones, weaker };
     if let Wish::Replace { node, by } = wish
         && node == by
     {
-        let refusal = Box::new(Refusal::OwnPlaces { node });
+        let refusal = Box::new(OrderRefusal::OwnPlaces { node });
         let text = format!("no plan was created: {}", words::why(&refusal));
         return Err(CliError::Refused { text, refusal, retryable: false });
     }
@@ -369,7 +369,7 @@ async fn create(shared: &Shared, command: CreateCommand) -> Result<ExitCode, Cli
     let client = shared.client().await?;
     let order = Order::Create { wish, consent };
     let (done, plan) = match orders::order(&client, &order).await? {
-        Answer::Done { done, plan, .. } => (done, plan),
+        OrderOutcome::Done { done, plan, .. } => (done, plan),
         refused => return Err(orders::refused(&client, &order, &refused).await),
     };
     let Some(plan) = plan else {
@@ -385,17 +385,21 @@ async fn create(shared: &Shared, command: CreateCommand) -> Result<ExitCode, Cli
 }
 
 /// Shows the plan for a wish, by the newest cluster document, and keeps nothing.
-pub(crate) async fn show_dry(shared: &Shared, wish: Wish, consent: Consent) -> Result<ExitCode, CliError> {
+pub(crate) async fn show_dry(
+    shared: &CliContext,
+    wish: Wish,
+    consent: Consent,
+) -> Result<ExitCode, CliError> {
     let cluster = shared.client().await?.refresh().await?;
     dry(shared, &cluster, wish, consent)
 }
 
-fn dry(shared: &Shared, cluster: &Cluster, wish: Wish, consent: Consent) -> Result<ExitCode, CliError> {
+fn dry(shared: &CliContext, cluster: &Cluster, wish: Wish, consent: Consent) -> Result<ExitCode, CliError> {
     let bytes_max = ::coordination::DOCUMENT_BYTES_MAX - protocol::headmaster::ROOM_LEFT;
     let plan = protocol::headmaster::planned(cluster, &wish, consent, bytes_max);
     let plan = plan.map_err(|refusal| CliError::Refused {
         text: format!("no plan was created: {}", words::wish_refused(&refusal)),
-        refusal: Box::new(Refusal::Wish(refusal)),
+        refusal: Box::new(OrderRefusal::Wish(refusal)),
         retryable: false,
     })?;
     let plan = plan.document(wish, consent);
@@ -404,7 +408,7 @@ fn dry(shared: &Shared, cluster: &Cluster, wish: Wish, consent: Consent) -> Resu
 }
 
 /// The plan that was asked for, or else the one that is under way, or else the newest.
-async fn find(shared: &Shared, arguments: &ShowArguments) -> Result<Planned, CliError> {
+async fn find(shared: &CliContext, arguments: &ShowArguments) -> Result<Planned, CliError> {
     let client = shared.client().await?;
     let page = client.plan(PlanQuery { number: arguments.plan, ..PlanQuery::default() }).await?;
     let program = program();
@@ -425,13 +429,13 @@ async fn find(shared: &Shared, arguments: &ShowArguments) -> Result<Planned, Cli
 
 /// The error of a plan that nobody has heard of, or that is not kept any more.
 pub(crate) fn unknown(plan: u64) -> CliError {
-    let refusal = Box::new(Refusal::PlanUnknown { plan });
+    let refusal = Box::new(OrderRefusal::PlanUnknown { plan });
     CliError::Refused { text: words::why(&refusal), refusal, retryable: false }
 }
 
 /// Gives an order about a plan, or one that may begin one, and waits for the plan's end.
 pub(crate) async fn order_and_wait(
-    shared: &Shared,
+    shared: &CliContext,
     order: Order,
     no_wait: bool,
 ) -> Result<ExitCode, CliError> {
@@ -440,7 +444,7 @@ pub(crate) async fn order_and_wait(
 
 /// The same, with a choice of what to do about a refusal.
 pub(crate) async fn give_and_wait(
-    shared: &Shared,
+    shared: &CliContext,
     (order, ordering): (Order, Ordering),
     no_wait: bool,
 ) -> Result<ExitCode, CliError> {
@@ -451,13 +455,13 @@ pub(crate) async fn give_and_wait(
 
 /// Says what came of an order, and waits for the end of the plan that it began.
 async fn await_end(
-    shared: &Shared,
+    shared: &CliContext,
     client: &Client,
-    (order, answer): (&Order, &Answer),
+    (order, answer): (&Order, &OrderOutcome),
     no_wait: bool,
 ) -> Result<ExitCode, CliError> {
     let wanted = if matches!(order, Order::Abort { .. }) { "aborted" } else { "done" };
-    let Answer::Done { done, plan, .. } = answer else {
+    let OrderOutcome::Done { done, plan, .. } = answer else {
         return Err(orders::refused(client, order, answer).await);
     };
     let text = words::done(done, *plan);
@@ -505,13 +509,15 @@ pub(crate) enum Ordering {
     Patient,
 }
 
-async fn ordered(client: &Client, order: &Order, ordering: Ordering) -> Result<Answer, CliError> {
+async fn ordered(client: &Client, order: &Order, ordering: Ordering) -> Result<OrderOutcome, CliError> {
     let (mut is_told, began) = (false, tokio::time::Instant::now());
     loop {
         let answer = orders::order(client, order).await?;
         // Whoever lives that long is not dead; a later outage must not make him so.
         let may_wait = ordering == Ordering::Patient && began.elapsed() < ORDERED_FOR;
-        let Answer::Refused { refusal, again_after_ms: Some(again) } = &answer else { return Ok(answer) };
+        let OrderOutcome::Refused { refusal, again_after_ms: Some(again) } = &answer else {
+            return Ok(answer);
+        };
         if !may_wait {
             return Ok(answer);
         }
@@ -522,7 +528,7 @@ async fn ordered(client: &Client, order: &Order, ordering: Ordering) -> Result<A
     }
 }
 
-async fn history(shared: &Shared) -> Result<ExitCode, CliError> {
+async fn history(shared: &CliContext) -> Result<ExitCode, CliError> {
     let client = shared.client().await?;
     let page = client.plan(PlanQuery { all: true, ..PlanQuery::default() }).await?;
     print(shared.format(), &json!({ "plans": page.plans }), || shown::history(&page.plans));
@@ -560,11 +566,11 @@ mod tests {
         let office = Office { waiting, left: vec![node(6, "a")], ..Office::default() };
         let of = |id| newcomer(&cluster, &office, NodeId(id));
         assert_eq!(of(1), Ok(None));
-        assert_eq!(of(2), Err(Refusal::NodeIsLeaving { node: NodeId(2) }));
+        assert_eq!(of(2), Err(OrderRefusal::NodeIsLeaving { node: NodeId(2) }));
         assert_eq!(of(3), Ok(Some(node(3, "a"))));
-        assert!(matches!(of(4), Err(Refusal::Wish(_))), "of another zone");
-        assert!(matches!(of(5), Err(Refusal::AddressTaken { .. })));
-        assert_eq!(of(6), Err(Refusal::NodeWasMember { node: NodeId(6) }));
-        assert_eq!(of(7), Err(Refusal::NodeNotRegistered { node: NodeId(7) }));
+        assert!(matches!(of(4), Err(OrderRefusal::Wish(_))), "of another zone");
+        assert!(matches!(of(5), Err(OrderRefusal::AddressTaken { .. })));
+        assert_eq!(of(6), Err(OrderRefusal::NodeWasMember { node: NodeId(6) }));
+        assert_eq!(of(7), Err(OrderRefusal::NodeNotRegistered { node: NodeId(7) }));
     }
 }

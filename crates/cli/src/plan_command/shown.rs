@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use model::plan::{
-    Change, Cut, Handover, JoinCut, Phase, PlanDocument, PlanSummary, Planned, Renumber, Reshape, Wish,
+    Cut, Handover, JoinCut, Phase, PlanChange, PlanDocument, PlanSummary, Planned, Renumber, Reshape, Wish,
 };
 use model::{Consistency, NodeId};
 use protocol::rebalance::lengths;
@@ -83,12 +83,12 @@ pub(super) fn preview(planned: &Planned) -> String {
 fn body(plan: &PlanDocument) -> String {
     let copies = plan.change.copies();
     let bounds = match &plan.change {
-        Change::Moves { .. } => None,
-        Change::Reshape { reshape, .. } => Some(bounds(reshape)),
-        Change::Numbers(numbers) => Some(renumbered(numbers)),
-        Change::Golden { handover, .. } => Some(handed(handover)),
+        PlanChange::Moves { .. } => None,
+        PlanChange::Reshape { reshape, .. } => Some(bounds(reshape)),
+        PlanChange::Numbers(numbers) => Some(renumbered(numbers)),
+        PlanChange::Golden { handover, .. } => Some(handed(handover)),
     };
-    let is_golden = matches!(plan.change, Change::Golden { .. });
+    let is_golden = matches!(plan.change, PlanChange::Golden { .. });
     let moves = match (&bounds, plan.change.moves().len() as u64) {
         (Some(_), 0) => String::new(),
         (Some(_), moves) if is_golden => format!("; {} then", moving(moves)),
@@ -158,7 +158,7 @@ pub(super) fn diff(plan: &PlanDocument) -> String {
     if let Some(numbers) = plan.change.numbers() {
         text.push_str(&renumbered(numbers));
     }
-    if let Change::Golden { handover, joins, .. } = &plan.change {
+    if let PlanChange::Golden { handover, joins, .. } = &plan.change {
         text = format!("first {}\n{text}", handed(handover));
         for (partition, other) in joins {
             text.push_str(&format!("\nthen partition {partition} takes in {other}"));

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use client::{Client, ClientError, PlanQuery};
-use model::plan::{Held, PlanState, Planned};
+use model::plan::{PlanHeld, PlanState, Planned};
 
 use crate::durations;
 use crate::failure::CliError;
@@ -87,7 +87,7 @@ pub(super) fn line(planned: &Planned, state: &PlanState) -> String {
 
 /// About how long a plan will take yet. While it waits for a node that does not answer, nobody knows.
 fn left(state: &PlanState) -> Option<Duration> {
-    let is_held = state.waiting.iter().any(|held| matches!(held, Held::Silent { .. }));
+    let is_held = state.waiting.iter().any(|held| matches!(held, PlanHeld::Silent { .. }));
     let is_known = !is_held && !state.phase.has_ended();
     state.seconds_left.filter(|_| is_known).map(Duration::from_secs)
 }
@@ -117,7 +117,7 @@ mod tests {
             came_of: None,
         };
         assert_eq!(left(&state), Some(Duration::from_secs(5)));
-        state.waiting.push(Held::Silent { node: NodeId(4), detail: "refused".to_owned() });
+        state.waiting.push(PlanHeld::Silent { node: NodeId(4), detail: "refused".to_owned() });
         assert_eq!(left(&state), None);
         state.waiting.clear();
         state.phase = Phase::Done;

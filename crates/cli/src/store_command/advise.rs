@@ -14,7 +14,7 @@ use serde_json::{Value as Json, json};
 use super::theta::{self, Bounds, MARGIN, READ_KEYS_MAX, Reads, Serves, Verdict, asked};
 use crate::failure::CliError;
 use crate::output::{print, program};
-use crate::shared::Shared;
+use crate::shared::CliContext;
 use crate::text::{Format, count, table};
 
 /// Which store, and which delay is accepted.
@@ -45,7 +45,7 @@ pub struct AdviseStoreArguments {
 type Look = (NodeId, Result<Report, String>);
 
 /// `tontine store advise`.
-pub(super) async fn run(shared: &Shared, arguments: &AdviseStoreArguments) -> Result<ExitCode, CliError> {
+pub(super) async fn run(shared: &CliContext, arguments: &AdviseStoreArguments) -> Result<ExitCode, CliError> {
     let client = shared.client().await?;
     let cluster = client.cluster();
     let store = store(&cluster, &arguments.name)?;

@@ -1,7 +1,9 @@
 //! What the autopilot may do, what it thinks, and why it acted.
 
 use model::NodeId;
-use model::balance::{Away, Held, Implausible, Mode, Policy, Says, SettingError, Settings, Turned, Verdict};
+use model::balance::{
+    Away, HeldBack, Implausible, Mode, Policy, Says, SettingError, Settings, Turned, Verdict,
+};
 use model::plan::{
     Act, Came, CameOf, CutAt, Decision, Excess, Lost, LostBecause, Move, NodeAt, Predicted, Rule,
 };
@@ -165,44 +167,44 @@ pub(crate) fn away(away: &Away, age_s: u64) -> String {
     }
 }
 
-fn held_by(node: NodeId, held: &Held) -> String {
+fn held_by(node: NodeId, held: &HeldBack) -> String {
     match held {
-        Held::NoStandby => {
+        HeldBack::NoStandby => {
             "there is none that is registered and holds nothing; `tontine node standby NODE` makes one".to_owned()
         }
-        Held::Vetoed => format!(
+        HeldBack::Vetoed => format!(
             "somebody vetoed it; `tontine node replace {} NEW` does it all the same, and the veto ends when {node} is back",
             node.0
         ),
-        Held::Observes => "the autopilot only observes; `tontine balance on` lets it act".to_owned(),
-        Held::Store { store } => format!(
+        HeldBack::Observes => "the autopilot only observes; `tontine balance on` lets it act".to_owned(),
+        HeldBack::Store { store } => format!(
             "store {store} has an R or W of 1, so {node} may hold what no other node does; you can order it: `tontine node \
              replace {} NEW`",
             node.0
         ),
-        Held::Zone { zone } => format!(
+        HeldBack::Zone { zone } => format!(
             "all members of zone {} are away, which looks like a switch or a power cut; if they are lost: `tontine node replace \
              {} NEW`",
             zone.0, node.0
         ),
-        Held::Recent { seconds } => {
+        HeldBack::Recent { seconds } => {
             format!("another node was replaced less than ten minutes ago; it waits for {seconds} s more")
         }
-        Held::Quiet { hours } => {
+        HeldBack::Quiet { hours } => {
             format!("the autopilot only observes in the hours {hours} (UTC); `tontine balance set quiet=none` ends that")
         }
-        Held::Later { node } => format!("{node} comes first, and one node is replaced at a time"),
-        Held::Plan { plan } => {
+        HeldBack::Later { node } => format!("{node} comes first, and one node is replaced at a time"),
+        HeldBack::Plan { plan } => {
             format!("plan {plan} is carried out; `tontine plan show {plan}` says how far it is")
         }
-        Held::Alive { because } => super::orders::life(node, because),
-        Held::NoMajority => {
+        HeldBack::Alive { because } => super::orders::life(node, because),
+        HeldBack::NoMajority => {
             "fewer than half of the members hear each other, so the cluster may be cut in two; `tontine doctor` says who is \
              not heard"
                 .to_owned()
         }
-        Held::Wish { because } => super::refusals::wish_refused(because),
-        Held::Deaf { node } => {
+        HeldBack::Wish { because } => super::refusals::wish_refused(because),
+        HeldBack::Deaf { node } => {
             format!("{node} does not say how far it is; look at it with `tontine status`")
         }
     }

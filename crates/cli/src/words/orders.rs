@@ -1,7 +1,7 @@
 //! What came of orders.
 
-use model::node::Life;
-use model::order::{Done, Holds, Order, Refusal, Stale};
+use model::node::LifeSign;
+use model::order::{Done, Holds, Order, OrderRefusal, Stale};
 use model::plan::Phase;
 use model::{Cluster, Consistency, NodeId, Role, Weight};
 
@@ -88,7 +88,7 @@ fn begun((moves, cuts, joins): (usize, usize, bool), numbers: Option<(&str, &Con
 }
 
 /// Why an order was refused. The document shows what of it was done, if anything was.
-pub(crate) fn refused(order: &Order, refusal: &Refusal, cluster: &Cluster) -> String {
+pub(crate) fn refused(order: &Order, refusal: &OrderRefusal, cluster: &Cluster) -> String {
     let why = said(Some(order), refusal);
     match order {
         Order::Create { .. } => format!("no plan was created: {why}"),
@@ -96,11 +96,11 @@ pub(crate) fn refused(order: &Order, refusal: &Refusal, cluster: &Cluster) -> St
         Order::Renumber { .. } => format!("nothing was changed: {why}"),
         Order::Drain { node, .. } => format!("{node} cannot be drained: {why}"),
         Order::Remove { node }
-            if !matches!(refusal, Refusal::NodeUnknown { .. } | Refusal::OnlyNode { .. }) =>
+            if !matches!(refusal, OrderRefusal::NodeUnknown { .. } | OrderRefusal::OnlyNode { .. }) =>
         {
             format!("{node} cannot be removed: {why}")
         }
-        Order::Replace { node, .. } if !matches!(refusal, Refusal::NodeUnknown { .. }) => {
+        Order::Replace { node, .. } if !matches!(refusal, OrderRefusal::NodeUnknown { .. }) => {
             let stands = match cluster.node(*node).is_some_and(|entry| entry.gone) {
                 true => format!(
                     "; it is marked as dead in the cluster document: give the order again, or take it back with `tontine node \
@@ -116,127 +116,129 @@ pub(crate) fn refused(order: &Order, refusal: &Refusal, cluster: &Cluster) -> St
 }
 
 /// Whether what is said of a refusal names the plan by itself.
-fn names_plan(refusal: &Refusal) -> bool {
+fn names_plan(refusal: &OrderRefusal) -> bool {
     matches!(
         refusal,
-        Refusal::PlanUnknown { .. } | Refusal::PlanNotUnderstood { .. } | Refusal::PlanIs { .. }
+        OrderRefusal::PlanUnknown { .. }
+            | OrderRefusal::PlanNotUnderstood { .. }
+            | OrderRefusal::PlanIs { .. }
     )
 }
 
 /// Why an order was refused, whichever it was.
-pub(crate) fn why(refusal: &Refusal) -> String {
+pub(crate) fn why(refusal: &OrderRefusal) -> String {
     said(None, refusal)
 }
 
-fn said(order: Option<&Order>, refusal: &Refusal) -> String {
+fn said(order: Option<&Order>, refusal: &OrderRefusal) -> String {
     match refusal {
-        Refusal::PlanUnknown { plan } => {
+        OrderRefusal::PlanUnknown { plan } => {
             format!("there is no plan {plan}; see them with `tontine plan history`")
         }
-        Refusal::PlanNotUnderstood { plan, detail } => format!(
+        OrderRefusal::PlanNotUnderstood { plan, detail } => format!(
             "plan {plan} is not understood by the headmaster: {detail}; a later version created it: run the headmaster of that \
              version, `tontine headmaster`, alone"
         ),
-        Refusal::PlanIs { plan, phase } => plan_is(order, *plan, *phase),
-        Refusal::OtherPlan { other } => format!(
+        OrderRefusal::PlanIs { plan, phase } => plan_is(order, *plan, *phase),
+        OrderRefusal::OtherPlan { other } => format!(
             "plan {other} is being carried out, and one plan is at a time; wait for it with `tontine plan show {other}`, or end \
              it with `tontine plan abort {other}`"
         ),
-        Refusal::PlanStale { then, now, because, .. } => format!(
+        OrderRefusal::PlanStale { then, now, because, .. } => format!(
             "it was computed from generation {}, and at generation {} {}; create a new one with `tontine plan create`",
             then.0,
             now.0,
             stale(because)
         ),
-        Refusal::Setting { because } => super::balance::setting_refused(because),
-        Refusal::VetoNeedless { node, is_gone: false } => {
+        OrderRefusal::Setting { because } => super::balance::setting_refused(because),
+        OrderRefusal::VetoNeedless { node, is_gone: false } => {
             format!(
                 "{node} is there, so no standby takes its places; `tontine balance why` names nodes that are away"
             )
         }
-        Refusal::VetoNeedless { node, is_gone: true } => format!(
+        OrderRefusal::VetoNeedless { node, is_gone: true } => format!(
             "{node} is marked as dead already; `tontine plan history` shows the plan, `tontine plan abort PLAN` ends it, and then \
              `tontine node recommission {}` takes it back",
             node.0
         ),
-        Refusal::PlanUnsound { findings } => format!(
+        OrderRefusal::PlanUnsound { findings } => format!(
             "it does not hold together ({}); report this bug with what `tontine plan diff` and `tontine coordination show \
              /config/cluster` print, and create a new plan",
             findings.join(", ")
         ),
-        Refusal::PlanTooLarge { moves } => format!(
+        OrderRefusal::PlanTooLarge { moves } => format!(
             "the plan has {moves} moves, more than a document holds; move fewer partitions with `tontine plan create move`, or on a \
              golden ring drain fewer nodes at once"
         ),
-        Refusal::Wish(because) => refusals::wish_refused(because),
-        Refusal::NodeTooOld { node } => format!(
+        OrderRefusal::Wish(because) => refusals::wish_refused(because),
+        OrderRefusal::NodeTooOld { node } => format!(
             "{node} runs an older version, which would not understand the document that this makes; upgrade it first"
         ),
-        Refusal::NodeDeaf { node, detail } => {
+        OrderRefusal::NodeDeaf { node, detail } => {
             format!(
                 "{node} does not say how far it is with moves: {detail}; look at it with `tontine status`"
             )
         }
-        Refusal::Restored { node, generation } => format!(
+        OrderRefusal::Restored { node, generation } => format!(
             "nothing was ordered: {node} follows generation {} of the cluster document, and the coordination service holds an \
              older one or another one of that number, so it was restored from an older copy; import the newest export into an empty place with `tontine \
              coordination import`, and start the nodes with that",
             generation.0
         ),
-        Refusal::Invalid { detail } => {
+        OrderRefusal::Invalid { detail } => {
             format!("the cluster document that would follow contradicts itself: {detail}")
         }
-        Refusal::Store(error) => stores::not_created(error),
-        Refusal::Artifact(error) => stores::artifact_refused(error),
-        Refusal::NotStaged { .. } => stores::not_staged(order, refusal),
-        Refusal::User(error) => users::refused(error),
+        OrderRefusal::Store(error) => stores::not_created(error),
+        OrderRefusal::Artifact(error) => stores::artifact_refused(error),
+        OrderRefusal::NotStaged { .. } => stores::not_staged(order, refusal),
+        OrderRefusal::User(error) => users::refused(error),
         of_a_node => of_node(of_a_node),
     }
 }
 
 /// Why an order about a node was refused.
-fn of_node(refusal: &Refusal) -> String {
+fn of_node(refusal: &OrderRefusal) -> String {
     match refusal {
-        Refusal::NodeUnknown { node } => refusals::node_unknown(*node),
-        Refusal::NodeWithoutTls { node } => format!(
+        OrderRefusal::NodeUnknown { node } => refusals::node_unknown(*node),
+        OrderRefusal::NodeWithoutTls { node } => format!(
             "{node} is called without TLS, and a cluster with users calls every node with TLS; start it with --tls require, \
              and with --tls-cert, --tls-key and --tls-authority"
         ),
-        Refusal::NodeServesAnyone { node } => format!(
+        OrderRefusal::NodeServesAnyone { node } => format!(
             "{node} runs an older version, which knows no users and would serve anyone; upgrade it first"
         ),
-        Refusal::NodeIsLeaving { node } => format!(
+        OrderRefusal::NodeIsLeaving { node } => format!(
             "{node} is a member that is leaving the cluster; to keep it, run `tontine node recommission {}`",
             node.0
         ),
-        Refusal::NodeNotRegistered { node } => format!(
+        OrderRefusal::NodeNotRegistered { node } => format!(
             "{node} is not registered; start it with `tontine serve`, and see who is with `tontine node list`"
         ),
-        Refusal::NodeWasMember { node } => format!(
+        OrderRefusal::NodeWasMember { node } => format!(
             "{node} was a member and has left: what it holds is old; stop its process, and start it with an empty data \
              directory, which makes it a new node"
         ),
-        Refusal::AddressTaken { node, address, other } => format!(
+        OrderRefusal::AddressTaken { node, address, other } => format!(
             "{node} cannot have the address {address}: {other} has it; give {node} its own address with --listen, --resp, --http \
              or --advertise"
         ),
-        Refusal::OnlyNode { node } => format!("{node} is the only node of the cluster"),
-        Refusal::NodeHolds { node, holds: what, is_leaving, is_registered, away } => {
+        OrderRefusal::OnlyNode { node } => format!("{node} is the only node of the cluster"),
+        OrderRefusal::NodeHolds { node, holds: what, is_leaving, is_registered, away } => {
             let next = leaves(*node, (*is_leaving, *is_registered), *away);
             format!("{}; {next}", holds(*node, what))
         }
-        Refusal::PlanGives { plan, .. } => {
+        OrderRefusal::PlanGives { plan, .. } => {
             format!("plan {plan} gives it partitions; end that first with `tontine plan abort {plan}`")
         }
-        Refusal::PlanEmpties { node, plan } => format!(
+        OrderRefusal::PlanEmpties { node, plan } => format!(
             "{node} cannot be taken back: plan {plan} takes all its data from it; end that first with `tontine plan abort \
              {plan}`"
         ),
-        Refusal::OwnPlaces { node } => format!("{node} cannot take its own places; name another node"),
-        Refusal::NotDead { node, by, because } => {
+        OrderRefusal::OwnPlaces { node } => format!("{node} cannot take its own places; name another node"),
+        OrderRefusal::NotDead { node, by, because } => {
             let (dead, new) = (node.0, by.0);
             let wait = match because {
-                Life::Listens | Life::NoWitness => String::new(),
+                LifeSign::Listens | LifeSign::NoWitness => String::new(),
                 _ => format!(
                     "; if it is dead, `tontine node replace {dead} {new} --wait` waits until that is certain"
                 ),
@@ -313,22 +315,22 @@ fn leaves(node: NodeId, (is_leaving, is_registered): (bool, bool), away: Option<
     }
 }
 
-pub(super) fn life(node: NodeId, life: &Life) -> String {
+pub(super) fn life(node: NodeId, life: &LifeSign) -> String {
     match life {
-        Life::Registered => format!(
+        LifeSign::Registered => format!(
             "{node} is registered with the coordination service; its process runs, or ended less than a session's time ago"
         ),
-        Life::Listens => {
+        LifeSign::Listens => {
             format!("a process listens at the address of {node}, if only one that is stopped")
         }
-        Life::NoWitness => format!("no other node says whether it hears from {node}"),
-        Life::WitnessSilent { witness, detail } => {
+        LifeSign::NoWitness => format!("no other node says whether it hears from {node}"),
+        LifeSign::WitnessSilent { witness, detail } => {
             format!("{witness} does not say whether it hears from {node}: {detail}")
         }
-        Life::Heard { witness, seconds, needed } => {
+        LifeSign::Heard { witness, seconds, needed } => {
             format!("{witness} heard from {node} {seconds} s ago, and {needed} s of silence are needed")
         }
-        Life::WitnessNew { witness, seconds, needed } => format!(
+        LifeSign::WitnessNew { witness, seconds, needed } => format!(
             "{witness} runs for {seconds} s only and has not heard from {node}; {needed} s of silence are needed"
         ),
     }
@@ -346,11 +348,11 @@ mod tests {
         let node = NodeId(4);
         let ring = model::Ring::equal_slices(1, &[(node, model::Zone("a".to_owned()))]);
         let cluster = Cluster::new("shop", Vec::new(), ring, Vec::new());
-        let said = |order: Order, refusal: Refusal| refused(&order, &refusal, &cluster);
+        let said = |order: Order, refusal: OrderRefusal| refused(&order, &refusal, &cluster);
         let drain = Order::Drain { node, consent: Consent::default() };
-        let too_few = plan::Refusal::TooFewNodes { left: 2, needed: 3, leaving: Vec::new() };
+        let too_few = plan::PlanRefusal::TooFewNodes { left: 2, needed: 3, leaving: Vec::new() };
         assert_eq!(
-            said(drain, Refusal::Wish(too_few)),
+            said(drain, OrderRefusal::Wish(too_few)),
             "n4 cannot be drained: 2 nodes would be left to hold data, and 3 replicas are needed; add a node first with \
              `tontine node add NEW`"
         );
@@ -359,17 +361,17 @@ mod tests {
         assert!(weighs(100).ends_with("follows it (on a golden ring nothing does)"));
         let stays = done(&Done::NodeCast { node, role: Role::Serving }, None);
         assert!(stays.ends_with("or gets one with `tontine node add 4`)"), "{stays}");
-        let text = said(Order::Apply { plan: 7 }, Refusal::OtherPlan { other: 6 });
+        let text = said(Order::Apply { plan: 7 }, OrderRefusal::OtherPlan { other: 6 });
         assert!(text.starts_with("plan 7 cannot be applied: plan 6 is being carried out"), "{text}");
         assert!(text.ends_with("or end it with `tontine plan abort 6`"), "{text}");
-        let ended = Refusal::PlanIs { plan: 7, phase: Some(Phase::Done) };
+        let ended = OrderRefusal::PlanIs { plan: 7, phase: Some(Phase::Done) };
         let text = said(Order::Apply { plan: 7 }, ended);
         let told =
             "plan 7 cannot be applied: it is done already; create another one with `tontine plan create`";
         assert_eq!(text, told);
         let holds = Holds::Hints { hints: 1 };
         let (is_leaving, is_registered, away) = (true, true, Some(NodeId(3)));
-        let refusal = Refusal::NodeHolds { node, holds, is_leaving, is_registered, away };
+        let refusal = OrderRefusal::NodeHolds { node, holds, is_leaving, is_registered, away };
         let text = said(Order::Remove { node }, refusal);
         assert!(
             text.starts_with("n4 cannot be removed: n4 holds 1 hint for other nodes; it leaves"),
@@ -380,10 +382,10 @@ mod tests {
         half_way.nodes.push(model::Node::new(node, model::Zone("a".to_owned()), "h4:1", None));
         half_way.nodes[0].gone = true;
         let replace = Order::Replace { node, by: NodeId(5), consent: Consent::default() };
-        let deaf = Refusal::NodeDeaf { node: NodeId(5), detail: "away".to_owned() };
+        let deaf = OrderRefusal::NodeDeaf { node: NodeId(5), detail: "away".to_owned() };
         let text = refused(&replace, &deaf, &half_way);
         assert!(text.ends_with("or take it back with `tontine node recommission 4`"), "{text}");
-        let restored = Refusal::Restored { node, generation: Generation(9) };
+        let restored = OrderRefusal::Restored { node, generation: Generation(9) };
         assert!(said(Order::Apply { plan: 1 }, restored).contains("follows generation 9"));
     }
 }

@@ -1,6 +1,6 @@
 //! Why plans fail, and whom they wait for.
 
-use model::plan::{Blocked, Held, Reason, Waiting};
+use model::plan::{Blocked, PlanHeld, Reason, Waiting};
 
 use super::{names, refusals};
 use crate::text::count;
@@ -24,11 +24,11 @@ fn waiting(waiting: &Waiting) -> String {
 }
 
 /// What holds a plan up.
-pub(crate) fn held(held: &Held) -> String {
+pub(crate) fn held(held: &PlanHeld) -> String {
     match held {
-        Held::Silent { node, detail } => format!("{node} does not answer: {detail}"),
-        Held::Waits { waiting: of, partitions: 1 } => waiting(of),
-        Held::Waits { waiting: of, partitions } => {
+        PlanHeld::Silent { node, detail } => format!("{node} does not answer: {detail}"),
+        PlanHeld::Waits { waiting: of, partitions: 1 } => waiting(of),
+        PlanHeld::Waits { waiting: of, partitions } => {
             format!("{} ({})", waiting(of), count(*partitions as u64, "partition"))
         }
     }

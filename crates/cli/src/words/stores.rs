@@ -1,6 +1,6 @@
 //! Why stores are not created, and why artifacts do not go live.
 
-use model::order::{Order, Refusal};
+use model::order::{Order, OrderRefusal};
 use model::readonly::{self, ArtifactError};
 use model::{ArtifactsError, CreateStoreError, NodeId};
 
@@ -62,8 +62,9 @@ fn advice(error: &ArtifactError) -> String {
 }
 
 /// Why a swap is not judged ready.
-pub(super) fn not_staged(order: Option<&Order>, refusal: &Refusal) -> String {
-    let Refusal::NotStaged { store, number, slices, slices_total, silent, lacking, held_by } = refusal else {
+pub(super) fn not_staged(order: Option<&Order>, refusal: &OrderRefusal) -> String {
+    let OrderRefusal::NotStaged { store, number, slices, slices_total, silent, lacking, held_by } = refusal
+    else {
         return refusal.code();
     };
     let named = |nodes: &[NodeId], one: &str, more: &str| {

@@ -21,7 +21,7 @@ use crate::peers::{Call, CallError};
 pub type MultiGot = Vec<Result<Got, Failure>>;
 
 /// What a message asked a node.
-enum Asked {
+enum AskedMany {
     /// What it holds of these keys.
     Fetch(NodeId, Vec<KeyIndex>),
     /// To take what was read of these keys, each in its round.
@@ -127,9 +127,9 @@ impl Coordinator {
 
 impl Job for MultiGetJob {
     type Machine = MultiGet;
-    type Asked = Asked;
+    type Asked = AskedMany;
 
-    fn act(&mut self, action: MultiGetAction, desk: &mut Desk<Asked>) {
+    fn act(&mut self, action: MultiGetAction, desk: &mut Desk<AskedMany>) {
         match action {
             MultiGetAction::Fetch { node, keys } => self.fetch(node, keys, desk),
             MultiGetAction::WriteBack { node, sets } => {
@@ -139,7 +139,7 @@ impl Job for MultiGetJob {
                 let mut keys = keys.into_iter();
                 for merge in self.merges(sets, desk) {
                     let keys = keys.by_ref().take(merge.entries.len()).collect();
-                    desk.ask(node, Asked::WriteBack(node, keys), Request::ReplicaMerge(merge));
+                    desk.ask(node, AskedMany::WriteBack(node, keys), Request::ReplicaMerge(merge));
                 }
                 let left = keys.next();
                 assert_eq!(left, None, "each key that is written back to {node} is in a message");
@@ -166,14 +166,14 @@ impl Job for MultiGetJob {
 
     fn event(
         &mut self,
-        asked: Asked,
+        asked: AskedMany,
         answer: Result<Response, ReplicaError>,
-        desk: &mut Desk<Asked>,
+        desk: &mut Desk<AskedMany>,
     ) -> Option<MultiGetEvent> {
         let generation = desk.scope.cluster.generation;
         let (node, mut keys) = match asked {
-            Asked::Fetch(node, keys) => (node, keys),
-            Asked::WriteBack(node, keys) => {
+            AskedMany::Fetch(node, keys) => (node, keys),
+            AskedMany::WriteBack(node, keys) => {
                 if matches!(answer, Ok(Response::StaleEpoch(_))) {
                     self.outdated.extend(keys.iter().map(|(key, _)| *key));
                 }
@@ -215,10 +215,10 @@ impl MultiGetJob {
         *longest = bytes.max(*longest);
     }
 
-    fn fetch(&mut self, node: NodeId, keys: Vec<KeyIndex>, desk: &mut Desk<Asked>) {
+    fn fetch(&mut self, node: NodeId, keys: Vec<KeyIndex>, desk: &mut Desk<AskedMany>) {
         if self.bytes_left == 0 {
             let refused = Failure::new(wire::ErrorCode::FrameTooLong, "");
-            return desk.expect(Asked::Fetch(node, keys), Call::Ready(Err(CallError::Refused(refused))));
+            return desk.expect(AskedMany::Fetch(node, keys), Call::Ready(Err(CallError::Refused(refused))));
         }
         let mut parts: [Vec<KeyIndex>; 2] = Default::default();
         for key in keys {
@@ -232,14 +232,14 @@ impl MultiGetJob {
         }
     }
 
-    fn fetch_as(&self, node: NodeId, role: Role, keys: Vec<KeyIndex>, desk: &mut Desk<Asked>) {
+    fn fetch_as(&self, node: NodeId, role: Role, keys: Vec<KeyIndex>, desk: &mut Desk<AskedMany>) {
         let wanted = keys.iter().map(|key| self.keys[key.position()].clone()).collect();
         let request = desk.fetch_request(role, wanted);
-        desk.ask(node, Asked::Fetch(node, keys), request);
+        desk.ask(node, AskedMany::Fetch(node, keys), request);
     }
 
     /// Messages that merge the sets, in their order.
-    fn merges(&self, sets: Vec<(KeyIndex, VersionSet)>, desk: &Desk<Asked>) -> Vec<ReplicaMerge> {
+    fn merges(&self, sets: Vec<(KeyIndex, VersionSet)>, desk: &Desk<AskedMany>) -> Vec<ReplicaMerge> {
         let resolver = desk.scope.definition.resolver;
         let entries = sets.into_iter().map(|(key, mut set)| {
             set.resolve(resolver);

@@ -14,7 +14,7 @@ use futures_util::future::{Either, select};
 use futures_util::stream::FuturesUnordered;
 use model::{Generation, Moment, NodeId, PreferenceList};
 use protocol::quorum::{
-    Candidates, Entry, KeyIndex, Stamp, StampAction, StampActions, StampEvent, StampKeys, StampOptions,
+    Candidates, KeyIndex, Stamp, StampAction, StampActions, StampEntry, StampEvent, StampKeys, StampOptions,
     StampOutcome, StampReply,
 };
 use runtime::Clock;
@@ -300,7 +300,7 @@ impl<'a, S: Stampers> Desk<'a, S> {
     /// Those that are suspected of all nodes that may be asked. Each is looked up once.
     fn suspected(&self, routes: &[(KeyIndex, PreferenceList)]) -> SmallVec<[NodeId; 4]> {
         let mut known: SmallVec<[NodeId; 8]> = SmallVec::new();
-        let asks = self.options.entry != Entry::Passed;
+        let asks = self.options.entry != StampEntry::Passed;
         for (_, preference) in routes.iter().filter(|_| asks) {
             let relays = if self.options.own.is_none() { preference.fallbacks() } else { &[] };
             for &node in preference.replicas().iter().chain(relays) {

@@ -17,7 +17,7 @@ use wire::error::ErrorCode;
 use wire::messages::{Authenticate, Hello, Request, Response, SLOT_BITS, SecretText, VERSION_WITH_USERS};
 
 use super::calls::Calls;
-use super::witness::Standing;
+use super::witness::LinkStanding;
 use super::{Call, CallError, Caller};
 
 /// Most calls that wait for an answer on one link; more are refused, so that a stuck node cannot hold all memory.
@@ -27,21 +27,21 @@ const _: () = assert!(CALLS_MAX <= 1 << SLOT_BITS, "each call that waits has a s
 /// A link whose handshake is done.
 pub(super) struct PeerLink {
     sender: Arc<dyn LinkSender>,
-    shared: Arc<Shared>,
+    shared: Arc<LinkShared>,
 }
 
 /// What a link shares with its calls and with the task that hands out answers.
-struct Shared {
+struct LinkShared {
     calls: Mutex<Calls>,
     broken: AtomicBool,
     /// This side ended it, so its end says nothing about the node.
     closing: AtomicBool,
     clock: Arc<dyn Clock>,
     /// Absent when nobody wants to know about the node.
-    standing: Option<Arc<Standing>>,
+    standing: Option<Arc<LinkStanding>>,
 }
 
-impl Shared {
+impl LinkShared {
     fn met(&self, experience: Experience) {
         if let Some(standing) = &self.standing
             && !self.closing.load(Ordering::Acquire)
@@ -89,7 +89,7 @@ pub(super) async fn open(
     me: &Caller,
     cluster: Option<&str>,
     timeout: Duration,
-    standing: Option<Arc<Standing>>,
+    standing: Option<Arc<LinkStanding>>,
 ) -> Result<Arc<PeerLink>, NotOpened> {
     let deadline = ports.clock.sleep(timeout);
     let opening = Box::pin(shake_hands(ports, address, me, cluster, standing));
@@ -106,7 +106,7 @@ async fn shake_hands(
     address: &str,
     me: &Caller,
     cluster: Option<&str>,
-    standing: Option<Arc<Standing>>,
+    standing: Option<Arc<LinkStanding>>,
 ) -> Result<Arc<PeerLink>, NotOpened> {
     let mut link = ports.network.connect(address).await.map_err(NotOpened::at(address))?;
     let hello = Request::Hello(Hello {
@@ -147,7 +147,7 @@ async fn shake_hands(
             return Err(NotOpened::unreachable(reason));
         }
     }
-    let shared = Arc::new(Shared {
+    let shared = Arc::new(LinkShared {
         calls: Mutex::default(),
         broken: AtomicBool::new(false),
         closing: AtomicBool::new(false),
@@ -236,7 +236,7 @@ impl PeerLink {
 struct Answer {
     id: u64,
     answer: Receiver<Result<Response, CallError>>,
-    shared: Arc<Shared>,
+    shared: Arc<LinkShared>,
     sent_at: Moment,
     /// Frames that had come from the node when the request was sent.
     frames: u64,
@@ -271,7 +271,7 @@ impl Drop for Answer {
 async fn hand_out_answers(
     mut receiver: Box<dyn LinkReceiver>,
     sender: Arc<dyn LinkSender>,
-    shared: Arc<Shared>,
+    shared: Arc<LinkShared>,
 ) {
     while let Ok(Some(frame)) = receiver.receive().await {
         let Ok((id, response)) = wire::messages::decode_response(frame) else {

@@ -28,7 +28,7 @@ use runtime::{BoxFuture, Clock, Moment, Ports};
 use wire::messages::{Failure, Peer, Request, Response};
 
 use link::PeerLink;
-use witness::{OwnBelief, Standing};
+use witness::{LinkStanding, OwnBelief};
 
 pub use witness::Witness;
 
@@ -95,7 +95,7 @@ pub struct Peers {
     /// What is believed about nodes, here or by the node that these calls belong to.
     witness: Arc<dyn Witness>,
     own: Option<Arc<OwnBelief>>,
-    state: Mutex<State>,
+    state: Mutex<PeersState>,
 }
 
 /// Who calls.
@@ -108,17 +108,17 @@ pub(crate) struct Caller {
 }
 
 #[derive(Default)]
-struct State {
+struct PeersState {
     /// What the cluster that nodes must belong to is called, if that is known.
     cluster: Option<String>,
     /// Of the document that the addresses come from.
     generation: Generation,
     addresses: BTreeMap<NodeId, String>,
-    slots: BTreeMap<NodeId, Slot>,
-    standings: BTreeMap<NodeId, Arc<Standing>>,
+    slots: BTreeMap<NodeId, LinkSlot>,
+    standings: BTreeMap<NodeId, Arc<LinkStanding>>,
 }
 
-enum Slot {
+enum LinkSlot {
     /// Calls wait here until the link is up or has failed.
     Opening(Vec<tokio::sync::oneshot::Sender<Result<Arc<PeerLink>, CallError>>>),
     Up(Arc<PeerLink>),
@@ -142,7 +142,7 @@ impl Peers {
         Arc::new_cyclic(|peers| {
             let own = OwnBelief::new(peers.clone());
             let (witness, backoff_max) = (own.clone(), BACKOFF_MAX);
-            let state = Mutex::new(State { cluster, ..State::default() });
+            let state = Mutex::new(PeersState { cluster, ..PeersState::default() });
             Peers { ports, me, backoff_max, witness, own: Some(own), state }
         })
     }
@@ -158,7 +158,7 @@ impl Peers {
     ) -> Arc<Self> {
         assert!(BACKOFF_MIN <= backoff_max, "pauses grow from {BACKOFF_MIN:?} to {backoff_max:?}");
         let (me, state) =
-            (Caller { peer: me, secret: None }, Mutex::new(State { cluster, ..State::default() }));
+            (Caller { peer: me, secret: None }, Mutex::new(PeersState { cluster, ..PeersState::default() }));
         Arc::new(Peers { ports, me, backoff_max, witness, own: None, state })
     }
 
@@ -182,7 +182,7 @@ impl Peers {
         state.standings.retain(|id, _| cluster.node(*id).is_some());
         for (id, address) in old {
             if state.addresses.get(&id) != Some(&address)
-                && let Some(Slot::Up(link)) = state.slots.remove(&id)
+                && let Some(LinkSlot::Up(link)) = state.slots.remove(&id)
             {
                 link.close();
             }
@@ -211,7 +211,7 @@ impl Peers {
     /// Tries `node` again with the next call, whatever happened before.
     pub fn forgive(&self, node: NodeId) {
         let mut state = self.state.lock();
-        if matches!(state.slots.get(&node), Some(Slot::Down { .. })) {
+        if matches!(state.slots.get(&node), Some(LinkSlot::Down { .. })) {
             state.slots.remove(&node);
         }
     }
@@ -240,17 +240,17 @@ impl Peers {
         }
         let mut state = self.state.lock();
         match state.slots.get_mut(&node) {
-            Some(Slot::Up(link)) if !link.is_broken() => {
+            Some(LinkSlot::Up(link)) if !link.is_broken() => {
                 let link = link.clone();
                 drop(state);
                 link.call(request)
             }
-            Some(Slot::Opening(waiting)) => {
+            Some(LinkSlot::Opening(waiting)) => {
                 let (sender, receiver) = tokio::sync::oneshot::channel();
                 waiting.push(sender);
                 Call::Pending(Box::pin(call_when_open(receiver, (node, request), patience)))
             }
-            Some(Slot::Down { retry_at, reason, .. }) if *retry_at > self.ports.clock.now() => {
+            Some(LinkSlot::Down { retry_at, reason, .. }) if *retry_at > self.ports.clock.now() => {
                 Call::Ready(Err(CallError::Unreachable { reason: reason.clone() }))
             }
             _ => {
@@ -259,12 +259,12 @@ impl Peers {
                     return Call::Ready(Err(CallError::Unreachable { reason }));
                 };
                 let pause = match state.slots.get(&node) {
-                    Some(Slot::Down { pause, .. }) => *pause,
+                    Some(LinkSlot::Down { pause, .. }) => *pause,
                     _ => Duration::ZERO,
                 };
                 let (sender, receiver) = tokio::sync::oneshot::channel();
-                state.slots.insert(node, Slot::Opening(vec![sender]));
-                let fresh = || Standing::new(node, self.witness.clone());
+                state.slots.insert(node, LinkSlot::Opening(vec![sender]));
+                let fresh = || LinkStanding::new(node, self.witness.clone());
                 let standing = state.standings.entry(node).or_insert_with(fresh).clone();
                 drop(state);
                 self.ports.tasks.spawn(Box::pin(self.clone().open(node, address, pause, standing)));
@@ -298,13 +298,19 @@ impl Peers {
     /// Closes all links.
     pub fn close(&self) {
         for (_, slot) in std::mem::take(&mut self.state.lock().slots) {
-            if let Slot::Up(link) = slot {
+            if let LinkSlot::Up(link) = slot {
                 link.close();
             }
         }
     }
 
-    async fn open(self: Arc<Self>, node: NodeId, address: String, pause: Duration, standing: Arc<Standing>) {
+    async fn open(
+        self: Arc<Self>,
+        node: NodeId,
+        address: String,
+        pause: Duration,
+        standing: Arc<LinkStanding>,
+    ) {
         let (cluster, heard) = (self.state.lock().cluster.clone(), Some(standing.clone()));
         let opened = link::open(&self.ports, &address, &self.me, cluster.as_deref(), CONNECT_TIMEOUT, heard);
         let opened = opened.await;
@@ -317,7 +323,7 @@ impl Peers {
         });
         let mut state = self.state.lock();
         let waiting = match state.slots.remove(&node) {
-            Some(Slot::Opening(waiting)) => waiting,
+            Some(LinkSlot::Opening(waiting)) => waiting,
             other => {
                 // Closed meanwhile; leave whatever came in between.
                 if let Some(slot) = other {
@@ -328,7 +334,7 @@ impl Peers {
         };
         match &opened {
             Ok(link) => {
-                state.slots.insert(node, Slot::Up(link.clone()));
+                state.slots.insert(node, LinkSlot::Up(link.clone()));
             }
             Err(error) => {
                 let pause = (pause * 2).clamp(BACKOFF_MIN, self.backoff_max);
@@ -339,7 +345,7 @@ impl Peers {
                     CallError::Unreachable { reason } => reason.clone(),
                     other => other.to_string(),
                 };
-                state.slots.insert(node, Slot::Down { retry_at, pause, reason });
+                state.slots.insert(node, LinkSlot::Down { retry_at, pause, reason });
             }
         }
         drop(state);

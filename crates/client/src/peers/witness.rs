@@ -29,7 +29,7 @@ pub trait Witness: Send + Sync {
 }
 
 /// What the links to one node know about it, without a lock.
-pub(super) struct Standing {
+pub(super) struct LinkStanding {
     node: NodeId,
     witness: Arc<dyn Witness>,
     /// Frames that came from it.
@@ -40,10 +40,10 @@ pub(super) struct Standing {
     wary: AtomicBool,
 }
 
-impl Standing {
-    pub(super) fn new(node: NodeId, witness: Arc<dyn Witness>) -> Arc<Standing> {
+impl LinkStanding {
+    pub(super) fn new(node: NodeId, witness: Arc<dyn Witness>) -> Arc<LinkStanding> {
         let (frames, frames_seen) = (AtomicU64::new(0), AtomicU64::new(0));
-        Arc::new(Standing { node, witness, frames, frames_seen, wary: AtomicBool::new(false) })
+        Arc::new(LinkStanding { node, witness, frames, frames_seen, wary: AtomicBool::new(false) })
     }
 
     pub(super) fn node(&self) -> NodeId {

@@ -19,14 +19,14 @@ const NAME_BYTES_MAX: usize = 256;
 const WARNINGS_MAX: usize = 8;
 
 /// The adapters of one fleet.
-pub(super) struct Ask<'a> {
+pub(super) struct MemberAsk<'a> {
     adapters: &'a dyn Adapters,
     fleet: &'a Fleet,
 }
 
-impl<'a> Ask<'a> {
-    pub(super) fn new(adapters: &'a dyn Adapters, fleet: &'a Fleet) -> Ask<'a> {
-        Ask { adapters, fleet }
+impl<'a> MemberAsk<'a> {
+    pub(super) fn new(adapters: &'a dyn Adapters, fleet: &'a Fleet) -> MemberAsk<'a> {
+        MemberAsk { adapters, fleet }
     }
 
     async fn call(&self, role: Role, method: &str, given: &[(&str, &str)]) -> Result<Json, CallError> {
@@ -256,7 +256,7 @@ mod tests {
             (json!({ "id": SECRET.repeat(40_000), "state": "running" }), "a name has 960000 bytes"),
         ] {
             let says = Says(json!({ "instances": [good, bad] }));
-            let why = Ask::new(&says, &fleet).instances().now_or_never().unwrap().unwrap_err();
+            let why = MemberAsk::new(&says, &fleet).instances().now_or_never().unwrap().unwrap_err();
             assert!(why.contains(told), "{why}");
             assert!(!why.contains("hunter2") && !why.contains("s3cret") && why.len() < 500, "{why}");
         }
@@ -291,7 +291,7 @@ mod tests {
             ),
         ] {
             let says = Says(answer);
-            let why = Ask::new(&says, &fleet).provider().now_or_never().unwrap().unwrap_err();
+            let why = MemberAsk::new(&says, &fleet).provider().now_or_never().unwrap().unwrap_err();
             assert!(why.contains(told), "{told:?} is not in: {why}");
             assert!(!why.contains("hunter2") && !why.contains("7.5"), "{why}");
         }
@@ -301,7 +301,8 @@ mod tests {
     fn the_words_of_an_answer_are_cut() {
         let fleet = fleet();
         let says = Says(json!({ "witnesses": ["n1"], "detail": "why\n".repeat(100_000) }));
-        let evidence = Ask::new(&says, &fleet).evidence(("member", "n4")).now_or_never().unwrap().unwrap();
+        let evidence =
+            MemberAsk::new(&says, &fleet).evidence(("member", "n4")).now_or_never().unwrap().unwrap();
         let detail = evidence.detail.unwrap();
         assert!(detail.len() <= 200 && detail.starts_with("why why"), "{detail}");
     }

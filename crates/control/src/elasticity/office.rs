@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use coordination::documents::elasticity::{self, FleetError, fleet_path};
-use coordination::documents::{Move, ReadError, read_cluster};
+use coordination::documents::{ReadError, ServiceMove, read_cluster};
 use coordination::{CoordinationError, CoordinationService, Document, DocumentVersion};
 use futures_util::StreamExt;
 use futures_util::future::{Either, join, pending, select};
@@ -19,13 +19,13 @@ use futures_util::stream::FuturesUnordered;
 use model::elasticity::adapter::Member;
 use model::elasticity::{Fleet, Look, Token};
 use model::{Moment, WallMillis};
-use protocol::elasticity::{Action, Controller, Observation, Question, Refusal, Turn};
+use protocol::elasticity::{Controller, FleetAction, Observation, Question, Turn, VerbRefusal};
 use runtime::Clock;
 use runtime::network::fetch::Fetcher;
 
 use super::adapters::{Adapters, CallError};
-use super::ask::Ask;
-use super::samples::History;
+use super::ask::MemberAsk;
+use super::samples::SampleHistory;
 use super::sources::Sources;
 use super::troubles::Troubles;
 
@@ -46,7 +46,7 @@ pub enum OfficeEnd {
     /// Its session has ended.
     SessionLost,
     /// The documents are in another service.
-    Moved(Box<Move>),
+    Moved(Box<ServiceMove>),
 }
 
 /// A process that holds the office.
@@ -131,7 +131,7 @@ struct Managed<'a> {
     office: &'a Office,
     name: String,
     machine: Controller,
-    history: History,
+    history: SampleHistory,
     sources: Sources,
     /// The members of the last turn: sources are asked about them.
     members: Vec<Member>,
@@ -151,7 +151,7 @@ impl<'a> Managed<'a> {
             office,
             name,
             machine: Controller::new(),
-            history: History::default(),
+            history: SampleHistory::default(),
             sources: Sources::new(office.fetcher.clone(), office.clock.clone()),
             members: Vec::new(),
             refused: BTreeMap::new(),
@@ -172,7 +172,7 @@ impl<'a> Managed<'a> {
         self.troubles.forget(&seen.fleet);
         let before = self.machine.clone();
         let turn = self.decide(&mut seen).await;
-        let published = turn.actions.iter().position(|action| matches!(action, Action::Publish(_)));
+        let published = turn.actions.iter().position(|action| matches!(action, FleetAction::Publish(_)));
         let last = turn.actions.len().saturating_sub(1);
         assert!(
             published.is_none_or(|at| at == last),
@@ -184,7 +184,7 @@ impl<'a> Managed<'a> {
         let (mut pause, mut failures) = (turn.look_after, Vec::new());
         let (mut were_asked, mut undone) = (false, false);
         for action in turn.actions {
-            let is_ensure = matches!(action, Action::Ensure { .. });
+            let is_ensure = matches!(action, FleetAction::Ensure { .. });
             if self.troubles.rests(&action, self.office.clock.now()) {
                 undone |= is_ensure;
                 continue;
@@ -216,7 +216,7 @@ impl<'a> Managed<'a> {
     }
 
     /// Notes that an act failed. What is of no machine is handed back, to be told in this turn alone.
-    fn failed(&mut self, fleet: &Fleet, action: &Action, error: CallError) -> Option<String> {
+    fn failed(&mut self, fleet: &Fleet, action: &FleetAction, error: CallError) -> Option<String> {
         if self.troubles.add(action, fleet, &error, self.office.clock.now()) {
             tracing::warn!(fleet = self.name, %error, "act failed");
         }
@@ -229,7 +229,7 @@ impl<'a> Managed<'a> {
 
     /// Asks both adapters, beside each other.
     async fn observe(&mut self, fleet: Fleet) -> Observation {
-        let ask = Ask::new(&*self.office.adapters, &fleet);
+        let ask = MemberAsk::new(&*self.office.adapters, &fleet);
         let of_provider = async { (ask.provider().await, ask.instances().await) };
         // Ages count from before `observe` was asked: a sample may be taken for older than it is, never for younger.
         let of_engine = async { (ask.engine().await, self.office.clock.wall(), ask.members().await) };
@@ -266,7 +266,7 @@ impl<'a> Managed<'a> {
                 return turn;
             }
             let fleet = seen.fleet.clone();
-            let ask = Ask::new(&*self.office.adapters, &fleet);
+            let ask = MemberAsk::new(&*self.office.adapters, &fleet);
             for question in questions {
                 if !asked.insert(question.clone()) {
                     tracing::warn!(?question, "question asked twice in one turn");
@@ -279,15 +279,20 @@ impl<'a> Managed<'a> {
         Turn { actions: Vec::new(), look_after: AWAY }
     }
 
-    async fn act(&self, fleet: &Fleet, document: &Document, action: &Action) -> Result<Acted, ReadError> {
+    async fn act(
+        &self,
+        fleet: &Fleet,
+        document: &Document,
+        action: &FleetAction,
+    ) -> Result<Acted, ReadError> {
         let service = &*self.office.service;
         if action.must_be_fresh() && !self.is_fresh(fleet).await? {
             return Ok(Acted::Overtaken);
         }
-        let ask = Ask::new(&*self.office.adapters, fleet);
+        let ask = MemberAsk::new(&*self.office.adapters, fleet);
         tracing::debug!(fleet = self.name, ?action, "act");
         let acted = match action {
-            Action::Publish(next) => {
+            FleetAction::Publish(next) => {
                 let (before, after) = (fleet.generation, next.generation);
                 assert!(
                     fleet.uid == next.uid && after == before + 1,
@@ -298,13 +303,13 @@ impl<'a> Managed<'a> {
                 );
                 return publish(service, next, document).await;
             }
-            Action::Ensure { token, kind } => ask.ensure(token, kind).await,
-            Action::Terminate { instance, .. } => ask.terminate(instance).await,
-            Action::Join { member, .. } => ask.of_member("join", member).await,
-            Action::Drain { member, .. } => ask.of_member("drain", member).await,
-            Action::Cancel { member, .. } => ask.of_member("cancel", member).await,
-            Action::Forget { member, .. } => ask.of_member("forget", member).await,
-            Action::Ask(_) => Ok(()),
+            FleetAction::Ensure { token, kind } => ask.ensure(token, kind).await,
+            FleetAction::Terminate { instance, .. } => ask.terminate(instance).await,
+            FleetAction::Join { member, .. } => ask.of_member("join", member).await,
+            FleetAction::Drain { member, .. } => ask.of_member("drain", member).await,
+            FleetAction::Cancel { member, .. } => ask.of_member("cancel", member).await,
+            FleetAction::Forget { member, .. } => ask.of_member("forget", member).await,
+            FleetAction::Ask(_) => Ok(()),
         };
         Ok(acted.map_or_else(Acted::Failed, |()| Acted::Done))
     }
@@ -386,19 +391,20 @@ async fn publish(
     }
 }
 
-fn question(action: &Action) -> Option<Question> {
+fn question(action: &FleetAction) -> Option<Question> {
     match action {
-        Action::Ask(question) => Some(question.clone()),
+        FleetAction::Ask(question) => Some(question.clone()),
         _ => None,
     }
 }
 
 /// Asks, and puts the answer into the observation.
-async fn answer(ask: &Ask<'_>, question: Question, seen: &mut Observation) {
+async fn answer(ask: &MemberAsk<'_>, question: Question, seen: &mut Observation) {
     match question {
         Question::Preflight { instance } => {
             let answer = ask.preflight(&instance).await;
-            let answer = answer.map_err(|error| Refusal { for_good: error.for_good, detail: error.detail });
+            let answer =
+                answer.map_err(|error| VerbRefusal { for_good: error.for_good, detail: error.detail });
             seen.preflight.insert(instance, answer);
         }
         Question::EvidenceOf { member } => {

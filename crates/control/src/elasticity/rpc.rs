@@ -69,7 +69,7 @@ struct Refused {
 }
 
 /// How a call went wrong.
-enum Failure {
+enum AdapterFailure {
     /// The process is of no use any more.
     Broken(String),
     /// It answered, and refused.
@@ -115,7 +115,7 @@ impl Child {
         let asked = Box::pin(ask(&mut *program, number, method, params));
         let answer = match select(asked, deadline).await {
             Either::Left((answer, _)) => answer,
-            Either::Right(_) => Err(Failure::Broken(format!(
+            Either::Right(_) => Err(AdapterFailure::Broken(format!(
                 "it did not answer within {} s, and was ended",
                 self.launch.deadline
             ))),
@@ -125,7 +125,7 @@ impl Child {
                 (running.program, running.failures) = (Some(program), 0);
                 Ok(result)
             }
-            Err(Failure::Refused(refused)) => {
+            Err(AdapterFailure::Refused(refused)) => {
                 (running.program, running.failures) = (Some(program), 0);
                 let words = plain(&refused.message);
                 let words = match refused.code {
@@ -135,7 +135,7 @@ impl Child {
                 let detail = format!("{} refused `{method}`: {words}", self.called.0);
                 Err(CallError { for_good: refused.code == REFUSED, undone: true, detail })
             }
-            Err(Failure::Broken(why)) => Err(self.failed(&mut running, method, &why)),
+            Err(AdapterFailure::Broken(why)) => Err(self.failed(&mut running, method, &why)),
         }
     }
 
@@ -166,24 +166,32 @@ impl Child {
     }
 }
 
-async fn ask(program: &mut dyn Program, number: u64, method: &str, params: Json) -> Result<Json, Failure> {
-    let broken = |error: ProgramError| Failure::Broken(error.to_string());
+async fn ask(
+    program: &mut dyn Program,
+    number: u64,
+    method: &str,
+    params: Json,
+) -> Result<Json, AdapterFailure> {
+    let broken = |error: ProgramError| AdapterFailure::Broken(error.to_string());
     let request = json!({ "jsonrpc": "2.0", "id": number, "method": method, "params": params });
     program.send(&request.to_string()).await.map_err(broken)?;
     for _ in 0..OTHER_LINES_MAX {
         let line = program.next().await.map_err(broken)?;
         let message: Message = serde_json::from_str(&line).map_err(|_| {
-            Failure::Broken(format!("it wrote a line of {} bytes that is no JSON-RPC answer", line.len()))
+            AdapterFailure::Broken(format!(
+                "it wrote a line of {} bytes that is no JSON-RPC answer",
+                line.len()
+            ))
         })?;
         if message.id != Some(number) {
             continue;
         }
         return match (message.error, message.result) {
-            (Some(refused), _) => Err(Failure::Refused(refused)),
+            (Some(refused), _) => Err(AdapterFailure::Refused(refused)),
             (None, result) => Ok(result.unwrap_or(Json::Null)),
         };
     }
-    Err(Failure::Broken(format!("it wrote {OTHER_LINES_MAX} lines that nobody asked for")))
+    Err(AdapterFailure::Broken(format!("it wrote {OTHER_LINES_MAX} lines that nobody asked for")))
 }
 
 /// An adapter's words on one line, and not too long.

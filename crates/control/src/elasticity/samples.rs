@@ -16,13 +16,13 @@ const SAME_MS: u64 = 400;
 
 /// What was measured lately.
 #[derive(Default)]
-pub(super) struct History {
+pub(super) struct SampleHistory {
     samples: Vec<Sample>,
     /// When each measure of each member was measured last.
     newest: BTreeMap<(String, String), WallMillis>,
 }
 
-impl History {
+impl SampleHistory {
     /// Adds what the engine's `observe` gave.
     pub(super) fn add_observed(&mut self, members: &[Member], now: WallMillis) {
         for member in members {

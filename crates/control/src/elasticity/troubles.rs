@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use model::Moment;
 use model::elasticity::{Fleet, MachineState, Token};
-use protocol::elasticity::Action;
+use protocol::elasticity::FleetAction;
 
 use super::adapters::CallError;
 
@@ -34,19 +34,25 @@ pub(super) struct Troubles {
 
 impl Troubles {
     /// Whether an act failed a moment ago, and is not to be done yet.
-    pub(super) fn rests(&self, action: &Action, now: Moment) -> bool {
+    pub(super) fn rests(&self, action: &FleetAction, now: Moment) -> bool {
         key(action).and_then(|key| self.all.get(&key)).is_some_and(|trouble| now < trouble.rests_until)
     }
 
     /// Notes that an act was done.
-    pub(super) fn end(&mut self, action: &Action) {
+    pub(super) fn end(&mut self, action: &FleetAction) {
         if let Some(key) = key(action) {
             self.all.remove(&key);
         }
     }
 
     /// Notes that an act failed; whether that is new, or failed for another reason than before.
-    pub(super) fn add(&mut self, action: &Action, fleet: &Fleet, error: &CallError, now: Moment) -> bool {
+    pub(super) fn add(
+        &mut self,
+        action: &FleetAction,
+        fleet: &Fleet,
+        error: &CallError,
+        now: Moment,
+    ) -> bool {
         let Some(key) = key(action) else { return true };
         let Some(machine) = fleet.machines.iter().find(|machine| machine.token == key.0) else { return true };
         let before = self.all.get(&key);
@@ -82,15 +88,15 @@ impl Troubles {
     }
 }
 
-fn key(action: &Action) -> Option<(Token, &'static str)> {
+fn key(action: &FleetAction) -> Option<(Token, &'static str)> {
     let verb = match action {
-        Action::Publish(_) | Action::Ask(_) => return None,
-        Action::Ensure { .. } => "ensure",
-        Action::Terminate { .. } => "terminate",
-        Action::Join { .. } => "join",
-        Action::Drain { .. } => "drain",
-        Action::Cancel { .. } => "cancel",
-        Action::Forget { .. } => "forget",
+        FleetAction::Publish(_) | FleetAction::Ask(_) => return None,
+        FleetAction::Ensure { .. } => "ensure",
+        FleetAction::Terminate { .. } => "terminate",
+        FleetAction::Join { .. } => "join",
+        FleetAction::Drain { .. } => "drain",
+        FleetAction::Cancel { .. } => "cancel",
+        FleetAction::Forget { .. } => "forget",
     };
     Some((action.token()?.clone(), verb))
 }
@@ -128,7 +134,7 @@ mod tests {
     #[test]
     fn an_act_that_fails_rests_twice_as_long_each_time_and_is_told_until_it_succeeds() {
         let joining = fleet(MachineState::Joining);
-        let join = Action::Join { token: Token::new("a1b2", 1), member: "n4".to_owned() };
+        let join = FleetAction::Join { token: Token::new("a1b2", 1), member: "n4".to_owned() };
         let error = |detail: &str| CallError { for_good: false, undone: true, detail: detail.to_owned() };
         let (mut troubles, mut now) = (Troubles::default(), Moment::default());
         for seconds in [1, 2, 4, 8, 16, 32, 60, 60] {
@@ -138,7 +144,7 @@ mod tests {
             assert!(!troubles.rests(&join, now), "{seconds}");
             assert_eq!(troubles.told(), ["busy"]);
         }
-        let drain = Action::Drain { token: Token::new("a1b2", 1), member: "n4".to_owned() };
+        let drain = FleetAction::Drain { token: Token::new("a1b2", 1), member: "n4".to_owned() };
         assert!(!troubles.add(&join, &joining, &error("busy"), now), "it is told already");
         assert!(troubles.add(&join, &joining, &error("away"), now));
         assert!(!troubles.rests(&drain, now), "each verb rests by itself");

@@ -8,7 +8,7 @@ use client::peers::Peers;
 use futures_util::future::join_all;
 use model::plan::Size;
 use model::{Cluster, NodeId};
-use protocol::gossip::State;
+use protocol::gossip::NodeLiveness;
 use protocol::headmaster::{Ask, Said, Silence};
 use protocol::report::{NodeSeen, Parts, Report};
 use runtime::{BoxFuture, Clock, NetworkError, Ports};
@@ -90,8 +90,8 @@ fn said(told: &Report, ask: &Ask) -> Result<Said, String> {
 /// For how long a node has heard nothing of another one.
 fn silence(seen: &NodeSeen) -> Silence {
     let lasts = match seen.state {
-        State::Down | State::Left => Duration::from_millis(seen.heard_ms_ago),
-        State::Alive | State::Suspected => Duration::ZERO,
+        NodeLiveness::Down | NodeLiveness::Left => Duration::from_millis(seen.heard_ms_ago),
+        NodeLiveness::Alive | NodeLiveness::Suspected => Duration::ZERO,
     };
     Silence { lasts, heard_before: seen.heard }
 }

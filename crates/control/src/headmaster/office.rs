@@ -13,16 +13,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use coordination::documents::{
-    ActiveNode, Move, PublishError, ReadError, active_nodes_now, balance, orders, plans, publish_cluster,
-    read_cluster, read_member, watch_cluster,
+    ActiveNode, PublishError, ReadError, ServiceMove, active_nodes_now, balance, orders, plans,
+    publish_cluster, read_cluster, read_member, watch_cluster,
 };
 use coordination::{CoordinationError, CoordinationService, DOCUMENT_BYTES_MAX, Document};
 use futures_util::future::{Either, select};
 use model::balance::Policy;
-use model::order::Answer;
+use model::order::OrderOutcome;
 use model::plan::{PlanDocument, PlanState, Planned};
 use model::{Cluster, Generation, NodeId};
-use protocol::headmaster::{Action, Again, Ask, Decision, Headmaster, Kept, Observation, Registered};
+use protocol::headmaster::{
+    Again, Ask, Decision, Headmaster, HeadmasterAction, Kept, Observation, Registered,
+};
 use runtime::{Clock, Tasks};
 
 use super::reports::{Reported, Reports};
@@ -41,7 +43,7 @@ pub enum OfficeEnd {
     /// Its session has ended.
     SessionLost,
     /// The documents are in another service.
-    Moved(Box<Move>),
+    Moved(Box<ServiceMove>),
 }
 
 /// How a turn went.
@@ -225,7 +227,8 @@ impl Office {
             let Decision { actions, again, ask, restored } = self.machine.decide(&seen);
             self.ask = ask;
             self.tell_restored(restored, seen.cluster.generation);
-            let published = actions.iter().filter(|action| matches!(action, Action::Publish(_))).count();
+            let published =
+                actions.iter().filter(|action| matches!(action, HeadmasterAction::Publish(_))).count();
             assert!(published <= 1, "{published} documents are to follow {:?}", seen.cluster.generation);
             for action in &actions {
                 self.act(&seen, action).await?;
@@ -297,10 +300,10 @@ impl Office {
         }
     }
 
-    async fn act(&mut self, seen: &Observation, action: &Action) -> Result<(), Failure> {
+    async fn act(&mut self, seen: &Observation, action: &HeadmasterAction) -> Result<(), Failure> {
         match action {
-            Action::Publish(cluster) => self.publish(seen, cluster).await,
-            Action::CreatePlan { number, plan } => {
+            HeadmasterAction::Publish(cluster) => self.publish(seen, cluster).await,
+            HeadmasterAction::CreatePlan { number, plan } => {
                 let last = seen.plans.last_key_value().map(|(last, _)| *last);
                 assert!(last < Some(*number), "plan {number} is created behind plan {last:?}");
                 let is_under_way = |kept: &Kept| match kept {
@@ -313,18 +316,18 @@ impl Office {
                 tracing::info!(plan = number, order = plan.order, "plan created");
                 Ok(())
             }
-            Action::Note { plan, state } => self.note(seen, *plan, state).await,
-            Action::SetPolicy(policy) => {
+            HeadmasterAction::Note { plan, state } => self.note(seen, *plan, state).await,
+            HeadmasterAction::SetPolicy(policy) => {
                 balance::write_policy(&*self.service, policy).await?;
                 tracing::info!(mode = policy.mode.word(), because = ?policy.because, "policy of the autopilot written");
                 Ok(())
             }
-            Action::Tell(verdict) => {
+            HeadmasterAction::Tell(verdict) => {
                 balance::write_verdict(&*self.service, verdict).await?;
                 tracing::debug!(says = verdict.says.code(), "autopilot");
                 Ok(())
             }
-            Action::Answer { order, answer } => self.answer(seen, *order, answer).await,
+            HeadmasterAction::Answer { order, answer } => self.answer(seen, *order, answer).await,
         }
     }
 
@@ -362,7 +365,7 @@ impl Office {
 
     /// Writes the answer to an order, if the cluster document is still the one that it follows: a headmaster that was
     /// overtaken refuses nothing that its successor has just done.
-    async fn answer(&mut self, seen: &Observation, order: u64, answer: &Answer) -> Result<(), Failure> {
+    async fn answer(&mut self, seen: &Observation, order: u64, answer: &OrderOutcome) -> Result<(), Failure> {
         let stored = read_cluster(&*self.service).await?;
         if stored.is_some_and(|stored| stored.generation != seen.cluster.generation) {
             return Err(Failure::Overtaken);
@@ -370,7 +373,7 @@ impl Office {
         if !orders::answer(&*self.service, order, answer).await? {
             return Err(Failure::Overtaken);
         }
-        let code = answer.refusal().map(model::order::Refusal::code);
+        let code = answer.refusal().map(model::order::OrderRefusal::code);
         tracing::info!(order, refused = code, "order answered");
         let is_first = self.shelf.answered.insert(order);
         assert!(is_first, "order {order} is answered twice, now with {answer:?}");

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use coordination::CoordinationService;
-use coordination::documents::{Move, headmaster_path};
+use coordination::documents::{ServiceMove, headmaster_path};
 use futures_util::future::{Either, select};
 use runtime::Ports;
 
@@ -18,7 +18,7 @@ pub enum TenureEnd {
     /// It has ended, or its document was deleted: open another one, and stand again.
     Lost,
     /// The documents are in another service: stand there.
-    Moved(Box<Move>),
+    Moved(Box<ServiceMove>),
 }
 
 /// Is a candidate with this session, and holds the office once it is elected. Cancel safe; close the session then.

@@ -8,7 +8,7 @@ use coordination::documents::{Member, cluster_path, write_member};
 use coordination::{CoordinationService, CreateMode, Expected};
 use futures_util::FutureExt;
 use model::order::Order;
-use model::plan::{Held, Phase, Reason};
+use model::plan::{Phase, PlanHeld, Reason};
 use model::{Cluster, Moment, NodeId, Role, Step, WallMillis, Weight};
 use protocol::rebalance::planner::{Consent, Wish};
 
@@ -223,7 +223,7 @@ async fn a_plan_waits_for_a_node_that_is_silent_and_says_so() {
     settle(&mut office).await;
     let state = world.plan(1).await.state.unwrap();
     assert_eq!(state.phase, Phase::Applying);
-    let silent = Held::Silent { node: NodeId(4), detail: "it is silent".to_owned() };
+    let silent = PlanHeld::Silent { node: NodeId(4), detail: "it is silent".to_owned() };
     assert_eq!(state.waiting[0], silent);
     assert!(format!("{:?}", state.waiting[1]).contains("node: NodeId(4)"), "{:?}", state.waiting);
     let before = world.cluster().await.generation;

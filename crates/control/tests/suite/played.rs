@@ -15,7 +15,7 @@ use coordination::memory::{MemoryService, MemorySession};
 use coordination::{CoordinationService, Expected};
 use model::balance::{Join, Mode, Policy, Settings};
 use model::limits::BUCKETS_DEFAULT;
-use model::order::{Answer, Order};
+use model::order::{Order, OrderOutcome};
 use model::plan::{Planned, Size};
 use model::routing::replicas_before;
 use model::{
@@ -108,11 +108,11 @@ fn size(cluster: &Cluster, node: NodeId) -> Size {
 }
 
 /// All artifacts, as one node holds them.
-fn artifacts(cluster: &Cluster, node: NodeId) -> Vec<(StoreName, push::Report)> {
+fn artifacts(cluster: &Cluster, node: NodeId) -> Vec<(StoreName, push::PushReport)> {
     let listed = cluster.read_only.iter().flat_map(|store| {
         store.artifacts.iter().map(|artifact| {
             let (number, manifest, generation) = (artifact.number, artifact.manifest, cluster.generation);
-            (store.name.clone(), push::Report { node, generation, number, manifest })
+            (store.name.clone(), push::PushReport { node, generation, number, manifest })
         })
     });
     listed.collect()
@@ -161,8 +161,8 @@ pub(crate) struct Told {
     pub(crate) text: String,
 }
 
-impl From<Answer> for Told {
-    fn from(answer: Answer) -> Told {
+impl From<OrderOutcome> for Told {
+    fn from(answer: OrderOutcome) -> Told {
         Told { done: answer.is_done(), plan: answer.plan(), text: format!("{answer:?}") }
     }
 }

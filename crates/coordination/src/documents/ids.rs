@@ -9,7 +9,7 @@
 use model::{NodeId, Unknown};
 use serde::{Deserialize, Serialize};
 
-use super::moves::counts;
+use super::service_move::counts;
 use super::{ReadError, active_path, create_parents, decode, encode, known, member_path, read_cluster};
 use crate::{CoordinationError, CoordinationService, CreateMode, DocumentPath, Expected};
 

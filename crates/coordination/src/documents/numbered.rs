@@ -7,7 +7,7 @@
 
 use bytes::Bytes;
 
-use super::moves::counts;
+use super::service_move::counts;
 use super::{create_parents, known};
 use crate::{CoordinationError, CoordinationService, CreateMode, Document, DocumentPath, Expected};
 

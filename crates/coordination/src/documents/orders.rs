@@ -1,6 +1,6 @@
 //! Orders as documents: given by whoever is asked, answered by a headmaster.
 
-use model::order::{Answer, Given, Order, OrderDocument};
+use model::order::{Given, Order, OrderDocument, OrderOutcome};
 
 use super::numbered::{create_next, keep, look, numbered_path, numbers, wishes_path};
 use super::{ReadError, decode, encode};
@@ -76,7 +76,7 @@ pub async fn oldest_waiting(
 pub async fn answer(
     service: &dyn CoordinationService,
     number: u64,
-    answer: &Answer,
+    answer: &OrderOutcome,
 ) -> Result<bool, ReadError> {
     let path = numbered_path(&wishes_path(), number);
     let Some((given, read)) = read_document(service, number).await? else { return Ok(false) };
@@ -85,7 +85,7 @@ pub async fn answer(
     }
     let document = OrderDocument { answer: Some(answer.clone()), ..given.document };
     match service.set(&path, encode(&document), Expected::Version(read.stat.version)).await {
-        Ok(_) => super::moves::counts(service).await?,
+        Ok(_) => super::service_move::counts(service).await?,
         Err(CoordinationError::BadVersion { .. } | CoordinationError::NoNode { .. }) => return Ok(false),
         Err(error) => return Err(error.into()),
     }
@@ -97,7 +97,7 @@ pub async fn answer(
 ///
 /// # Errors
 /// As [`read`].
-pub async fn answered(service: &dyn CoordinationService, number: u64) -> Result<Answer, ReadError> {
+pub async fn answered(service: &dyn CoordinationService, number: u64) -> Result<OrderOutcome, ReadError> {
     let path = numbered_path(&wishes_path(), number);
     loop {
         let (found, watch) = service.get_and_watch(&path).await?;

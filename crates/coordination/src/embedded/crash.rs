@@ -18,13 +18,13 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use runtime::disk::simulated::{Fault, Operation, SimulatedDisk};
+use runtime::disk::simulated::{DiskOperation, Fault, SimulatedDisk};
 use runtime::{BoxFuture, Disk, DiskError, File, FileStat};
 
 use super::directory::{Guard, Locks};
-use super::log::{HEADER, LOG_NAME, Place};
+use super::log::{HEADER, LOG_NAME, LogPlace};
 use super::record::{self, Parsed};
-use super::shared::{Pending, Shared};
+use super::shared::{DirectoryView, Pending};
 use super::{OpenError, worker};
 use crate::tree::Tree;
 use crate::{CoordinationError, CreateMode, DocumentPath, DocumentVersion, Expected, SessionId};
@@ -221,7 +221,7 @@ fn documents(tree: &Tree) -> Documents {
 }
 
 struct Service {
-    shared: Shared,
+    shared: DirectoryView,
     fate: Arc<Mutex<Fate>>,
 }
 
@@ -311,7 +311,7 @@ impl Run {
 
     /// Arms what may go wrong in one turn; says whether anything was armed.
     fn arm(&mut self, fate: &Mutex<Fate>) -> bool {
-        use Operation::{Append, Create, Open, Read, Remove, Rename, Sync, SyncDirectory, Truncate};
+        use DiskOperation::{Append, Create, Open, Read, Remove, Rename, Sync, SyncDirectory, Truncate};
         match self.dice.below(12) {
             0 => {
                 let operations = self.dice.below(6) as u64;
@@ -374,8 +374,8 @@ impl Run {
         let fate: Arc<Mutex<Fate>> = Arc::default();
         let armed = disturbed && self.arm(&fate);
         let disk = ProcessDisk { disk: self.disk.clone(), fate: fate.clone() };
-        let place = Place { disk: Arc::new(disk), path: PathBuf::from("simulated") };
-        let opened = Shared::open_place(&place, Arc::new(self.living.clone()));
+        let place = LogPlace { disk: Arc::new(disk), path: PathBuf::from("simulated") };
+        let opened = DirectoryView::open_place(&place, Arc::new(self.living.clone()));
         self.story.push(format!("a service opens: {:?}", opened.as_ref().map(|shared| shared.session)));
         match opened {
             Ok(shared) => {
@@ -494,8 +494,8 @@ impl Run {
     }
 
     fn open_undisturbed(&mut self) -> Result<(), String> {
-        let place = Place { disk: self.disk.clone(), path: PathBuf::from("simulated") };
-        let shared = Shared::open_place(&place, Arc::new(self.living.clone()));
+        let place = LogPlace { disk: self.disk.clone(), path: PathBuf::from("simulated") };
+        let shared = DirectoryView::open_place(&place, Arc::new(self.living.clone()));
         let shared = shared.map_err(|error| format!("it does not open: {error}"))?;
         let found = documents(&shared.tree);
         self.found(&found, &self.living.now())
@@ -511,7 +511,7 @@ enum Planned {
 }
 
 impl Planned {
-    fn carry_out(self, shared: &mut Shared, pending: &mut Pending) {
+    fn carry_out(self, shared: &mut DirectoryView, pending: &mut Pending) {
         let session = shared.session;
         let planned = match self {
             Planned::Create { path, data, mode } => shared.tree.plan_create(session, &path, data, mode),

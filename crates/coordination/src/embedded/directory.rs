@@ -59,11 +59,11 @@ pub(super) struct Directory {
     lock: Arc<File>,
 }
 
-struct Held {
+struct HeldLock {
     lock: Arc<File>,
 }
 
-impl Drop for Held {
+impl Drop for HeldLock {
     fn drop(&mut self) {
         // Fails only for a descriptor that is none; closing the file would free the lock as well.
         let _ = flock(&*self.lock, FlockOperation::Unlock);
@@ -95,7 +95,7 @@ impl Locks for Directory {
         let mut pause = LOCK_RETRY_MIN;
         loop {
             match flock(&*self.lock, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => return Ok(Box::new(Held { lock: self.lock.clone() })),
+                Ok(()) => return Ok(Box::new(HeldLock { lock: self.lock.clone() })),
                 Err(rustix::io::Errno::WOULDBLOCK | rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }

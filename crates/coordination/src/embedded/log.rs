@@ -21,9 +21,9 @@ use runtime::{BoxFuture, Disk, DiskError, File};
 use tracing::warn;
 
 use super::OpenError;
-use super::record::{self, Parsed, Record};
+use super::record::{self, Parsed, TreeRecord};
 use crate::Event;
-use crate::tree::{Change, Tree};
+use crate::tree::{Tree, TreeChange};
 
 /// The log within its directory, and the file that becomes it.
 pub(super) const LOG_NAME: &str = "coordination.log";
@@ -42,12 +42,12 @@ const FOLD_BYTES_MIN: u64 = if cfg!(test) { 2048 } else { 1024 * 1024 };
 
 /// A directory whose log is read: its files, and its name for messages.
 #[derive(Clone)]
-pub(super) struct Place {
+pub(super) struct LogPlace {
     pub(super) disk: Arc<dyn Disk>,
     pub(super) path: PathBuf,
 }
 
-impl Place {
+impl LogPlace {
     fn log_path(&self) -> PathBuf {
         self.path.join(LOG_NAME)
     }
@@ -80,7 +80,7 @@ fn wait(mut sync: BoxFuture<'static, Result<(), DiskError>>) -> Result<(), DiskE
 
 /// The log, as far as this process has read it.
 pub(super) struct Log {
-    place: Place,
+    place: LogPlace,
     /// Opened since anybody else appended to it.
     file: Arc<dyn File>,
     /// Which file it is, whatever its name is now.
@@ -93,7 +93,7 @@ pub(super) struct Log {
 
 impl Log {
     /// Opens the log of a directory, creating an empty one where there is none.
-    pub(super) fn open(place: &Place) -> Result<(Log, Tree), OpenError> {
+    pub(super) fn open(place: &LogPlace) -> Result<(Log, Tree), OpenError> {
         match place.disk.stat(LOG_NAME) {
             Ok(_) => {}
             Err(DiskError::NotFound { .. }) => {
@@ -104,7 +104,7 @@ impl Log {
         Log::load(place)
     }
 
-    fn load(place: &Place) -> Result<(Log, Tree), OpenError> {
+    fn load(place: &LogPlace) -> Result<(Log, Tree), OpenError> {
         let failed = |error: DiskError| place.failed(&error);
         // The rename that put the file there may not be durable yet.
         wait(place.disk.sync_directory("")).map_err(failed)?;
@@ -157,7 +157,7 @@ impl Log {
         loop {
             match record::parse(rest) {
                 Parsed::End => return Ok(()),
-                Parsed::Record(Record::Turn { first, changes }, length) if first == tree.order() + 1 => {
+                Parsed::Record(TreeRecord::Turn { first, changes }, length) if first == tree.order() + 1 => {
                     for change in &changes {
                         if !tree.accepts(change) {
                             return Err(place.damaged(self.valid_bytes));
@@ -193,9 +193,9 @@ impl Log {
     /// # Errors
     /// [`AppendError`] tells whether the changes may be there nevertheless. Either way the tree is ahead of the log
     /// and must be loaded anew.
-    pub(super) fn append(&mut self, first: u64, changes: Vec<Change>) -> Result<(), AppendError> {
+    pub(super) fn append(&mut self, first: u64, changes: Vec<TreeChange>) -> Result<(), AppendError> {
         let mut bytes = Vec::new();
-        record::encode(&Record::Turn { first, changes }, &mut bytes);
+        record::encode(&TreeRecord::Turn { first, changes }, &mut bytes);
         let written = self.write(&bytes);
         match written {
             Ok(()) => {
@@ -254,9 +254,12 @@ fn write_snapshot(disk: &dyn Disk, tree: &Tree) -> Result<(), DiskError> {
     bytes.extend_from_slice(&FORMAT.to_le_bytes());
     let sessions = tree.sessions().map(|(session, _)| session).collect();
     let entries = tree.entries().count() as u64;
-    record::encode(&Record::Snapshot { order: tree.order(), sessions, entries }, &mut bytes);
+    record::encode(&TreeRecord::Snapshot { order: tree.order(), sessions, entries }, &mut bytes);
     for (path, entry) in tree.entries() {
-        record::encode(&Record::Entry { path: path.clone(), entry: entry.without_children() }, &mut bytes);
+        record::encode(
+            &TreeRecord::Entry { path: path.clone(), entry: entry.without_children() },
+            &mut bytes,
+        );
     }
     match disk.remove(NEXT_NAME) {
         Ok(()) | Err(DiskError::NotFound { .. }) => {}
@@ -298,13 +301,14 @@ pub(super) fn check_header(directory: &std::path::Path, bytes: &[u8]) -> Result<
 
 /// The tree of a snapshot and the bytes that it takes.
 fn restore(bytes: &[u8]) -> Option<(Tree, usize)> {
-    let Parsed::Record(Record::Snapshot { order, sessions, entries }, mut offset) = record::parse(bytes)
+    let Parsed::Record(TreeRecord::Snapshot { order, sessions, entries }, mut offset) = record::parse(bytes)
     else {
         return None;
     };
     let mut tree = Tree::restored(order, &sessions)?;
     for _ in 0..entries {
-        let Parsed::Record(Record::Entry { path, entry }, length) = record::parse(&bytes[offset..]) else {
+        let Parsed::Record(TreeRecord::Entry { path, entry }, length) = record::parse(&bytes[offset..])
+        else {
             return None;
         };
         if !tree.restore_entry(&path, entry) {
@@ -318,13 +322,13 @@ fn restore(bytes: &[u8]) -> Option<(Tree, usize)> {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
-    use runtime::disk::simulated::{Fault, Operation, SimulatedDisk};
+    use runtime::disk::simulated::{DiskOperation, Fault, SimulatedDisk};
 
     use super::*;
     use crate::DocumentPath;
 
-    fn created(path: &str) -> Change {
-        Change::Created {
+    fn created(path: &str) -> TreeChange {
+        TreeChange::Created {
             path: DocumentPath::new(path).unwrap(),
             data: Bytes::from_static(b"content"),
             owner: None,
@@ -334,13 +338,13 @@ mod tests {
     #[test]
     fn a_turn_that_cannot_be_cut_off_again_is_in_doubt() {
         let disk = SimulatedDisk::new(1);
-        let place = Place { disk: Arc::new(disk.clone()), path: PathBuf::from("simulated") };
+        let place = LogPlace { disk: Arc::new(disk.clone()), path: PathBuf::from("simulated") };
         let (mut log, _) = Log::open(&place).unwrap();
-        disk.inject(Fault::next(Operation::Sync, 1));
+        disk.inject(Fault::next(DiskOperation::Sync, 1));
         assert!(matches!(log.append(1, vec![created("/a")]), Err(AppendError::Undone(_))));
         assert_eq!(Log::open(&place).unwrap().1.order(), 0);
-        disk.inject(Fault::next(Operation::Sync, 1));
-        disk.inject(Fault::next(Operation::Truncate, 1));
+        disk.inject(Fault::next(DiskOperation::Sync, 1));
+        disk.inject(Fault::next(DiskOperation::Truncate, 1));
         assert!(matches!(log.append(1, vec![created("/a")]), Err(AppendError::Unknown(_))));
         assert_eq!(Log::open(&place).unwrap().1.order(), 1, "it is there after all");
     }
@@ -349,7 +353,7 @@ mod tests {
     fn what_a_second_opening_promises_survives_a_power_cut_wherever_the_first_ended() {
         for (at, seed) in (0..8).flat_map(|at| (0..16).map(move |seed| (at, seed))) {
             let disk = SimulatedDisk::new(seed);
-            let place = Place { disk: Arc::new(disk.clone()), path: PathBuf::from("simulated") };
+            let place = LogPlace { disk: Arc::new(disk.clone()), path: PathBuf::from("simulated") };
             disk.power_off_after(Some(at));
             drop(Log::open(&place));
             disk.kill();
@@ -365,11 +369,11 @@ mod tests {
     #[test]
     fn an_unfinished_turn_that_holds_a_copy_of_the_log_is_no_damage() {
         let disk = SimulatedDisk::new(1);
-        let place = Place { disk: Arc::new(disk.clone()), path: PathBuf::from("simulated") };
+        let place = LogPlace { disk: Arc::new(disk.clone()), path: PathBuf::from("simulated") };
         let (mut log, _) = Log::open(&place).unwrap();
         assert!(log.append(1, vec![created("/a")]).is_ok());
         let data = Bytes::from(disk.contents(LOG_NAME).unwrap());
-        let copy = Change::Created { path: DocumentPath::new("/copy").unwrap(), data, owner: None };
+        let copy = TreeChange::Created { path: DocumentPath::new("/copy").unwrap(), data, owner: None };
         assert!(log.append(2, vec![copy]).is_ok());
         let whole = disk.contents(LOG_NAME).unwrap();
         disk.plant(LOG_NAME, &whole[..whole.len() - 1]);
@@ -382,7 +386,7 @@ mod tests {
     fn an_unsynced_turn_of_which_any_part_is_missing_is_gone_as_a_whole() {
         let directory = tempfile::tempdir().unwrap();
         let disk = Arc::new(runtime::disk::os::OsDisk::open(directory.path()).unwrap());
-        let place = Place { disk, path: directory.path().to_owned() };
+        let place = LogPlace { disk, path: directory.path().to_owned() };
         let (mut log, _) = Log::open(&place).unwrap();
         assert!(log.append(1, vec![created("/kept")]).is_ok());
         let synced = usize::try_from(log.valid_bytes).unwrap();

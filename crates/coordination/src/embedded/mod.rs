@@ -32,9 +32,9 @@ use bytes::Bytes;
 use thiserror::Error;
 use tokio::sync::{oneshot, watch};
 
-use self::shared::{Pending, Shared};
-use self::worker::{Kind, Request};
-use crate::tree::Change;
+use self::shared::{DirectoryView, Pending};
+use self::worker::{Request, TurnKind};
+use crate::tree::TreeChange;
 use crate::{
     CoordinationError, CoordinationService, CreateMode, Document, DocumentPath, Expected, SessionId, Stat,
     Watch,
@@ -140,7 +140,7 @@ impl EmbeddedSession {
         let (ended, is_ended) = watch::channel(false);
         let (opened, opening) = oneshot::channel();
         let thread = std::thread::Builder::new().name("coordination".into()).spawn(move || {
-            match Shared::open(&path) {
+            match DirectoryView::open(&path) {
                 Ok(shared) => {
                     // Whoever gave up waiting dropped the other end of the requests as well.
                     let _ = opened.send(Ok(shared.session));
@@ -158,8 +158,8 @@ impl EmbeddedSession {
     /// Hands a request to the session's thread and awaits the answer.
     async fn request<T: Send + 'static>(
         &self,
-        kind: Kind,
-        operation: impl FnOnce(&mut Shared, &mut Pending) -> Result<T, CoordinationError> + Send + 'static,
+        kind: TurnKind,
+        operation: impl FnOnce(&mut DirectoryView, &mut Pending) -> Result<T, CoordinationError> + Send + 'static,
     ) -> Result<T, CoordinationError> {
         let (reply, answer) = oneshot::channel();
         let run = Box::new(move |begun: worker::Begun<'_>| {
@@ -179,11 +179,11 @@ impl EmbeddedSession {
             Err(TrySendError::Disconnected(_)) => return Err(CoordinationError::SessionLost),
         }
         match (kind, answer.await) {
-            (_, Err(_)) if kind != Kind::Write => Err(CoordinationError::SessionLost),
+            (_, Err(_)) if kind != TurnKind::Write => Err(CoordinationError::SessionLost),
             (_, Err(_)) => {
                 Err(CoordinationError::Indeterminate { reason: "the session's thread ended".into() })
             }
-            (Kind::Read | Kind::Watch, Ok(Err(CoordinationError::Indeterminate { reason }))) => {
+            (TurnKind::Read | TurnKind::Watch, Ok(Err(CoordinationError::Indeterminate { reason }))) => {
                 Err(CoordinationError::Unavailable { reason })
             }
             (_, Ok(answer)) => answer,
@@ -193,8 +193,8 @@ impl EmbeddedSession {
     /// Hands over a reading request, which a session that has ended is refused.
     async fn read<T: Send + 'static>(
         &self,
-        kind: Kind,
-        operation: impl FnOnce(&mut Shared) -> Result<T, CoordinationError> + Send + 'static,
+        kind: TurnKind,
+        operation: impl FnOnce(&mut DirectoryView) -> Result<T, CoordinationError> + Send + 'static,
     ) -> Result<T, CoordinationError> {
         self.request(kind, move |shared, _| {
             shared.tree.check_session(shared.session)?;
@@ -228,9 +228,11 @@ impl CoordinationService for EmbeddedSession {
         mode: CreateMode,
     ) -> Result<DocumentPath, CoordinationError> {
         let path = path.clone();
-        self.request(Kind::Write, move |shared, pending| {
+        self.request(TurnKind::Write, move |shared, pending| {
             let change = shared.tree.plan_create(shared.session, &path, data, mode)?;
-            let Change::Created { path, .. } = &change else { unreachable!("creations are planned as such") };
+            let TreeChange::Created { path, .. } = &change else {
+                unreachable!("creations are planned as such")
+            };
             let path = path.clone();
             shared.apply(change, pending);
             Ok(path)
@@ -240,7 +242,7 @@ impl CoordinationService for EmbeddedSession {
 
     async fn get(&self, path: &DocumentPath) -> Result<Document, CoordinationError> {
         let path = path.clone();
-        self.read(Kind::Read, move |shared| shared.tree.get(&path)).await
+        self.read(TurnKind::Read, move |shared| shared.tree.get(&path)).await
     }
 
     async fn set(
@@ -250,7 +252,7 @@ impl CoordinationService for EmbeddedSession {
         expected: Expected,
     ) -> Result<Stat, CoordinationError> {
         let path = path.clone();
-        self.request(Kind::Write, move |shared, pending| {
+        self.request(TurnKind::Write, move |shared, pending| {
             let change = shared.tree.plan_set(shared.session, &path, data, expected)?;
             shared.apply(change, pending);
             Ok(shared.tree.stat(&path).expect("it was just set"))
@@ -260,7 +262,7 @@ impl CoordinationService for EmbeddedSession {
 
     async fn delete(&self, path: &DocumentPath, expected: Expected) -> Result<(), CoordinationError> {
         let path = path.clone();
-        self.request(Kind::Write, move |shared, pending| {
+        self.request(TurnKind::Write, move |shared, pending| {
             let change = shared.tree.plan_delete(shared.session, &path, expected)?;
             shared.apply(change, pending);
             Ok(())
@@ -270,7 +272,7 @@ impl CoordinationService for EmbeddedSession {
 
     async fn children(&self, path: &DocumentPath) -> Result<Vec<String>, CoordinationError> {
         let path = path.clone();
-        self.read(Kind::Read, move |shared| shared.tree.children(&path)).await
+        self.read(TurnKind::Read, move |shared| shared.tree.children(&path)).await
     }
 
     async fn get_and_watch(
@@ -278,7 +280,7 @@ impl CoordinationService for EmbeddedSession {
         path: &DocumentPath,
     ) -> Result<(Option<Document>, Watch), CoordinationError> {
         let path = path.clone();
-        self.read(Kind::Watch, move |shared| {
+        self.read(TurnKind::Watch, move |shared| {
             Ok((shared.tree.get(&path).ok(), shared.watches.watch_document(&path)))
         })
         .await
@@ -289,7 +291,7 @@ impl CoordinationService for EmbeddedSession {
         path: &DocumentPath,
     ) -> Result<(Vec<String>, Watch), CoordinationError> {
         let path = path.clone();
-        self.read(Kind::Watch, move |shared| {
+        self.read(TurnKind::Watch, move |shared| {
             Ok((shared.tree.children(&path)?, shared.watches.watch_list(&path)))
         })
         .await
@@ -301,7 +303,7 @@ impl CoordinationService for EmbeddedSession {
     }
 
     async fn close(&self) -> Result<(), CoordinationError> {
-        let closed = self.request(Kind::Write, |shared, pending| {
+        let closed = self.request(TurnKind::Write, |shared, pending| {
             worker::end_session(shared, pending);
             Ok(())
         });

@@ -14,7 +14,7 @@
 use bytes::{Buf, BufMut, Bytes};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::tree::{Change, Entry};
+use crate::tree::{Entry, TreeChange};
 use crate::{
     CreationOrder, DOCUMENT_BYTES_MAX, DocumentPath, DocumentVersion, PATH_BYTES_MAX, SessionId, Stat,
 };
@@ -37,7 +37,7 @@ const BODY_BYTES_MAX: usize =
 
 /// One record.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Record {
+pub(super) enum TreeRecord {
     /// The first record: what follows are the documents as they were after `order` changes.
     Snapshot {
         /// Changes that the snapshot contains.
@@ -59,7 +59,7 @@ pub(super) enum Record {
         /// Number of the first change: one more than that of the last one before.
         first: u64,
         /// What happened.
-        changes: Vec<Change>,
+        changes: Vec<TreeChange>,
     },
 }
 
@@ -67,7 +67,7 @@ pub(super) enum Record {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Parsed {
     /// A valid record and the bytes that it takes.
-    Record(Record, usize),
+    Record(TreeRecord, usize),
     /// Nothing: the log ends here.
     End,
     /// Bytes that are no valid record.
@@ -75,18 +75,18 @@ pub(super) enum Parsed {
 }
 
 /// Appends a record's bytes.
-pub(super) fn encode(record: &Record, output: &mut Vec<u8>) {
+pub(super) fn encode(record: &TreeRecord, output: &mut Vec<u8>) {
     let start = output.len();
     output.put_bytes(0, PREFIX);
     match record {
-        Record::Snapshot { order, sessions, entries } => {
+        TreeRecord::Snapshot { order, sessions, entries } => {
             output.put_u8(1);
             output.put_u64_le(*order);
             output.put_u64_le(*entries);
             put_length(sessions.len(), output);
             sessions.iter().for_each(|session| output.put_u64_le(session.0));
         }
-        Record::Entry { path, entry } => {
+        TreeRecord::Entry { path, entry } => {
             output.put_u8(2);
             put_bytes(path.as_str().as_bytes(), output);
             put_bytes(&entry.data, output);
@@ -96,7 +96,7 @@ pub(super) fn encode(record: &Record, output: &mut Vec<u8>) {
             output.put_u64_le(entry.sequence);
             output.put_u64_le(entry.list_version);
         }
-        Record::Turn { first, changes } => {
+        TreeRecord::Turn { first, changes } => {
             output.put_u8(3);
             output.put_u64_le(*first);
             put_length(changes.len(), output);
@@ -112,27 +112,29 @@ pub(super) fn encode(record: &Record, output: &mut Vec<u8>) {
     prefix.put_u64_le(checksum);
 }
 
-fn encode_change(change: &Change, output: &mut Vec<u8>) {
+fn encode_change(change: &TreeChange, output: &mut Vec<u8>) {
     let kind = match change {
-        Change::Created { .. } => 16,
-        Change::Set { .. } => 17,
-        Change::Deleted { .. } => 18,
-        Change::SessionOpened { .. } => 19,
-        Change::SessionEnded { .. } => 20,
+        TreeChange::Created { .. } => 16,
+        TreeChange::Set { .. } => 17,
+        TreeChange::Deleted { .. } => 18,
+        TreeChange::SessionOpened { .. } => 19,
+        TreeChange::SessionEnded { .. } => 20,
     };
     output.put_u8(kind);
     match change {
-        Change::Created { path, data, owner } => {
+        TreeChange::Created { path, data, owner } => {
             put_bytes(path.as_str().as_bytes(), output);
             put_bytes(data, output);
             put_owner(*owner, output);
         }
-        Change::Set { path, data } => {
+        TreeChange::Set { path, data } => {
             put_bytes(path.as_str().as_bytes(), output);
             put_bytes(data, output);
         }
-        Change::Deleted { path } => put_bytes(path.as_str().as_bytes(), output),
-        Change::SessionOpened { session } | Change::SessionEnded { session } => output.put_u64_le(session.0),
+        TreeChange::Deleted { path } => put_bytes(path.as_str().as_bytes(), output),
+        TreeChange::SessionOpened { session } | TreeChange::SessionEnded { session } => {
+            output.put_u64_le(session.0)
+        }
     }
 }
 
@@ -168,7 +170,7 @@ pub(super) fn parse(bytes: &[u8]) -> Parsed {
     decode(body).map_or(Parsed::Invalid, |record| Parsed::Record(record, PREFIX + length))
 }
 
-fn decode(mut body: &[u8]) -> Option<Record> {
+fn decode(mut body: &[u8]) -> Option<TreeRecord> {
     let input = &mut body;
     let kind = input.try_get_u8().ok()?;
     let record = match kind {
@@ -177,7 +179,7 @@ fn decode(mut body: &[u8]) -> Option<Record> {
             let entries = input.try_get_u64_le().ok()?;
             let count = input.try_get_u32_le().ok()?;
             let sessions = (0..count).map(|_| input.try_get_u64_le().ok().map(SessionId));
-            Record::Snapshot { order, entries, sessions: sessions.collect::<Option<_>>()? }
+            TreeRecord::Snapshot { order, entries, sessions: sessions.collect::<Option<_>>()? }
         }
         2 => {
             let (path, data) = (take_path(input)?, take_bytes(input)?);
@@ -185,28 +187,30 @@ fn decode(mut body: &[u8]) -> Option<Record> {
             let created = CreationOrder(input.try_get_u64_le().ok()?);
             let stat = Stat { version, created, owner: take_owner(input)? };
             let (sequence, list_version) = (input.try_get_u64_le().ok()?, input.try_get_u64_le().ok()?);
-            Record::Entry { path, entry: Entry::new(data, stat, sequence, list_version) }
+            TreeRecord::Entry { path, entry: Entry::new(data, stat, sequence, list_version) }
         }
         3 => {
             let first = input.try_get_u64_le().ok()?;
             let count = input.try_get_u32_le().ok()?;
             let changes = (0..count).map(|_| decode_change(input)).collect::<Option<_>>()?;
-            Record::Turn { first, changes }
+            TreeRecord::Turn { first, changes }
         }
         _ => return None,
     };
     input.is_empty().then_some(record)
 }
 
-fn decode_change(input: &mut &[u8]) -> Option<Change> {
+fn decode_change(input: &mut &[u8]) -> Option<TreeChange> {
     Some(match input.try_get_u8().ok()? {
-        16 => {
-            Change::Created { path: take_path(input)?, data: take_bytes(input)?, owner: take_owner(input)? }
-        }
-        17 => Change::Set { path: take_path(input)?, data: take_bytes(input)? },
-        18 => Change::Deleted { path: take_path(input)? },
-        19 => Change::SessionOpened { session: SessionId(input.try_get_u64_le().ok()?) },
-        20 => Change::SessionEnded { session: SessionId(input.try_get_u64_le().ok()?) },
+        16 => TreeChange::Created {
+            path: take_path(input)?,
+            data: take_bytes(input)?,
+            owner: take_owner(input)?,
+        },
+        17 => TreeChange::Set { path: take_path(input)?, data: take_bytes(input)? },
+        18 => TreeChange::Deleted { path: take_path(input)? },
+        19 => TreeChange::SessionOpened { session: SessionId(input.try_get_u64_le().ok()?) },
+        20 => TreeChange::SessionEnded { session: SessionId(input.try_get_u64_le().ok()?) },
         _ => return None,
     })
 }
@@ -234,7 +238,7 @@ fn take_owner(input: &mut &[u8]) -> Option<Option<SessionId>> {
 pub(super) fn holds_later_turn(bytes: &[u8], missing: u64) -> bool {
     let mut starts = (0..bytes.len()).filter(|start| bytes[*start..].starts_with(&MARK));
     starts.any(|start| {
-        matches!(parse(&bytes[start..]), Parsed::Record(Record::Turn { first, .. }, _) if first > missing)
+        matches!(parse(&bytes[start..]), Parsed::Record(TreeRecord::Turn { first, .. }, _) if first > missing)
     })
 }
 
@@ -242,22 +246,22 @@ pub(super) fn holds_later_turn(bytes: &[u8], missing: u64) -> bool {
 mod tests {
     use super::*;
 
-    fn examples() -> Vec<Record> {
+    fn examples() -> Vec<TreeRecord> {
         let path = DocumentPath::new("/config/cluster").unwrap();
         let data = Bytes::from_static(b"{}");
         let stat = Stat { version: DocumentVersion(3), created: CreationOrder(4), owner: Some(SessionId(5)) };
         let changes = [
-            Change::Created { path: path.clone(), data: data.clone(), owner: None },
-            Change::Set { path: path.clone(), data: data.clone() },
-            Change::Deleted { path: path.clone() },
-            Change::SessionOpened { session: SessionId(9) },
-            Change::SessionEnded { session: SessionId(9) },
+            TreeChange::Created { path: path.clone(), data: data.clone(), owner: None },
+            TreeChange::Set { path: path.clone(), data: data.clone() },
+            TreeChange::Deleted { path: path.clone() },
+            TreeChange::SessionOpened { session: SessionId(9) },
+            TreeChange::SessionEnded { session: SessionId(9) },
         ];
         vec![
-            Record::Snapshot { order: 7, sessions: vec![SessionId(1), SessionId(5)], entries: 1 },
-            Record::Entry { path, entry: Entry::new(data, stat, 6, 8) },
-            Record::Turn { first: 8, changes: changes.to_vec() },
-            Record::Turn { first: 9, changes: changes[..1].to_vec() },
+            TreeRecord::Snapshot { order: 7, sessions: vec![SessionId(1), SessionId(5)], entries: 1 },
+            TreeRecord::Entry { path, entry: Entry::new(data, stat, 6, 8) },
+            TreeRecord::Turn { first: 8, changes: changes.to_vec() },
+            TreeRecord::Turn { first: 9, changes: changes[..1].to_vec() },
         ]
     }
 
@@ -291,8 +295,8 @@ mod tests {
     fn the_bytes_of_a_record_stay_as_they_are() {
         let mut bytes = Vec::new();
         let path = DocumentPath::new("/a").unwrap();
-        let change = Change::Created { path, data: Bytes::from_static(b"x"), owner: Some(SessionId(2)) };
-        encode(&Record::Turn { first: 3, changes: vec![change] }, &mut bytes);
+        let change = TreeChange::Created { path, data: Bytes::from_static(b"x"), owner: Some(SessionId(2)) };
+        encode(&TreeRecord::Turn { first: 3, changes: vec![change] }, &mut bytes);
         let body = b"\x03\x03\0\0\0\0\0\0\0\x01\0\0\0\x10\x02\0\0\0/a\x01\0\0\0x\x02\0\0\0\0\0\0\0";
         assert_eq!(bytes[..8], *b"\xf5TC\n\x21\0\0\0");
         assert_eq!(bytes[8..16], xxh3_64(body).to_le_bytes());

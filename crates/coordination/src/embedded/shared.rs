@@ -11,21 +11,21 @@ use tracing::{error, info};
 
 use super::OpenError;
 use super::directory::{Directory, Guard, Locks};
-use super::log::{AppendError, Log, Place};
+use super::log::{AppendError, Log, LogPlace};
 use super::record::SESSIONS_MAX;
-use crate::tree::{Change, Tree};
+use crate::tree::{Tree, TreeChange};
 use crate::watch::WatchRegistry;
 use crate::{CoordinationError, Event, SessionId};
 
 /// Changes of one turn, applied to the tree and not yet durable.
 #[derive(Default)]
 pub(super) struct Pending {
-    changes: Vec<Change>,
+    changes: Vec<TreeChange>,
     events: Vec<Event>,
 }
 
 /// One session's view of the directory.
-pub(super) struct Shared {
+pub(super) struct DirectoryView {
     locks: Arc<dyn Locks>,
     log: Log,
     pub(super) tree: Tree,
@@ -37,17 +37,17 @@ pub(super) struct Shared {
     pub(super) watches: WatchRegistry,
 }
 
-impl Shared {
+impl DirectoryView {
     /// Opens a directory of the operating system and a session in it.
-    pub(super) fn open(path: &Path) -> Result<Shared, OpenError> {
+    pub(super) fn open(path: &Path) -> Result<DirectoryView, OpenError> {
         let locks = Arc::new(Directory::open(path)?);
         let disk = OsDisk::open(path);
         let disk = disk.map_err(|error| OpenError::failed(path, &io::Error::other(error)))?;
-        Shared::open_place(&Place { disk: Arc::new(disk), path: path.to_owned() }, locks)
+        DirectoryView::open_place(&LogPlace { disk: Arc::new(disk), path: path.to_owned() }, locks)
     }
 
     /// Opens a session in a directory of any disk.
-    pub(super) fn open_place(place: &Place, locks: Arc<dyn Locks>) -> Result<Shared, OpenError> {
+    pub(super) fn open_place(place: &LogPlace, locks: Arc<dyn Locks>) -> Result<DirectoryView, OpenError> {
         let path = &place.path;
         let failed = |error: io::Error| OpenError::failed(path, &error);
         let held = locks.hold().map_err(failed)?;
@@ -59,11 +59,11 @@ impl Shared {
             return Err(OpenError::TooManySessions { directory: path.clone() });
         }
         let first = tree.order() + 1;
-        let mut changes: Vec<Change> =
-            ended.iter().map(|session| Change::SessionEnded { session: *session }).collect();
+        let mut changes: Vec<TreeChange> =
+            ended.iter().map(|session| TreeChange::SessionEnded { session: *session }).collect();
         let session = SessionId(tree.next_session().0 + changes.len() as u64);
         let session_lock = locks.begin_session(session).map_err(failed)?;
-        changes.push(Change::SessionOpened { session });
+        changes.push(TreeChange::SessionOpened { session });
         changes.iter().for_each(|change| tree.apply(change, &mut Vec::new()));
         log.append(first, changes).map_err(|error| match error {
             AppendError::Undone(error) | AppendError::Unknown(error) => failed(io::Error::other(error)),
@@ -72,7 +72,7 @@ impl Shared {
         log.fold(&tree)?;
         drop(held);
         let (session_lock, watches) = (Some(session_lock), WatchRegistry::default());
-        Ok(Shared { locks, log, tree, stale: false, session, session_lock, watches })
+        Ok(DirectoryView { locks, log, tree, stale: false, session, session_lock, watches })
     }
 
     /// Whether the tree is what a locked reading would find.
@@ -95,7 +95,7 @@ impl Shared {
     pub(super) fn take_turn(
         &mut self,
         writes: bool,
-        turn: impl FnOnce(&mut Shared, &mut Pending),
+        turn: impl FnOnce(&mut DirectoryView, &mut Pending),
     ) -> Result<(), CoordinationError> {
         let mut pending = Pending::default();
         if !writes && self.is_current().map_err(|error| unavailable(&error))? {
@@ -121,7 +121,7 @@ impl Shared {
         let first = self.tree.order() + 1;
         let dead = self.dead_sessions();
         for session in &dead {
-            self.apply(Change::SessionEnded { session: *session }, &mut pending);
+            self.apply(TreeChange::SessionEnded { session: *session }, &mut pending);
         }
         self.persist(first, pending)?;
         for session in dead {
@@ -132,7 +132,7 @@ impl Shared {
     }
 
     /// Applies a planned change, to be made durable at the end of the turn.
-    pub(super) fn apply(&mut self, change: Change, pending: &mut Pending) {
+    pub(super) fn apply(&mut self, change: TreeChange, pending: &mut Pending) {
         self.tree.apply(&change, &mut pending.events);
         pending.changes.push(change);
     }

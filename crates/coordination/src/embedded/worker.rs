@@ -9,9 +9,9 @@ use tokio::sync::watch;
 use tracing::warn;
 
 use super::record::TURN_REQUESTS_MAX;
-use super::shared::{Pending, Shared};
+use super::shared::{DirectoryView, Pending};
 use crate::CoordinationError;
-use crate::tree::Change;
+use crate::tree::TreeChange;
 
 /// How often somebody who watches looks for changes: one system call when there are none.
 const POLL_WATCHING: Duration = Duration::from_millis(20);
@@ -21,7 +21,7 @@ const POLL_IDLE: Duration = Duration::from_secs(1);
 
 /// What a request does to the shared documents, as far as turns are concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum TurnKind {
     /// Reads.
     Read,
     /// Reads and registers a watch, which must not see earlier requests of its turn as changes.
@@ -34,17 +34,17 @@ pub(super) enum Kind {
 pub(super) type Answer = Box<dyn FnOnce(Result<(), CoordinationError>) + Send>;
 
 /// The documents on which a request works, or why there are none.
-pub(super) type Begun<'a> = Result<(&'a mut Shared, &'a mut Pending), CoordinationError>;
+pub(super) type Begun<'a> = Result<(&'a mut DirectoryView, &'a mut Pending), CoordinationError>;
 
 /// One request.
 pub(super) struct Request {
-    pub(super) kind: Kind,
+    pub(super) kind: TurnKind,
     /// Does it and returns how to answer.
     pub(super) run: Box<dyn FnOnce(Begun<'_>) -> Answer + Send>,
 }
 
 /// Runs until the service handle is dropped; then ends the session.
-pub(super) fn run(mut shared: Shared, requests: &Receiver<Request>, ended: &watch::Sender<bool>) {
+pub(super) fn run(mut shared: DirectoryView, requests: &Receiver<Request>, ended: &watch::Sender<bool>) {
     let mut poll_failing = false;
     loop {
         let pause = if shared.watches.is_idle() { POLL_IDLE } else { POLL_WATCHING };
@@ -72,19 +72,19 @@ pub(super) fn run(mut shared: Shared, requests: &Receiver<Request>, ended: &watc
 }
 
 /// Ends the session of the turn; harmless when it has ended.
-pub(super) fn end_session(shared: &mut Shared, pending: &mut Pending) {
+pub(super) fn end_session(shared: &mut DirectoryView, pending: &mut Pending) {
     let session = shared.session;
     if shared.tree.has_session(session) {
-        shared.apply(Change::SessionEnded { session }, pending);
+        shared.apply(TreeChange::SessionEnded { session }, pending);
     }
 }
 
 /// Serves what waits, in as few turns as watches allow.
-fn serve(shared: &mut Shared, first: Request, requests: &Receiver<Request>) {
+fn serve(shared: &mut DirectoryView, first: Request, requests: &Receiver<Request>) {
     let mut turn = vec![first];
     while turn.len() < TURN_REQUESTS_MAX {
         let Ok(next) = requests.try_recv() else { break };
-        if next.kind == Kind::Watch && turn.iter().any(|request| request.kind == Kind::Write) {
+        if next.kind == TurnKind::Watch && turn.iter().any(|request| request.kind == TurnKind::Write) {
             take_turn(shared, std::mem::take(&mut turn));
         }
         turn.push(next);
@@ -92,8 +92,8 @@ fn serve(shared: &mut Shared, first: Request, requests: &Receiver<Request>) {
     take_turn(shared, turn);
 }
 
-fn take_turn(shared: &mut Shared, turn: Vec<Request>) {
-    let writes = turn.iter().any(|request| request.kind == Kind::Write);
+fn take_turn(shared: &mut DirectoryView, turn: Vec<Request>) {
+    let writes = turn.iter().any(|request| request.kind == TurnKind::Write);
     let mut waiting = Some(turn);
     let mut answers = Vec::new();
     let outcome = shared.take_turn(writes, |shared, pending| {

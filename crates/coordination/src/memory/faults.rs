@@ -44,13 +44,13 @@ pub(super) enum Fate {
 
 /// Faults with the dice that they are drawn from (SplitMix64).
 #[derive(Debug, Default)]
-pub(super) struct Dice {
+pub(super) struct FaultDice {
     pub(super) faults: MemoryFaults,
     pub(super) counts: MemoryFaultCounts,
     state: u64,
 }
 
-impl Dice {
+impl FaultDice {
     /// Rolls for these faults from now on.
     pub(super) fn begin(&mut self, faults: MemoryFaults) {
         (self.faults, self.state) = (faults, faults.seed);

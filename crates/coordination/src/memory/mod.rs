@@ -20,9 +20,9 @@ use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;
 
-use self::faults::{Dice, Fate};
+use self::faults::{Fate, FaultDice};
 pub use self::faults::{MemoryFaultCounts, MemoryFaults};
-use crate::tree::{Change, Tree};
+use crate::tree::{Tree, TreeChange};
 use crate::watch::WatchRegistry;
 use crate::{
     CoordinationError, CoordinationService, CreateMode, Document, DocumentPath, Event, Expected, SessionId,
@@ -42,7 +42,7 @@ struct Shared {
     tree: Tree,
     available: bool,
     observer: Option<Observer>,
-    dice: Dice,
+    dice: FaultDice,
     /// Whether each call lets others go first.
     yields: bool,
     sessions: BTreeMap<SessionId, Session>,
@@ -54,14 +54,14 @@ struct Shared {
 struct Lagging {
     seen: Tree,
     /// Changes that it does not have yet, in their order: as many as sessions may be behind.
-    unseen: VecDeque<Change>,
+    unseen: VecDeque<TreeChange>,
 }
 
 struct Session {
     /// The documents as the session sees them.
     seen: Tree,
     /// Changes that it does not see yet, in their order.
-    unseen: VecDeque<Change>,
+    unseen: VecDeque<TreeChange>,
     /// A write that was not confirmed, and is still to happen.
     late: Option<Write>,
     watches: WatchRegistry,
@@ -101,7 +101,7 @@ impl MemoryService {
             tree: Tree::new(),
             available: true,
             observer: None,
-            dice: Dice::default(),
+            dice: FaultDice::default(),
             yields: false,
             sessions: BTreeMap::new(),
             lagging: None,
@@ -114,7 +114,7 @@ impl MemoryService {
         let mut shared = self.shared.lock();
         let id = shared.tree.next_session();
         let (ended, is_ended) = watch::channel(false);
-        shared.change(&Change::SessionOpened { session: id });
+        shared.change(&TreeChange::SessionOpened { session: id });
         let (seen, unseen) = match &shared.lagging {
             Some(lagging) => (lagging.seen.clone(), lagging.unseen.clone()),
             None => (shared.tree.clone(), VecDeque::new()),
@@ -202,7 +202,7 @@ impl Shared {
     }
 
     /// Carries out a write as the dice have it.
-    fn write(&mut self, id: SessionId, write: Write) -> Result<Change, CoordinationError> {
+    fn write(&mut self, id: SessionId, write: Write) -> Result<TreeChange, CoordinationError> {
         self.begin(id)?;
         match self.dice.fate() {
             Fate::Confirmed => {
@@ -222,7 +222,7 @@ impl Shared {
         Err(CoordinationError::Indeterminate { reason: "the dice kept the answer".to_owned() })
     }
 
-    fn write_now(&mut self, id: SessionId, write: &Write) -> Result<Change, CoordinationError> {
+    fn write_now(&mut self, id: SessionId, write: &Write) -> Result<TreeChange, CoordinationError> {
         let change = match write {
             Write::Create { path, data, mode } => self.tree.plan_create(id, path, data.clone(), *mode),
             Write::Set { path, data, expected } => self.tree.plan_set(id, path, data.clone(), *expected),
@@ -233,8 +233,8 @@ impl Shared {
     }
 
     /// Applies a change. Sessions see it now or later; at once, when it fires a watch of theirs.
-    fn change(&mut self, change: &Change) {
-        if let (Some(observer), Change::Created { path, data, .. } | Change::Set { path, data }) =
+    fn change(&mut self, change: &TreeChange) {
+        if let (Some(observer), TreeChange::Created { path, data, .. } | TreeChange::Set { path, data }) =
             (&self.observer, change)
         {
             observer(path, data);
@@ -261,7 +261,7 @@ impl Shared {
     fn end(&mut self, id: SessionId) {
         if let Some(session) = self.sessions.remove(&id) {
             session.ended.send_replace(true);
-            self.change(&Change::SessionEnded { session: id });
+            self.change(&TreeChange::SessionEnded { session: id });
         }
     }
 
@@ -323,7 +323,7 @@ impl CoordinationService for MemorySession {
         mode: CreateMode,
     ) -> Result<DocumentPath, CoordinationError> {
         let write = Write::Create { path: path.clone(), data, mode };
-        let Change::Created { path, .. } = self.turn().await.write(self.id, write)? else {
+        let TreeChange::Created { path, .. } = self.turn().await.write(self.id, write)? else {
             unreachable!("creations are planned as such")
         };
         Ok(path)

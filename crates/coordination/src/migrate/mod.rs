@@ -20,8 +20,10 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use thiserror::Error;
 
-use crate::documents::moves::{self, Arriving, Standing, arriving, look, moved, moving, still_moving};
-use crate::documents::{ActiveNode, Move, ReadError, active_nodes_now, cluster_path, create_parents};
+use crate::documents::service_move::{
+    self, Arriving, ClusterPlace, arriving, look, moved, moving, still_moving,
+};
+use crate::documents::{ActiveNode, ReadError, ServiceMove, active_nodes_now, cluster_path, create_parents};
 use crate::{CoordinationError, CoordinationService, CreateMode, DocumentPath, DocumentVersion, Expected};
 
 use self::places::{Contents, clear, read_contents, touch, try_lock};
@@ -62,16 +64,16 @@ pub enum MigrateError {
          or abort it",
         .0.name, .0.from, .0.to
     )]
-    Unfinished(Box<Move>),
+    Unfinished(Box<ServiceMove>),
     /// The documents have gone elsewhere.
     #[error("the documents of cluster {:?} have moved to {}; name that address with --coordination", .0.name, .0.to)]
-    MovedElsewhere(Box<Move>),
+    MovedElsewhere(Box<ServiceMove>),
     /// The move has been decided, and cannot be taken back.
     #[error(
         "the documents of cluster {:?} have moved to {} already; to bring them back, move them from there to {}",
         .0.name, .0.to, .0.from
     )]
-    Decided(Box<Move>),
+    Decided(Box<ServiceMove>),
     /// There is nothing to take back.
     #[error("no move from {from} to {to} has begun, so there is nothing to abort")]
     NothingToAbort {
@@ -154,7 +156,7 @@ impl MigrateError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Done {
     /// The move.
-    pub this: Move,
+    pub this: ServiceMove,
     /// Nodes that were registered at the old place when the documents had moved, and are to go along.
     pub following: Vec<ActiveNode>,
 }
@@ -168,7 +170,7 @@ impl Ends<'_> {
         |error| MigrateError::Read { place: self.to_address.clone(), error: error.into() }
     }
 
-    fn is_this(&self, other: &Move) -> bool {
+    fn is_this(&self, other: &ServiceMove) -> bool {
         other.from == self.from_address && other.to == self.to_address
     }
 
@@ -222,9 +224,9 @@ pub async fn migrate(ends: &Ends<'_>, attempt: &str) -> Result<Done, MigrateErro
             return Err(MigrateError::NoCluster { place: ends.from_address.clone() });
         };
         match standing {
-            Standing::InForce(cluster) => {
+            ClusterPlace::InForce(cluster) => {
                 check_followers(ends).await?;
-                let this = Move {
+                let this = ServiceMove {
                     name: cluster.name,
                     from: ends.from_address.clone(),
                     to: ends.to_address.clone(),
@@ -234,15 +236,15 @@ pub async fn migrate(ends: &Ends<'_>, attempt: &str) -> Result<Done, MigrateErro
                 // When somebody was faster, this looks again.
                 ends.set_from(moving(&this, &data), version).await?;
             }
-            Standing::Moving(this, cluster) if ends.is_this(&this) => {
+            ClusterPlace::Moving(this, cluster) if ends.is_this(&this) => {
                 let text = still_moving(&data).expect("it was read as one that is moving");
                 copy(ends, &this, &text, version).await?;
                 ends.set_from(moved(&this, cluster.generation), version).await?;
             }
-            Standing::Moved(this) if ends.is_this(&this) => return finish(ends, this).await,
-            Standing::Moving(other, _) => return Err(MigrateError::Unfinished(Box::new(other))),
-            Standing::Moved(other) => return Err(MigrateError::MovedElsewhere(Box::new(other))),
-            Standing::Arriving(arriving) => {
+            ClusterPlace::Moved(this) if ends.is_this(&this) => return finish(ends, this).await,
+            ClusterPlace::Moving(other, _) => return Err(MigrateError::Unfinished(Box::new(other))),
+            ClusterPlace::Moved(other) => return Err(MigrateError::MovedElsewhere(Box::new(other))),
+            ClusterPlace::Arriving(arriving) => {
                 return Err(MigrateError::Unfinished(Box::new(arriving.this)));
             }
         }
@@ -259,21 +261,21 @@ pub async fn abort(ends: &Ends<'_>) -> Result<(), MigrateError> {
     loop {
         let found = look(ends.from).await.map_err(ends.at_from())?;
         match found {
-            Some((Standing::Moving(this, _), data, version)) if ends.is_this(&this) => {
+            Some((ClusterPlace::Moving(this, _), data, version)) if ends.is_this(&this) => {
                 let cluster = still_moving(&data).expect("it was read as one that is moving");
                 aborted |= ends.set_from(cluster, version).await?;
             }
-            Some((Standing::Moved(this), ..)) if ends.is_this(&this) => {
+            Some((ClusterPlace::Moved(this), ..)) if ends.is_this(&this) => {
                 return Err(MigrateError::Decided(Box::new(this)));
             }
-            Some((Standing::Moving(other, _) | Standing::Moved(other), ..)) => {
+            Some((ClusterPlace::Moving(other, _) | ClusterPlace::Moved(other), ..)) => {
                 return Err(MigrateError::Unfinished(Box::new(other)));
             }
             _ => break,
         }
     }
     match look(ends.to).await.map_err(ends.at_to())? {
-        Some((Standing::Arriving(arriving), ..)) if ends.is_this(&arriving.this) => {
+        Some((ClusterPlace::Arriving(arriving), ..)) if ends.is_this(&arriving.this) => {
             give_back(ends, arriving).await
         }
         _ if aborted => Ok(()),
@@ -298,16 +300,16 @@ async fn check_followers(ends: &Ends<'_>) -> Result<(), MigrateError> {
 }
 
 /// Claims the new place for this move, if nothing is there but what an earlier attempt has left.
-async fn claim(ends: &Ends<'_>, this: &Move) -> Result<(), MigrateError> {
+async fn claim(ends: &Ends<'_>, this: &ServiceMove) -> Result<(), MigrateError> {
     let contents = read_contents(ends.to).await.map_err(ends.at_to())?;
     let found = look(ends.to).await.map_err(ends.at_to())?;
     let (before, stale, version) = match found {
-        Some((Standing::Arriving(claim), _, _)) if claim.this == *this => return Ok(()),
-        Some((Standing::Arriving(claim), _, version)) if ends.is_this(&claim.this) => {
+        Some((ClusterPlace::Arriving(claim), _, _)) if claim.this == *this => return Ok(()),
+        Some((ClusterPlace::Arriving(claim), _, version)) if ends.is_this(&claim.this) => {
             (claim.before, true, Some(version))
         }
         // The documents come back to a place that they have left.
-        Some((Standing::Moved(left), data, version)) if left.name == this.name => {
+        Some((ClusterPlace::Moved(left), data, version)) if left.name == this.name => {
             (Some(data), false, Some(version))
         }
         Some(_) => {
@@ -346,7 +348,7 @@ async fn claim(ends: &Ends<'_>, this: &Move) -> Result<(), MigrateError> {
 /// back. The old place is fenced at `version` meanwhile.
 async fn copy(
     ends: &Ends<'_>,
-    this: &Move,
+    this: &ServiceMove,
     cluster: &Bytes,
     version: DocumentVersion,
 ) -> Result<(), MigrateError> {
@@ -382,7 +384,7 @@ async fn copy(
     verify(ends, &here).await?;
     let found = look(ends.to).await.map_err(ends.at_to())?;
     match found {
-        Some((Standing::Arriving(claim), _, version)) if claim.this == *this => {
+        Some((ClusterPlace::Arriving(claim), _, version)) if claim.this == *this => {
             let ready = Arriving { cluster: Some(cluster.clone()), ..claim };
             ends.set_to(arriving(&ready), version).await.map(drop)
         }
@@ -406,8 +408,8 @@ async fn verify(ends: &Ends<'_>, here: &Contents) -> Result<(), MigrateError> {
 }
 
 /// It is decided: the new place says so, and the old one keeps nothing but where the documents went.
-async fn finish(ends: &Ends<'_>, this: Move) -> Result<Done, MigrateError> {
-    match moves::arrive(ends.to, &this).await {
+async fn finish(ends: &Ends<'_>, this: ServiceMove) -> Result<Done, MigrateError> {
+    match service_move::arrive(ends.to, &this).await {
         // They have moved on since.
         Ok(()) | Err(ReadError::Moved(_)) => {}
         Err(error) => return Err(ends.at_to()(error)),

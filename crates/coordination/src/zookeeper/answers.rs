@@ -16,14 +16,14 @@ pub(super) type Outcome<T> = Result<Result<T, Error>, Elapsed>;
 
 /// Whether a call changes something, and so may have happened although it failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Call {
+pub(super) enum PendingCall {
     Read,
     Write,
 }
 
 /// Translates the outcome of a call about the document `path`.
 pub(super) fn settle<T>(
-    call: Call,
+    call: PendingCall,
     path: &DocumentPath,
     limit: Duration,
     outcome: Outcome<T>,
@@ -36,14 +36,14 @@ pub(super) fn settle<T>(
 }
 
 /// The call was under way when contact was lost.
-fn unknown(call: Call, reason: String) -> CoordinationError {
+fn unknown(call: PendingCall, reason: String) -> CoordinationError {
     match call {
-        Call::Read => CoordinationError::Unavailable { reason },
-        Call::Write => CoordinationError::Indeterminate { reason },
+        PendingCall::Read => CoordinationError::Unavailable { reason },
+        PendingCall::Write => CoordinationError::Indeterminate { reason },
     }
 }
 
-fn translate(call: Call, path: &DocumentPath, error: &Error) -> CoordinationError {
+fn translate(call: PendingCall, path: &DocumentPath, error: &Error) -> CoordinationError {
     let path = path.clone();
     match error {
         Error::NoNode => CoordinationError::NoNode { path },
@@ -116,13 +116,13 @@ mod tests {
     #[test]
     fn a_write_that_lost_contact_is_indeterminate_and_a_read_is_unavailable() {
         for error in [Error::ConnectionLoss, Error::Timeout, Error::UnexpectedErrorCode(-1)] {
-            let write = translate(Call::Write, &path(), &error);
+            let write = translate(PendingCall::Write, &path(), &error);
             assert!(matches!(write, CoordinationError::Indeterminate { .. }), "{write:?}");
-            let read = translate(Call::Read, &path(), &error);
+            let read = translate(PendingCall::Read, &path(), &error);
             assert!(matches!(read, CoordinationError::Unavailable { .. }), "{read:?}");
         }
         for error in [Error::Throttled, Error::SessionMoved, Error::QuotaExceeded] {
-            let write = translate(Call::Write, &path(), &error);
+            let write = translate(PendingCall::Write, &path(), &error);
             assert!(matches!(write, CoordinationError::Unavailable { .. }), "{write:?}");
         }
     }

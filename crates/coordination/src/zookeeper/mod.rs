@@ -30,10 +30,10 @@ use zookeeper_client::{Acl, Acls, Client, OneshotWatcher, Permission, SessionSta
 pub use self::options::{
     AddressError, Credentials, SCHEME, SESSION_TIMEOUT_DEFAULT, ZooKeeperAddress, ZooKeeperOptions,
 };
-pub use self::supervisor::Refusal;
+pub use self::supervisor::SessionRefusal;
 
-use self::answers::{Call, Outcome, event_kind, settle, stat, version};
-use self::supervisor::{Ending, State};
+use self::answers::{Outcome, PendingCall, event_kind, settle, stat, version};
+use self::supervisor::{Ending, SessionLife};
 use crate::tree::check_size;
 use crate::{
     CoordinationError, CoordinationService, CreateMode, Document, DocumentPath, Event, Expected, SessionId,
@@ -45,7 +45,7 @@ static USER_WRITES: [Acl; 2] =
     [Acl::new_const(Permission::ALL, "auth", ""), Acl::new_const(Permission::READ, "world", "anyone")];
 
 /// What a session and its supervisor share.
-struct Shared {
+struct SessionShared {
     options: ZooKeeperOptions,
     /// The session's id, 0 before there is one.
     id: AtomicU64,
@@ -53,7 +53,7 @@ struct Shared {
     session_timeout_ms: AtomicU64,
 }
 
-impl Shared {
+impl SessionShared {
     /// What the documents that the session creates allow.
     fn acls(&self) -> Acls<'static> {
         match self.options.credentials {
@@ -65,8 +65,8 @@ impl Shared {
 
 /// One session with an ensemble.
 pub struct ZooKeeperSession {
-    shared: Arc<Shared>,
-    state: watch::Receiver<State>,
+    shared: Arc<SessionShared>,
+    state: watch::Receiver<SessionLife>,
     /// Set when the session is to end.
     stop: watch::Sender<bool>,
     /// Of the session's thread.
@@ -83,10 +83,10 @@ impl ZooKeeperSession {
         let handle = runtime.handle().clone();
         let timeout_ms = u64::try_from(options.session_timeout.as_millis()).unwrap_or(u64::MAX);
         let shared =
-            Shared { options, id: AtomicU64::new(0), session_timeout_ms: AtomicU64::new(timeout_ms) };
+            SessionShared { options, id: AtomicU64::new(0), session_timeout_ms: AtomicU64::new(timeout_ms) };
         let shared = Arc::new(shared);
         let reason = format!("no session with {} yet", shared.options.address);
-        let (publish, state) = watch::channel(State::Connecting { reason, refused: None });
+        let (publish, state) = watch::channel(SessionLife::Connecting { reason, refused: None });
         let (stop, stopped) = watch::channel(false);
         let supervised = shared.clone();
         std::thread::Builder::new().name("coordination".to_owned()).spawn(move || {
@@ -101,16 +101,17 @@ impl ZooKeeperSession {
     /// `Unavailable` when there is none in time; says why. `SessionLost` when it has ended already.
     pub async fn connected(&self, limit: Duration) -> Result<(), CoordinationError> {
         let mut state = self.state.clone();
-        let is_settled = |state: &State| !matches!(state, State::Connecting { refused: None, .. });
+        let is_settled =
+            |state: &SessionLife| !matches!(state, SessionLife::Connecting { refused: None, .. });
         // Both kinds of failure are read from the state.
         let _ = self.bounded(limit, state.wait_for(is_settled)).await;
         self.connection().map(drop)
     }
 
     /// Why the ensemble refuses the session, as long as it does: somebody has to mend something.
-    pub fn refused(&self) -> Option<(Refusal, String)> {
+    pub fn refused(&self) -> Option<(SessionRefusal, String)> {
         match &*self.state.borrow() {
-            State::Connecting { reason, refused: Some(refusal) } => Some((*refusal, reason.clone())),
+            SessionLife::Connecting { reason, refused: Some(refusal) } => Some((*refusal, reason.clone())),
             _ => None,
         }
     }
@@ -118,10 +119,10 @@ impl ZooKeeperSession {
     /// The client, while it has a connection, and what tells when that breaks.
     fn connection(&self) -> Result<Connection, CoordinationError> {
         match &*self.state.borrow() {
-            State::Connecting { reason, .. } => {
+            SessionLife::Connecting { reason, .. } => {
                 Err(CoordinationError::Unavailable { reason: reason.clone() })
             }
-            State::Open { client } => {
+            SessionLife::Open { client } => {
                 // From here on it misses no change.
                 let mut states = client.state_watcher();
                 match states.state() {
@@ -134,7 +135,7 @@ impl ZooKeeperSession {
                     }
                 }
             }
-            State::Closing | State::Ended { .. } => Err(CoordinationError::SessionLost),
+            SessionLife::Closing | SessionLife::Ended { .. } => Err(CoordinationError::SessionLost),
         }
     }
 
@@ -148,7 +149,7 @@ impl ZooKeeperSession {
     /// for the next connection, which may be long in coming. The request was sent when `sent` was made.
     async fn call<T>(
         &self,
-        call: Call,
+        call: PendingCall,
         path: &DocumentPath,
         mut states: StateWatcher,
         sent: impl Future<Output = Result<T, zookeeper_client::Error>> + Send,
@@ -237,7 +238,7 @@ impl CoordinationService for ZooKeeperSession {
         let session = ZooKeeperSession::open(options).map_err(failed)?;
         match (session.connected(limit).await, session.refused()) {
             (Ok(()), _) => Ok(Arc::new(session)),
-            (Err(_), Some((Refusal::NoChroot, _))) => {
+            (Err(_), Some((SessionRefusal::NoChroot, _))) => {
                 Err(CoordinationError::NoNode { path: DocumentPath::root() })
             }
             (Err(error), _) => Err(error),
@@ -257,7 +258,7 @@ impl CoordinationService for ZooKeeperSession {
         }
         let options = create_mode(mode).with_acls(self.shared.acls());
         let sent = client.create(path.as_str(), &data, &options);
-        match self.call(Call::Write, path, states, sent).await {
+        match self.call(PendingCall::Write, path, states, sent).await {
             Ok((_, sequence)) if mode.is_sequential() => {
                 let named = DocumentPath::recorded(&format!("{path}{sequence}"));
                 Ok(named.expect("a path with ten or nineteen digits more is one"))
@@ -270,7 +271,8 @@ impl CoordinationService for ZooKeeperSession {
 
     async fn get(&self, path: &DocumentPath) -> Result<Document, CoordinationError> {
         let Connection { client, states } = self.connection()?;
-        let (data, found) = self.call(Call::Read, path, states, client.get_data(path.as_str())).await?;
+        let (data, found) =
+            self.call(PendingCall::Read, path, states, client.get_data(path.as_str())).await?;
         Ok(Document { data: Bytes::from(data), stat: stat(&found) })
     }
 
@@ -284,7 +286,7 @@ impl CoordinationService for ZooKeeperSession {
         check_size(path, &data)?;
         let version = version(path, expected)?;
         let sent = client.set_data(path.as_str(), &data, version);
-        self.call(Call::Write, path, states, sent).await.map(|found| stat(&found))
+        self.call(PendingCall::Write, path, states, sent).await.map(|found| stat(&found))
     }
 
     async fn delete(&self, path: &DocumentPath, expected: Expected) -> Result<(), CoordinationError> {
@@ -293,12 +295,12 @@ impl CoordinationService for ZooKeeperSession {
             return Err(CoordinationError::NotEmpty { path: path.clone() });
         }
         let version = version(path, expected)?;
-        self.call(Call::Write, path, states, client.delete(path.as_str(), version)).await
+        self.call(PendingCall::Write, path, states, client.delete(path.as_str(), version)).await
     }
 
     async fn children(&self, path: &DocumentPath) -> Result<Vec<String>, CoordinationError> {
         let Connection { client, states } = self.connection()?;
-        let names = self.call(Call::Read, path, states, client.list_children(path.as_str())).await?;
+        let names = self.call(PendingCall::Read, path, states, client.list_children(path.as_str())).await?;
         Ok(self.own_children(path, names))
     }
 
@@ -324,7 +326,7 @@ impl CoordinationService for ZooKeeperSession {
                 }
             }
         };
-        let (document, watcher) = self.call(Call::Read, path, states, reading).await?;
+        let (document, watcher) = self.call(PendingCall::Read, path, states, reading).await?;
         Ok((document, self.watch(path, watcher)))
     }
 
@@ -334,23 +336,23 @@ impl CoordinationService for ZooKeeperSession {
     ) -> Result<(Vec<String>, Watch), CoordinationError> {
         let Connection { client, states } = self.connection()?;
         let sent = client.list_and_watch_children(path.as_str());
-        let (names, watcher) = self.call(Call::Read, path, states, sent).await?;
+        let (names, watcher) = self.call(PendingCall::Read, path, states, sent).await?;
         Ok((self.own_children(path, names), self.watch(path, watcher)))
     }
 
     async fn lost(&self) {
         // An error means that the session's thread is gone, and the session with it.
-        let _ = self.state.clone().wait_for(|state| matches!(state, State::Ended { .. })).await;
+        let _ = self.state.clone().wait_for(|state| matches!(state, SessionLife::Ended { .. })).await;
     }
 
     async fn close(&self) -> Result<(), CoordinationError> {
         self.stop.send_replace(true);
         let mut state = self.state.clone();
         // The supervisor ends in bounded time.
-        let ended = state.wait_for(|state| matches!(state, State::Ended { .. })).await;
+        let ended = state.wait_for(|state| matches!(state, SessionLife::Ended { .. })).await;
         match ended.as_deref() {
-            Ok(State::Ended { ending: Ending::Closed }) => Ok(()),
-            Ok(State::Ended { ending: Ending::Unconfirmed { reason } }) => {
+            Ok(SessionLife::Ended { ending: Ending::Closed }) => Ok(()),
+            Ok(SessionLife::Ended { ending: Ending::Unconfirmed { reason } }) => {
                 Err(CoordinationError::Indeterminate { reason: reason.clone() })
             }
             _ => Err(CoordinationError::SessionLost),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use zookeeper_client::{Client, CreateMode, Error, SessionState, StateWatcher};
 
-use super::Shared;
+use super::SessionShared;
 
 /// Pause after the first attempt that failed; doubled after each further one.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
@@ -16,13 +16,13 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// Where a session is in its life. It only goes forwards.
 #[derive(Clone)]
-pub(super) enum State {
+pub(super) enum SessionLife {
     /// There is none yet.
     Connecting {
         /// Why not.
         reason: String,
         /// What the ensemble has answered, if somebody has to mend something before there can be one.
-        refused: Option<Refusal>,
+        refused: Option<SessionRefusal>,
     },
     /// There is one; it may be without connection for a while.
     Open {
@@ -40,7 +40,7 @@ pub(super) enum State {
 
 /// Why an ensemble that answers gives no session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum SessionRefusal {
     /// The chroot does not exist. Whoever creates the cluster creates it.
     NoChroot,
     /// The credentials, or what they may do.
@@ -62,13 +62,17 @@ pub(super) enum Ending {
 }
 
 /// Opens the session, follows it to its end, and closes it when told to.
-pub(super) async fn run(shared: &Shared, state: &watch::Sender<State>, mut stopped: watch::Receiver<bool>) {
+pub(super) async fn run(
+    shared: &SessionShared,
+    state: &watch::Sender<SessionLife>,
+    mut stopped: watch::Receiver<bool>,
+) {
     // The session's last reference says so before it goes.
     let mut stop = std::pin::pin!(async move { drop(stopped.wait_for(|stopped| *stopped).await) });
     let client = tokio::select! {
         biased;
         () = &mut stop => {
-            state.send_replace(State::Ended { ending: Ending::Closed });
+            state.send_replace(SessionLife::Ended { ending: Ending::Closed });
             return;
         }
         client = connect(shared, state) => client,
@@ -84,7 +88,7 @@ pub(super) async fn run(shared: &Shared, state: &watch::Sender<State>, mut stopp
         ensemble = %shared.options.address,
         "coordination session opened"
     );
-    state.send_replace(State::Open { client: client.clone() });
+    state.send_replace(SessionLife::Open { client: client.clone() });
     let ending = tokio::select! {
         biased;
         ended = follow(shared, watcher.clone(), client.clone()) => {
@@ -92,15 +96,15 @@ pub(super) async fn run(shared: &Shared, state: &watch::Sender<State>, mut stopp
             Ending::Lost
         }
         () = &mut stop => {
-            state.send_replace(State::Closing);
+            state.send_replace(SessionLife::Closing);
             close(client, watcher, timeout).await
         }
     };
-    state.send_replace(State::Ended { ending });
+    state.send_replace(SessionLife::Ended { ending });
 }
 
 /// Tries until there is a session whose chroot exists.
-async fn connect(shared: &Shared, state: &watch::Sender<State>) -> Client {
+async fn connect(shared: &SessionShared, state: &watch::Sender<SessionLife>) -> Client {
     let mut pause = PAUSE_MIN;
     loop {
         match attempt(shared).await {
@@ -122,19 +126,19 @@ async fn connect(shared: &Shared, state: &watch::Sender<State>) -> Client {
 }
 
 /// Says why there is no session, to callers and in the log.
-fn note(state: &watch::Sender<State>, reason: String, refused: Option<Refusal>) {
+fn note(state: &watch::Sender<SessionLife>, reason: String, refused: Option<SessionRefusal>) {
     state.send_if_modified(|state| {
-        let news = !matches!(state, State::Connecting { reason: before, .. } if *before == reason);
+        let news = !matches!(state, SessionLife::Connecting { reason: before, .. } if *before == reason);
         if news {
             tracing::warn!(reason, "no coordination session yet");
-            *state = State::Connecting { reason, refused };
+            *state = SessionLife::Connecting { reason, refused };
         }
         news
     });
 }
 
 /// Tries each server once. Failing, says why, and what the ensemble refused.
-async fn attempt(shared: &Shared) -> Result<Client, (String, Option<Refusal>)> {
+async fn attempt(shared: &SessionShared) -> Result<Client, (String, Option<SessionRefusal>)> {
     let address = &shared.options.address;
     let mut connector =
         Client::connector().with_session_timeout(shared.options.session_timeout).with_fail_eagerly();
@@ -142,14 +146,14 @@ async fn attempt(shared: &Shared) -> Result<Client, (String, Option<Refusal>)> {
         connector = connector.with_auth("digest", credentials.as_bytes());
     }
     connector.connect(&address.servers.join(",")).await.map_err(|error| match error {
-        Error::AuthFailed => (format!("{address} refused the credentials"), Some(Refusal::Denied)),
+        Error::AuthFailed => (format!("{address} refused the credentials"), Some(SessionRefusal::Denied)),
         Error::NoHosts | Error::Timeout => (format!("no server of {address} opened a session"), None),
         error => (format!("cannot open a session with {address}: {error}"), None),
     })
 }
 
 /// Takes the chroot for the root. Failing, says why, and what somebody has to mend.
-async fn enter(shared: &Shared, client: Client) -> Result<Client, (String, Option<Refusal>)> {
+async fn enter(shared: &SessionShared, client: Client) -> Result<Client, (String, Option<SessionRefusal>)> {
     let address = &shared.options.address;
     if address.chroot.is_root() {
         return Ok(client);
@@ -171,21 +175,21 @@ async fn enter(shared: &Shared, client: Client) -> Result<Client, (String, Optio
                 "the chroot of {address} does not exist; correct the address, import the documents of a cluster that was there, \
                  or create a new one"
             );
-            return Err((reason, Some(Refusal::NoChroot)));
+            return Err((reason, Some(SessionRefusal::NoChroot)));
         }
     }
     client
         .chroot(chroot)
-        .map_err(|_| (format!("the client refuses the chroot of {address}"), Some(Refusal::Denied)))
+        .map_err(|_| (format!("the client refuses the chroot of {address}"), Some(SessionRefusal::Denied)))
 }
 
 /// Whether the ensemble has refused: then trying again does not help.
-fn denied(error: &Error) -> Option<Refusal> {
-    matches!(error, Error::NoAuth | Error::AuthFailed).then_some(Refusal::Denied)
+fn denied(error: &Error) -> Option<SessionRefusal> {
+    matches!(error, Error::NoAuth | Error::AuthFailed).then_some(SessionRefusal::Denied)
 }
 
 /// Waits for the end of an open session.
-async fn follow(shared: &Shared, mut watcher: StateWatcher, client: Client) -> SessionState {
+async fn follow(shared: &SessionShared, mut watcher: StateWatcher, client: Client) -> SessionState {
     let mut now = client.state();
     // From here on, this keeps no session open whose last user is gone.
     drop(client);

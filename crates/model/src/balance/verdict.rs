@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::policy::{Hours, Mode};
-use crate::node::{Life, NodeId, Zone};
+use crate::node::{LifeSign, NodeId, Zone};
 use crate::plan::{self, Decision, Lost, NodeAt};
 use crate::ring::PartitionId;
 use crate::store::StoreName;
@@ -36,7 +36,7 @@ pub enum Implausible {
 /// Why no standby takes the places of a node that is away.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "code", content = "facts", rename_all = "kebab-case")]
-pub enum Held {
+pub enum HeldBack {
     /// No member is a standby that is registered and holds nothing.
     NoStandby,
     /// An operator said so.
@@ -76,14 +76,14 @@ pub enum Held {
     /// Something speaks for its being alive, or cannot be known.
     Alive {
         /// What.
-        because: Life,
+        because: LifeSign,
     },
     /// No majority of members hears each other, so that the office may be on the wrong side.
     NoMajority,
     /// The planner refuses it.
     Wish {
         /// Why.
-        because: plan::Refusal,
+        because: plan::PlanRefusal,
     },
     /// The standby does not say how far it is.
     Deaf {
@@ -92,23 +92,23 @@ pub enum Held {
     },
 }
 
-impl Held {
+impl HeldBack {
     /// Its code.
     pub fn code(&self) -> &'static str {
         match self {
-            Held::NoStandby => "no-standby",
-            Held::Vetoed => "vetoed",
-            Held::Observes => "observes",
-            Held::Store { .. } => "store",
-            Held::Zone { .. } => "zone",
-            Held::Recent { .. } => "recent",
-            Held::Quiet { .. } => "quiet",
-            Held::Later { .. } => "later",
-            Held::Plan { .. } => "plan",
-            Held::Alive { .. } => "alive",
-            Held::NoMajority => "no-majority",
-            Held::Wish { .. } => "wish",
-            Held::Deaf { .. } => "deaf",
+            HeldBack::NoStandby => "no-standby",
+            HeldBack::Vetoed => "vetoed",
+            HeldBack::Observes => "observes",
+            HeldBack::Store { .. } => "store",
+            HeldBack::Zone { .. } => "zone",
+            HeldBack::Recent { .. } => "recent",
+            HeldBack::Quiet { .. } => "quiet",
+            HeldBack::Later { .. } => "later",
+            HeldBack::Plan { .. } => "plan",
+            HeldBack::Alive { .. } => "alive",
+            HeldBack::NoMajority => "no-majority",
+            HeldBack::Wish { .. } => "wish",
+            HeldBack::Deaf { .. } => "deaf",
         }
     }
 }
@@ -127,13 +127,13 @@ pub struct Away {
     /// Whether half of that time has passed.
     pub announced: bool,
     /// Why it is not done, if it is not.
-    pub held: Option<Held>,
+    pub held: Option<HeldBack>,
 }
 
 impl Away {
     /// Whether the other says the same, but for figures that change all the time.
     pub fn is_like(&self, other: &Away) -> bool {
-        let code = |away: &Away| away.held.as_ref().map(Held::code);
+        let code = |away: &Away| away.held.as_ref().map(HeldBack::code);
         (self.node, self.by, self.announced, code(self))
             == (other.node, other.by, other.announced, code(other))
     }

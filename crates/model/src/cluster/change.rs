@@ -15,7 +15,7 @@ const RING: &str = "ring";
 
 /// A change as it is written. No document has a field of the name of its first one.
 #[derive(Serialize, Deserialize)]
-struct Change {
+struct DocumentChange {
     /// The generation of the document that it was made from.
     changes_generation: Generation,
     /// That of the document that it makes.
@@ -32,7 +32,7 @@ struct Change {
 
 /// Of either kind what is looked at first.
 #[derive(Deserialize)]
-struct Head {
+struct ChangeHead {
     changes_generation: Option<Generation>,
     generation: Generation,
 }
@@ -41,7 +41,7 @@ impl Cluster {
     /// What makes this document of an older one, as JSON for [`Cluster::handed_over`].
     pub fn change_from(&self, before: &Cluster) -> Vec<u8> {
         let (mut old, mut new) = (fields(before), fields(self));
-        let mut change = Change {
+        let mut change = DocumentChange {
             changes_generation: before.generation,
             generation: self.generation,
             fields: Map::new(),
@@ -68,7 +68,7 @@ impl Cluster {
     /// The document that a node has handed over to somebody who named `known`: whole, or as a change of that. `None` when it
     /// is no document of this cluster that is newer.
     pub fn handed_over(json: &[u8], known: &Cluster) -> Option<Cluster> {
-        let head: Head = serde_json::from_slice(json).ok()?;
+        let head: ChangeHead = serde_json::from_slice(json).ok()?;
         if head.generation <= known.generation {
             return None;
         }
@@ -82,10 +82,10 @@ impl Cluster {
 
     /// The generation of the document that was handed over, whole or as a change; 0 for what is none.
     pub fn generation_of(json: &[u8]) -> Generation {
-        serde_json::from_slice(json).map_or(Generation(0), |head: Head| head.generation)
+        serde_json::from_slice(json).map_or(Generation(0), |head: ChangeHead| head.generation)
     }
 
-    fn changed(&self, change: Change) -> Option<Cluster> {
+    fn changed(&self, change: DocumentChange) -> Option<Cluster> {
         let mut document = fields(self);
         document.extend(change.fields);
         for name in &change.gone {

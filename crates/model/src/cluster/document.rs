@@ -31,24 +31,24 @@ pub const FORM_MAX: u32 = FORM_GOLDEN;
 const FORM_UNNAMED: u32 = 1;
 
 /// A form that this program understands.
-struct Form(u32);
+struct DocumentForm(u32);
 
-impl<'de> Deserialize<'de> for Form {
+impl<'de> Deserialize<'de> for DocumentForm {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Form::of(Option::deserialize(deserializer)?.unwrap_or(FORM_UNNAMED))
+        DocumentForm::of(Option::deserialize(deserializer)?.unwrap_or(FORM_UNNAMED))
     }
 }
 
 /// What is looked at first.
 #[derive(Deserialize)]
-struct Head {
+struct DocumentHead {
     form: Option<u32>,
     ring: Option<IgnoredAny>,
 }
 
 /// Why this program does not understand a cluster document, if that is because of the document's form.
 pub fn refused_form(json: &[u8]) -> Option<String> {
-    let Head { form, ring } = serde_json::from_slice(json).ok()?;
+    let DocumentHead { form, ring } = serde_json::from_slice(json).ok()?;
     let form = form.or(ring.map(|_| FORM_UNNAMED))?;
     let says = match form {
         FORM..=FORM_MAX => return None,
@@ -60,10 +60,10 @@ pub fn refused_form(json: &[u8]) -> Option<String> {
     Some(format!("it has form {form}, and this program understands forms {FORM} to {FORM_MAX}: {says}"))
 }
 
-impl Form {
-    fn of<E: Error>(form: u32) -> Result<Form, E> {
+impl DocumentForm {
+    fn of<E: Error>(form: u32) -> Result<DocumentForm, E> {
         match (FORM..=FORM_MAX).contains(&form) {
-            true => Ok(Form(form)),
+            true => Ok(DocumentForm(form)),
             false => {
                 let text = format!("form {form}, and this program understands forms {FORM} to {FORM_MAX}");
                 Err(E::custom(text))
@@ -97,7 +97,7 @@ struct Written<'a> {
 
 #[derive(Deserialize)]
 struct Read {
-    form: Form,
+    form: DocumentForm,
     name: String,
     id: Option<ClusterId>,
     generation: Generation,
@@ -172,7 +172,7 @@ impl Serialize for Cluster {
 impl<'de> Deserialize<'de> for Cluster {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let Read {
-            form: Form(form),
+            form: DocumentForm(form),
             name,
             id,
             generation,

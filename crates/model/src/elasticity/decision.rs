@@ -21,7 +21,7 @@ pub struct Reading {
 /// Why nothing was done although rules wanted it, or could not be judged.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "code", rename_all = "kebab-case")]
-pub enum Held {
+pub enum HeldChange {
     /// Too few members have fresh samples.
     Samples {
         /// This many have.
@@ -115,7 +115,7 @@ pub enum Held {
 /// What the rules want.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Verdict {
+pub enum RuleVerdict {
     /// One member more.
     Add,
     /// One less.
@@ -177,7 +177,7 @@ pub struct Decision {
     /// This many members served then.
     pub members: u32,
     /// What the rules wanted.
-    pub verdict: Verdict,
+    pub verdict: RuleVerdict,
     /// This many members are wanted from then on.
     pub target: u32,
     /// Why.
@@ -187,7 +187,7 @@ pub struct Decision {
     pub set: bool,
     /// What stopped it, if it is not carried out; what holds it up, if it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub held: Option<Held>,
+    pub held: Option<HeldChange>,
     /// So many of those that it added had stood by.
     #[serde(default, skip_serializing_if = "is_none")]
     pub from_standby: u32,

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::capacity::Capacity;
-use super::decision::{Decision, Held};
+use super::decision::{Decision, HeldChange};
 use super::history::History;
 use super::machine::{Machine, MachineState, Token};
 use super::policy::{Money, Policy};
@@ -41,7 +41,7 @@ pub struct Resize(pub i32);
 
 /// An order that waits for the controller.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Given {
+pub struct FleetOrderGiven {
     /// Its number in this fleet, from 1.
     pub number: u64,
     /// What is ordered.
@@ -52,7 +52,7 @@ pub struct Given {
     pub at: WallMillis,
     /// What became of it, once the controller has seen to it: nothing, or why it was refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub answer: Option<Result<(), Held>>,
+    pub answer: Option<Result<(), HeldChange>>,
 }
 
 /// Why nothing new is begun.
@@ -96,7 +96,7 @@ pub struct Fleet {
     pub machines: Vec<Machine>,
     /// Orders that were given, the last few with their answers.
     #[serde(default)]
-    pub orders: Vec<Given>,
+    pub orders: Vec<FleetOrderGiven>,
     /// The number of the next request for a machine.
     pub next_token: u64,
     /// The number of the next decision.
@@ -133,7 +133,7 @@ pub struct Fleet {
     pub futile: u32,
     /// Why fewer stand by than are wanted, where something keeps more from being asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub standby_held: Option<Held>,
+    pub standby_held: Option<HeldChange>,
 }
 
 /// Decisions that a document keeps at most.
@@ -256,12 +256,12 @@ mod tests {
             FleetOrder::Approve { decision: 7 },
             FleetOrder::Resume,
         ];
-        let answers = [None, Some(Ok(())), Some(Err(Held::Fewest { min: 3 }))];
+        let answers = [None, Some(Ok(())), Some(Err(HeldChange::Fewest { min: 3 }))];
         let mut fleet = Fleet::new("shop", "a1b2", policy());
         for (number, order) in orders.into_iter().enumerate() {
             let answer = answers[number % answers.len()].clone();
             let (by, at) = ("root at h1".to_owned(), WallMillis(number as u64));
-            fleet.orders.push(Given { number: number as u64 + 1, order, by, at, answer });
+            fleet.orders.push(FleetOrderGiven { number: number as u64 + 1, order, by, at, answer });
         }
         let text = serde_json::to_string(&fleet).unwrap();
         assert_eq!(serde_json::from_str::<Fleet>(&text).unwrap(), fleet, "{text}");

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Refusal;
+use super::OrderRefusal;
 use crate::access::UserName;
 use crate::balance::Policy;
 use crate::generation::Generation;
@@ -12,7 +12,7 @@ use crate::store::{Consistency, StoreName};
 /// What came of an order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "outcome", rename_all = "kebab-case")]
-pub enum Answer {
+pub enum OrderOutcome {
     /// It was carried out. A plan that was applied has only begun.
     Done {
         /// What was done.
@@ -25,32 +25,32 @@ pub enum Answer {
     /// Nothing was changed.
     Refused {
         /// Why not.
-        refusal: Refusal,
+        refusal: OrderRefusal,
         /// What it was refused for passes by itself: after this many milliseconds it may be given again.
         again_after_ms: Option<u64>,
     },
 }
 
-impl Answer {
+impl OrderOutcome {
     /// Whether it was carried out.
     pub fn is_done(&self) -> bool {
-        matches!(self, Answer::Done { .. })
+        matches!(self, OrderOutcome::Done { .. })
     }
 
     /// The plan that it was about, if it was carried out.
     pub fn plan(&self) -> Option<u64> {
-        if let Answer::Done { plan, .. } = self { *plan } else { None }
+        if let OrderOutcome::Done { plan, .. } = self { *plan } else { None }
     }
 
     /// Why it was refused, if it was.
-    pub fn refusal(&self) -> Option<&Refusal> {
-        if let Answer::Refused { refusal, .. } = self { Some(refusal) } else { None }
+    pub fn refusal(&self) -> Option<&OrderRefusal> {
+        if let OrderOutcome::Refused { refusal, .. } = self { Some(refusal) } else { None }
     }
 }
 
-impl From<Refusal> for Answer {
-    fn from(refusal: Refusal) -> Answer {
-        Answer::Refused { refusal, again_after_ms: None }
+impl From<OrderRefusal> for OrderOutcome {
+    fn from(refusal: OrderRefusal) -> OrderOutcome {
+        OrderOutcome::Refused { refusal, again_after_ms: None }
     }
 }
 

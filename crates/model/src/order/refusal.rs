@@ -7,7 +7,7 @@ use crate::access::UserError;
 use crate::balance::SettingError;
 use crate::cluster::{ArtifactsError, CreateStoreError};
 use crate::generation::Generation;
-use crate::node::{Life, NodeId};
+use crate::node::{LifeSign, NodeId};
 use crate::plan::{self, Phase};
 use crate::readonly::ArtifactNumber;
 use crate::store::StoreName;
@@ -15,7 +15,7 @@ use crate::store::StoreName;
 /// Why an order is refused. Nothing was changed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "code", content = "facts", rename_all = "kebab-case")]
-pub enum Refusal {
+pub enum OrderRefusal {
     /// There is no plan of this number.
     PlanUnknown {
         /// As asked for.
@@ -74,7 +74,7 @@ pub enum Refusal {
         moves: usize,
     },
     /// The wish cannot be fulfilled.
-    Wish(plan::Refusal),
+    Wish(plan::PlanRefusal),
     /// A node runs a version that does not understand the document that the order would make.
     NodeTooOld {
         /// The node.
@@ -155,7 +155,7 @@ pub enum Refusal {
         /// The one that would take its places.
         by: NodeId,
         /// What speaks against it.
-        because: Life,
+        because: LifeSign,
     },
     /// A node cannot take its own places.
     OwnPlaces {
@@ -209,14 +209,14 @@ pub enum Refusal {
     },
 }
 
-impl Refusal {
+impl OrderRefusal {
     /// Its code: the innermost one, for a refusal that has another one as its fact, with the word for what that is about.
     pub fn code(&self) -> String {
         let about = match self {
-            Refusal::Store(_) => "store-",
-            Refusal::Artifact(_) => "artifact-",
-            Refusal::User(_) => "user-",
-            Refusal::Wish(plan::Refusal::Numbers(_)) => "numbers-",
+            OrderRefusal::Store(_) => "store-",
+            OrderRefusal::Artifact(_) => "artifact-",
+            OrderRefusal::User(_) => "user-",
+            OrderRefusal::Wish(plan::PlanRefusal::Numbers(_)) => "numbers-",
             _ => "",
         };
         format!("{about}{}", self.innermost())
@@ -244,7 +244,7 @@ pub enum Stale {
     /// The store has other numbers.
     OtherNumbers,
     /// The wish cannot be fulfilled any more.
-    Refused(plan::Refusal),
+    Refused(plan::PlanRefusal),
 }
 
 /// What a node holds that keeps it in the cluster.

@@ -8,7 +8,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::refusal::Refusal;
+use super::refusal::PlanRefusal;
 use super::reshape::{Cut, Reshape, Reshaped, first_free};
 use crate::cluster::Cluster;
 use crate::generation::Generation;
@@ -45,7 +45,7 @@ impl Handover {
         cluster: &Cluster,
         (partition, at): (PartitionId, u64),
         (from, to): (NodeId, NodeId),
-    ) -> Result<Handover, Refusal> {
+    ) -> Result<Handover, PlanRefusal> {
         Reshape::split(cluster, partition, Some(at))?;
         let second = PartitionId(first_free(cluster)?);
         let cut = Some(Cut { partition, at, second });
@@ -80,7 +80,7 @@ impl Handover {
     ///
     /// # Errors
     /// When a partition moves, or the document would have more than `bytes_max` bytes.
-    pub fn apply(&self, cluster: &Cluster, bytes_max: usize) -> Result<Cluster, Refusal> {
+    pub fn apply(&self, cluster: &Cluster, bytes_max: usize) -> Result<Cluster, PlanRefusal> {
         let cut = match &self.cut {
             Some(cut) => Reshape::Cut { cuts: vec![cut.clone()] }.apply(cluster, usize::MAX)?,
             None => cluster.clone(),
@@ -92,7 +92,7 @@ impl Handover {
         let next = Cluster { generation: Generation(cluster.generation.0 + 1), ..owned };
         let (partitions, bytes) = (next.ring.partitions().len(), next.document_bytes());
         if bytes > bytes_max {
-            return Err(Refusal::TooLarge { partitions, bytes, bytes_max });
+            return Err(PlanRefusal::TooLarge { partitions, bytes, bytes_max });
         }
         Ok(next)
     }

@@ -9,7 +9,7 @@ use crate::ring::PartitionId;
 /// Why a wish cannot be fulfilled.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "code", content = "facts", rename_all = "kebab-case")]
-pub enum Refusal {
+pub enum PlanRefusal {
     /// The cluster has no such node.
     NodeUnknown {
         /// The node.
@@ -162,19 +162,19 @@ pub enum Refusal {
     },
 }
 
-impl From<NumbersError> for Refusal {
-    fn from(error: NumbersError) -> Refusal {
-        Refusal::Numbers(error)
+impl From<NumbersError> for PlanRefusal {
+    fn from(error: NumbersError) -> PlanRefusal {
+        PlanRefusal::Numbers(error)
     }
 }
 
 impl Cluster {
     /// Why a node gets no partition of this golden ring: its weight or zone is another than that of the others. Nothing on
     /// any other ring.
-    pub fn uneven_on_golden(&self, node: &Node) -> Option<Refusal> {
+    pub fn uneven_on_golden(&self, node: &Node) -> Option<PlanRefusal> {
         let mut owners = self.ring.owners().into_iter().filter(|owner| *owner != node.id);
         let zone_wanted = owners.find_map(|owner| self.node(owner)).map(|owner| &owner.zone)?;
-        (node.weight != Weight::default() || node.zone != *zone_wanted).then(|| Refusal::Uneven {
+        (node.weight != Weight::default() || node.zone != *zone_wanted).then(|| PlanRefusal::Uneven {
             node: node.id,
             weight: node.weight.get(),
             zone: node.zone.0.clone(),

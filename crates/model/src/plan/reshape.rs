@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::refusal::Refusal;
+use super::refusal::PlanRefusal;
 use crate::cluster::Cluster;
 use crate::generation::Generation;
 use crate::key::Token;
@@ -63,8 +63,8 @@ impl Reshape {
     ///
     /// # Errors
     /// When it cannot be cut there.
-    pub fn split(cluster: &Cluster, partition: PartitionId, at: Option<u64>) -> Result<Reshape, Refusal> {
-        let known = cluster.ring.get(partition).ok_or(Refusal::PartitionUnknown { partition })?;
+    pub fn split(cluster: &Cluster, partition: PartitionId, at: Option<u64>) -> Result<Reshape, PlanRefusal> {
+        let known = cluster.ring.get(partition).ok_or(PlanRefusal::PartitionUnknown { partition })?;
         let (at, second) = (cut(cluster, known, at)?, PartitionId(first_free(cluster)?));
         Ok(Reshape::Cut { cuts: vec![Cut { partition, at, second }] })
     }
@@ -73,27 +73,31 @@ impl Reshape {
     ///
     /// # Errors
     /// When one is too narrow, or there would be too many.
-    pub fn double(cluster: &Cluster) -> Result<Reshape, Refusal> {
+    pub fn double(cluster: &Cluster) -> Result<Reshape, PlanRefusal> {
         let partitions = cluster.ring.partitions();
         check_count(2 * partitions.len())?;
         let cuts = partitions.iter().zip(first_free(cluster)?..).map(|(partition, second)| {
             let at = cut(cluster, partition, None).map_err(|refusal| match refusal {
-                Refusal::Narrow { partition, buckets } => Refusal::NotDoubled { partition, buckets },
+                PlanRefusal::Narrow { partition, buckets } => PlanRefusal::NotDoubled { partition, buckets },
                 refusal => refusal,
             })?;
             Ok(Cut { partition: partition.id, at, second: PartitionId(second) })
         });
-        Ok(Reshape::Cut { cuts: cuts.collect::<Result<_, Refusal>>()? })
+        Ok(Reshape::Cut { cuts: cuts.collect::<Result<_, PlanRefusal>>()? })
     }
 
     /// Of two neighbours, in whichever order they are named.
     ///
     /// # Errors
     /// When they are no neighbours.
-    pub fn merge(cluster: &Cluster, partition: PartitionId, other: PartitionId) -> Result<Reshape, Refusal> {
+    pub fn merge(
+        cluster: &Cluster,
+        partition: PartitionId,
+        other: PartitionId,
+    ) -> Result<Reshape, PlanRefusal> {
         let find = |id: PartitionId| {
             let position = cluster.ring.partitions().iter().position(|known| known.id == id);
-            position.ok_or(Refusal::PartitionUnknown { partition: id })
+            position.ok_or(PlanRefusal::PartitionUnknown { partition: id })
         };
         match (find(partition)?, find(other)?) {
             (first, second) if second == first + 1 => Ok(Reshape::Join { partition, other }),
@@ -104,7 +108,7 @@ impl Reshape {
                 let beside = [first.checked_sub(1), first.checked_add(1)].into_iter().flatten();
                 let known = cluster.ring.partitions();
                 let neighbours = beside.filter_map(|at| known.get(at)).map(|known| known.id).collect();
-                Err(Refusal::NoNeighbours { partition, other, neighbours })
+                Err(PlanRefusal::NoNeighbours { partition, other, neighbours })
             }
         }
     }
@@ -124,7 +128,7 @@ impl Reshape {
     /// # Errors
     /// When a partition moves, two that become one lie on different nodes, or the document would have more than
     /// `bytes_max` bytes.
-    pub fn apply(&self, cluster: &Cluster, bytes_max: usize) -> Result<Cluster, Refusal> {
+    pub fn apply(&self, cluster: &Cluster, bytes_max: usize) -> Result<Cluster, PlanRefusal> {
         let generation = Generation(cluster.generation.0 + 1);
         let partitions = match self {
             Reshape::Cut { cuts } => divided(cluster, cuts, generation)?,
@@ -137,7 +141,7 @@ impl Reshape {
         let reshaped = Cluster { generation, ring, ..cluster.clone() };
         let bytes = reshaped.document_bytes();
         if bytes > bytes_max {
-            return Err(Refusal::TooLarge { partitions: count, bytes, bytes_max });
+            return Err(PlanRefusal::TooLarge { partitions: count, bytes, bytes_max });
         }
         Ok(reshaped)
     }
@@ -165,10 +169,10 @@ fn joined(ring: &Ring, partition: PartitionId, other: PartitionId) -> Reshaped {
 }
 
 /// The partitions, with some of them cut in two.
-fn divided(cluster: &Cluster, cuts: &[Cut], since: Generation) -> Result<Vec<Partition>, Refusal> {
+fn divided(cluster: &Cluster, cuts: &[Cut], since: Generation) -> Result<Vec<Partition>, PlanRefusal> {
     let cuts: BTreeMap<PartitionId, &Cut> = cuts.iter().map(|cut| (cut.partition, cut)).collect();
     if let Some(&partition) = cuts.keys().find(|&&id| cluster.ring.get(id).is_none()) {
-        return Err(Refusal::PartitionUnknown { partition });
+        return Err(PlanRefusal::PartitionUnknown { partition });
     }
     let mut partitions = Vec::with_capacity(cluster.ring.partitions().len() + cuts.len());
     for partition in cluster.ring.partitions() {
@@ -190,33 +194,33 @@ fn one(
     partition: PartitionId,
     other: PartitionId,
     since: Generation,
-) -> Result<Vec<Partition>, Refusal> {
-    let get = |id| cluster.ring.get(id).ok_or(Refusal::PartitionUnknown { partition: id });
+) -> Result<Vec<Partition>, PlanRefusal> {
+    let get = |id| cluster.ring.get(id).ok_or(PlanRefusal::PartitionUnknown { partition: id });
     let (first, second) = (get(partition)?, get(other)?);
     check_settled(first)?;
     check_settled(second)?;
     if first.owner != second.owner {
-        return Err(Refusal::Golden { wish: "merge".to_owned() });
+        return Err(PlanRefusal::Golden { wish: "merge".to_owned() });
     }
     if cluster.replicas_in(&first.nodes) != cluster.replicas_in(&second.nodes) {
-        return Err(Refusal::OtherLists { partition, other });
+        return Err(PlanRefusal::OtherLists { partition, other });
     }
     let joined = Partition { since, ..first.clone() };
     let rest = cluster.ring.partitions().iter().filter(|known| known.id != other);
     Ok(rest.map(|known| if known.id == partition { &joined } else { known }.clone()).collect())
 }
 
-fn check_settled(partition: &Partition) -> Result<(), Refusal> {
+fn check_settled(partition: &Partition) -> Result<(), PlanRefusal> {
     match partition.coming {
-        Some(_) => Err(Refusal::Moves { partition: partition.id }),
+        Some(_) => Err(PlanRefusal::Moves { partition: partition.id }),
         None => Ok(()),
     }
 }
 
 /// Where a partition is cut, if it can be cut there.
-fn cut(cluster: &Cluster, partition: &Partition, at: Option<u64>) -> Result<u64, Refusal> {
+fn cut(cluster: &Cluster, partition: &Partition, at: Option<u64>) -> Result<u64, PlanRefusal> {
     let buckets = cluster.buckets;
-    let narrow = Refusal::Narrow { partition: partition.id, buckets };
+    let narrow = PlanRefusal::Narrow { partition: partition.id, buckets };
     let Some(tokens) = cluster.bucket_tokens() else { return Err(narrow) };
     let (first, last) = cluster.ring.bounds(partition.id).expect("it is of this ring");
     let whole = (last.0 - first.0) / tokens + 1;
@@ -226,18 +230,22 @@ fn cut(cluster: &Cluster, partition: &Partition, at: Option<u64>) -> Result<u64,
     let between = (first.0 + tokens, first.0 + (whole - 1) * tokens);
     let at = at.unwrap_or(first.0 + whole / 2 * tokens);
     let fits = (between.0..=between.1).contains(&at) && at.is_multiple_of(tokens);
-    if fits { Ok(at) } else { Err(Refusal::Cut { partition: partition.id, at, between, tokens }) }
+    if fits { Ok(at) } else { Err(PlanRefusal::Cut { partition: partition.id, at, between, tokens }) }
 }
 
 /// The least id above all that the ring has.
-pub(super) fn first_free(cluster: &Cluster) -> Result<u32, Refusal> {
+pub(super) fn first_free(cluster: &Cluster) -> Result<u32, PlanRefusal> {
     let partitions = cluster.ring.partitions();
     let last = partitions.iter().map(|partition| partition.id.0).max().unwrap_or(0);
     last.checked_add(1)
-        .ok_or(Refusal::TooMany { partitions: partitions.len() + 1, partitions_max: PARTITIONS_MAX })
+        .ok_or(PlanRefusal::TooMany { partitions: partitions.len() + 1, partitions_max: PARTITIONS_MAX })
 }
 
-fn check_count(partitions: usize) -> Result<(), Refusal> {
+fn check_count(partitions: usize) -> Result<(), PlanRefusal> {
     let partitions_max = PARTITIONS_MAX;
-    if partitions > partitions_max { Err(Refusal::TooMany { partitions, partitions_max }) } else { Ok(()) }
+    if partitions > partitions_max {
+        Err(PlanRefusal::TooMany { partitions, partitions_max })
+    } else {
+        Ok(())
+    }
 }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{CameOf, PlanDocument, Refusal, Size, Waiting, Wish};
+use super::{CameOf, PlanDocument, PlanRefusal, Size, Waiting, Wish};
 use crate::cluster::NumbersError;
 use crate::generation::Generation;
 use crate::node::NodeId;
@@ -67,7 +67,7 @@ pub enum Reason {
     /// Bounds cannot be changed any more as the plan says.
     BoundsRefused {
         /// Why not.
-        because: Refusal,
+        because: PlanRefusal,
     },
     /// The numbers of the store cannot be changed any more as the plan says.
     NumbersRefused {
@@ -84,7 +84,7 @@ pub enum Reason {
 /// What holds a plan up.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "code", content = "facts", rename_all = "kebab-case")]
-pub enum Held {
+pub enum PlanHeld {
     /// A node whose word counts does not answer.
     Silent {
         /// The node.
@@ -126,7 +126,7 @@ pub struct PlanState {
     /// It was paused, or waited long for nodes that were away, so how long it took tells nothing.
     pub was_paused: bool,
     /// For whom its moves wait: what holds most of them up first, up to a limit.
-    pub waiting: Vec<Held>,
+    pub waiting: Vec<PlanHeld>,
     /// What came of a decision of the autopilot, once that can be said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub came_of: Option<CameOf>,

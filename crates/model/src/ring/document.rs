@@ -12,7 +12,7 @@ use crate::node::NodeId;
 
 /// One partition, as far as those before do not tell.
 #[derive(Serialize, Deserialize)]
-pub(super) struct Entry {
+pub(super) struct PartitionEntry {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     id: Option<PartitionId>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -42,10 +42,10 @@ fn expected(before: &[Partition]) -> (Option<PartitionId>, Option<u64>) {
     (id, start)
 }
 
-impl TryFrom<Vec<Entry>> for Ring {
+impl TryFrom<Vec<PartitionEntry>> for Ring {
     type Error = RingError;
 
-    fn try_from(entries: Vec<Entry>) -> Result<Self, RingError> {
+    fn try_from(entries: Vec<PartitionEntry>) -> Result<Self, RingError> {
         let mut partitions: Vec<Partition> = Vec::with_capacity(entries.len());
         for entry in entries {
             let position = partitions.len();
@@ -56,26 +56,27 @@ impl TryFrom<Vec<Entry>> for Ring {
             if partitions.last().is_some_and(|last| last.start >= start) {
                 return Err(RingError::Order { partition: id });
             }
-            let Entry { nodes, since, coming, owner, unknown, .. } = entry;
+            let PartitionEntry { nodes, since, coming, owner, unknown, .. } = entry;
             partitions.push(Partition { id, start, nodes, since, coming, owner, unknown });
         }
         Ring::new(partitions)
     }
 }
 
-impl From<Ring> for Vec<Entry> {
+impl From<Ring> for Vec<PartitionEntry> {
     fn from(ring: Ring) -> Self {
         let known: Vec<_> =
             (0..ring.partitions.len()).map(|position| expected(&ring.partitions[..position])).collect();
-        let entry = |(partition, (id, start)): (Partition, (Option<PartitionId>, Option<u64>))| Entry {
-            id: (Some(partition.id) != id).then_some(partition.id),
-            start: (Some(partition.start) != start).then_some(partition.start),
-            nodes: partition.nodes,
-            since: partition.since,
-            coming: partition.coming,
-            owner: partition.owner,
-            unknown: partition.unknown,
-        };
+        let entry =
+            |(partition, (id, start)): (Partition, (Option<PartitionId>, Option<u64>))| PartitionEntry {
+                id: (Some(partition.id) != id).then_some(partition.id),
+                start: (Some(partition.start) != start).then_some(partition.start),
+                nodes: partition.nodes,
+                since: partition.since,
+                coming: partition.coming,
+                owner: partition.owner,
+                unknown: partition.unknown,
+            };
         ring.partitions.into_iter().zip(known).map(entry).collect()
     }
 }

@@ -14,7 +14,7 @@ use model::{Epoch, Generation, Moment, NodeId, PartitionId, Token, VersionSet};
 use parking_lot::Mutex;
 use protocol::antientropy::merkle::{Digest, Span};
 use protocol::antientropy::session::Listing;
-use protocol::antientropy::{Action, Event, Goal, Options, Outcome, RequestId, Session};
+use protocol::antientropy::{Goal, Options, RequestId, Session, SessionAction, SessionEvent, SessionOutcome};
 use protocol::pace::{Pace, PaceLimits, RECORD_BYTES};
 use smallvec::SmallVec;
 use wire::messages::{
@@ -24,7 +24,7 @@ use wire::messages::{
 use super::giving::{LOOK_INTERVAL, LOOKED_BYTES};
 use super::{AntiEntropy, respond};
 use crate::chores::breathe;
-use crate::replica::Asked;
+use crate::replica::AskedAs;
 use crate::stores::LocalStore;
 use crate::view::View;
 
@@ -55,7 +55,7 @@ pub(crate) struct Bringing<'a> {
     /// How fast it goes: as the session before it did, and the next one as this.
     pub(crate) pace: &'a Mutex<Pace>,
     /// Is told how far it is.
-    pub(crate) shown: &'a (dyn Fn(&Outcome) + Sync),
+    pub(crate) shown: &'a (dyn Fn(&SessionOutcome) + Sync),
     /// Is told of a page of a partition: how many records were not here before, and their bytes.
     pub(crate) came: &'a (dyn Fn(PartitionId, u64, u64) + Sync),
 }
@@ -90,7 +90,7 @@ struct Ahead<'d> {
 
 /// What the driver learns on the way.
 #[derive(Default)]
-struct Heard<'d> {
+struct PeerHeard<'d> {
     /// Partitions that the peer itself has lost, or cannot read in full.
     incomplete: BTreeSet<PartitionId>,
     /// Places of records that this node cannot read, and at which the peer has one that this node lacks.
@@ -115,7 +115,7 @@ struct Heard<'d> {
     ahead_max: usize,
 }
 
-impl Heard<'_> {
+impl PeerHeard<'_> {
     /// The peer has these keys, this node those: what cannot be read here is there where a token has a further key.
     fn make_up(
         &mut self,
@@ -136,27 +136,27 @@ impl Drive<'_> {
         &self,
         partitions: Vec<(PartitionId, Span)>,
         settle: &mut (dyn FnMut(PartitionId, Peered) + Send),
-    ) -> Outcome {
+    ) -> SessionOutcome {
         let mut concerned: BTreeSet<PartitionId> = partitions.iter().map(|(id, _)| *id).collect();
         let options = &self.antientropy.options;
         let pace = self.pace();
         let mut session =
             Session::new(Options { goal: self.goal, patience: options.patience, pace }, partitions);
-        let (mut actions, mut heard) = (Vec::new(), Heard::default());
+        let (mut actions, mut heard) = (Vec::new(), PeerHeard::default());
         heard.generation = self.view.cluster().generation;
         heard.settled.0 = self.antientropy.ports.clock.now();
         session.start(self.antientropy.ports.clock.now(), &mut actions);
-        let mut waiting: VecDeque<Action> = actions.drain(..).collect();
+        let mut waiting: VecDeque<SessionAction> = actions.drain(..).collect();
         loop {
             let (mut request, mut ended) = (None, None);
             while let Some(action) = waiting.pop_front() {
                 match action {
-                    Action::Settle { partition } => {
+                    SessionAction::Settle { partition } => {
                         // What happens to it from here on breaks nothing off.
                         concerned.remove(&partition);
                         heard.exchanged.push(partition);
                     }
-                    Action::End(outcome) => ended = Some(outcome),
+                    SessionAction::End(outcome) => ended = Some(outcome),
                     other => request = Some(other),
                 }
             }
@@ -198,7 +198,7 @@ impl Drive<'_> {
         }
     }
 
-    fn is_time_to_settle(&self, session: &Session, heard: &Heard<'_>) -> bool {
+    fn is_time_to_settle(&self, session: &Session, heard: &PeerHeard<'_>) -> bool {
         let ((at, bytes), now) = (heard.settled, self.antientropy.ports.clock.now());
         session.progress().bytes - bytes >= SETTLED_BYTES || now.since(at) >= SETTLED_AFTER
     }
@@ -216,7 +216,11 @@ impl Drive<'_> {
     /// These partitions, each with what the peer is after the exchange; none when nobody knows. A peer that has lost its
     /// disk meanwhile gave nothing. What the next step of a move counts on is durable: here, and at the peer, which
     /// answers this question when its records are.
-    async fn confirm(&self, settled: Vec<PartitionId>, heard: &mut Heard<'_>) -> Vec<(PartitionId, Peered)> {
+    async fn confirm(
+        &self,
+        settled: Vec<PartitionId>,
+        heard: &mut PeerHeard<'_>,
+    ) -> Vec<(PartitionId, Peered)> {
         if settled.is_empty() {
             return Vec::new();
         }
@@ -241,7 +245,7 @@ impl Drive<'_> {
     }
 
     /// Whether somebody has stopped comparing, or one of the partitions has other replicas by now.
-    fn is_unwanted(&self, concerned: &BTreeSet<PartitionId>, heard: &mut Heard<'_>) -> bool {
+    fn is_unwanted(&self, concerned: &BTreeSet<PartitionId>, heard: &mut PeerHeard<'_>) -> bool {
         let stopped = self.goal == Goal::Equal && self.antientropy.state.lock().abort;
         if stopped || self.antientropy.is_stopping() {
             return true;
@@ -255,7 +259,7 @@ impl Drive<'_> {
         concerned.iter().any(|id| begun < view.accepted_since(&self.store, *id))
     }
 
-    fn show(&self, session: &Session, heard: &mut Heard<'_>) {
+    fn show(&self, session: &Session, heard: &mut PeerHeard<'_>) {
         // Counting what is left goes through all that waits: not at each step.
         let now = self.antientropy.ports.clock.now();
         let left = heard.counted_at.is_none_or(|at| now.since(at) >= LEFT_INTERVAL).then(|| session.left());
@@ -274,13 +278,16 @@ impl Drive<'_> {
 
     /// Before a batch of records: how long do both nodes take for the least of requests? A peer that has fallen silent
     /// is waited for no longer than for any other answer.
-    async fn observe(&self, request: &Action, session: &mut Session, heard: &mut Heard<'_>) {
+    async fn observe(&self, request: &SessionAction, session: &mut Session, heard: &mut PeerHeard<'_>) {
         let clock = &self.antientropy.ports.clock;
         let (asked, travelled) = (clock.now(), cost(&session.progress()));
         let (looked_at, looked_cost) = heard.looked;
         let is_early = looked_at.is_some_and(|at| asked.since(at) < LOOK_INTERVAL);
         let is_little = travelled - looked_cost < LOOKED_BYTES;
-        if is_early || is_little || matches!(request, Action::CompareSums { .. } | Action::Descend { .. }) {
+        if is_early
+            || is_little
+            || matches!(request, SessionAction::CompareSums { .. } | SessionAction::Descend { .. })
+        {
             return;
         }
         heard.looked = (Some(asked), travelled);
@@ -300,25 +307,27 @@ impl Drive<'_> {
     /// `after` are the pages that will be asked for when the present one has no next.
     async fn carry_out<'d>(
         &'d self,
-        action: Action,
+        action: SessionAction,
         after: Vec<(PartitionId, Token)>,
-        heard: &mut Heard<'d>,
-    ) -> (RequestId, Event) {
+        heard: &mut PeerHeard<'d>,
+    ) -> (RequestId, SessionEvent) {
         let (request, event) = match action {
-            Action::CompareSums { request, partitions } => (request, self.sums(partitions, heard).await),
-            Action::Descend { request, spans } => (request, self.descend(spans).await),
-            Action::List { request, spans } => (request, self.list(spans, heard).await),
-            Action::Pull { request, keys } => (request, self.pull(keys).await),
-            Action::Push { request, keys } => (request, self.push(keys).await),
-            Action::Page { request, partition, from } => {
+            SessionAction::CompareSums { request, partitions } => {
+                (request, self.sums(partitions, heard).await)
+            }
+            SessionAction::Descend { request, spans } => (request, self.descend(spans).await),
+            SessionAction::List { request, spans } => (request, self.list(spans, heard).await),
+            SessionAction::Pull { request, keys } => (request, self.pull(keys).await),
+            SessionAction::Push { request, keys } => (request, self.push(keys).await),
+            SessionAction::Page { request, partition, from } => {
                 (request, self.page((partition, from), after, heard).await)
             }
-            Action::Settle { .. } | Action::End(_) => unreachable!("it asks for nothing"),
+            SessionAction::Settle { .. } | SessionAction::End(_) => unreachable!("it asks for nothing"),
         };
-        (request, event.unwrap_or(Event::Failed))
+        (request, event.unwrap_or(SessionEvent::Failed))
     }
 
-    async fn sums(&self, partitions: Vec<PartitionId>, heard: &mut Heard<'_>) -> Option<Event> {
+    async fn sums(&self, partitions: Vec<PartitionId>, heard: &mut PeerHeard<'_>) -> Option<SessionEvent> {
         let own = |id: PartitionId| self.store.trees().look(id, |tree| tree.sum().zip(tree.bits())).flatten();
         let sums = partitions.into_iter().map(|id| (id, own(id))).collect();
         let (store, generation) = self.address();
@@ -327,13 +336,13 @@ impl Drive<'_> {
                 let first = *heard.standing.get_or_insert(summed.standing);
                 heard.is_another |= first.incarnation != summed.standing.incarnation;
                 heard.incomplete.extend(summed.incomplete);
-                Some(Event::Summed { differing: summed.differing, unready: summed.unready })
+                Some(SessionEvent::Summed { differing: summed.differing, unready: summed.unready })
             }
             _ => None,
         }
     }
 
-    async fn descend(&self, spans: Vec<(PartitionId, Span, u8)>) -> Option<Event> {
+    async fn descend(&self, spans: Vec<(PartitionId, Span, u8)>) -> Option<SessionEvent> {
         let (store, generation) = self.address();
         let asked = spans.iter().map(|&(id, span, bits)| (id, (span, bits))).collect();
         let Ok(Response::TreeNoded(noded)) = self.call(TreeNodes { store, generation, spans: asked }).await
@@ -344,10 +353,10 @@ impl Drive<'_> {
             let mine = self.store.trees().look(id, |tree| tree.sums(span, bits)).flatten();
             mine.zip(theirs)
         });
-        Some(Event::Descended { parts: parts.collect() })
+        Some(SessionEvent::Descended { parts: parts.collect() })
     }
 
-    async fn list(&self, spans: Vec<(PartitionId, Span)>, heard: &mut Heard<'_>) -> Option<Event> {
+    async fn list(&self, spans: Vec<(PartitionId, Span)>, heard: &mut PeerHeard<'_>) -> Option<SessionEvent> {
         let (store, generation) = self.address();
         let Ok(Response::KeyDigested(digested)) =
             self.call(KeyDigests { store, generation, spans: spans.clone() }).await
@@ -364,10 +373,10 @@ impl Drive<'_> {
             keys.push(Some(Listing { mine, theirs }));
             breathe().await;
         }
-        Some(Event::Listed { keys, bytes })
+        Some(SessionEvent::Listed { keys, bytes })
     }
 
-    async fn pull(&self, keys: Vec<Bytes>) -> Option<Event> {
+    async fn pull(&self, keys: Vec<Bytes>) -> Option<SessionEvent> {
         let (store, generation) = self.address();
         let Ok(Response::RecordsGot(got)) =
             self.call(RecordsGet { store, generation, keys: keys.clone() }).await
@@ -393,7 +402,7 @@ impl Drive<'_> {
             }
         }
         breathe().await;
-        Some(Event::Pulled { done, push, failed, bytes })
+        Some(SessionEvent::Pulled { done, push, failed, bytes })
     }
 
     /// Merges here, and says what is here now; `None` when it cannot be merged.
@@ -413,7 +422,7 @@ impl Drive<'_> {
         let (replica, generation) = (&self.antientropy.replica, self.view.cluster().generation);
         let view = replica.view().admit();
         let (_, partition) = view.partition(&self.store, key);
-        replica.check(&view, &self.store, partition, (generation, Asked::Holder)).ok()?;
+        replica.check(&view, &self.store, partition, (generation, AskedAs::Holder)).ok()?;
         let admitted = replica.admit_contents(&view, epoch, generation).ok()?;
         let set = admitted.clean(&self.store.definition().name, key, set);
         self.store.merge(place, key, &set).ok().map(|(_, changed)| changed.is_some())
@@ -435,7 +444,7 @@ impl Drive<'_> {
             .await;
     }
 
-    async fn push(&self, keys: Vec<Bytes>) -> Option<Event> {
+    async fn push(&self, keys: Vec<Bytes>) -> Option<SessionEvent> {
         let epoch = respond::collected(&self.antientropy.replica);
         let (mut entries, mut bytes, mut done, mut failed) = (SmallVec::new(), 0, 0, 0);
         for key in keys {
@@ -468,7 +477,7 @@ impl Drive<'_> {
             };
             failed += merged.outcomes.iter().filter(|outcome| outcome.is_err()).count();
         }
-        Some(Event::Pushed { done, failed, bytes: bytes as u64 })
+        Some(SessionEvent::Pushed { done, failed, bytes: bytes as u64 })
     }
 
     /// Asks for a page, and lets the answer come while something else is done.
@@ -492,7 +501,7 @@ impl Drive<'_> {
         next: Option<(PartitionId, Token)>,
         after: Vec<(PartitionId, Token)>,
         bytes: u64,
-        heard: &mut Heard<'d>,
+        heard: &mut PeerHeard<'d>,
     ) {
         let is_small = next.is_none() && bytes <= SMALL_PAGE_BYTES;
         heard.ahead_max = if is_small { (heard.ahead_max * 2).clamp(1, AHEAD_MAX) } else { 1 };
@@ -511,8 +520,8 @@ impl Drive<'_> {
         &'d self,
         (partition, from): (PartitionId, Token),
         after: Vec<(PartitionId, Token)>,
-        heard: &mut Heard<'d>,
-    ) -> Option<Event> {
+        heard: &mut PeerHeard<'d>,
+    ) -> Option<SessionEvent> {
         // What lies before it was asked for in vain.
         while heard.ahead.front().is_some_and(|ahead| ahead.of != (partition, from)) {
             heard.ahead.pop_front();
@@ -546,7 +555,7 @@ impl Drive<'_> {
         if let Some(bringing) = &self.bringing {
             (bringing.came)(partition, merged as u64, came);
         }
-        Some(Event::Paged { next: paged.next, merged, failed, bytes })
+        Some(SessionEvent::Paged { next: paged.next, merged, failed, bytes })
     }
 
     /// Since which generation the peer is a replica of these.
@@ -565,6 +574,6 @@ impl Drive<'_> {
 }
 
 /// What has travelled, its records counted like bytes.
-fn cost(progress: &Outcome) -> u64 {
+fn cost(progress: &SessionOutcome) -> u64 {
     progress.bytes + (progress.pulled + progress.pushed) as u64 * RECORD_BYTES
 }

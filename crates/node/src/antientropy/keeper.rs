@@ -7,7 +7,7 @@ use std::time::Duration;
 use model::{PartitionId, Token};
 use storage::StorageError;
 
-use super::{AntiEntropy, Only, Read, Scrubbing, living};
+use super::{AntiEntropy, Only, ScrubRead, Scrubbing, living};
 use crate::chores::{Chore, Rest, breathe};
 use crate::events::Event;
 use crate::stores::LocalStore;
@@ -78,7 +78,7 @@ fn mend_met(antientropy: &AntiEntropy, store: &Arc<LocalStore>) {
     let mut met: BTreeMap<PartitionId, u64> = BTreeMap::new();
     for (partition, token) in store.trees().take_damaged() {
         *met.entry(partition).or_default() += 1;
-        let mut read = Read::default();
+        let mut read = ScrubRead::default();
         let _ = scrub_once(antientropy, store, (partition, token), &mut read);
         if read.corrupt > 0 || read.wrong_leaves > 0 {
             ask_replicas(antientropy, store, partition);
@@ -151,8 +151,8 @@ async fn scrub_partition(
     antientropy: &Arc<AntiEntropy>,
     store: &Arc<LocalStore>,
     partition: PartitionId,
-) -> Read {
-    let mut read = Read::default();
+) -> ScrubRead {
+    let mut read = ScrubRead::default();
     let Some(mut from) = store.scrub_from(partition) else { return read };
     loop {
         let scrubbed = scrub_once(antientropy, store, (partition, from), &mut read);
@@ -163,7 +163,7 @@ async fn scrub_partition(
         let_others_go_first(antientropy, scrubbed.bytes).await;
     }
     let name = || store.definition().name.to_string();
-    let Read { corrupt, wrong_leaves, .. } = read;
+    let ScrubRead { corrupt, wrong_leaves, .. } = read;
     let bucket = partition;
     let partition = owner(antientropy, bucket);
     if corrupt > 0 {
@@ -192,7 +192,7 @@ fn scrub_once(
     antientropy: &AntiEntropy,
     store: &LocalStore,
     (partition, from): (PartitionId, Token),
-    read: &mut Read,
+    read: &mut ScrubRead,
 ) -> Scrubbed {
     match store.scrub_step(partition, from) {
         Ok(scrubbed) => {
@@ -238,8 +238,8 @@ async fn scrub_hints(antientropy: &Arc<AntiEntropy>) {
     }
 }
 
-impl Read {
-    fn add(&mut self, more: Read) {
+impl ScrubRead {
+    fn add(&mut self, more: ScrubRead) {
         self.records += more.records;
         self.bytes += more.bytes;
         self.corrupt += more.corrupt;

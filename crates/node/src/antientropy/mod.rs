@@ -32,7 +32,7 @@ use std::time::Duration;
 use client::peers::Peers;
 use model::{Generation, Moment, NodeId, PartitionId};
 use parking_lot::Mutex;
-use protocol::antientropy::{Left, Outcome, Schedule};
+use protocol::antientropy::{Left, Schedule, SessionOutcome};
 use protocol::lateness::Lateness;
 use protocol::pace::{PaceLimits, least_on};
 use protocol::report::RefillReport;
@@ -100,7 +100,7 @@ impl AntiEntropyOptions {
 pub(crate) type RefillTold = Box<dyn Fn() -> Option<RefillReport> + Send + Sync>;
 
 /// What repair is made of.
-pub(crate) struct Parts {
+pub(crate) struct RepairParts {
     pub(crate) options: AntiEntropyOptions,
     pub(crate) ports: Ports,
     pub(crate) disk: Arc<dyn Disk>,
@@ -129,7 +129,7 @@ pub struct AntiEntropy {
     /// How refilling stands, which is told with the rest.
     refilling: OnceLock<RefillTold>,
     giving: Arc<Giving>,
-    state: Mutex<State>,
+    state: Mutex<RepairState>,
     wake: Arc<Notify>,
     stopping: AtomicBool,
     /// One order is written down at a time, so that the last one stands.
@@ -138,7 +138,7 @@ pub struct AntiEntropy {
     scrub_orders: Arc<ScrubOrders>,
 }
 
-struct State {
+struct RepairState {
     schedule: Schedule<Only>,
     running: Option<Running>,
     /// Breaks off the comparison that runs.
@@ -191,7 +191,7 @@ struct Running {
     /// Partitions of all stores that both hold, and of those up to this store.
     partitions: usize,
     partitions_through: usize,
-    progress: Outcome,
+    progress: SessionOutcome,
     left: Left,
 }
 
@@ -202,12 +202,12 @@ struct Scrubbing {
     store: String,
     partitions: usize,
     done: usize,
-    read: Read,
+    read: ScrubRead,
 }
 
 /// What scrubbing read, and what it found.
 #[derive(Clone, Copy, Debug, Default)]
-struct Read {
+struct ScrubRead {
     records: u64,
     bytes: u64,
     corrupt: u64,
@@ -218,7 +218,7 @@ struct Read {
 struct Ended {
     at: Moment,
     took: Duration,
-    outcome: Outcome,
+    outcome: SessionOutcome,
 }
 
 /// How far the scrub is.
@@ -233,15 +233,25 @@ struct Scrub {
 
 impl AntiEntropy {
     /// Begins. Tasks end when the result is dropped or closed.
-    pub(crate) fn start(parts: Parts) -> Arc<AntiEntropy> {
-        let Parts { options, ports, disk, replica, peers, pulse, standings, events, metrics, incarnation } =
-            parts;
+    pub(crate) fn start(parts: RepairParts) -> Arc<AntiEntropy> {
+        let RepairParts {
+            options,
+            ports,
+            disk,
+            replica,
+            peers,
+            pulse,
+            standings,
+            events,
+            metrics,
+            incarnation,
+        } = parts;
         let mut schedule = Schedule::new(replica.node(), options.period);
         if standstill::is_remembered(&*disk) {
             tracing::warn!("comparing replicas is stopped since before this start");
             schedule.stop();
         }
-        let state = State {
+        let state = RepairState {
             schedule,
             running: None,
             abort: false,

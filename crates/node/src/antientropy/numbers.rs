@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use protocol::antientropy::Outcome;
+use protocol::antientropy::SessionOutcome;
 
 use super::AntiEntropy;
 use crate::metrics::{Counter, Metrics};
@@ -45,7 +45,7 @@ impl Numbers {
         }
     }
 
-    pub(super) fn ended(&self, outcome: &Outcome) {
+    pub(super) fn ended(&self, outcome: &SessionOutcome) {
         if outcome.complete {
             self.complete.increment()
         } else {

@@ -13,7 +13,7 @@ use wire::messages::{
 };
 
 use crate::chores::breathe;
-use crate::replica::{Asked, Replica};
+use crate::replica::{AskedAs, Replica};
 use crate::stores::LocalStore;
 use crate::view::View;
 
@@ -44,25 +44,25 @@ pub(super) async fn respond(
 
 /// The view and store of a question that a peer asked under `generation`, and which partitions of it are to be compared
 /// here: those that both hold, by the same document.
-struct Shared<'r> {
+struct ComparedStore<'r> {
     replica: &'r Replica,
     view: Arc<View>,
     store: Arc<LocalStore>,
     generation: Generation,
 }
 
-impl<'r> Shared<'r> {
+impl<'r> ComparedStore<'r> {
     fn of(replica: &'r Replica, store: &str, generation: Generation) -> Result<Self, Failure> {
         let view = replica.view().get();
         let store = replica.store_of(&view, store, generation)?.clone();
-        Ok(Shared { replica, view, store, generation })
+        Ok(ComparedStore { replica, view, store, generation })
     }
 
     fn check(&self, partition: PartitionId) -> Result<(), Failure> {
         let Some(found) = self.view.buckets().get(partition) else {
             return Err(self.replica.unknown(&self.view, partition, self.generation));
         };
-        self.replica.check(&self.view, &self.store, found, (self.generation, Asked::Holder))
+        self.replica.check(&self.view, &self.store, found, (self.generation, AskedAs::Holder))
     }
 }
 
@@ -70,7 +70,7 @@ impl<'r> Shared<'r> {
 async fn tree_sums(replica: &Replica, incarnation: u64, request: &TreeSums) -> Result<TreeSummed, Failure> {
     // Before it looks at any record: what it acknowledged under an older generation is among them.
     let standing = Standing { incarnation, adopted: replica.view().adopted() };
-    let shared = Shared::of(replica, &request.store, request.generation)?;
+    let shared = ComparedStore::of(replica, &request.store, request.generation)?;
     if request.sums.is_empty() {
         let synced = shared.store.engine().sync().await;
         synced.map_err(|error| Failure::new(ErrorCode::StorageFailed, error.to_string()))?;
@@ -103,7 +103,7 @@ async fn tree_sums(replica: &Replica, incarnation: u64, request: &TreeSums) -> R
 }
 
 fn tree_nodes(replica: &Replica, request: &TreeNodes) -> Result<TreeNoded, Failure> {
-    let shared = Shared::of(replica, &request.store, request.generation)?;
+    let shared = ComparedStore::of(replica, &request.store, request.generation)?;
     let mut sums = Vec::with_capacity(request.spans.len());
     for &(partition, (span, bits)) in &request.spans {
         shared.check(partition)?;
@@ -113,7 +113,7 @@ fn tree_nodes(replica: &Replica, request: &TreeNodes) -> Result<TreeNoded, Failu
 }
 
 async fn key_digests(replica: &Replica, request: &KeyDigests) -> Result<KeyDigested, Failure> {
-    let shared = Shared::of(replica, &request.store, request.generation)?;
+    let shared = ComparedStore::of(replica, &request.store, request.generation)?;
     let (mut keys, mut bytes) = (Vec::new(), 0);
     for &(partition, span) in &request.spans {
         shared.check(partition)?;
@@ -129,7 +129,7 @@ async fn key_digests(replica: &Replica, request: &KeyDigests) -> Result<KeyDiges
 }
 
 async fn records_get(replica: &Replica, request: &RecordsGet) -> Result<RecordsGot, Failure> {
-    let shared = Shared::of(replica, &request.store, request.generation)?;
+    let shared = ComparedStore::of(replica, &request.store, request.generation)?;
     // Before the first is read: what is read later is at least as new.
     let epoch = collected(replica);
     let (mut sets, mut bytes) = (Vec::new(), 0);
@@ -150,7 +150,7 @@ async fn records_get(replica: &Replica, request: &RecordsGet) -> Result<RecordsG
 }
 
 fn records_page(replica: &Replica, request: &RecordsPage) -> Result<RecordsPaged, Failure> {
-    let shared = Shared::of(replica, &request.store, request.generation)?;
+    let shared = ComparedStore::of(replica, &request.store, request.generation)?;
     shared.check(request.partition)?;
     let epoch = collected(replica);
     let from = Token(request.from.0);

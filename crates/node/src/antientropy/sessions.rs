@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use model::{NodeId, PartitionId};
 use protocol::antientropy::merkle::Span;
-use protocol::antientropy::{Goal, Left, Outcome};
+use protocol::antientropy::{Goal, Left, SessionOutcome};
 
 use super::drive::Drive;
 use super::{AntiEntropy, Ended, Only, Running, living};
@@ -68,7 +68,7 @@ async fn compare(antientropy: &Arc<AntiEntropy>, peer: NodeId) {
         .map(|store| (store, shared(&view, store, (own, peer), &only, &stopped)))
         .collect();
     let all = work.iter().map(|(_, partitions)| partitions.len()).sum();
-    let mut total = Outcome { complete: true, ..Outcome::default() };
+    let mut total = SessionOutcome { complete: true, ..SessionOutcome::default() };
     let mut through = 0;
     for (store, partitions) in work {
         if partitions.is_empty() {
@@ -81,7 +81,7 @@ async fn compare(antientropy: &Arc<AntiEntropy>, peer: NodeId) {
             since: clock.now(),
             partitions: all,
             partitions_through: through + count,
-            progress: Outcome::default(),
+            progress: SessionOutcome::default(),
             left: Left { partitions: count, keys: 0 },
         });
         let drive = Drive {
@@ -167,7 +167,7 @@ fn shared(
     chosen.map(|(id, tokens)| (id, Span::around(&tokens))).collect()
 }
 
-fn add(total: &mut Outcome, more: Outcome) {
+fn add(total: &mut SessionOutcome, more: SessionOutcome) {
     total.complete &= more.complete;
     total.partitions += more.partitions;
     total.differing += more.differing;
@@ -186,7 +186,7 @@ mod tests {
 
     #[test]
     fn the_outcome_of_a_comparison_is_that_of_all_its_stores_together() {
-        let of = |complete, number: usize| Outcome {
+        let of = |complete, number: usize| SessionOutcome {
             complete,
             partitions: 1 + number,
             differing: 2 + number,
@@ -198,11 +198,11 @@ mod tests {
             requests: 8 + number as u64,
             bytes: 9 + number as u64,
         };
-        let mut total = Outcome { complete: true, ..Outcome::default() };
+        let mut total = SessionOutcome { complete: true, ..SessionOutcome::default() };
         add(&mut total, of(true, 10));
         assert_eq!(total, of(true, 10));
         add(&mut total, of(false, 20));
-        let both = Outcome {
+        let both = SessionOutcome {
             complete: false,
             partitions: 32,
             differing: 34,

@@ -107,7 +107,7 @@ mod tests {
     /// What a restart would not remember must not pass for remembered.
     #[test]
     fn an_order_that_cannot_be_written_down_is_an_error() {
-        use runtime::disk::simulated::{Fault, Operation};
+        use runtime::disk::simulated::{DiskOperation, Fault};
         let part = Only { store: Some("carts".to_owned()), partition: None };
         // The first that is removed is what an earlier attempt left.
         for (parts, skip, is_written) in
@@ -115,7 +115,7 @@ mod tests {
         {
             let disk = SimulatedDisk::new(1);
             remember(&disk, false, std::slice::from_ref(&part)).now_or_never().unwrap().unwrap();
-            disk.inject(Fault { skip, ..Fault::next(Operation::Remove, 1) });
+            disk.inject(Fault { skip, ..Fault::next(DiskOperation::Remove, 1) });
             let written = remember(&disk, false, parts).now_or_never().unwrap();
             assert_eq!(written.is_ok(), is_written, "{} parts, {skip}", parts.len());
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use client::peers::CallError;
 use model::{Moment, NodeId, Partition, PartitionId};
-use protocol::antientropy::Outcome;
+use protocol::antientropy::SessionOutcome;
 use protocol::antientropy::merkle::Tree;
 use protocol::report::{
     Compared, Comparing, Comparison, PartitionTree, RepairPart, RepairReport, Report, Scrub, ScrubRun,
@@ -13,7 +13,7 @@ use protocol::report::{
 use wire::error::ErrorCode;
 use wire::messages::{AntiEntropyControl, AntiEntropyOrder, Failure, ReportGot, Request, Response};
 
-use super::{AntiEntropy, Ended, Only, Running, ScrubOrder, Scrubbing, State, respond, standstill};
+use super::{AntiEntropy, Ended, Only, RepairState, Running, ScrubOrder, Scrubbing, respond, standstill};
 use crate::stores::LocalStore;
 use crate::view::View;
 
@@ -211,7 +211,7 @@ impl AntiEntropy {
     }
 }
 
-impl State {
+impl RepairState {
     /// Stops comparing all, or a part of it.
     fn stop(&mut self, only: &Only) -> Result<(), Failure> {
         if only.is_all() {
@@ -268,7 +268,7 @@ fn scrub_run(scrubbing: &Scrubbing, at: Moment) -> ScrubRun {
     }
 }
 
-fn comparison(outcome: &Outcome) -> Comparison {
+fn comparison(outcome: &SessionOutcome) -> Comparison {
     Comparison {
         complete: outcome.complete,
         partitions: outcome.partitions as u64,
@@ -298,7 +298,7 @@ mod tests {
             since: Moment::default(),
             partitions: 9,
             partitions_through: 7,
-            progress: Outcome::default(),
+            progress: SessionOutcome::default(),
             left: Left { partitions, keys: 0 },
         };
         assert_eq!([0, 3, 7, 8].map(|left| running(left).partitions_done()), [7, 4, 0, 0]);

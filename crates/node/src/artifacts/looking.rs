@@ -16,7 +16,7 @@ use model::{ArtifactNumber, Generation, ListedArtifact, StoreName};
 use storage::readonly::{Artifact, ChunkEntry, Digest, Manifest, OpenError};
 
 use super::fetching::Need;
-use super::{Artifacts, NotYet, Progress, State, Trouble, bug, files};
+use super::{Artifacts, FetchProgress, NotYet, State, Trouble, bug, files};
 use crate::events::Event;
 use crate::stores::{FileIdentity, Open, ReadOnly};
 use crate::view::View;
@@ -147,7 +147,7 @@ impl Artifacts {
         if let Some(open) = open.as_ref().filter(is_open) {
             if open.whole_under() != generation || !is_told() {
                 open.set_whole_under(generation);
-                self.now_is(key, Progress::of(&manifest, &wanted, generation));
+                self.now_is(key, FetchProgress::of(&manifest, &wanted, generation));
             }
             return Ok(true);
         }
@@ -257,10 +257,10 @@ impl Artifacts {
         }
         let is_open = files.iter().zip(&chunks).all(|(file, open)| file.is_some() == *open);
         let under = if is_open && failure.is_none() { whole_under } else { Generation::default() };
-        let progress = Progress::of(artifact.manifest(), &chunks, under);
+        let progress = FetchProgress::of(artifact.manifest(), &chunks, under);
         store.held().put(listed.number, Open::new(listed.manifest, artifact, (chunks, files), under));
         let is_whole = under != Generation::default();
-        let replaces = |known: &Progress| is_whole || known.state == State::Staged;
+        let replaces = |known: &FetchProgress| is_whole || known.state == State::Staged;
         if self.progress.lock().get(&key).is_none_or(replaces) {
             self.now_is(key, progress);
         }
@@ -268,11 +268,11 @@ impl Artifacts {
     }
 
     /// Notes how far an artifact is; what was fetched of it stays told.
-    fn now_is(&self, which: (StoreName, ArtifactNumber), now: Progress) {
+    fn now_is(&self, which: (StoreName, ArtifactNumber), now: FetchProgress) {
         let mut progress = self.progress.lock();
         let known = progress.entry(which).or_default();
         let (bytes_fetched, bytes_fetched_as_deltas) = (known.bytes_fetched, known.bytes_fetched_as_deltas);
-        *known = Progress { bytes_fetched, bytes_fetched_as_deltas, ..now };
+        *known = FetchProgress { bytes_fetched, bytes_fetched_as_deltas, ..now };
     }
 
     /// Which chunks of an artifact touch what this node owns, or is about to own.

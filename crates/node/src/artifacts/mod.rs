@@ -52,11 +52,11 @@ use crate::metrics::Metrics;
 use crate::pulse::Pulse;
 use crate::view::{CurrentView, View};
 use fetching::Fetching;
-use pacing::{Budgets, Numbers};
+use pacing::{ArtifactCounters, Budgets};
 use protocol::report::{ArtifactState as State, ArtifactTrouble as Trouble};
 pub(crate) use scrubbing::ScrubOptions;
 use scrubbing::{Scrub, ScrubArtifacts};
-pub use told::Progress;
+pub use told::FetchProgress;
 
 /// How often a node looks after its artifacts when nothing has changed: pages that the system has evicted are noted, and
 /// what failed is tried again.
@@ -80,8 +80,8 @@ pub struct Artifacts {
     /// This node's workers, whose requests go before what is fetched and given.
     pulse: Arc<Pulse>,
     budgets: Budgets,
-    numbers: Numbers,
-    progress: Mutex<BTreeMap<(StoreName, ArtifactNumber), Progress>>,
+    numbers: ArtifactCounters,
+    progress: Mutex<BTreeMap<(StoreName, ArtifactNumber), FetchProgress>>,
     /// Bytes of chunks on their way that this process has verified.
     verified: Mutex<BTreeMap<(StoreName, Digest), u64>>,
     /// Deltas that were of no use here: their chunks are fetched whole.
@@ -108,7 +108,7 @@ pub struct Artifacts {
 }
 
 /// What looking after artifacts needs.
-pub(crate) struct Parts {
+pub(crate) struct ArtifactsParts {
     /// This node.
     pub(crate) node: NodeId,
     /// Its document.
@@ -160,8 +160,8 @@ fn bug(panic: &(dyn Any + Send)) -> NotYet {
 
 impl Artifacts {
     /// Opens what is here already, so that it is served at once, and looks after artifacts from then on.
-    pub(crate) async fn start(parts: Parts) -> Arc<Artifacts> {
-        let Parts { node, view, ports, disk, sources, peers, pulse, events, metrics, .. } = parts;
+    pub(crate) async fn start(parts: ArtifactsParts) -> Arc<Artifacts> {
+        let ArtifactsParts { node, view, ports, disk, sources, peers, pulse, events, metrics, .. } = parts;
         let scrub = Scrub::from(ports.clock.now());
         let budgets = Budgets::new(&ports.clock, &pulse, parts.fetch_ceiling);
         let artifacts = Arc::new(Artifacts {
@@ -174,7 +174,7 @@ impl Artifacts {
             peers,
             budgets,
             pulse,
-            numbers: Numbers::new(&metrics),
+            numbers: ArtifactCounters::new(&metrics),
             progress: Mutex::default(),
             verified: Mutex::default(),
             useless: Mutex::default(),

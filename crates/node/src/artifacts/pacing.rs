@@ -72,13 +72,13 @@ impl Budgets {
 }
 
 /// What had been fetched at some moment.
-pub(super) struct Seen {
+pub(super) struct FetchedAt {
     fetched: u64,
     at: Moment,
 }
 
 /// What is counted.
-pub(super) struct Numbers {
+pub(super) struct ArtifactCounters {
     /// Bytes that came from sources.
     pub(super) from_source: Counter,
     /// Bytes that came from replicas.
@@ -105,12 +105,12 @@ pub(super) struct Numbers {
     pub(super) scrub_passes: Counter,
 }
 
-impl Numbers {
-    pub(super) fn new(metrics: &Metrics) -> Numbers {
+impl ArtifactCounters {
+    pub(super) fn new(metrics: &Metrics) -> ArtifactCounters {
         let fetched =
             |origin| metrics.counter("tontine_artifacts_fetched_bytes_total", &[("origin", origin)]);
         let corrupt = |place| metrics.counter("tontine_artifacts_corrupt_chunks_total", &[("place", place)]);
-        Numbers {
+        ArtifactCounters {
             from_source: fetched("source"),
             from_replicas: fetched("replica"),
             given: metrics.counter("tontine_artifacts_given_bytes_total", &[]),
@@ -157,12 +157,12 @@ impl Artifacts {
     }
 
     /// From where on the rate counts.
-    pub(super) fn rate_from_now(&self) -> Seen {
-        Seen { fetched: self.numbers.fetched(), at: self.ports.clock.now() }
+    pub(super) fn rate_from_now(&self) -> FetchedAt {
+        FetchedAt { fetched: self.numbers.fetched(), at: self.ports.clock.now() }
     }
 
     /// Looks once whether requests are late, and how much has come.
-    pub(super) async fn observe(&self, seen: &mut Seen) {
+    pub(super) async fn observe(&self, seen: &mut FetchedAt) {
         let times = self.pulse.times().await;
         self.budgets.fetching.observe(times);
         self.budgets.merging.observe(times);

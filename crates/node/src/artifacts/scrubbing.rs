@@ -40,7 +40,7 @@ const MANIFEST_BYTES: u64 = 4096;
 type Place = (StoreName, Digest);
 
 /// What a file is.
-enum Kind {
+enum FileKind {
     Chunk(FileEntry),
     Manifest(ListedArtifact, Arc<Open>),
 }
@@ -49,15 +49,15 @@ enum Kind {
 struct Next {
     place: Place,
     store: Arc<ReadOnly>,
-    kind: Kind,
+    kind: FileKind,
 }
 
 impl Next {
     /// Bytes with which it begins.
     fn bytes(&self) -> u64 {
         match &self.kind {
-            Kind::Chunk(entry) => entry.bytes.min(BLOCK_BYTES as u64),
-            Kind::Manifest(..) => MANIFEST_BYTES,
+            FileKind::Chunk(entry) => entry.bytes.min(BLOCK_BYTES as u64),
+            FileKind::Manifest(..) => MANIFEST_BYTES,
         }
     }
 }
@@ -103,7 +103,7 @@ impl Pass {
 }
 
 /// A chunk that is being read.
-struct Reading {
+struct ScrubReading {
     place: Place,
     store: Arc<ReadOnly>,
     file: FileIdentity,
@@ -134,7 +134,7 @@ fn living(weak: &Weak<Artifacts>) -> Option<Arc<Artifacts>> {
 /// Reads, as long as somebody looks after the artifacts.
 pub(super) struct ScrubArtifacts {
     artifacts: Weak<Artifacts>,
-    reading: Option<Reading>,
+    reading: Option<ScrubReading>,
 }
 
 impl ScrubArtifacts {
@@ -220,7 +220,7 @@ impl Artifacts {
         let pass = self.scrub.lock().pass.clone();
         let view = self.view.get();
         let mut next: Option<Next> = None;
-        let mut offer = |place: Place, store: &Arc<ReadOnly>, kind: &dyn Fn() -> Kind| {
+        let mut offer = |place: Place, store: &Arc<ReadOnly>, kind: &dyn Fn() -> FileKind| {
             let is_behind = pass.after.as_ref().is_none_or(|after| *after < place);
             if is_behind && next.as_ref().is_none_or(|next| place < next.place) {
                 next = Some(Next { place, store: store.clone(), kind: kind() });
@@ -231,13 +231,13 @@ impl Artifacts {
             for (number, open) in store.held().all() {
                 let each = open.artifact.manifest().chunks.iter().zip(&open.files);
                 for (chunk, _) in each.filter(|(_, file)| file.is_some()) {
-                    offer((name.clone(), chunk.digest), store, &|| Kind::Chunk(chunk.file()));
+                    offer((name.clone(), chunk.digest), store, &|| FileKind::Chunk(chunk.file()));
                 }
                 let listed =
                     store.listed().artifact(number).filter(|listed| listed.manifest == open.manifest);
                 if let Some(listed) = listed {
                     let ManifestDigest(digest) = listed.manifest;
-                    let kind = || Kind::Manifest(listed.clone(), open.clone());
+                    let kind = || FileKind::Manifest(listed.clone(), open.clone());
                     offer((name.clone(), Digest(digest)), store, &kind);
                 }
             }
@@ -246,22 +246,27 @@ impl Artifacts {
     }
 
     /// Begins the next file, or ends the pass.
-    async fn begin_file(&self) -> Option<Reading> {
+    async fn begin_file(&self) -> Option<ScrubReading> {
         let Some(Next { place, store, kind }) = self.next_file() else {
             self.end_pass();
             return None;
         };
         match kind {
-            Kind::Manifest(listed, open) => {
+            FileKind::Manifest(listed, open) => {
                 self.verify_manifest(&store, &listed, &open).await;
                 self.has_verified(place);
                 None
             }
-            Kind::Chunk(entry) => self.begin_chunk(place, store, entry).await,
+            FileKind::Chunk(entry) => self.begin_chunk(place, store, entry).await,
         }
     }
 
-    async fn begin_chunk(&self, place: Place, store: Arc<ReadOnly>, entry: FileEntry) -> Option<Reading> {
+    async fn begin_chunk(
+        &self,
+        place: Place,
+        store: Arc<ReadOnly>,
+        entry: FileEntry,
+    ) -> Option<ScrubReading> {
         let (disk, path) = (self.disk.clone(), files::chunk(&place.0, place.1));
         let begin = move || {
             // Should another file get the name in between, the comparison in the end shows it.
@@ -288,11 +293,11 @@ impl Artifacts {
                 return None;
             }
         };
-        self.read_on(Reading { place, store, file, verify }).await
+        self.read_on(ScrubReading { place, store, file, verify }).await
     }
 
     /// Reads one block; nothing when the file is done.
-    async fn read_on(&self, mut reading: Reading) -> Option<Reading> {
+    async fn read_on(&self, mut reading: ScrubReading) -> Option<ScrubReading> {
         let bytes = reading.verify.next_bytes();
         let step = move || {
             let stepped = reading.verify.step();

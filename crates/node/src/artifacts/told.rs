@@ -10,7 +10,7 @@ use super::Artifacts;
 
 /// How far, in numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Progress {
+pub struct FetchProgress {
     /// What is done with it.
     pub state: State,
     /// The generation of the document by which it is whole here; 0 before.
@@ -37,21 +37,21 @@ pub struct Progress {
     pub(super) was_whole: bool,
 }
 
-impl Progress {
+impl FetchProgress {
     /// Of what is open.
-    pub(super) fn of(manifest: &Manifest, chunks: &[bool], whole_under: Generation) -> Progress {
+    pub(super) fn of(manifest: &Manifest, chunks: &[bool], whole_under: Generation) -> FetchProgress {
         let open = manifest.chunks.iter().zip(chunks).filter(|(_, open)| **open);
         let (bytes, count) =
             open.fold((0, 0), |(bytes, count), (chunk, _)| (bytes + chunk.file_bytes, count + 1));
         let state = if whole_under == Generation::default() { State::Waiting } else { State::Staged };
-        Progress {
+        FetchProgress {
             state,
             whole_under,
             bytes,
             bytes_total: bytes,
             chunks: count,
             chunks_total: count,
-            ..Progress::default()
+            ..FetchProgress::default()
         }
     }
 

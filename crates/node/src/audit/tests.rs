@@ -29,10 +29,10 @@ impl Clock for Dial {
 }
 
 #[derive(Debug, Default)]
-struct Kept(Mutex<Vec<Entry>>);
+struct Kept(Mutex<Vec<AuditEntry>>);
 
 impl Outlet for Kept {
-    fn write(&self, entry: Entry) {
+    fn write(&self, entry: AuditEntry) {
         self.0.lock().push(entry);
     }
 }
@@ -71,8 +71,10 @@ impl Stage {
     /// What was written since: the address, how many, and since when.
     fn told(&self) -> Vec<(String, u64, u64)> {
         let entries = std::mem::take(&mut *self.kept.0.lock());
-        let told = |Entry { from, what, .. }| match what {
-            What::Refused(Refused { count, since, .. }) => (from.unwrap_or_default(), count, since.0 / 1000),
+        let told = |AuditEntry { from, what, .. }| match what {
+            What::Refused(RefusedOrder { count, since, .. }) => {
+                (from.unwrap_or_default(), count, since.0 / 1000)
+            }
             What::Order(order) => panic!("{order:?}"),
         };
         entries.into_iter().map(told).collect()
@@ -174,10 +176,16 @@ async fn an_order_is_told_with_who_gave_it_and_what_came_of_it() {
         let _ = answer.await;
         let entry = stage.kept.0.lock().pop().unwrap();
         let says = Some("ann at h1".to_owned());
-        let ordered = Ordered { asked: Asked::Change(Box::new(order.clone())), says, number, result };
+        let ordered = Ordered { asked: AuditedOrder::Change(Box::new(order.clone())), says, number, result };
         let (at, from) = (WallMillis(0), Some("10.0.0.7:5".to_owned()));
-        let expected =
-            Entry { at, node: NodeId(1), who: Who::Node, from, door: "native", what: What::Order(ordered) };
+        let expected = AuditEntry {
+            at,
+            node: NodeId(1),
+            who: Who::Node,
+            from,
+            door: "native",
+            what: What::Order(ordered),
+        };
         assert_eq!(entry, expected);
     }
 }
@@ -185,7 +193,7 @@ async fn an_order_is_told_with_who_gave_it_and_what_came_of_it() {
 /// What was written of orders since.
 fn ordered(stage: &Stage) -> Vec<Ordered> {
     let entries = std::mem::take(&mut *stage.kept.0.lock());
-    let ordered = |Entry { what, .. }| match what {
+    let ordered = |AuditEntry { what, .. }| match what {
         What::Order(ordered) => ordered,
         What::Refused(refused) => panic!("{refused:?}"),
     };
@@ -205,7 +213,7 @@ fn an_order_whose_answer_nobody_awaits_to_its_end_is_told_all_the_same() {
         (0..polls).for_each(|_| assert!(answer.as_mut().now_or_never().is_none()));
         assert_eq!(ordered(&stage), [], "it may still be answered");
         drop(answer);
-        let asked = Asked::Change(Box::new(Order::Admit { node: NodeId(4) }));
+        let asked = AuditedOrder::Change(Box::new(Order::Admit { node: NodeId(4) }));
         let expected = Ordered { asked, says: None, number: None, result: OrderResult::Unknown };
         assert_eq!(ordered(&stage), [expected]);
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use model::{StoreName, Timestamp, VersionSet, WallMillis};
-use protocol::collection::{Confirm, FenceStep, Refusal};
+use protocol::collection::{Confirm, FenceStep, RoundRefusal};
 use runtime::Clock;
 use storage::StorageError;
 use wire::error::ErrorCode;
@@ -241,7 +241,7 @@ fn named(keys: Vec<Collectable>) -> Result<Vec<Named>, Failure> {
         .collect()
 }
 
-fn refused(refusal: Refusal) -> Failure {
+fn refused(refusal: RoundRefusal) -> Failure {
     Failure::new(ErrorCode::ConditionFailed, format!("the node takes no part in the round: {refusal:?}"))
 }
 

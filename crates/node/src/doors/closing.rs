@@ -19,7 +19,7 @@ use tokio::sync::Notify;
 
 /// What the door does with its connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Stage {
+pub(super) enum DoorStage {
     /// It serves them.
     Open,
     /// It closes each behind its next answer, and takes no new ones.
@@ -36,16 +36,16 @@ pub(super) struct Closing {
 }
 
 impl Closing {
-    pub(super) fn stage(&self) -> Stage {
+    pub(super) fn stage(&self) -> DoorStage {
         match self.stage.load(Ordering::Acquire) {
-            0 => Stage::Open,
-            1 => Stage::AfterAnswers,
-            _ => Stage::BetweenCommands,
+            0 => DoorStage::Open,
+            1 => DoorStage::AfterAnswers,
+            _ => DoorStage::BetweenCommands,
         }
     }
 
     /// Goes on to a stage; whoever sleeps must be woken afterwards.
-    pub(super) fn reach(&self, stage: Stage) {
+    pub(super) fn reach(&self, stage: DoorStage) {
         self.stage.fetch_max(stage as u8, Ordering::AcqRel);
         self.begun.notify_waiters();
     }
@@ -54,7 +54,7 @@ impl Closing {
     pub(super) async fn begun(&self) {
         let mut begun = std::pin::pin!(self.begun.notified());
         begun.as_mut().enable();
-        if self.stage() == Stage::Open {
+        if self.stage() == DoorStage::Open {
             begun.await;
         }
     }
@@ -76,14 +76,14 @@ impl Default for Leaving {
 impl Leaving {
     /// Whether a connection that has sent so many commands closes now. Nothing more has come on it, and it is `between`
     /// two commands or not.
-    pub(super) fn is_due(&mut self, stage: Stage, commands: u64, between: bool) -> bool {
+    pub(super) fn is_due(&mut self, stage: DoorStage, commands: u64, between: bool) -> bool {
         match stage {
-            Stage::Open => {
+            DoorStage::Open => {
                 self.seen = between.then_some(commands);
                 false
             }
-            Stage::AfterAnswers => between && self.seen != Some(commands),
-            Stage::BetweenCommands => between,
+            DoorStage::AfterAnswers => between && self.seen != Some(commands),
+            DoorStage::BetweenCommands => between,
         }
     }
 }
@@ -95,30 +95,30 @@ mod tests {
     #[test]
     fn a_connection_closes_behind_its_next_answer_and_a_quiet_one_in_the_next_stage() {
         let mut busy = Leaving::default();
-        assert!(!busy.is_due(Stage::Open, 2, false), "the door is open");
-        assert!(!busy.is_due(Stage::AfterAnswers, 2, false), "its second command is under way");
-        assert!(busy.is_due(Stage::AfterAnswers, 2, true), "and answered");
+        assert!(!busy.is_due(DoorStage::Open, 2, false), "the door is open");
+        assert!(!busy.is_due(DoorStage::AfterAnswers, 2, false), "its second command is under way");
+        assert!(busy.is_due(DoorStage::AfterAnswers, 2, true), "and answered");
         let mut quiet = Leaving::default();
-        assert!(!quiet.is_due(Stage::Open, 2, true));
-        assert!(!quiet.is_due(Stage::AfterAnswers, 2, true), "its next command may be on its way");
-        assert!(!quiet.is_due(Stage::AfterAnswers, 3, false));
-        assert!(quiet.is_due(Stage::AfterAnswers, 3, true), "it came, and is answered");
+        assert!(!quiet.is_due(DoorStage::Open, 2, true));
+        assert!(!quiet.is_due(DoorStage::AfterAnswers, 2, true), "its next command may be on its way");
+        assert!(!quiet.is_due(DoorStage::AfterAnswers, 3, false));
+        assert!(quiet.is_due(DoorStage::AfterAnswers, 3, true), "it came, and is answered");
         let mut late = Leaving::default();
-        assert!(!late.is_due(Stage::AfterAnswers, 0, true), "it has just been opened");
-        assert!(late.is_due(Stage::AfterAnswers, 1, true));
+        assert!(!late.is_due(DoorStage::AfterAnswers, 0, true), "it has just been opened");
+        assert!(late.is_due(DoorStage::AfterAnswers, 1, true));
         let mut idle = Leaving::default();
-        assert!(!idle.is_due(Stage::Open, 2, true));
-        assert!(!idle.is_due(Stage::AfterAnswers, 2, true));
-        assert!(idle.is_due(Stage::BetweenCommands, 2, true), "none came");
-        assert!(!Leaving::default().is_due(Stage::BetweenCommands, 2, false), "half a command has come");
+        assert!(!idle.is_due(DoorStage::Open, 2, true));
+        assert!(!idle.is_due(DoorStage::AfterAnswers, 2, true));
+        assert!(idle.is_due(DoorStage::BetweenCommands, 2, true), "none came");
+        assert!(!Leaving::default().is_due(DoorStage::BetweenCommands, 2, false), "half a command has come");
     }
 
     #[test]
     fn stages_only_grow() {
         let closing = Closing::default();
-        assert_eq!(closing.stage(), Stage::Open);
-        closing.reach(Stage::BetweenCommands);
-        closing.reach(Stage::AfterAnswers);
-        assert_eq!(closing.stage(), Stage::BetweenCommands);
+        assert_eq!(closing.stage(), DoorStage::Open);
+        closing.reach(DoorStage::BetweenCommands);
+        closing.reach(DoorStage::AfterAnswers);
+        assert_eq!(closing.stage(), DoorStage::BetweenCommands);
     }
 }

@@ -25,7 +25,7 @@ const REJECTED: &str = "rejected-command";
 pub(crate) struct Refusals {
     node: NodeId,
     reasons: Vec<Reason>,
-    told: Mutex<Vec<Told>>,
+    told: Mutex<Vec<RefusalsTold>>,
     audit: Arc<Audit>,
 }
 
@@ -37,14 +37,14 @@ struct Reason {
 
 /// How many refusals of a reason the log knows of, and since when.
 #[derive(Clone, Copy, Default)]
-struct Told {
+struct RefusalsTold {
     count: u64,
     at: Option<Moment>,
 }
 
 /// One line of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Line {
+struct RefusalLine {
     code: &'static str,
     /// Refusals since the last line.
     count: u64,
@@ -69,7 +69,7 @@ impl Refusals {
             Reason { code, counter: metrics.counter("tontine_node_errors_total", &[("code", name)]) }
         };
         let reasons: Vec<Reason> = codes.map(reason).collect();
-        let told = Mutex::new(vec![Told::default(); reasons.len()]);
+        let told = Mutex::new(vec![RefusalsTold::default(); reasons.len()]);
         Arc::new(Refusals { node, reasons, told, audit })
     }
 
@@ -97,7 +97,7 @@ impl Refusals {
     /// stops.
     pub(crate) fn tell(&self, now: Moment, rest: bool) {
         self.audit.tell(rest);
-        for Line { code, count, total, level } in self.lines(now, rest) {
+        for RefusalLine { code, count, total, level } in self.lines(now, rest) {
             let node = self.node;
             match level {
                 Level::Error => tracing::error!(%node, code, count, total, "requests refused"),
@@ -108,7 +108,7 @@ impl Refusals {
         }
     }
 
-    fn lines(&self, now: Moment, rest: bool) -> Vec<Line> {
+    fn lines(&self, now: Moment, rest: bool) -> Vec<RefusalLine> {
         let mut lines = Vec::new();
         for (Reason { code, counter }, told) in self.reasons.iter().zip(&mut *self.told.lock()) {
             let total = counter.get();
@@ -117,8 +117,8 @@ impl Refusals {
                 continue;
             }
             let name = code.map_or(REJECTED, ErrorCode::name);
-            lines.push(Line { code: name, count: total - told.count, total, level: level(*code) });
-            *told = Told { count: total, at: Some(now) };
+            lines.push(RefusalLine { code: name, count: total - told.count, total, level: level(*code) });
+            *told = RefusalsTold { count: total, at: Some(now) };
         }
         lines
     }

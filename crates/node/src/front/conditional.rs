@@ -16,7 +16,7 @@ use wire::error::{ErrorCode, Outcome};
 use wire::messages::{Condition, Failure, RequestOptions, Written};
 
 use super::multi::{MultiWritten, check_count};
-use super::{Entry, Front};
+use super::{Front, StampEntry};
 use crate::stores::{WriteOrder, check_condition};
 
 /// Attempts of a request that reads, judges and writes, when another writer keeps coming in between.
@@ -64,7 +64,7 @@ impl Front {
         key: Bytes,
         order: WriteOrder,
         options: &RequestOptions,
-        (entry, formed): (Entry, Generation),
+        (entry, formed): (StampEntry, Generation),
     ) -> Result<Written, Failure> {
         match is_judged(&order, entry) {
             true if order.condition == Condition::None => self.write(store, key, order, options, entry).await,
@@ -84,7 +84,7 @@ impl Front {
         store: &str,
         entries: Vec<(Bytes, WriteOrder)>,
         options: &RequestOptions,
-        entry: Entry,
+        entry: StampEntry,
     ) -> Result<MultiWritten, Failure> {
         if entries.iter().all(|(_, order)| is_judged(order, entry)) {
             return self.multi_write(store, entries, options, entry).await;
@@ -122,7 +122,7 @@ impl Front {
             let got = self.get(store, key.clone(), &judging).await?;
             let judged = judged(local.definition(), &got.set, order.clone(), self.now())?;
             let left = self.left(options, began)?;
-            let entry = (Entry::Exclusive, Some(under));
+            let entry = (StampEntry::Exclusive, Some(under));
             match self.write_judged(store, (key.clone(), judged), &left, entry).await {
                 Err(failure) if lost_a_race(&failure) => {}
                 answer => return answer,
@@ -162,8 +162,8 @@ fn in_order(
 }
 
 /// Whether nothing is left to judge: there is no condition, or the node that passed the write on has judged it.
-fn is_judged(order: &WriteOrder, entry: Entry) -> bool {
-    order.condition == Condition::None || entry != Entry::Client
+fn is_judged(order: &WriteOrder, entry: StampEntry) -> bool {
+    order.condition == Condition::None || entry != StampEntry::Client
 }
 
 /// The order as a replica stamps it whose condition holds for what R replicas hold: as long as there is nothing that they

@@ -15,7 +15,7 @@ mod walk;
 
 pub use conditional::{ATTEMPTS_MAX, contended, lost_a_race};
 pub use multi::MULTI_ANSWER_BYTES_MAX;
-pub use protocol::quorum::Entry;
+pub use protocol::quorum::StampEntry;
 pub use walk::{Met, Position, Stretch, StretchLimit};
 
 use std::sync::Arc;
@@ -83,8 +83,8 @@ impl Front {
     }
 
     /// A write of so many keys was stamped here for a client.
-    fn add_own_stamped(&self, keys: usize, entry: Entry) {
-        if self.is_anywhere && entry == Entry::Client {
+    fn add_own_stamped(&self, keys: usize, entry: StampEntry) {
+        if self.is_anywhere && entry == StampEntry::Client {
             self.coordinated.add_own_stamped(keys);
         }
     }
@@ -206,7 +206,7 @@ impl Front {
         if tried.answer.is_ok() {
             self.replica.work().stamped(place.partition, key);
             store.demand().add_stamped();
-            self.add_own_stamped(1, Entry::Client);
+            self.add_own_stamped(1, StampEntry::Client);
         } else if tried.refused {
             // What a record's change needs is read before it, so what was refused was not done.
             return None;
@@ -269,7 +269,7 @@ impl Front {
         key: Bytes,
         order: WriteOrder,
         options: &RequestOptions,
-        entry: Entry,
+        entry: StampEntry,
     ) -> Result<Written, Failure> {
         self.write_judged(store, (key, order), options, (entry, None)).await
     }
@@ -285,9 +285,9 @@ impl Front {
         store: &str,
         order: (Bytes, WriteOrder),
         options: &RequestOptions,
-        (entry, judged): (Entry, Option<Generation>),
+        (entry, judged): (StampEntry, Option<Generation>),
     ) -> Result<Written, Failure> {
-        if entry != Entry::Passed {
+        if entry != StampEntry::Passed {
             self.coordinated.add_puts(1);
         }
         let written = self.stamp(store, &[order], options, (entry, judged)).await?;

@@ -11,7 +11,7 @@ use storage::Commit;
 use wire::error::ErrorCode;
 use wire::messages::{Failure, Got, RequestOptions, Written};
 
-use super::{Entry, Front, into_future};
+use super::{Front, StampEntry, into_future};
 use crate::stores::{LocalStore, Stamped, WriteOrder};
 use crate::view::View;
 
@@ -92,10 +92,10 @@ impl Front {
         store: &str,
         entries: Vec<(Bytes, WriteOrder)>,
         options: &RequestOptions,
-        entry: Entry,
+        entry: StampEntry,
     ) -> Result<MultiWritten, Failure> {
         check_count(entries.len())?;
-        if entry != Entry::Passed {
+        if entry != StampEntry::Passed {
             self.coordinated.add_puts(entries.len());
         }
         let answers = self.stamp(store, &entries, options, (entry, None)).await?;

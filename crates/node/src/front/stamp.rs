@@ -8,7 +8,7 @@ use client::coordinator::{Answers, Errand, Stamped, Stampers, Unwritten, all, le
 use client::peers::{Call, CallError};
 use futures_util::{StreamExt, stream};
 use model::{Cluster, Generation, Moment, NodeId, PreferenceList, Value};
-use protocol::quorum::{Entry, KeyIndex, StampOptions, StampOutcome};
+use protocol::quorum::{KeyIndex, StampEntry, StampOptions, StampOutcome};
 use runtime::Clock;
 use smallvec::{SmallVec, smallvec};
 use wire::error::ErrorCode;
@@ -41,7 +41,7 @@ struct Orders<'a> {
     store: &'a str,
     orders: &'a [(Bytes, WriteOrder)],
     options: &'a RequestOptions,
-    entry: Entry,
+    entry: StampEntry,
     end: Moment,
     /// The generation under which their conditions were judged, where that was done here.
     judged: Option<Generation>,
@@ -57,7 +57,7 @@ impl Front {
         store: &str,
         orders: &[(Bytes, WriteOrder)],
         options: &RequestOptions,
-        (entry, judged): (Entry, Option<Generation>),
+        (entry, judged): (StampEntry, Option<Generation>),
     ) -> Result<Stamped<Failure>, Failure> {
         let now = self.clock().now();
         let end = now.after(self.coordinator.span(options));
@@ -209,7 +209,7 @@ impl Orders<'_> {
     /// Whether it matters that no other node stamps beside the first replica. A deletion that Redis clients ask for is worth
     /// no wait: whoever stamps it, it takes away what its client has seen.
     fn keeps_to_first(&self) -> bool {
-        self.entry == Entry::Exclusive && self.judged.is_some()
+        self.entry == StampEntry::Exclusive && self.judged.is_some()
     }
 
     /// What was judged under a document from before a partition had its present replicas, in their present order, is judged
@@ -256,7 +256,7 @@ impl Orders<'_> {
     /// Has another node write. One that judges conditions is tried again for a while: that a link broke does not say that
     /// the node judges for nobody.
     async fn pass_on(&self, at: &At, errand: &Errand) -> Answers {
-        let can_stand_in = self.entry == Entry::Client && self.terms(at).1;
+        let can_stand_in = self.entry == StampEntry::Client && self.terms(at).1;
         let sign = if can_stand_in { SIGN_OF_LIFE } else { SIGN_OF_LIFE_NEEDED };
         let sign = sign.min(errand.patience_until(self.end));
         let until = self.clock().now().after(sign);

@@ -18,7 +18,7 @@ use bytes::Bytes;
 use client::coordinator::Scope;
 use futures_util::future::join_all;
 use model::{Cluster, NodeId, Partition, PreferenceList, Token};
-use protocol::quorum::{Ask, TooFew, Walk, WalkPosition};
+use protocol::quorum::{PageAsk, TooFew, Walk, WalkPosition};
 use wire::error::ErrorCode;
 use wire::messages::{Failure, RequestOptions, Response, Scanned};
 
@@ -102,7 +102,7 @@ pub struct StretchLimit {
 }
 
 /// What was read of one partition.
-struct Read {
+struct StretchRead {
     keys: Vec<Met>,
     is_whole: bool,
 }
@@ -174,7 +174,7 @@ impl Front {
             let reads: Vec<_> = round.iter().map(read).collect();
             let mut cut = None;
             for read in join_all(reads).await {
-                let Read { keys: read, is_whole } = read?;
+                let StretchRead { keys: read, is_whole } = read?;
                 keys.extend(read);
                 if !is_whole {
                     cut = keys.last().map(|met| met.token);
@@ -207,7 +207,7 @@ impl Front {
         partition: &Partition,
         behind: Option<WalkPosition>,
         wanted: usize,
-    ) -> Result<Read, Failure> {
+    ) -> Result<StretchRead, Failure> {
         let definition = &*scope.definition;
         let mut replicas = PreferenceList::of(definition, partition).replicas().to_vec();
         // Its own copy costs no message, and who is silent costs patience.
@@ -218,7 +218,7 @@ impl Front {
         while !walk.is_over() && keys.len() < wanted {
             let asks = walk.asks().map_err(|few| too_few(partition, few, &reasons))?;
             let missing = wanted - keys.len();
-            let pages = asks.into_iter().map(|Ask { node, after }| async move {
+            let pages = asks.into_iter().map(|PageAsk { node, after }| async move {
                 (node, self.page(scope, partition, node, after, missing).await)
             });
             for (node, page) in join_all(pages).await {
@@ -243,7 +243,7 @@ impl Front {
                 Met { token, key, is_live, has_sibling }
             }));
         }
-        Ok(Read { keys, is_whole: walk.is_over() })
+        Ok(StretchRead { keys, is_whole: walk.is_over() })
     }
 
     async fn page(

@@ -14,7 +14,7 @@
 
 use std::sync::Arc;
 
-use coordination::documents::Move;
+use coordination::documents::ServiceMove;
 use model::NodeId;
 use runtime::{Disk, DiskError};
 
@@ -29,7 +29,7 @@ const FORMAT: u32 = 1;
 
 /// An id that a directory was given.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Given {
+pub struct GivenId {
     /// The id.
     pub node: NodeId,
     /// When the directory kept it, in milliseconds since 1970. Only the directory and its registration know it.
@@ -44,7 +44,7 @@ pub enum Owner {
     /// Nobody's yet.
     Nobody,
     /// It was given an id, and no node began with it.
-    Given(Given),
+    Given(GivenId),
     /// That of a node.
     Node {
         /// The node's cluster.
@@ -86,7 +86,7 @@ impl Directory {
     ///
     /// # Errors
     /// What the disk refuses.
-    pub async fn keep(&self, given: &Given) -> Result<(), IdentityError> {
+    pub async fn keep(&self, given: &GivenId) -> Result<(), IdentityError> {
         let text = format!(
             "tontine-given-id {FORMAT}\nnode {}\nsince {}\norigin {}\n",
             given.node.0, given.since, given.origin
@@ -98,12 +98,12 @@ impl Directory {
     ///
     /// # Errors
     /// What the disk refuses.
-    pub async fn remember_move(&self, this: &Move, own: &str) -> Result<(), DiskError> {
+    pub async fn remember_move(&self, this: &ServiceMove, own: &str) -> Result<(), DiskError> {
         moved::remember(self.disk.clone(), this, own).await
     }
 }
 
-fn read_given(disk: &dyn Disk) -> Result<Option<Given>, IdentityError> {
+fn read_given(disk: &dyn Disk) -> Result<Option<GivenId>, IdentityError> {
     let file = match disk.open(GIVEN) {
         Ok(file) => file,
         Err(DiskError::NotFound { .. }) => return Ok(None),
@@ -124,7 +124,7 @@ fn read_given(disk: &dyn Disk) -> Result<Option<Given>, IdentityError> {
     }
     let node = field("node")?.parse().map_err(|_| damaged("its id is no number"))?;
     let since = field("since")?.parse().map_err(|_| damaged("its time is no number"))?;
-    Ok(Some(Given { node: NodeId(node), since, origin: field("origin")?.to_owned() }))
+    Ok(Some(GivenId { node: NodeId(node), since, origin: field("origin")?.to_owned() }))
 }
 
 #[cfg(test)]
@@ -134,8 +134,8 @@ mod tests {
     use super::*;
     use crate::identity::Identity;
 
-    fn given(node: u32) -> Given {
-        Given { node: NodeId(node), since: 17, origin: "00ff".to_owned() }
+    fn given(node: u32) -> GivenId {
+        GivenId { node: NodeId(node), since: 17, origin: "00ff".to_owned() }
     }
 
     #[tokio::test]
@@ -150,7 +150,7 @@ mod tests {
         assert_eq!(directory.owner().unwrap(), Owner::Given(given(4)));
         drop(directory);
         let mut identity = Identity::open(disk.clone(), "shop", NodeId(4)).unwrap();
-        identity.settle(super::super::Known::Nothing, model::WallMillis(7), &[]);
+        identity.settle(super::super::KnownMember::Nothing, model::WallMillis(7), &[]);
         identity.begin().await.unwrap();
         drop(identity);
         let owner = Directory::open(disk).unwrap().owner().unwrap();

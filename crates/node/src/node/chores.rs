@@ -47,7 +47,7 @@ impl Chores {
             (Peer::Node { id: config.member.id, incarnation }, Some(config.member.cluster.clone()));
         let peers = Peers::witnessed(ports.clone(), me, cluster, gossip.clone(), BACKOFF_MAX);
         peers.learn(replica.view().get().cluster());
-        let antientropy = AntiEntropy::start(antientropy::Parts {
+        let antientropy = AntiEntropy::start(antientropy::RepairParts {
             options: config.repair.antientropy,
             ports: ports.clone(),
             disk: disk.clone(),

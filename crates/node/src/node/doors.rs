@@ -10,8 +10,8 @@ use crate::doors::{http, resp};
 
 /// What has been let in, and how much more may come.
 pub(super) struct Doors {
-    pub(super) resp: Arc<resp::Shared>,
-    pub(super) http: Arc<http::Shared>,
+    pub(super) resp: Arc<resp::RespShared>,
+    pub(super) http: Arc<http::HttpShared>,
     /// What the node has taken in and not yet answered, over all doors.
     pub(super) admission: Arc<Admission>,
     /// Room for orders and questions of operators, which need no admission.
@@ -22,8 +22,8 @@ impl Doors {
     pub(super) fn new(config: &NodeConfig) -> Doors {
         let admission = Admission::new(config.requests.limits);
         Doors {
-            resp: resp::Shared::new(config.doors.resp.clone(), admission.clone()),
-            http: http::Shared::new(config.doors.http.clone(), admission.clone()),
+            resp: resp::RespShared::new(config.doors.resp.clone(), admission.clone()),
+            http: http::HttpShared::new(config.doors.http.clone(), admission.clone()),
             admission,
             control: ControlRoom::new(),
         }

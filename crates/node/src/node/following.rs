@@ -8,12 +8,12 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use coordination::documents::{self, Move, ReadError, RegisterError};
+use coordination::documents::{self, ReadError, RegisterError, ServiceMove};
 use coordination::{CoordinationError, CoordinationService};
 use futures_util::future::{Either, select};
 use model::Cluster;
 use parking_lot::Mutex;
-use protocol::gossip::State;
+use protocol::gossip::NodeLiveness;
 use runtime::Moment;
 use wire::messages::{ClusterGet, Response};
 
@@ -128,8 +128,13 @@ impl Node {
         if let Ok(Some(cluster)) = documents::read_cluster(&*session).await {
             self.learn_for_sure(cluster).await;
         }
-        let mut seen: Vec<_> =
-            self.liveness.gossip.seen().into_iter().filter(|seen| seen.state == State::Alive).collect();
+        let mut seen: Vec<_> = self
+            .liveness
+            .gossip
+            .seen()
+            .into_iter()
+            .filter(|seen| seen.state == NodeLiveness::Alive)
+            .collect();
         seen.sort_by_key(|seen| Reverse(seen.row.map(|row| row.generation)));
         for seen in seen.into_iter().take(CATCH_UP_NODES_MAX) {
             if view.generation() >= wanted {
@@ -207,7 +212,7 @@ impl Node {
 }
 
 /// What the node waits for while it follows its cluster.
-enum Heard {
+enum ClusterHeard {
     /// The coordination service has a newer document, or cannot say.
     Served(Result<Box<Cluster>, ReadError>),
     /// A peer has handed one over.
@@ -221,9 +226,9 @@ enum Heard {
 
 /// Why the cluster document was last not read: it is read again each second, perhaps for hours.
 #[derive(Default)]
-struct Said(String);
+struct ReadFailure(String);
 
-impl Said {
+impl ReadFailure {
     fn not_read(&mut self, error: &ReadError) {
         let text = error.to_string();
         if self.0 != text {
@@ -236,7 +241,7 @@ impl Said {
 /// Follows the cluster document and the documents that peers hand over, as long as the node lives, registers it
 /// where it is not registered yet, and goes along when the documents move.
 pub(super) async fn follow(node: Weak<Node>, mut offers: Listening, mut registered: bool) {
-    let (mut going, mut said, mut copied) = (None::<Move>, Said::default(), false);
+    let (mut going, mut said, mut copied) = (None::<ServiceMove>, ReadFailure::default(), false);
     let Some(started) = node.upgrade() else { return };
     let mut watch = started.watch_cluster();
     let clock = started.ports.clock.clone();
@@ -254,35 +259,35 @@ pub(super) async fn follow(node: Weak<Node>, mut offers: Listening, mut register
                 }
             });
             match select(select(next, offer), select(want, pause)).await {
-                Either::Left((Either::Left((served, _)), _)) => Heard::Served(served.map(Box::new)),
-                Either::Left((Either::Right((true, _)), _)) => Heard::Offered,
+                Either::Left((Either::Left((served, _)), _)) => ClusterHeard::Served(served.map(Box::new)),
+                Either::Left((Either::Right((true, _)), _)) => ClusterHeard::Offered,
                 Either::Left((Either::Right((false, _)), _)) => return,
-                Either::Right((Either::Left((Ok(()), _)), _)) => Heard::Wanted,
+                Either::Right((Either::Left((Ok(()), _)), _)) => ClusterHeard::Wanted,
                 Either::Right((Either::Left((Err(_), _)), _)) => return,
-                Either::Right((Either::Right(_), _)) => Heard::Again,
+                Either::Right((Either::Right(_), _)) => ClusterHeard::Again,
             }
         };
         let Some(node) = node.upgrade() else { return };
         copied = node.learn_own().await;
         match heard {
-            Heard::Served(Ok(cluster)) => {
-                (going, said) = (None, Said::default());
+            ClusterHeard::Served(Ok(cluster)) => {
+                (going, said) = (None, ReadFailure::default());
                 node.learn_for_sure(*cluster).await;
             }
-            Heard::Offered => {
+            ClusterHeard::Offered => {
                 if let Some(cluster) = node.following.offers.take() {
                     node.learn_for_sure(cluster).await;
                 }
             }
-            Heard::Wanted => node.catch_up().await,
+            ClusterHeard::Wanted => node.catch_up().await,
             _ if node.liveness.stopping.load(Ordering::Relaxed) => return,
-            Heard::Served(Err(ReadError::Moved(this))) => {
+            ClusterHeard::Served(Err(ReadError::Moved(this))) => {
                 going = node.go_along(*this).await.err();
                 if going.is_none() {
                     (registered, watch) = (true, node.watch_cluster());
                 }
             }
-            Heard::Again => match going.take() {
+            ClusterHeard::Again => match going.take() {
                 Some(this) => {
                     going = node.go_along(this).await.err();
                     if going.is_none() {
@@ -291,7 +296,7 @@ pub(super) async fn follow(node: Weak<Node>, mut offers: Listening, mut register
                 }
                 None => registered = registered || node.register().await,
             },
-            Heard::Served(Err(error)) => {
+            ClusterHeard::Served(Err(error)) => {
                 said.not_read(&error);
                 let lost = matches!(error, ReadError::Coordination(CoordinationError::SessionLost));
                 if lost && node.reopen().await {

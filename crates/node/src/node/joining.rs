@@ -20,7 +20,7 @@ use crate::engines::Engines;
 use crate::epochs::Epochs;
 use crate::events::Event;
 use crate::hints::Hints;
-use crate::identity::{Found, Gone, Identity, IdentityError, Known, Standing, bring_back};
+use crate::identity::{Found, Gone, Homecoming, Identity, IdentityError, KnownMember, bring_back};
 use crate::local_copy;
 use crate::rebalance::{self, Refill};
 use crate::replica::Replica;
@@ -40,7 +40,7 @@ pub(super) struct Joined {
     /// What it has lost.
     pub(super) refill: Refill,
     /// How it comes back.
-    standing: Standing,
+    standing: Homecoming,
     /// Which of its engines were gone.
     gone: Vec<Gone>,
     /// The stores that were brought back.
@@ -59,9 +59,9 @@ impl Joined {
     /// What people should know about how it comes back.
     pub(super) fn events(&self) -> Vec<Event> {
         let whole = match self.standing {
-            Standing::Lost => Some(Event::DiskLost {}),
-            Standing::RolledBack => Some(Event::RollbackNoticed {}),
-            Standing::New | Standing::Stopped { .. } | Standing::Ended => None,
+            Homecoming::Lost => Some(Event::DiskLost {}),
+            Homecoming::RolledBack => Some(Event::RollbackNoticed {}),
+            Homecoming::New | Homecoming::Stopped { .. } | Homecoming::Ended => None,
         };
         let gone = self.gone.iter().map(|gone| match gone.engine.rsplit_once(STORES) {
             Some((_, store)) => Event::StoreLost { store: store.to_owned() },
@@ -169,7 +169,7 @@ async fn introduce(
     ports: &Ports,
     coordination: &dyn CoordinationService,
     cluster: &Cluster,
-    (identity, standing): (&Identity, Standing),
+    (identity, standing): (&Identity, Homecoming),
 ) -> Result<bool, StartError> {
     let entry = cluster.node(config.member.id).expect("membership was checked");
     let active = config.registration(entry, identity.incarnation());
@@ -196,11 +196,11 @@ async fn introduce(
 async fn ask_again(
     config: &NodeConfig,
     coordination: &dyn CoordinationService,
-    (identity, standing): (&Identity, Standing),
+    (identity, standing): (&Identity, Homecoming),
 ) -> Result<(), StartError> {
     let known = known_of(coordination, config.member.id, identity.incarnation_before().is_none()).await?;
     let now = identity.standing_by(known);
-    if known != Known::Unavailable && now.owns_nothing() && now != standing {
+    if known != KnownMember::Unavailable && now.owns_nothing() && now != standing {
         return Err(StartError::PastChanged { node: config.member.id });
     }
     Ok(())
@@ -293,10 +293,10 @@ pub(super) async fn known_of(
     coordination: &dyn CoordinationService,
     id: NodeId,
     fresh: bool,
-) -> Result<Known, StartError> {
+) -> Result<KnownMember, StartError> {
     match documents::read_member(coordination, id).await {
-        Ok(Some(member)) => Ok(Known::Member(member)),
-        Ok(None) => Ok(Known::Nothing),
+        Ok(Some(member)) => Ok(KnownMember::Member(member)),
+        Ok(None) => Ok(KnownMember::Nothing),
         Err(error) if fresh => Err(StartError::PastUnknown { node: id, detail: error.to_string() }),
         // The service is there. It says what it knows under another session.
         Err(ReadError::Coordination(error @ CoordinationError::SessionLost)) => {
@@ -304,7 +304,7 @@ pub(super) async fn known_of(
         }
         Err(error) => {
             tracing::warn!(%error, "coordination service not asked about this node's past");
-            Ok(Known::Unavailable)
+            Ok(KnownMember::Unavailable)
         }
     }
 }
@@ -314,14 +314,14 @@ pub(super) async fn remember_member(
     coordination: &dyn CoordinationService,
     id: NodeId,
     identity: &Identity,
-    standing: Standing,
+    standing: Homecoming,
 ) -> Result<bool, StartError> {
-    let redeemed = if let Standing::Stopped { stop } = standing { Some(stop) } else { None };
+    let redeemed = if let Homecoming::Stopped { stop } = standing { Some(stop) } else { None };
     let member = documents::Member { incarnation: identity.incarnation(), redeemed };
     match documents::write_member(coordination, id, &member).await {
         Ok(()) => Ok(true),
         // The service knows that the node was, with an earlier incarnation. It is told of this one with the registration.
-        Err(error) if standing == Standing::Ended => {
+        Err(error) if standing == Homecoming::Ended => {
             tracing::warn!(%error, "coordination service not told of this start");
             Ok(false)
         }
@@ -351,11 +351,11 @@ pub(super) async fn missing(
     disk: &Arc<dyn Disk>,
     engines: &dyn Engines,
     (id, cluster): (NodeId, &Cluster),
-    standing: Standing,
+    standing: Homecoming,
     gone: &[Gone],
 ) -> Result<Refill, StartError> {
-    let forgotten = engines.forget() && standing != Standing::New;
-    let refill = if forgotten || matches!(standing, Standing::Lost | Standing::RolledBack) {
+    let forgotten = engines.forget() && standing != Homecoming::New;
+    let refill = if forgotten || matches!(standing, Homecoming::Lost | Homecoming::RolledBack) {
         Refill::everything(id, cluster)
     } else {
         let before = Refill::load(&**disk).map_err(IdentityError::Disk)?;
@@ -566,7 +566,7 @@ async fn compare(
 async fn settle_epochs(
     disk: &Arc<dyn Disk>,
     coordination: &dyn CoordinationService,
-    standing: Standing,
+    standing: Homecoming,
 ) -> Result<Arc<Epochs>, StartError> {
     let epochs = Arc::new(Epochs::open(disk.clone()).map_err(IdentityError::Disk)?);
     compare(&epochs, coordination, standing.owns_nothing()).await?;

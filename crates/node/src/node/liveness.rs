@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use client::peers::Peers;
 use parking_lot::Mutex;
-use protocol::gossip::State;
+use protocol::gossip::NodeLiveness;
 use runtime::Ports;
 
 use super::Node;
@@ -73,7 +73,7 @@ impl Node {
     pub(super) fn try_again_when_alive(self: &Arc<Self>) {
         let weak = Arc::downgrade(self);
         self.liveness.gossip.listen(move |change| {
-            if change.to == State::Alive
+            if change.to == NodeLiveness::Alive
                 && let Some(node) = weak.upgrade()
             {
                 let all: Vec<_> = node.liveness.peers.lock().iter().filter_map(Weak::upgrade).collect();

@@ -6,7 +6,7 @@
 //!
 //! Must never: be registered nowhere because of a move, or hold up the data path.
 
-use coordination::documents::{self, Move, ReadError};
+use coordination::documents::{self, ReadError, ServiceMove};
 
 use super::Node;
 use crate::moved;
@@ -14,7 +14,7 @@ use crate::moved;
 impl Node {
     /// Goes along with a move; `Err` holds the one to try next, which is the same one, unless the documents have moved
     /// on.
-    pub(super) async fn go_along(&self, this: Move) -> Result<(), Move> {
+    pub(super) async fn go_along(&self, this: ServiceMove) -> Result<(), ServiceMove> {
         let Some(places) = &self.config.member.places else { return Err(this) };
         let session = match places.open_at(&this.to).await {
             Ok(session) => session,

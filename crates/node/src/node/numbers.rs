@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use protocol::gossip::Load;
+use protocol::gossip::GossipLoad;
 use runtime::{Moment, ProcessorTime};
 use storage::EngineStats;
 
@@ -176,11 +176,11 @@ impl Node {
     }
 
     /// What is written into this node's row: its load since it was measured last.
-    pub(super) fn measure(self: &Arc<Self>) -> impl Fn() -> Load + Send + Sync + 'static {
+    pub(super) fn measure(self: &Arc<Self>) -> impl Fn() -> GossipLoad + Send + Sync + 'static {
         let weak = Arc::downgrade(self);
         let before = Mutex::new((self.telling.started, 0_u64));
         move || {
-            let Some(node) = weak.upgrade() else { return Load::default() };
+            let Some(node) = weak.upgrade() else { return GossipLoad::default() };
             node.telling.refusals.tell(node.ports.clock.now(), false);
             let (now, operations) = (node.ports.clock.now(), node.requests() + node.doors.resp.commands());
             let (since, counted) = std::mem::replace(&mut *before.lock(), (now, operations));
@@ -188,7 +188,7 @@ impl Node {
             let view = node.replica.view().get();
             let operations_per_second = operations.saturating_sub(counted) * 1000 / millis;
             node.chores.antientropy.pulse().counted(operations_per_second);
-            Load {
+            GossipLoad {
                 operations_per_second,
                 data_bytes: view.stores().iter().map(|store| store.engine().stats().live_bytes).sum(),
                 links: u32::try_from(node.doors.links()).unwrap_or(u32::MAX),

@@ -13,7 +13,7 @@ use coordination::documents::{self, ActiveNode, ReadError, balance, office, orde
 use coordination::{CoordinationError, CoordinationService, DocumentVersion};
 use futures_util::FutureExt;
 use futures_util::future::{Either, select};
-use model::order::{Answer, Balancing, Holder, Office, Order, Refusal};
+use model::order::{Balancing, Holder, Office, Order, OrderOutcome, OrderRefusal};
 use model::plan::PlanPage;
 use model::{Cluster, readonly};
 use runtime::Clock;
@@ -118,7 +118,7 @@ async fn given(
     let order: Order = serde_json::from_slice(&give.json)
         .map_err(|error| Failure::new(ErrorCode::Malformed, format!("the order cannot be read: {error}")))?;
     if let Some(refusal) = restored(node, (session, clock)).await? {
-        let json = json(&Some(Answer::from(refusal)));
+        let json = json(&Some(OrderOutcome::from(refusal)));
         return Ok(OrderTold { number: 0, json, cluster: None }.into());
     }
     await_headmaster(session, clock).await?;
@@ -138,7 +138,7 @@ async fn given(
 async fn restored(
     node: &Weak<Node>,
     (session, clock): (&dyn CoordinationService, &Arc<dyn Clock>),
-) -> Result<Option<Refusal>, Failure> {
+) -> Result<Option<OrderRefusal>, Failure> {
     for asked in 1.. {
         let Some(stored) = documents::read_cluster(session).await.map_err(|error| away(&error))? else {
             let detail = "the coordination service holds no cluster, and nothing was ordered";
@@ -150,7 +150,10 @@ async fn restored(
             break;
         }
         if asked == OLDER_ASKED {
-            return Ok(Some(Refusal::Restored { node: node.config.member.id, generation: known.generation }));
+            return Ok(Some(OrderRefusal::Restored {
+                node: node.config.member.id,
+                generation: known.generation,
+            }));
         }
         drop(node);
         // Mostly one of its servers lags behind.
@@ -194,7 +197,7 @@ async fn told(
         Either::Right(_) => None,
     };
     let mut cluster = None;
-    if let Some(Answer::Done { .. }) = &answer
+    if let Some(OrderOutcome::Done { .. }) = &answer
         && let Ok(Some(stored)) = documents::read_cluster(session).await
         && let Some(node) = node.upgrade()
     {

@@ -10,7 +10,7 @@ use wire::messages::{Failure, Request, Response};
 
 use super::{Node, NodeConfig};
 use crate::antientropy::AntiEntropy;
-use crate::artifacts::{Artifacts, Parts, ScrubOptions};
+use crate::artifacts::{Artifacts, ArtifactsParts, ScrubOptions};
 use crate::events::Events;
 use crate::metrics::Metrics;
 use crate::pulse::Pulse;
@@ -24,7 +24,7 @@ pub(super) async fn start(
     antientropy: &AntiEntropy,
     (pulse, events, metrics): (Arc<Pulse>, Arc<Events>, Arc<Metrics>),
 ) -> Arc<Artifacts> {
-    let parts = Parts {
+    let parts = ArtifactsParts {
         node: config.member.id,
         view: view.clone(),
         ports: ports.clone(),

@@ -20,11 +20,11 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use model::{Cluster, Moment, NodeId, PartitionId, StoreName};
 use protocol::antientropy::merkle::Span;
-use protocol::antientropy::{Goal, Ledger, Outcome};
+use protocol::antientropy::{Goal, Ledger, SessionOutcome};
 use protocol::rebalance::entering::Part;
 use protocol::report::{RefillReport, StoreRefill};
 
-use self::settling::{Source, note, settle, settle_alone};
+use self::settling::{RefillSource, note, settle, settle_alone};
 use super::entering::Entering;
 use super::{Rebalance, living};
 use crate::antientropy::{Bringing, Drive};
@@ -84,7 +84,7 @@ struct Came {
 }
 
 impl Came {
-    fn of(outcome: &Outcome) -> Came {
+    fn of(outcome: &SessionOutcome) -> Came {
         Came { records: outcome.pulled as u64, bytes: outcome.bytes }
     }
 
@@ -209,12 +209,12 @@ impl Refill {
     }
 
     /// The session that runs has come so far.
-    fn show(&mut self, progress: &Outcome) {
+    fn show(&mut self, progress: &SessionOutcome) {
         self.coming = Came::of(progress);
     }
 
     /// The session that ran is over.
-    fn took(&mut self, outcome: &Outcome) {
+    fn took(&mut self, outcome: &SessionOutcome) {
         self.coming = Came::default();
         self.came = self.came.and(Came::of(outcome));
     }
@@ -380,7 +380,7 @@ impl<'a> Round<'a> {
             }
             let lost = Lost {
                 store,
-                sources: Source::all(&view, store, self.rebalance.node(), &incomplete),
+                sources: RefillSource::all(&view, store, self.rebalance.node(), &incomplete),
                 spans: &self.spans.clone(),
             };
             let least = incomplete.len().div_ceil(PARTS_MAX).max(TOGETHER_MIN);
@@ -479,7 +479,7 @@ impl<'a> Round<'a> {
     }
 
     /// One that did not answer is not asked again before the next round.
-    fn hear(&mut self, peer: NodeId, outcome: &Outcome) {
+    fn hear(&mut self, peer: NodeId, outcome: &SessionOutcome) {
         if !outcome.complete && outcome.failed == 0 && !self.is_overtaken() {
             self.silent.insert(peer);
         }
@@ -488,7 +488,7 @@ impl<'a> Round<'a> {
     /// Merges these partitions with what their other replicas hold, one after the other.
     async fn bring_back(&mut self, lost: &Lost<'_>, partitions: &[PartitionId], position: usize) {
         let rebalance = self.rebalance;
-        let shown = |progress: &Outcome| rebalance.refill.lock().show(progress);
+        let shown = |progress: &SessionOutcome| rebalance.refill.lock().show(progress);
         let came = |id, records, bytes| rebalance.came(id, records, bytes);
         let bringing = Some(Bringing { pace: &rebalance.bringing, shown: &shown, came: &came });
         let sources = || partitions.iter().filter_map(|id| lost.sources.get(id));
@@ -544,7 +544,7 @@ fn in_turn(peers: &mut [NodeId], position: usize, own: NodeId) {
 /// A store of which something was lost.
 struct Lost<'a> {
     store: &'a Arc<LocalStore>,
-    sources: BTreeMap<PartitionId, Source>,
+    sources: BTreeMap<PartitionId, RefillSource>,
     spans: &'a BTreeMap<PartitionId, Span>,
 }
 

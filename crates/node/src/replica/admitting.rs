@@ -26,7 +26,7 @@ pub(super) const BEHIND_PATIENCE: Duration = Duration::from_millis(500);
 
 /// As what a node is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Asked {
+pub(crate) enum AskedAs {
     /// To answer for what it holds.
     Reader,
     /// To store what a writer sends.
@@ -39,11 +39,11 @@ pub(crate) enum Asked {
     Holder,
 }
 
-impl From<Role> for Asked {
+impl From<Role> for AskedAs {
     fn from(role: Role) -> Self {
         match role {
-            Role::Replica => Asked::Reader,
-            Role::StandIn => Asked::StandIn,
+            Role::Replica => AskedAs::Reader,
+            Role::StandIn => AskedAs::StandIn,
         }
     }
 }
@@ -92,7 +92,7 @@ impl Replica {
         view: &View,
         store: &LocalStore,
         partition: &Partition,
-        (generation, asked): (Generation, Asked),
+        (generation, asked): (Generation, AskedAs),
     ) -> Result<(), Failure> {
         let since = view.cluster().accepted_since(store.definition(), partition);
         if generation < since {
@@ -100,14 +100,14 @@ impl Replica {
         }
         let own = self.node();
         let is_it = match asked {
-            Asked::Reader => model::routing::replicas(store.definition(), partition).contains(&own),
-            Asked::Writer => {
+            AskedAs::Reader => model::routing::replicas(store.definition(), partition).contains(&own),
+            AskedAs::Writer => {
                 view.writes(own, store, partition)
                     || (step(store.definition(), partition).is_some() && view.holds(own, store, partition))
             }
-            Asked::StandIn => !model::routing::replicas(store.definition(), partition).contains(&own),
-            Asked::Holder => view.holds(own, store, partition),
-            Asked::Either => true,
+            AskedAs::StandIn => !model::routing::replicas(store.definition(), partition).contains(&own),
+            AskedAs::Holder => view.holds(own, store, partition),
+            AskedAs::Either => true,
         };
         if is_it { Ok(()) } else { Err(self.misplaced(view, partition, generation)) }
     }
@@ -161,7 +161,7 @@ impl Replica {
         if admitted.cluster().generation != generation {
             for key in keys {
                 let (_, partition) = admitted.partition(store, key);
-                self.check(&admitted, store, partition, (generation, Asked::Writer))?;
+                self.check(&admitted, store, partition, (generation, AskedAs::Writer))?;
             }
         }
         Ok(admitted)

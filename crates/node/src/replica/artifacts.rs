@@ -17,13 +17,13 @@ use wire::error::ErrorCode;
 use wire::messages::{ArtifactGet, ArtifactScan, Failure, ReplicaGot, Scanned};
 
 use super::{Replica, SCAN_BYTES_MAX, SCAN_RECORDS_MAX};
-use crate::stores::{Held, Open};
+use crate::stores::{Open, OpenArtifacts};
 use crate::view::View;
 
 /// The artifact that a request names.
 struct Named {
     open: Arc<Open>,
-    held: Arc<Held>,
+    held: Arc<OpenArtifacts>,
     /// Whether the request was formed under an older document than this node's.
     is_older: bool,
 }

@@ -27,7 +27,7 @@ mod write_order;
 pub use expiring::EXPIRY_MARGIN;
 pub(crate) use gets::GetNumbers;
 pub(crate) use read_only::FileIdentity;
-pub use read_only::{Held, Open, ReadOnly};
+pub use read_only::{Open, OpenArtifacts, ReadOnly};
 pub(crate) use record::{decode, encode, refuse};
 pub use scan::Census;
 pub use stamper::Stamper;

@@ -44,12 +44,12 @@ pub struct ReadOnly {
     listed: ReadOnlyStore,
     definition: Arc<Store>,
     reference: StoreRef,
-    held: Arc<Held>,
+    held: Arc<OpenArtifacts>,
 }
 
 /// The artifacts of a store that are open here. It outlives documents.
 #[derive(Default)]
-pub struct Held {
+pub struct OpenArtifacts {
     open: RwLock<BTreeMap<ArtifactNumber, Arc<Open>>>,
     honour: Mutex<Honour>,
     /// Chunks that are damaged, each with the file that is.
@@ -116,7 +116,7 @@ impl Open {
 
 impl ReadOnly {
     /// Of a document, with what is open already.
-    pub(crate) fn new(listed: ReadOnlyStore, held: Arc<Held>) -> Self {
+    pub(crate) fn new(listed: ReadOnlyStore, held: Arc<OpenArtifacts>) -> Self {
         let definition = Arc::new(listed.as_store());
         held.serves(listed.served().map(|served| served.number));
         ReadOnly { reference: StoreRef::from(&listed.name), listed, definition, held }
@@ -138,7 +138,7 @@ impl ReadOnly {
     }
 
     /// What is open here.
-    pub fn held(&self) -> &Arc<Held> {
+    pub fn held(&self) -> &Arc<OpenArtifacts> {
         &self.held
     }
 
@@ -175,7 +175,7 @@ impl ReadOnly {
     }
 }
 
-impl Held {
+impl OpenArtifacts {
     /// An artifact that is open here.
     pub fn open(&self, number: ArtifactNumber, manifest: ManifestDigest) -> Option<Arc<Open>> {
         self.open.read().get(&number).filter(|open| open.manifest == manifest).cloned()
@@ -330,7 +330,7 @@ mod tests {
 
     #[test]
     fn the_artifact_from_before_is_honoured_for_a_while_and_no_other() {
-        let held: Arc<Held> = Arc::default();
+        let held: Arc<OpenArtifacts> = Arc::default();
         let store_of = |listed| ReadOnly::new(listed, held.clone());
         let (one, two, three) = (ArtifactNumber(1), ArtifactNumber(2), ArtifactNumber(3));
         let swapped = store_of(store(&[1, 2]));
@@ -393,7 +393,7 @@ mod tests {
     }
 
     /// Opens it as artifact 1.
-    fn opened(held: &Held, artifact: Artifact) -> Arc<Open> {
+    fn opened(held: &OpenArtifacts, artifact: Artifact) -> Arc<Open> {
         let here: Vec<bool> = (0..artifact.manifest().chunks.len()).map(|chunk| chunk < 2).collect();
         let files = here.iter().map(|here| here.then_some((0, 0))).collect();
         held.put(ArtifactNumber(1), Open::new(DIGEST, artifact, (here, files), Generation(1)));
@@ -414,7 +414,7 @@ mod tests {
         let chunks = &artifact.manifest().chunks;
         let expected = chunks[0].records + chunks[1].records;
         assert!(chunks.len() == 4 && (1..40).contains(&expected), "{expected} of 40 keys");
-        let held: Arc<Held> = Arc::default();
+        let held: Arc<OpenArtifacts> = Arc::default();
         let counted = |numbers: &[u64]| {
             let census = ReadOnly::new(store(numbers), held.clone()).census();
             (census.keys, census.keys_everywhere)
@@ -431,7 +431,7 @@ mod tests {
         let [half, one, large] = [&keys[0], &keys[1], &keys[2]];
         let values = [vec![1; MESSAGE_BYTES_MAX / 2], vec![2], vec![3; MESSAGE_BYTES_MAX + 1]];
         let records: Vec<(&str, &[u8])> = keys.iter().zip(&values).map(|(k, v)| (&k[..], &v[..])).collect();
-        let held = Held::default();
+        let held = OpenArtifacts::default();
         let open = opened(&held, built(&records).1);
         let lengths = |keys: &[&String]| -> Vec<usize> {
             let keys: Vec<Bytes> = keys.iter().map(|key| Bytes::from(key.to_string())).collect();
@@ -456,7 +456,7 @@ mod tests {
         let keys = keys_here(3);
         let (disk, artifact) = built(&keys.iter().map(|key| (&key[..], &b"1"[..])).collect::<Vec<_>>());
         let keys: Vec<Bytes> = keys.into_iter().map(Bytes::from).collect();
-        let held = Held::default();
+        let held = OpenArtifacts::default();
         let number = ArtifactNumber(1);
         drop(opened(&held, artifact));
         let mut open = Arc::into_inner(held.open.write().remove(&number).unwrap()).unwrap();

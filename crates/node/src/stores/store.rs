@@ -40,7 +40,7 @@ pub struct LocalStore {
 
 /// What is known of a key that is about to be written.
 #[derive(Default)]
-struct Known {
+struct KnownKey {
     own: Option<Actor>,
     set: VersionSet,
     timestamp: Timestamp,
@@ -399,7 +399,7 @@ impl LocalStore {
         record: Option<&Bytes>,
         order: WriteOrder,
     ) -> Result<(Actor, VersionSet, Dot), Failure> {
-        let Known { own, mut set, timestamp: known } = self.known(place, record, &order)?;
+        let KnownKey { own, mut set, timestamp: known } = self.known(place, record, &order)?;
         check_condition(&self.definition, &set, &order, self.stamper.clock().wall())?;
         self.check_forgotten(record, &order)?;
         let (actor, dot) = stamp(&self.stamper, &self.definition, own, &mut set, known, order)?;
@@ -423,19 +423,24 @@ impl LocalStore {
 
     /// What is known here of a key that is about to be written. Of a value that will be replaced unseen only the
     /// facts are read.
-    fn known(&self, place: KeyPlace, record: Option<&Bytes>, order: &WriteOrder) -> Result<Known, Failure> {
-        let Some(record) = record else { return Ok(Known::default()) };
+    fn known(
+        &self,
+        place: KeyPlace,
+        record: Option<&Bytes>,
+        order: &WriteOrder,
+    ) -> Result<KnownKey, Failure> {
+        let Some(record) = record else { return Ok(KnownKey::default()) };
         if order.context.is_none() && order.condition == Condition::None {
             let single = wire::versions::peek_single(record).map_err(|_| corrupt(place.partition))?;
             if let Some(Single { own, dot, timestamp }) = single {
                 let vector = Vector::from_entries([(dot.actor, dot.count)]);
                 let set =
                     VersionSet::from_parts(vector, Default::default()).expect("no version, none uncovered");
-                return Ok(Known { own, set, timestamp });
+                return Ok(KnownKey { own, set, timestamp });
             }
         }
         let (own, set) = decode(record, place.partition)?;
-        Ok(Known { own, timestamp: set.timestamp_max(), set })
+        Ok(KnownKey { own, timestamp: set.timestamp_max(), set })
     }
 
     fn merge_record(

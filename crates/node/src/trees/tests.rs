@@ -63,7 +63,7 @@ fn tree(tokens: &RangeInclusive<Token>, records: u64) -> Tree {
     let mut tree = Tree::empty(tokens);
     for number in 0..records {
         let digest = Digest(u128::from(number) << 64 | 5);
-        tree.apply(Token(tokens.start().0 + number), Change::of(None, Some(digest)));
+        tree.apply(Token(tokens.start().0 + number), TreeDelta::of(None, Some(digest)));
     }
     tree
 }
@@ -126,7 +126,7 @@ fn a_watch_hears_of_its_own_tokens_up_to_a_limit() {
     let write = |tokens: &mut dyn Iterator<Item = u64>| {
         let mut writing = trees.writing(PartitionId(0));
         for token in tokens {
-            writing.note(Token(token), Change::of(None, Some(Digest(u128::from(token) + 1))));
+            writing.note(Token(token), TreeDelta::of(None, Some(Digest(u128::from(token) + 1))));
         }
     };
     let elsewhere = watch();
@@ -147,7 +147,7 @@ fn what_writes_did_is_in_the_tree_before_anybody_looks() {
     trees.shape(&ring(), Beginning::default);
     let (mut sum, digest) = (Digest::default(), |number: u64| Digest(u128::from(number) << 60 | 0xfff));
     for number in 0..3 * NOTES_MAX as u64 + 1 {
-        trees.writing(PartitionId(0)).note(Token(number), Change::of(None, Some(digest(number))));
+        trees.writing(PartitionId(0)).note(Token(number), TreeDelta::of(None, Some(digest(number))));
         sum = sum.plus(digest(number));
         let kept = trees.stripe(PartitionId(0)).lock().notes.len();
         assert!(kept < NOTES_MAX, "{kept} notes");

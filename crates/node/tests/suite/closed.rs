@@ -9,7 +9,7 @@ use coordination::memory::MemoryService;
 use coordination::{CoordinationService, Expected};
 use model::{Cluster, Generation};
 use node::access::Who;
-use node::audit::{Asked, Entry, OrderResult, Outlet, Refused, What};
+use node::audit::{AuditEntry, AuditedOrder, OrderResult, Outlet, RefusedOrder, What};
 use node::{Node, Worker};
 use parking_lot::Mutex;
 use runtime::secret::Secret;
@@ -21,10 +21,10 @@ use crate::support::{Connection, lonely_node_at, lonely_node_of, users};
 
 /// Keeps what is written.
 #[derive(Debug, Default)]
-struct Kept(Mutex<Vec<Entry>>);
+struct Kept(Mutex<Vec<AuditEntry>>);
 
 impl Outlet for Kept {
-    fn write(&self, entry: Entry) {
+    fn write(&self, entry: AuditEntry) {
         self.0.lock().push(entry);
     }
 }
@@ -32,8 +32,8 @@ impl Outlet for Kept {
 impl Kept {
     /// Who was refused what, by which door, why, and how often.
     fn refusals(&self) -> Vec<(String, &'static str, &'static str, ErrorCode, u64)> {
-        let told = |entry: &Entry| match (&entry.who, &entry.what) {
-            (who, What::Refused(Refused { request, code, count, .. })) => {
+        let told = |entry: &AuditEntry| match (&entry.who, &entry.what) {
+            (who, What::Refused(RefusedOrder { request, code, count, .. })) => {
                 let who = match who {
                     Who::User(user) => user.to_string(),
                     other => format!("{other:?}"),
@@ -210,14 +210,14 @@ async fn orders_about_repair_are_written_down_and_a_look_at_it_is_not() {
         assert_eq!(answer.status, status, "{body}");
     }
     web.ask("GET /v1/repair", &head, "").await;
-    let told = |entry: &Entry| match &entry.what {
+    let told = |entry: &AuditEntry| match &entry.what {
         What::Order(ordered) => Some((entry.door, ordered.asked.clone(), ordered.result.clone())),
         What::Refused(_) => None,
     };
     let written: Vec<_> = closed.kept.0.lock().iter().filter_map(told).collect();
     let asked = |order, store: Option<&str>| {
         let store = store.map(str::to_owned);
-        Asked::Repair(AntiEntropyControl { order, store, partition: None })
+        AuditedOrder::Repair(AntiEntropyControl { order, store, partition: None })
     };
     let unknown = OrderResult::Failed { code: ErrorCode::UnknownStore, detail: None };
     assert_eq!(

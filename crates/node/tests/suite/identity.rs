@@ -8,7 +8,7 @@ use coordination::{CoordinationService, Expected, documents};
 use model::{Epoch, Node as Member, NodeId, Zone};
 use node::engines::{Engines, LogEngines, MemoryEngines};
 use node::{IdentityError, Node, NodeConfig, StartError};
-use runtime::disk::simulated::{Fault, Operation, SimulatedDisk};
+use runtime::disk::simulated::{DiskOperation, Fault, SimulatedDisk};
 use runtime::{Disk, Ports};
 use storage::{Durability, LogOptions};
 
@@ -224,7 +224,7 @@ async fn a_start_that_is_killed_once_it_is_registered_is_known_to_the_next_one()
         let config = NodeConfig::new(NodeId(1), "test");
         Node::start(config, Ports::os().unwrap(), disk.clone(), Arc::new(engines), session)
     };
-    disk.inject(Fault { path_part: "identity".to_owned(), ..Fault::next(Operation::Rename, 1) });
+    disk.inject(Fault { path_part: "identity".to_owned(), ..Fault::next(DiskOperation::Rename, 1) });
     let ended = starting(session.clone()).await.err().unwrap();
     assert!(matches!(ended, StartError::Identity(IdentityError::Disk(_))), "{ended}");
     disk.clear_faults();

@@ -7,7 +7,7 @@ use bytes::BytesMut;
 use client::peers::{CallError, Peers};
 use model::{Cluster, Generation, NodeId};
 use node::view::View;
-use protocol::gossip::{Row, State};
+use protocol::gossip::{NodeLiveness, Row};
 use runtime::{Link, Ports};
 use wire::error::ErrorCode;
 use wire::messages::{
@@ -186,7 +186,7 @@ async fn gossip_in_the_name_of_another_node_or_incarnation_is_refused() {
             matches!(&refused, Response::Failure(failure) if failure.code == ErrorCode::Malformed);
         assert!(is_refused, "{refused:?}");
     }
-    let is_left = |node| cluster.nodes[0].gossip().state(NodeId(node)) == State::Left;
+    let is_left = |node| cluster.nodes[0].gossip().state(NodeId(node)) == NodeLiveness::Left;
     assert!(!is_left(2) && !is_left(3));
     let taken = told(2, 5).await;
     assert!(matches!(taken, Response::Gossiped(_)), "{taken:?}");

@@ -7,7 +7,7 @@ use client::ClientOptions;
 use coordination::documents::{self, active_node_path, office};
 use coordination::memory::MemorySession;
 use coordination::{CoordinationService, CreateMode, Expected, SessionId};
-use model::order::{Answer, Done, Order, Refusal};
+use model::order::{Done, Order, OrderOutcome, OrderRefusal};
 use model::{Generation, NodeId, Weight};
 
 use crate::cluster::{PATIENCE, RunningCluster, store};
@@ -134,7 +134,7 @@ async fn a_node_takes_no_order_for_a_document_that_is_older_than_its_own() {
     for stored in [backup.data, other] {
         observer.set(&documents::cluster_path(), stored, Expected::Any).await.unwrap();
         let answer = client.order(&weigh(200), "test", PATIENCE).await.unwrap().answer;
-        let restored = Refusal::Restored { node: NodeId(1), generation: Generation(2) };
+        let restored = OrderRefusal::Restored { node: NodeId(1), generation: Generation(2) };
         assert_eq!(answer, Some(restored.into()));
     }
     let ordered = documents::orders::oldest_waiting(&observer, &mut Default::default()).await;
@@ -153,7 +153,7 @@ async fn an_answer_is_waited_for_although_the_session_of_the_node_ends() {
     let client = cluster.client(ClientOptions::default()).await;
     let (order, wait) = (weigh(200), Duration::from_secs(8));
     let given = async { client.order(&order, "test", wait).await.unwrap().answer };
-    let answer = Answer::Done {
+    let answer = OrderOutcome::Done {
         done: Done::NodeWeighs { node: NodeId(1), weight: Weight::new(200).unwrap() },
         plan: None,
         generation: Generation(1),

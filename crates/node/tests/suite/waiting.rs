@@ -10,7 +10,7 @@ use coordination::documents::{self, ActiveNode, active_node_path};
 use coordination::memory::{MemoryService, MemorySession};
 use coordination::migrate::{Ends, migrate};
 use coordination::{CoordinationService, Expected, SessionId};
-use model::order::{Answer, Done, Order};
+use model::order::{Done, Order, OrderOutcome};
 use model::{Cluster, Node as Member, NodeId, Zone};
 use node::engines::MemoryEngines;
 use node::waiting::{Applicant, Waits};
@@ -283,7 +283,7 @@ async fn address_becomes(observer: &MemorySession, node: &Node, native: &str) {
             cluster.generation.0 += 1;
             let (done, generation) = (Done::NodeReaddressed { node: node.id() }, cluster.generation);
             documents::publish_cluster(observer, &cluster).await.unwrap();
-            let answer = Answer::Done { done, plan: None, generation };
+            let answer = OrderOutcome::Done { done, plan: None, generation };
             documents::orders::answer(observer, given.number, &answer).await.unwrap();
         }
         tokio::time::sleep(Duration::from_millis(5)).await;

@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 use model::Moment;
 
 use super::unfinished::{Id, Seat, Unfinished};
-use super::{Admission, COMING_BYTES_FREE, COMING_PART, Connection, Overloaded, Peer, lock};
+use super::{Admission, COMING_BYTES_FREE, COMING_PART, ConnectionAccount, Overloaded, Peer, lock};
 
 /// The one request that is still coming in on a connection; what it holds is given back when this is dropped.
 #[derive(Debug)]
@@ -21,13 +21,13 @@ pub struct Coming {
 /// The place of a request that is coming in. Slow ones lose it when others find no room.
 #[derive(Clone, Debug)]
 pub struct InputRoom {
-    connection: Arc<Connection>,
+    connection: Arc<ConnectionAccount>,
     id: Id,
     seat: Arc<Seat>,
 }
 
 impl Coming {
-    pub(super) fn new(connection: &Arc<Connection>, free: usize) -> Coming {
+    pub(super) fn new(connection: &Arc<ConnectionAccount>, free: usize) -> Coming {
         let id = lock(&connection.admission.unfinished).name();
         let place = InputRoom { connection: Arc::clone(connection), id, seat: Arc::default() };
         Coming { place, free, holds: false }
@@ -37,7 +37,7 @@ impl Coming {
     /// [`COMING_BYTES_FREE`], or its share of that, they count as none. When the request has come whole, hold nothing before it is admitted.
     ///
     /// Requests that have been slow for [`AdmissionLimits::slow_time_min`] lose their places where there is no room otherwise.
-    /// As with [`Connection::admit`], what comes alone is not bounded by these limits, but by the frame.
+    /// As with [`ConnectionAccount::admit`], what comes alone is not bounded by these limits, but by the frame.
     ///
     /// # Errors
     /// [`Overloaded::NodeBytes`] when there is no room for this many, and [`Overloaded::TooSlow`] when others got the

@@ -28,7 +28,7 @@ pub(super) type Id = u64;
 /// All requests that are coming in and hold room.
 #[derive(Debug, Default)]
 pub(super) struct Unfinished {
-    held: BTreeMap<Id, Held>,
+    held: BTreeMap<Id, RequestHolds>,
     /// Those of `held` by the time since which they have been slow; the slowest first.
     by_age: BTreeSet<(Moment, Id)>,
     /// What they hold together.
@@ -38,7 +38,7 @@ pub(super) struct Unfinished {
 
 /// What one of them holds.
 #[derive(Debug)]
-struct Held {
+struct RequestHolds {
     bytes: usize,
     /// When it was last [`REST_BYTES_MIN`] further than before, and how far.
     since: Moment,
@@ -48,10 +48,10 @@ struct Held {
 
 /// Where the owner of a place learns that it is lost.
 #[derive(Debug, Default)]
-pub(super) struct Seat(std::sync::Mutex<State>);
+pub(super) struct Seat(std::sync::Mutex<UnfinishedState>);
 
 #[derive(Debug, Default)]
-struct State {
+struct UnfinishedState {
     lost: bool,
     waker: Option<Waker>,
 }
@@ -107,7 +107,7 @@ impl Unfinished {
     pub(super) fn hold(&mut self, id: Id, bytes: usize, now: Moment, seat: &Arc<Seat>) {
         let held = self.held.entry(id).or_insert_with(|| {
             self.by_age.insert((now, id));
-            Held { bytes: 0, since: now, come: 0, seat: Arc::clone(seat) }
+            RequestHolds { bytes: 0, since: now, come: 0, seat: Arc::clone(seat) }
         });
         self.bytes = self.bytes - held.bytes + bytes;
         held.bytes = bytes;

@@ -25,4 +25,4 @@ pub mod session;
 
 pub use ledger::Ledger;
 pub use schedule::Schedule;
-pub use session::{Action, Event, Goal, Left, Options, Outcome, RequestId, Session};
+pub use session::{Goal, Left, Options, RequestId, Session, SessionAction, SessionEvent, SessionOutcome};

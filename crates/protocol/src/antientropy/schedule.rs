@@ -20,7 +20,7 @@ const RETRY_MIN: Duration = Duration::from_secs(1);
 pub struct Schedule<P> {
     node: NodeId,
     period: Duration,
-    turns: BTreeMap<NodeId, Turn<P>>,
+    turns: BTreeMap<NodeId, ScheduledTurn<P>>,
     running: Option<Comparing<P>>,
     stopped: bool,
 }
@@ -33,7 +33,7 @@ struct Comparing<P> {
 }
 
 #[derive(Clone, Debug)]
-struct Turn<P> {
+struct ScheduledTurn<P> {
     due: Moment,
     failures: u32,
     /// Somebody wants all of it now, whosever turn it is.
@@ -42,7 +42,7 @@ struct Turn<P> {
     parts: Vec<P>,
 }
 
-impl<P> Turn<P> {
+impl<P> ScheduledTurn<P> {
     /// Whether somebody wants something of it that may begin.
     fn is_wanted(&self, stopped: bool) -> bool {
         (self.asked && !stopped) || !self.parts.is_empty()
@@ -62,7 +62,7 @@ impl<P: Clone + PartialEq> Schedule<P> {
         let count = peers.len().max(1) as u32;
         for (position, &peer) in peers.iter().enumerate() {
             let due = now.after(self.period * (position as u32 + 1) / (count + 1));
-            let turn = || Turn { due, failures: 0, asked: false, parts: Vec::new() };
+            let turn = || ScheduledTurn { due, failures: 0, asked: false, parts: Vec::new() };
             self.turns.entry(peer).or_insert_with(turn);
         }
         self.check();
@@ -118,7 +118,7 @@ impl<P: Clone + PartialEq> Schedule<P> {
             return None;
         }
         let (own, stopped) = (self.node, self.stopped);
-        let due = |(peer, turn): &(&NodeId, &mut Turn<P>)| {
+        let due = |(peer, turn): &(&NodeId, &mut ScheduledTurn<P>)| {
             turn.is_wanted(stopped) || (!stopped && **peer > own && turn.due <= now)
         };
         let turns = self.turns.iter_mut().filter(due);

@@ -14,10 +14,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use model::{Moment, PartitionId, Token};
 
+pub use self::messages::{Listing, RequestId, SessionAction, SessionEvent};
 use self::queues::{asked, pieces, put_back, requeue, step, take};
 use crate::antientropy::merkle::{Digest, Span};
 use crate::pace::Pace;
 
+mod messages;
 mod queues;
 
 /// Partitions whose sums travel in one message: about 400 KB.
@@ -32,10 +34,6 @@ const KEYS_AT_ONCE: usize = 512;
 const STEP_BITS: u8 = 4;
 /// Times that a request is made before the session gives up.
 const ATTEMPTS_MAX: u32 = 4;
-
-/// Names one request of a session.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct RequestId(pub u64);
 
 /// What a session is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,142 +59,9 @@ pub struct Options {
     pub pace: Pace,
 }
 
-/// What the session asks of its driver, which answers with the event of the same request.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Action {
-    /// Send the own sums of these partitions; [`Event::Summed`].
-    CompareSums {
-        /// The request.
-        request: RequestId,
-        /// The partitions.
-        partitions: Vec<PartitionId>,
-    },
-    /// Ask the peer, and look here, for the sums of the parts of these spans; [`Event::Descended`].
-    Descend {
-        /// The request.
-        request: RequestId,
-        /// Partition, span, and how many bits the parts shall have.
-        spans: Vec<(PartitionId, Span, u8)>,
-    },
-    /// Ask the peer, and look here, for the keys of these spans with their digests; [`Event::Listed`].
-    List {
-        /// The request.
-        request: RequestId,
-        /// The spans.
-        spans: Vec<(PartitionId, Span)>,
-    },
-    /// Get what the peer holds of these keys and merge it here; [`Event::Pulled`].
-    Pull {
-        /// The request.
-        request: RequestId,
-        /// The keys.
-        keys: Vec<Bytes>,
-    },
-    /// Send the peer what is held here of these keys, to merge it; [`Event::Pushed`].
-    Push {
-        /// The request.
-        request: RequestId,
-        /// The keys.
-        keys: Vec<Bytes>,
-    },
-    /// Get a page of the partition from the peer, from this token on, and merge it here; [`Event::Paged`].
-    Page {
-        /// The request.
-        request: RequestId,
-        /// The partition.
-        partition: PartitionId,
-        /// Where the page begins.
-        from: Token,
-    },
-    /// Note that this partition was merged with everything that the peer held when the session began with it.
-    Settle {
-        /// The partition.
-        partition: PartitionId,
-    },
-    /// The session is over.
-    End(Outcome),
-}
-
-/// What has happened to a request.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
-    /// The peer has compared the sums.
-    Summed {
-        /// Partitions that differ, each with the bits of the shallower of the two trees.
-        differing: Vec<(PartitionId, u8)>,
-        /// Partitions that cannot be compared now: a tree is doubtful, or it is not the peer's.
-        unready: Vec<PartitionId>,
-    },
-    /// The sums of the parts of each span, here and there; `None` where one of the two cannot say.
-    Descended {
-        /// In the order of the request's spans.
-        parts: Vec<Option<(Vec<Digest>, Vec<Digest>)>>,
-    },
-    /// The keys of the first spans of the request, at least of one; the others are asked for again.
-    Listed {
-        /// For each span, the keys and digests here and there; `None` where one of the two cannot say.
-        keys: Vec<Option<Listing>>,
-        /// Bytes that travelled.
-        bytes: u64,
-    },
-    /// The first keys of the request, at least one, were merged here.
-    Pulled {
-        /// How many were taken care of.
-        done: usize,
-        /// Those of which the peer lacks something.
-        push: Vec<Bytes>,
-        /// Those that neither could be read there nor merged here.
-        failed: usize,
-        /// Bytes that travelled.
-        bytes: u64,
-    },
-    /// The first keys of the request, at least one, were merged by the peer.
-    Pushed {
-        /// How many were taken care of.
-        done: usize,
-        /// Those that the peer refused.
-        failed: usize,
-        /// Bytes that travelled.
-        bytes: u64,
-    },
-    /// A page was merged here, durably.
-    Paged {
-        /// Where the next one begins; `None` when this was the last.
-        next: Option<Token>,
-        /// Records that changed something here.
-        merged: usize,
-        /// Records that could not be merged here.
-        failed: usize,
-        /// Bytes that travelled.
-        bytes: u64,
-    },
-    /// There is no answer and will be none.
-    Failed,
-}
-
-impl Event {
-    /// An answer that took care of nothing would be asked for without end.
-    fn is_idle(&self) -> bool {
-        match self {
-            Event::Listed { keys, .. } => keys.is_empty(),
-            Event::Pulled { done, .. } | Event::Pushed { done, .. } => *done == 0,
-            _ => false,
-        }
-    }
-}
-
-/// Keys with their digests, here and there.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Listing {
-    /// Here.
-    pub mine: Vec<(Bytes, Digest)>,
-    /// There.
-    pub theirs: Vec<(Bytes, Digest)>,
-}
-
 /// What became of a session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Outcome {
+pub struct SessionOutcome {
     /// Every partition was compared to the end, and everything that was found to differ was exchanged.
     pub complete: bool,
     /// Partitions compared.
@@ -247,14 +112,14 @@ pub struct Session {
     attempts: u32,
     /// Not before this the next request is made.
     rest_until: Option<Moment>,
-    outcome: Outcome,
+    outcome: SessionOutcome,
     ended: bool,
 }
 
 #[derive(Debug)]
 struct Out {
     request: RequestId,
-    action: Action,
+    action: SessionAction,
     deadline: Moment,
 }
 
@@ -276,7 +141,7 @@ impl Session {
             last: 0,
             attempts: 0,
             rest_until: None,
-            outcome: Outcome::default(),
+            outcome: SessionOutcome::default(),
             ended: false,
         }
     }
@@ -289,12 +154,14 @@ impl Session {
         open.extend(self.pages.iter().map(|(id, _)| *id));
         let mut keys = self.pulls.len() + self.pushes.len();
         match self.out.as_ref().map(|out| &out.action) {
-            Some(Action::CompareSums { partitions, .. }) => open.extend(partitions),
-            Some(Action::Descend { spans, .. }) => open.extend(spans.iter().map(|(id, ..)| *id)),
-            Some(Action::List { spans, .. }) => open.extend(spans.iter().map(|(id, _)| *id)),
-            Some(Action::Page { partition, .. }) => open.extend([*partition]),
-            Some(Action::Pull { keys: out, .. } | Action::Push { keys: out, .. }) => keys += out.len(),
-            Some(Action::Settle { .. } | Action::End(_)) | None => {}
+            Some(SessionAction::CompareSums { partitions, .. }) => open.extend(partitions),
+            Some(SessionAction::Descend { spans, .. }) => open.extend(spans.iter().map(|(id, ..)| *id)),
+            Some(SessionAction::List { spans, .. }) => open.extend(spans.iter().map(|(id, _)| *id)),
+            Some(SessionAction::Page { partition, .. }) => open.extend([*partition]),
+            Some(SessionAction::Pull { keys: out, .. } | SessionAction::Push { keys: out, .. }) => {
+                keys += out.len()
+            }
+            Some(SessionAction::Settle { .. } | SessionAction::End(_)) | None => {}
         }
         Left { partitions: open.len(), keys }
     }
@@ -311,44 +178,52 @@ impl Session {
 
     /// The pages that will be asked for after the one that is out, unless that one has a next; a driver may ask early.
     pub fn pages_after(&self) -> impl Iterator<Item = (PartitionId, Token)> + '_ {
-        let is_page = self.out.as_ref().is_some_and(|out| matches!(out.action, Action::Page { .. }));
+        let is_page = self.out.as_ref().is_some_and(|out| matches!(out.action, SessionAction::Page { .. }));
         self.pages.iter().copied().filter(move |_| is_page)
     }
 
     /// Begins.
-    pub fn start(&mut self, now: Moment, actions: &mut Vec<Action>) {
+    pub fn start(&mut self, now: Moment, actions: &mut Vec<SessionAction>) {
         self.go_on(now, actions);
     }
 
     /// A request has been answered, or has failed.
-    pub fn step(&mut self, request: RequestId, event: Event, now: Moment, actions: &mut Vec<Action>) {
+    pub fn step(
+        &mut self,
+        request: RequestId,
+        event: SessionEvent,
+        now: Moment,
+        actions: &mut Vec<SessionAction>,
+    ) {
         let Some(out) = self.out.take_if(|out| out.request == request) else { return };
-        if event == Event::Failed || event.is_idle() {
+        if event == SessionEvent::Failed || event.is_idle() {
             return self.failed(out.action, now, actions);
         }
         let bytes = match (out.action, event) {
-            (Action::CompareSums { partitions, .. }, Event::Summed { differing, unready }) => {
+            (SessionAction::CompareSums { partitions, .. }, SessionEvent::Summed { differing, unready }) => {
                 self.summed(partitions, differing, unready, actions)
             }
-            (Action::Descend { spans, .. }, Event::Descended { parts }) => self.descended(spans, parts),
-            (Action::List { spans, .. }, Event::Listed { keys, bytes }) => {
+            (SessionAction::Descend { spans, .. }, SessionEvent::Descended { parts }) => {
+                self.descended(spans, parts)
+            }
+            (SessionAction::List { spans, .. }, SessionEvent::Listed { keys, bytes }) => {
                 self.listed(spans, keys);
                 bytes
             }
-            (Action::Pull { keys, .. }, Event::Pulled { done, push, failed, bytes }) => {
+            (SessionAction::Pull { keys, .. }, SessionEvent::Pulled { done, push, failed, bytes }) => {
                 self.outcome.pulled += done - failed.min(done);
                 self.outcome.failed += failed;
                 requeue(&mut self.pulls, keys, done);
                 self.pushes.extend(push);
                 bytes
             }
-            (Action::Push { keys, .. }, Event::Pushed { done, failed, bytes }) => {
+            (SessionAction::Push { keys, .. }, SessionEvent::Pushed { done, failed, bytes }) => {
                 self.outcome.pushed += done - failed.min(done);
                 self.outcome.failed += failed;
                 requeue(&mut self.pushes, keys, done);
                 bytes
             }
-            (Action::Page { partition, .. }, Event::Paged { next, merged, failed, bytes }) => {
+            (SessionAction::Page { partition, .. }, SessionEvent::Paged { next, merged, failed, bytes }) => {
                 self.outcome.pulled += merged;
                 self.outcome.failed += failed;
                 self.paged(partition, next, failed, actions);
@@ -364,7 +239,7 @@ impl Session {
     }
 
     /// The deadline has come.
-    pub fn elapsed(&mut self, now: Moment, actions: &mut Vec<Action>) {
+    pub fn elapsed(&mut self, now: Moment, actions: &mut Vec<SessionAction>) {
         if let Some(out) = self.out.take_if(|out| out.deadline <= now) {
             return self.failed(out.action, now, actions);
         }
@@ -372,7 +247,7 @@ impl Session {
     }
 
     /// Gives up; what was exchanged stays exchanged.
-    pub fn abort(&mut self, actions: &mut Vec<Action>) {
+    pub fn abort(&mut self, actions: &mut Vec<SessionAction>) {
         self.end(false, actions);
     }
 
@@ -382,23 +257,23 @@ impl Session {
     }
 
     /// How far it is.
-    pub fn progress(&self) -> Outcome {
+    pub fn progress(&self) -> SessionOutcome {
         self.outcome
     }
 
-    fn failed(&mut self, action: Action, now: Moment, actions: &mut Vec<Action>) {
+    fn failed(&mut self, action: SessionAction, now: Moment, actions: &mut Vec<SessionAction>) {
         self.attempts += 1;
         if self.attempts >= ATTEMPTS_MAX {
             return self.end(false, actions);
         }
         match action {
-            Action::CompareSums { partitions, .. } => put_back(&mut self.sums, partitions),
-            Action::Descend { spans, .. } => put_back(&mut self.descents, spans),
-            Action::List { spans, .. } => put_back(&mut self.lists, spans),
-            Action::Pull { keys, .. } => put_back(&mut self.pulls, keys),
-            Action::Push { keys, .. } => put_back(&mut self.pushes, keys),
-            Action::Page { partition, from, .. } => self.pages.push_front((partition, from)),
-            Action::Settle { .. } | Action::End(_) => unreachable!("it has no answer"),
+            SessionAction::CompareSums { partitions, .. } => put_back(&mut self.sums, partitions),
+            SessionAction::Descend { spans, .. } => put_back(&mut self.descents, spans),
+            SessionAction::List { spans, .. } => put_back(&mut self.lists, spans),
+            SessionAction::Pull { keys, .. } => put_back(&mut self.pulls, keys),
+            SessionAction::Push { keys, .. } => put_back(&mut self.pushes, keys),
+            SessionAction::Page { partition, from, .. } => self.pages.push_front((partition, from)),
+            SessionAction::Settle { .. } | SessionAction::End(_) => unreachable!("it has no answer"),
         }
         self.rest_until = Some(now.after(self.options.patience / 20 * 2u32.pow(self.attempts)));
         self.check();
@@ -409,7 +284,7 @@ impl Session {
         partitions: Vec<PartitionId>,
         differing: Vec<(PartitionId, u8)>,
         unready: Vec<PartitionId>,
-        actions: &mut Vec<Action>,
+        actions: &mut Vec<SessionAction>,
     ) -> u64 {
         let asked: BTreeSet<PartitionId> = partitions.into_iter().collect();
         let mut unequal = BTreeMap::new();
@@ -418,7 +293,7 @@ impl Session {
         self.outcome.partitions += asked.len();
         for &partition in &asked {
             match unequal.get(&partition) {
-                None => actions.push(Action::Settle { partition }),
+                None => actions.push(SessionAction::Settle { partition }),
                 Some(bits) => self.found_unequal(partition, *bits),
             }
         }
@@ -516,7 +391,7 @@ impl Session {
         partition: PartitionId,
         next: Option<Token>,
         failed: usize,
-        actions: &mut Vec<Action>,
+        actions: &mut Vec<SessionAction>,
     ) {
         if failed > 0 {
             // Something of the partition is missing: it is not settled, another session tries again.
@@ -524,34 +399,34 @@ impl Session {
         }
         match next {
             Some(next) => self.pages.push_front((partition, next)),
-            None => actions.push(Action::Settle { partition }),
+            None => actions.push(SessionAction::Settle { partition }),
         }
     }
 
     /// Makes the next request, if it is time.
-    fn go_on(&mut self, now: Moment, actions: &mut Vec<Action>) {
+    fn go_on(&mut self, now: Moment, actions: &mut Vec<SessionAction>) {
         if self.ended || self.out.is_some() || self.rest_until.is_some_and(|until| until > now) {
             return;
         }
         self.rest_until = None;
         let request = RequestId(self.last + 1);
         let action = if !self.pushes.is_empty() {
-            Action::Push { request, keys: take(&mut self.pushes, KEYS_AT_ONCE) }
+            SessionAction::Push { request, keys: take(&mut self.pushes, KEYS_AT_ONCE) }
         } else if !self.pulls.is_empty() {
-            Action::Pull { request, keys: take(&mut self.pulls, KEYS_AT_ONCE) }
+            SessionAction::Pull { request, keys: take(&mut self.pulls, KEYS_AT_ONCE) }
         } else if !self.lists.is_empty() {
-            Action::List { request, spans: take(&mut self.lists, LEAVES_AT_ONCE) }
+            SessionAction::List { request, spans: take(&mut self.lists, LEAVES_AT_ONCE) }
         } else if !self.descents.is_empty() {
-            Action::Descend { request, spans: take(&mut self.descents, SPANS_AT_ONCE) }
+            SessionAction::Descend { request, spans: take(&mut self.descents, SPANS_AT_ONCE) }
         } else if let Some((partition, from)) = self.pages.pop_front() {
-            Action::Page { request, partition, from }
+            SessionAction::Page { request, partition, from }
         } else if !self.sums.is_empty() {
-            Action::CompareSums { request, partitions: take(&mut self.sums, PARTITIONS_AT_ONCE) }
+            SessionAction::CompareSums { request, partitions: take(&mut self.sums, PARTITIONS_AT_ONCE) }
         } else {
             let complete = self.outcome.failed == 0 && self.outcome.unready == 0;
             let exchanged = std::mem::take(&mut self.exchanging);
             if complete && self.options.goal != Goal::Equal {
-                actions.extend(exchanged.into_iter().map(|partition| Action::Settle { partition }));
+                actions.extend(exchanged.into_iter().map(|partition| SessionAction::Settle { partition }));
             }
             return self.end(complete, actions);
         };
@@ -576,7 +451,7 @@ impl Session {
         );
         assert!(self.ended || self.attempts < ATTEMPTS_MAX, "a peer that fails again and again is given up");
         assert_eq!(self.outcome.requests, self.last, "every request is counted");
-        let Outcome { partitions, differing, unready, .. } = self.outcome;
+        let SessionOutcome { partitions, differing, unready, .. } = self.outcome;
         assert!(differing + unready <= partitions, "a partition that differs was compared");
         debug_assert!(
             self.sums.iter().all(|id| self.roots.contains_key(id)),
@@ -584,7 +459,7 @@ impl Session {
         );
     }
 
-    fn end(&mut self, complete: bool, actions: &mut Vec<Action>) {
+    fn end(&mut self, complete: bool, actions: &mut Vec<SessionAction>) {
         if !self.ended {
             self.ended = true;
             (self.out, self.rest_until) = (None, None);
@@ -594,7 +469,7 @@ impl Session {
                 "nothing that is known to differ is left when replicas pass for equal"
             );
             self.check();
-            actions.push(Action::End(self.outcome));
+            actions.push(SessionAction::End(self.outcome));
         }
     }
 }

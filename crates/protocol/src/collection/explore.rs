@@ -17,7 +17,7 @@ use super::planted::{
     Bug, PlantedParticipant as Participant, PlantedRound as Round, judge_planted_start, planted,
 };
 use super::{
-    Confirm, FenceStep, Heard, Refusal, Remembered, RoundAction, RoundEvent, RoundId, RoundStage, Start,
+    Confirm, FenceStep, Heard, Remembered, RoundAction, RoundEvent, RoundId, RoundRefusal, RoundStage, Start,
 };
 
 mod initiators;
@@ -472,7 +472,7 @@ impl World {
                 node.participant.hear(Heard { epoch: tag, generation: message.generation }, to);
                 node.store(message.hint, &sets.0[usize::from(message.content)]);
             }
-            Err(Refusal::StaleEpoch(epoch)) => {
+            Err(RoundRefusal::StaleEpoch(epoch)) => {
                 let heard = Heard { epoch, generation: message.generation };
                 self.nodes[message.from].participant.hear(heard, from);
             }

@@ -28,7 +28,8 @@ mod explore;
 mod planted;
 
 pub use participant::{
-    Confirm, FenceStep, GUARD_TIME, GUARDS_MAX, Heard, Participant, Refusal, Remembered, Start, judge_start,
+    Confirm, FenceStep, GUARD_TIME, GUARDS_MAX, Heard, Participant, Remembered, RoundRefusal, Start,
+    judge_start,
 };
 pub use round::{ROUND_TIME, Round, RoundAction, RoundEnd, RoundEvent, RoundStage};
 

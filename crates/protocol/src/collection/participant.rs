@@ -73,7 +73,7 @@ pub struct Confirm {
 
 /// Why a node takes no part, or accepts nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum RoundRefusal {
     /// Read before this epoch.
     StaleEpoch(Epoch),
     /// Formed under an older document than that of the epoch's round.
@@ -156,12 +156,12 @@ impl Participant {
     ///
     /// # Errors
     /// `StaleEpoch`, `StaleGeneration`.
-    pub fn accepts_contents(&self, tag: Epoch, generation: Generation) -> Result<(), Refusal> {
+    pub fn accepts_contents(&self, tag: Epoch, generation: Generation) -> Result<(), RoundRefusal> {
         if generation < self.known.generation {
-            return Err(Refusal::StaleGeneration);
+            return Err(RoundRefusal::StaleGeneration);
         }
         if tag < self.known.epoch {
-            return Err(Refusal::StaleEpoch(self.known.epoch));
+            return Err(RoundRefusal::StaleEpoch(self.known.epoch));
         }
         Ok(())
     }
@@ -201,17 +201,17 @@ impl Participant {
     ///
     /// # Errors
     /// `OtherGeneration`, `TooManyRounds`, `NotCompared`.
-    pub fn confirm(&mut self, confirm: Confirm, own: Generation, now: Moment) -> Result<(), Refusal> {
+    pub fn confirm(&mut self, confirm: Confirm, own: Generation, now: Moment) -> Result<(), RoundRefusal> {
         self.expire(now);
         if !self.compared {
-            return Err(Refusal::NotCompared);
+            return Err(RoundRefusal::NotCompared);
         }
         if confirm.generation != own {
-            return Err(Refusal::OtherGeneration);
+            return Err(RoundRefusal::OtherGeneration);
         }
         self.guards.retain(|guard| guard.round != confirm.round);
         if self.guards.len() >= GUARDS_MAX {
-            return Err(Refusal::TooManyRounds);
+            return Err(RoundRefusal::TooManyRounds);
         }
         let Confirm { round, generation, keys } = confirm;
         let (epoch, until) = (self.known.epoch, now.after(GUARD_TIME));
@@ -230,16 +230,16 @@ impl Participant {
         epoch: Epoch,
         floor: Timestamp,
         now: Moment,
-    ) -> Result<FenceStep, Refusal> {
+    ) -> Result<FenceStep, RoundRefusal> {
         self.expire(now);
         if self.fenced.contains(&round) {
             return Ok(FenceStep::Already);
         }
         let Some(guard) = self.guards.iter().find(|guard| guard.round == round) else {
-            return Err(Refusal::NoGuard);
+            return Err(RoundRefusal::NoGuard);
         };
         if guard.epoch >= epoch {
-            return Err(Refusal::EpochTooSmall);
+            return Err(RoundRefusal::EpochTooSmall);
         }
         Ok(FenceStep::Remember(Remembered {
             epoch: self.known.epoch.max(epoch),

@@ -9,8 +9,8 @@ use bytes::Bytes;
 use model::{Epoch, Generation, Moment, NodeId, StoreName, Timestamp, VersionSet};
 
 use super::{
-    Confirm, FenceStep, Heard, Participant, Refusal, Remembered, Round, RoundAction, RoundEvent, RoundId,
-    RoundStage, Start, judge_start,
+    Confirm, FenceStep, Heard, Participant, Remembered, Round, RoundAction, RoundEvent, RoundId,
+    RoundRefusal, RoundStage, Start, judge_start,
 };
 
 /// A rule that a test can break.
@@ -96,10 +96,10 @@ impl PlantedParticipant {
         self.0.known()
     }
 
-    pub(super) fn accepts_contents(&self, tag: Epoch, generation: Generation) -> Result<(), Refusal> {
+    pub(super) fn accepts_contents(&self, tag: Epoch, generation: Generation) -> Result<(), RoundRefusal> {
         let generation = if planted(Bug::AcceptsOldDocuments) { Generation(u64::MAX) } else { generation };
         match self.0.accepts_contents(tag, generation) {
-            Err(Refusal::StaleEpoch(_)) if planted(Bug::AcceptsStaleTags) => Ok(()),
+            Err(RoundRefusal::StaleEpoch(_)) if planted(Bug::AcceptsStaleTags) => Ok(()),
             answer => answer,
         }
     }
@@ -126,7 +126,12 @@ impl PlantedParticipant {
         self.0.guarded(store, key).filter(|_| !planted(Bug::GuardsNothing))
     }
 
-    pub(super) fn confirm(&mut self, confirm: Confirm, own: Generation, now: Moment) -> Result<(), Refusal> {
+    pub(super) fn confirm(
+        &mut self,
+        confirm: Confirm,
+        own: Generation,
+        now: Moment,
+    ) -> Result<(), RoundRefusal> {
         self.0.confirm(confirm, own, now)
     }
 
@@ -136,14 +141,14 @@ impl PlantedParticipant {
         epoch: Epoch,
         floor: Timestamp,
         now: Moment,
-    ) -> Result<FenceStep, Refusal> {
+    ) -> Result<FenceStep, RoundRefusal> {
         let known = self.0.known();
         let turned = Remembered { epoch: known.epoch.max(epoch), ..known };
         match self.0.fence(round, epoch, floor, now) {
-            Err(Refusal::NoGuard) if planted(Bug::FencesWithoutGuard) || planted(Bug::SkipsAConfirm) => {
+            Err(RoundRefusal::NoGuard) if planted(Bug::FencesWithoutGuard) || planted(Bug::SkipsAConfirm) => {
                 Ok(FenceStep::Remember(turned))
             }
-            Err(Refusal::EpochTooSmall) if planted(Bug::OpensEarly) => {
+            Err(RoundRefusal::EpochTooSmall) if planted(Bug::OpensEarly) => {
                 Ok(FenceStep::Remember(Remembered { floor: known.floor.max(floor), ..turned }))
             }
             answer => answer,

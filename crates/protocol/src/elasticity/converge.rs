@@ -3,7 +3,7 @@
 //! A drain is taken back before a machine is bought. Must never: change the target.
 
 use model::elasticity::adapter::MemberState;
-use model::elasticity::{Held, Machine, MachineState, Token};
+use model::elasticity::{HeldChange, Machine, MachineState, Token};
 
 use super::{Observation, Question, Work, decisions, guards, lifecycle, standby};
 
@@ -19,13 +19,13 @@ pub(super) fn converge(work: &mut Work<'_>) {
     decisions::hold_up(work, held.err());
 }
 
-fn grow(work: &mut Work<'_>, more: u32) -> Result<(), Held> {
+fn grow(work: &mut Work<'_>, more: u32) -> Result<(), HeldChange> {
     for _ in 0..more {
         if take_back_a_drain(work) {
             continue;
         }
         if work.next.paused.is_some() {
-            return Err(Held::Paused);
+            return Err(HeldChange::Paused);
         }
         if standby::call(work) {
             continue;
@@ -36,7 +36,7 @@ fn grow(work: &mut Work<'_>, more: u32) -> Result<(), Held> {
 }
 
 /// Puts a request for one machine into the document, if it may be bought.
-pub(super) fn buy(work: &mut Work<'_>, standby: bool) -> Result<(), Held> {
+pub(super) fn buy(work: &mut Work<'_>, standby: bool) -> Result<(), HeldChange> {
     guards::may_start(work, standby)?;
     let price_per_hour = guards::may_buy(work.seen, &work.next, 1)?;
     let fleet = &mut work.next;
@@ -95,7 +95,7 @@ fn place(machine: &Machine, uid: &str) -> (bool, MachineState, bool, std::cmp::R
     (has_joined, machine.state, machine.adopted, std::cmp::Reverse(machine.token.number(uid).unwrap_or(0)))
 }
 
-fn shrink(work: &mut Work<'_>, less: u32) -> Result<(), Held> {
+fn shrink(work: &mut Work<'_>, less: u32) -> Result<(), HeldChange> {
     let uid = work.next.uid.clone();
     let goes = |machine: &&Machine| {
         !machine.is_unmanaged() && (machine.is_coming() || machine.state == MachineState::Serving)
@@ -103,7 +103,7 @@ fn shrink(work: &mut Work<'_>, less: u32) -> Result<(), Held> {
     let mut candidates: Vec<Machine> = work.next.machines.iter().filter(goes).cloned().collect();
     if candidates.is_empty() {
         let detail = "only members without a machine of the provider are left, and these are never ended";
-        return Err(Held::Provider { detail: detail.to_owned() });
+        return Err(HeldChange::Provider { detail: detail.to_owned() });
     }
     candidates.sort_by_key(|machine| place(machine, &uid));
     let (mut left, mut refusal) = (less, None);
@@ -123,11 +123,11 @@ fn shrink(work: &mut Work<'_>, less: u32) -> Result<(), Held> {
             return Ok(());
         }
         if work.next.paused.is_some() {
-            return Err(Held::Paused);
+            return Err(HeldChange::Paused);
         }
         // One that joins has a slot, and keeps it.
         if candidate.state == MachineState::Serving && !guards::has_slot(work) {
-            return Err(Held::UnderWay);
+            return Err(HeldChange::UnderWay);
         }
         guards::may_drain(work, &candidate)?;
         let Some(instance) = &candidate.instance else { continue };
@@ -136,7 +136,7 @@ fn shrink(work: &mut Work<'_>, less: u32) -> Result<(), Held> {
                 work.questions.insert(Question::Preflight { instance: instance.clone() });
                 return Ok(());
             }
-            Some(Err(why)) => refusal = Some(Held::Preflight { detail: why.detail.clone() }),
+            Some(Err(why)) => refusal = Some(HeldChange::Preflight { detail: why.detail.clone() }),
             Some(Ok(())) => {
                 change(work, &candidate.token, MachineState::Draining, None);
                 left -= 1;

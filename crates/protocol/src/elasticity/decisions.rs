@@ -8,8 +8,8 @@ use std::mem::discriminant;
 use model::WallMillis;
 use model::elasticity::adapter::MemberState;
 use model::elasticity::{
-    DECISIONS_MAX, Decision, Fleet, Held, Machine, MachineState, Mode, Reading, Reason, Sizing, Spread,
-    Verdict,
+    DECISIONS_MAX, Decision, Fleet, HeldChange, Machine, MachineState, Mode, Reading, Reason, RuleVerdict,
+    Sizing, Spread,
 };
 
 use super::rules::{self, Judged};
@@ -29,10 +29,10 @@ const FLIPS_MAX: u32 = 3;
 
 /// What is decided.
 struct Drawn {
-    verdict: Verdict,
+    verdict: RuleVerdict,
     target: u32,
     reasons: Vec<Reason>,
-    held: Option<Held>,
+    held: Option<HeldChange>,
     readings: Vec<Reading>,
     expected: Option<f64>,
 }
@@ -48,8 +48,8 @@ pub(super) fn decide(work: &mut Work<'_>) {
     let policy = &work.next.policy;
     let current = work.next.target.unwrap_or_else(|| work.next.will_serve());
     let by_bounds = match current {
-        _ if current < policy.min => Some((Verdict::Add, policy.min)),
-        _ if current > policy.max => Some((Verdict::Remove, policy.max)),
+        _ if current < policy.min => Some((RuleVerdict::Add, policy.min)),
+        _ if current > policy.max => Some((RuleVerdict::Remove, policy.max)),
         _ => None,
     };
     let by_load = policy.sizing() != Sizing::Rules;
@@ -69,16 +69,16 @@ pub(super) fn decide(work: &mut Work<'_>) {
         None if by_load => self::by_load(work, current),
         None => by_rules(work, rules::judge(work.seen, &work.next), current),
     };
-    let is_carried = drawn.held.is_none() && matches!(drawn.verdict, Verdict::Add | Verdict::Remove);
+    let is_carried = drawn.held.is_none() && matches!(drawn.verdict, RuleVerdict::Add | RuleVerdict::Remove);
     let is_new = work.next.decisions.last().is_none_or(|last| {
-        let held = |held: &Option<Held>| held.as_ref().map(discriminant);
+        let held = |held: &Option<HeldChange>| held.as_ref().map(discriminant);
         (last.verdict, last.target, held(&last.held)) != (drawn.verdict, drawn.target, held(&drawn.held))
     });
     if is_carried {
         work.next.target = Some(drawn.target);
     }
     // While a change is under way, the decision that made it says why.
-    if is_carried || (is_new && drawn.held != Some(Held::UnderWay)) {
+    if is_carried || (is_new && drawn.held != Some(HeldChange::UnderWay)) {
         record(work, drawn, is_carried);
     }
 }
@@ -93,16 +93,16 @@ fn by_load(work: &Work<'_>, current: u32) -> Drawn {
 fn by_rules(work: &Work<'_>, judged: Judged, current: u32) -> Drawn {
     let n = f64::from(work.next.serving());
     let (target, after) = match judged.verdict {
-        Verdict::Add => (current + 1, n + 1.0),
-        Verdict::Remove => (current.saturating_sub(1), n - 1.0),
-        Verdict::Stay | Verdict::Unknown => (current, n),
+        RuleVerdict::Add => (current + 1, n + 1.0),
+        RuleVerdict::Remove => (current.saturating_sub(1), n - 1.0),
+        RuleVerdict::Stay | RuleVerdict::Unknown => (current, n),
     };
     let held = judged.held.or_else(|| obstacle(work, judged.verdict, target, false));
     let mean = |rule| {
         let mean = model::elasticity::Rule { of: Spread::Mean, ..Clone::clone(rule) };
         rules::value_of(&judged.readings, &mean)
     };
-    let changes = matches!(judged.verdict, Verdict::Add | Verdict::Remove);
+    let changes = matches!(judged.verdict, RuleVerdict::Add | RuleVerdict::Remove);
     let rule = judged.rules.first().filter(|_| changes && after > 0.0);
     let expected = rule.and_then(mean).map(|mean| mean * n / after);
     let reasons = judged.rules.iter().map(|rule| Reason::Rule { rule: rule.clone() }).collect();
@@ -111,7 +111,7 @@ fn by_rules(work: &Work<'_>, judged: Judged, current: u32) -> Drawn {
 
 /// Members that are of no machine of the fleet, also those that are down for now: whoever founds a fleet adopts them one
 /// after another, and bounds wait for that.
-fn unmanaged(work: &Work<'_>) -> Option<Held> {
+fn unmanaged(work: &Work<'_>) -> Option<HeldChange> {
     let members = work.seen.members.as_ref().ok()?;
     let is_managed =
         |id: &String| work.next.machines.iter().any(|machine| machine.member.as_ref() == Some(id));
@@ -122,30 +122,30 @@ fn unmanaged(work: &Work<'_>) -> Option<Held> {
         "{} {how} and is no machine of the fleet; adopt it once it serves, or remove it",
         stranger.id
     );
-    Some(Held::Engine { detail })
+    Some(HeldChange::Engine { detail })
 }
 
 /// What prevents a verdict, if anything does.
-fn obstacle(work: &Work<'_>, verdict: Verdict, target: u32, by_bounds: bool) -> Option<Held> {
+fn obstacle(work: &Work<'_>, verdict: RuleVerdict, target: u32, by_bounds: bool) -> Option<HeldChange> {
     let fleet = &work.next;
     let held = match verdict {
-        Verdict::Stay | Verdict::Unknown => return None,
-        _ if fleet.paused.is_some() => Err(Held::Paused),
-        Verdict::Add => may_add(work, target, by_bounds),
-        Verdict::Remove => may_remove(work, target),
+        RuleVerdict::Stay | RuleVerdict::Unknown => return None,
+        _ if fleet.paused.is_some() => Err(HeldChange::Paused),
+        RuleVerdict::Add => may_add(work, target, by_bounds),
+        RuleVerdict::Remove => may_remove(work, target),
     };
-    held.err().or_else(|| (fleet.policy.mode != Mode::Auto).then_some(Held::Mode))
+    held.err().or_else(|| (fleet.policy.mode != Mode::Auto).then_some(HeldChange::Mode))
 }
 
-fn may_add(work: &Work<'_>, target: u32, by_bounds: bool) -> Result<(), Held> {
+fn may_add(work: &Work<'_>, target: u32, by_bounds: bool) -> Result<(), HeldChange> {
     let fleet = &work.next;
     guards::heard(work.seen)?;
     let is_coming = fleet.machines.iter().any(Machine::is_coming);
     if is_coming || fleet.target.is_some_and(|target| target > fleet.will_serve()) {
-        return Err(Held::UnderWay);
+        return Err(HeldChange::UnderWay);
     }
     if target > fleet.policy.max {
-        return Err(Held::Most { max: fleet.policy.max });
+        return Err(HeldChange::Most { max: fleet.policy.max });
     }
     if fleet.machines.iter().any(|machine| converge::can_come_back(work.seen, machine)) {
         return Ok(());
@@ -159,16 +159,16 @@ fn may_add(work: &Work<'_>, target: u32, by_bounds: bool) -> Result<(), Held> {
     }
 }
 
-fn may_remove(work: &Work<'_>, target: u32) -> Result<(), Held> {
+fn may_remove(work: &Work<'_>, target: u32) -> Result<(), HeldChange> {
     let fleet = &work.next;
     guards::heard(work.seen)?;
     let is_coming = fleet.machines.iter().any(Machine::is_coming);
     if is_coming || fleet.machines.iter().any(leaves) || fleet.target.is_some_and(|it| it != fleet.serving())
     {
-        return Err(Held::UnderWay);
+        return Err(HeldChange::UnderWay);
     }
     if target < fleet.policy.min {
-        return Err(Held::Fewest { min: fleet.policy.min });
+        return Err(HeldChange::Fewest { min: fleet.policy.min });
     }
     let flips = flips(fleet, work.seen.now).min(FLIPS_MAX);
     rests(work, fleet.policy.cooldowns.shrink.saturating_mul(4_u64.pow(flips)))?;
@@ -183,10 +183,10 @@ fn leaves(machine: &Machine) -> bool {
     matches!(machine.state, MachineState::Draining | MachineState::Empty)
 }
 
-fn rests(work: &Work<'_>, seconds: u64) -> Result<(), Held> {
+fn rests(work: &Work<'_>, seconds: u64) -> Result<(), HeldChange> {
     let Some(settled) = work.next.settled else { return Ok(()) };
     let left = seconds.saturating_mul(1000).saturating_sub(since(work.seen.now, settled));
-    if left == 0 { Ok(()) } else { Err(Held::Rests { seconds: left.div_ceil(1000) }) }
+    if left == 0 { Ok(()) } else { Err(HeldChange::Rests { seconds: left.div_ceil(1000) }) }
 }
 
 /// How often, within a day, rules removed a member and soon wanted it back.
@@ -197,7 +197,7 @@ fn flips(fleet: &Fleet, now: WallMillis) -> u32 {
     };
     let carried: Vec<&Decision> = fleet.decisions.iter().filter(by_rule).collect();
     let pairs = carried.windows(2).filter(|pair| {
-        (pair[0].verdict, pair[1].verdict) == (Verdict::Remove, Verdict::Add)
+        (pair[0].verdict, pair[1].verdict) == (RuleVerdict::Remove, RuleVerdict::Add)
             && since(pair[1].at, pair[0].at) <= FLIP_MS
             && since(now, pair[1].at) <= FLIPS_KEPT_MS
     });
@@ -205,7 +205,7 @@ fn flips(fleet: &Fleet, now: WallMillis) -> u32 {
 }
 
 /// Keeps what an order or a failure brought about; the target is set already.
-pub(super) fn record_order(work: &mut Work<'_>, verdict: Verdict, reasons: Vec<Reason>) {
+pub(super) fn record_order(work: &mut Work<'_>, verdict: RuleVerdict, reasons: Vec<Reason>) {
     let target = work.next.target.unwrap_or_else(|| work.next.will_serve());
     let sets = reasons.iter().any(|reason| matches!(reason, Reason::Ordered { .. }));
     record(work, Drawn { verdict, target, reasons, held: None, readings: Vec::new(), expected: None }, sets);
@@ -245,13 +245,14 @@ fn record(work: &mut Work<'_>, drawn: Drawn, set: bool) {
 /// The decision that is being carried out: the last that set the target that holds.
 pub(super) fn open(fleet: &mut Fleet) -> Option<&mut Decision> {
     let target = fleet.target?;
-    let changes = |one: &&mut Decision| one.set && matches!(one.verdict, Verdict::Add | Verdict::Remove);
+    let changes =
+        |one: &&mut Decision| one.set && matches!(one.verdict, RuleVerdict::Add | RuleVerdict::Remove);
     let last = fleet.decisions.iter_mut().rev().find(changes);
     last.filter(|decision| decision.target == target && decision.ended.is_none())
 }
 
 /// Notes what keeps the decision under way from being carried out, or that nothing does.
-pub(super) fn hold_up(work: &mut Work<'_>, held: Option<Held>) {
+pub(super) fn hold_up(work: &mut Work<'_>, held: Option<HeldChange>) {
     let Some(decision) = open(&mut work.next) else { return };
     if decision.held.as_ref().map(discriminant) != held.as_ref().map(discriminant) {
         decision.held = held;
@@ -268,7 +269,7 @@ pub(super) fn close(work: &mut Work<'_>) {
         if let Some(decision) = open(fleet) {
             (decision.ended, decision.held) = (Some(now), None);
             let (verdict, at) = (decision.verdict, decision.at);
-            if verdict == Verdict::Add {
+            if verdict == RuleVerdict::Add {
                 sizing::note_growth(fleet, at, now);
             }
         }
@@ -293,7 +294,7 @@ fn came(work: &mut Work<'_>) {
     if value.is_some() {
         let (verdict, before) = (decision.verdict, decision.members);
         work.next.decisions[place].came = value;
-        if verdict == Verdict::Add {
+        if verdict == RuleVerdict::Add {
             sizing::note_gain(work.seen, &mut work.next, before);
         }
     }

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Keys have ONE copy: a machine that is ended while it has a key has lost it. Acts that move data are done while the
-//! document is as it was read ([`Action::must_be_fresh`]); all others are done however late. From each world in which
+//! document is as it was read ([`FleetAction::must_be_fresh`]); all others are done however late. From each world in which
 //! nothing more can happen, a faithful environment goes on until all is at rest, and that is judged, too.
 
 mod happenings;
@@ -18,8 +18,8 @@ mod world;
 
 use model::elasticity::adapter::{InstanceState, MachineType, MemberState, PROTOCOL};
 use model::elasticity::{
-    Budget, Cooldowns, Deadlines, FleetOrder, Given, MachineState, Mode, Money, Objective, Policy, Resize,
-    Sizing,
+    Budget, Cooldowns, Deadlines, FleetOrder, FleetOrderGiven, MachineState, Mode, Money, Objective, Policy,
+    Resize, Sizing,
 };
 
 use super::*;
@@ -90,7 +90,7 @@ struct Host {
 enum Phase {
     Idle,
     Read(Box<Fleet>),
-    Acts { generation: u64, actions: Vec<Action> },
+    Acts { generation: u64, actions: Vec<FleetAction> },
 }
 
 #[derive(Clone, Debug)]
@@ -259,7 +259,7 @@ impl World {
                     Phase::Acts { generation, actions } => {
                         *generation = u64::from(*generation == self.fleet.generation);
                         for action in actions {
-                            if let Action::Publish(next) = action {
+                            if let FleetAction::Publish(next) = action {
                                 bare(next);
                             }
                         }
@@ -276,7 +276,7 @@ impl World {
     }
 
     /// Whether acts would change anything: a verb that is repeated in vain is rest.
-    fn changes(&self, actions: &[Action]) -> Result<bool, String> {
+    fn changes(&self, actions: &[FleetAction]) -> Result<bool, String> {
         let mut done = self.clone();
         for action in actions {
             if !done.act(self.fleet.generation, action)? {
@@ -293,7 +293,8 @@ impl World {
     fn order(&mut self) {
         let order = self.orders.remove(0);
         let number = self.fleet.orders.len() as u64 + 1;
-        let given = Given { number, order, by: "op".to_owned(), at: WallMillis(self.now), answer: None };
+        let given =
+            FleetOrderGiven { number, order, by: "op".to_owned(), at: WallMillis(self.now), answer: None };
         self.fleet.orders.push(given);
         self.fleet.generation += 1;
     }

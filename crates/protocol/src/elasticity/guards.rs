@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use model::WallMillis;
 use model::elasticity::adapter::{InstanceState, Member, MemberState};
-use model::elasticity::{Fleet, Held, Machine, MachineState, Money, Paused};
+use model::elasticity::{Fleet, HeldChange, Machine, MachineState, Money, Paused};
 
 use super::{Observation, Work, since, sizing};
 
@@ -55,13 +55,13 @@ pub(super) fn has_slot(work: &Work<'_>) -> bool {
 }
 
 /// Whether one more machine may be started. Where members join as soon as they start, that is an act, and none stands by.
-pub(super) fn may_start(work: &Work<'_>, standby: bool) -> Result<(), Held> {
+pub(super) fn may_start(work: &Work<'_>, standby: bool) -> Result<(), HeldChange> {
     let Some(engine) = work.seen.engine.as_ref().ok().filter(|engine| engine.joins_at_boot) else {
         return Ok(());
     };
     if standby {
         let detail = "its members join as soon as they start, so none can stand by";
-        return Err(Held::Engine { detail: detail.to_owned() });
+        return Err(HeldChange::Engine { detail: detail.to_owned() });
     }
     let starts = |machine: &&Machine| {
         matches!(machine.state, MachineState::Requested | MachineState::Booting | MachineState::Ready)
@@ -69,7 +69,7 @@ pub(super) fn may_start(work: &Work<'_>, standby: bool) -> Result<(), Held> {
     let starting = work.next.machines.iter().filter(starts).count() as u32;
     match acting(work) {
         Some(acting) if acting + starting < engine.acts_max.max(1) => Ok(()),
-        _ => Err(Held::UnderWay),
+        _ => Err(HeldChange::UnderWay),
     }
 }
 
@@ -96,12 +96,12 @@ pub(super) fn price(work: &Work<'_>, kind: &str) -> Money {
         .unwrap_or_default()
 }
 
-fn unheard(which: &str, why: &str) -> Held {
-    Held::Unheard { detail: format!("{which} did not answer: {why}") }
+fn unheard(which: &str, why: &str) -> HeldChange {
+    HeldChange::Unheard { detail: format!("{which} did not answer: {why}") }
 }
 
 /// Whether both adapters have answered in this turn.
-pub(super) fn heard(seen: &Observation) -> Result<(), Held> {
+pub(super) fn heard(seen: &Observation) -> Result<(), HeldChange> {
     let answers = [
         ("the provider", seen.provider.as_ref().err()),
         ("the provider", seen.instances.as_ref().err()),
@@ -115,12 +115,12 @@ pub(super) fn heard(seen: &Observation) -> Result<(), Held> {
 }
 
 /// Whether this many machines more may be asked for; the price of each.
-pub(super) fn may_buy(seen: &Observation, fleet: &Fleet, more: u32) -> Result<Money, Held> {
+pub(super) fn may_buy(seen: &Observation, fleet: &Fleet, more: u32) -> Result<Money, HeldChange> {
     heard(seen)?;
     let policy = &fleet.policy;
     let Ok(provider) = &seen.provider else { unreachable!("it was heard") };
     let Some(kind) = provider.types.iter().find(|one| one.name == policy.machine_type) else {
-        return Err(Held::Provider { detail: format!("it has no type {:?}", policy.machine_type) });
+        return Err(HeldChange::Provider { detail: format!("it has no type {:?}", policy.machine_type) });
     };
     let entries_max = policy.max.saturating_add(ENTRIES_BEYOND_MAX);
     let entries = fleet.machines.len() as u32;
@@ -129,14 +129,14 @@ pub(super) fn may_buy(seen: &Observation, fleet: &Fleet, more: u32) -> Result<Mo
             "{entries} machines are of the fleet, with those that failed or leave, and {entries_max} may be; \
              `status` says what each waits for"
         );
-        return Err(Held::Provider { detail });
+        return Err(HeldChange::Provider { detail });
     }
     if let (Some(quota), Ok(instances)) = (provider.quota, &seen.instances) {
         let run = instances.iter().filter(|one| one.state != InstanceState::Ended).count();
         let asked = fleet.machines.iter().filter(|machine| machine.instance.is_none() && !machine.adopted);
         let there = (run + asked.count()) as u32;
         if there + more > quota {
-            return Err(Held::Provider {
+            return Err(HeldChange::Provider {
                 detail: format!("{there} machines are there, and it lets {quota} run"),
             });
         }
@@ -144,7 +144,9 @@ pub(super) fn may_buy(seen: &Observation, fleet: &Fleet, more: u32) -> Result<Mo
     let price = kind.price_per_hour;
     let rate = Money(price.0.saturating_mul(u64::from(more))) + fleet.cost_per_hour();
     let over = |cost: Money, most: Option<Money>, span: &str| match most {
-        Some(most) if cost > most => Err(Held::Budget { cost: cost.0, most: most.0, span: span.to_owned() }),
+        Some(most) if cost > most => {
+            Err(HeldChange::Budget { cost: cost.0, most: most.0, span: span.to_owned() })
+        }
         _ => Ok(()),
     };
     over(rate, policy.budget.per_hour, "hour")?;
@@ -160,7 +162,7 @@ pub(super) fn forget_charges(fleet: &mut Fleet, now: WallMillis) {
 }
 
 /// Whether this machine may begin to leave, but for `preflight`.
-pub(super) fn may_drain(work: &Work<'_>, leaves: &Machine) -> Result<(), Held> {
+pub(super) fn may_drain(work: &Work<'_>, leaves: &Machine) -> Result<(), HeldChange> {
     let (seen, fleet) = (work.seen, &work.next);
     heard(seen)?;
     let (Ok(engine), Ok(members)) = (&seen.engine, &seen.members) else { unreachable!("both were heard") };
@@ -171,7 +173,7 @@ pub(super) fn may_drain(work: &Work<'_>, leaves: &Machine) -> Result<(), Held> {
             Some(member) if serves.contains(member) => {}
             other => {
                 let name = other.as_ref().unwrap_or(&machine.token.0);
-                return Err(Held::Engine { detail: format!("{name} does not serve") });
+                return Err(HeldChange::Engine { detail: format!("{name} does not serve") });
             }
         }
     }
@@ -186,10 +188,10 @@ pub(super) fn may_drain(work: &Work<'_>, leaves: &Machine) -> Result<(), Held> {
         .collect();
     let stay = serves.iter().filter(|member| !leaving.contains(*member)).count() as u32 - 1;
     if stay < engine.members_min {
-        return Err(Held::Fewest { min: engine.members_min });
+        return Err(HeldChange::Fewest { min: engine.members_min });
     }
     match fleet.serving() <= fleet.policy.min {
-        true => Err(Held::Fewest { min: fleet.policy.min }),
+        true => Err(HeldChange::Fewest { min: fleet.policy.min }),
         false => sizing::may_be_left(seen, fleet, fleet.serving() - 1),
     }
 }

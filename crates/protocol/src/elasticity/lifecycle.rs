@@ -12,10 +12,10 @@
 
 use model::WallMillis;
 use model::elasticity::adapter::{InstanceState, MemberState};
-use model::elasticity::{Charge, Fleet, Machine, MachineState, Reason, Token, Verdict};
+use model::elasticity::{Charge, Fleet, Machine, MachineState, Reason, RuleVerdict, Token};
 
-use super::sight::{Seen, Sight, cut, learn, runs};
-use super::{Action, Observation, Question, Work, decisions, guards, since, standby};
+use super::sight::{MachineSight, Sight, cut, learn, runs};
+use super::{FleetAction, Observation, Question, Work, decisions, guards, since, standby};
 
 /// How long a request whose machine was never seen is kept after it failed, in milliseconds. A provider may show a machine
 /// only after 30 s; one that comes later still is taken in as a stray.
@@ -31,7 +31,7 @@ const CLEANS_MS: u64 = 20_000;
 const WAITS: &str = "it waits because ";
 
 /// What becomes of a machine in this turn.
-pub(super) enum Step {
+pub(super) enum MachineStep {
     /// Nothing; what people should know, if anything.
     Wait(Option<String>),
     /// It is this far from now on.
@@ -48,13 +48,13 @@ pub(super) enum Step {
     /// The document does not need it any more.
     Gone,
     /// This is done, as the document says already.
-    Act(Action),
+    Act(FleetAction),
     /// This is done again, and people should know why it was not enough.
-    Again(String, Action),
+    Again(String, FleetAction),
     Ask(Vec<Question>),
 }
 
-pub(super) const WAIT: Step = Step::Wait(None);
+pub(super) const WAIT: MachineStep = MachineStep::Wait(None);
 
 /// Lets each machine's life go on by one step.
 pub(super) fn advance(work: &mut Work<'_>) {
@@ -69,7 +69,7 @@ pub(super) fn advance(work: &mut Work<'_>) {
             continue;
         }
         let step = step(work, machine, seen);
-        if matches!(step, Step::Wait(None)) && !seen.is_heard() {
+        if matches!(step, MachineStep::Wait(None)) && !seen.is_heard() {
             // What it waited for may still be so.
             continue;
         }
@@ -88,16 +88,16 @@ pub(super) fn set(machine: &mut Machine, state: MachineState, now: WallMillis, n
     machine.standby &= matches!(state, MachineState::Requested | MachineState::Booting | MachineState::Ready);
 }
 
-fn carry_out(work: &mut Work<'_>, token: &Token, step: Step) {
+fn carry_out(work: &mut Work<'_>, token: &Token, step: MachineStep) {
     let now = work.seen.now;
     let fleet = &mut work.next;
     match step {
-        Step::Wait(waits) => tell(machine_mut(fleet, token), waits),
-        Step::Again(waits, act) => {
+        MachineStep::Wait(waits) => tell(machine_mut(fleet, token), waits),
+        MachineStep::Again(waits, act) => {
             tell(machine_mut(fleet, token), Some(waits));
             work.acts.push(act);
         }
-        Step::To(state, note) => {
+        MachineStep::To(state, note) => {
             let machine = machine_mut(fleet, token);
             let before = machine.state;
             set(machine, state, now, note);
@@ -106,7 +106,7 @@ fn carry_out(work: &mut Work<'_>, token: &Token, step: Step) {
                 fleet.settled = Some(now);
             }
         }
-        Step::Fail { why, counts } => {
+        MachineStep::Fail { why, counts } => {
             let machine = machine_mut(fleet, token);
             let stood_by = machine.standby;
             set(machine, MachineState::Failed, now, Some(why.clone()));
@@ -117,16 +117,16 @@ fn carry_out(work: &mut Work<'_>, token: &Token, step: Step) {
                 guards::count_failure(fleet, now, &why);
             }
             let reasons = vec![Reason::Replaces { token: token.to_string() }];
-            decisions::record_order(work, Verdict::Stay, reasons);
+            decisions::record_order(work, RuleVerdict::Stay, reasons);
         }
-        Step::Undrain { why } => {
+        MachineStep::Undrain { why } => {
             set(machine_mut(fleet, token), MachineState::Serving, now, Some(why.clone()));
             let serve = fleet.will_serve();
             fleet.target = fleet.target.map(|target| target.max(serve));
             fleet.settled = Some(now);
             guards::count_failure(fleet, now, &why);
         }
-        Step::Gone => {
+        MachineStep::Gone => {
             let place = fleet.machines.iter().position(|machine| &machine.token == token);
             let machine = fleet.machines.remove(place.expect("as above"));
             if machine.instance.is_some() {
@@ -141,8 +141,8 @@ fn carry_out(work: &mut Work<'_>, token: &Token, step: Step) {
                 fleet.target = fleet.target.map(|target| target.saturating_sub(1));
             }
         }
-        Step::Act(act) => work.acts.push(act),
-        Step::Ask(questions) => work.questions.extend(questions),
+        MachineStep::Act(act) => work.acts.push(act),
+        MachineStep::Ask(questions) => work.questions.extend(questions),
     }
 }
 
@@ -166,11 +166,11 @@ pub(super) fn tell(machine: &mut Machine, waits: Option<String>) {
     };
 }
 
-fn fail(why: impl Into<String>) -> Step {
-    Step::Fail { why: why.into(), counts: true }
+fn fail(why: impl Into<String>) -> MachineStep {
+    MachineStep::Fail { why: why.into(), counts: true }
 }
 
-fn step(work: &Work<'_>, machine: &Machine, seen: Seen<'_>) -> Step {
+fn step(work: &Work<'_>, machine: &Machine, seen: MachineSight<'_>) -> MachineStep {
     match machine.state {
         MachineState::Requested => requested(work.seen, machine, seen),
         MachineState::Booting => booting(work, machine, seen),
@@ -193,12 +193,12 @@ fn refused<'a>(observation: &'a Observation, machine: &Machine) -> Option<&'a St
     observation.refused.get(&machine.token)
 }
 
-fn requested(observation: &Observation, machine: &Machine, seen: Seen<'_>) -> Step {
+fn requested(observation: &Observation, machine: &Machine, seen: MachineSight<'_>) -> MachineStep {
     if seen.is_ended_by_word() {
         return fail(seen.told("its provider ended it"));
     }
     if let Sight::Here(_) = seen.instance {
-        return Step::To(MachineState::Booting, None);
+        return MachineStep::To(MachineState::Booting, None);
     }
     if let Some(why) = refused(observation, machine) {
         return fail(format!("its provider refuses: {why}"));
@@ -208,22 +208,22 @@ fn requested(observation: &Observation, machine: &Machine, seen: Seen<'_>) -> St
             fail("its provider did not show it in time")
         }
         Sight::Absent => {
-            Step::Act(Action::Ensure { token: machine.token.clone(), kind: machine.kind.clone() })
+            MachineStep::Act(FleetAction::Ensure { token: machine.token.clone(), kind: machine.kind.clone() })
         }
         _ => WAIT,
     }
 }
 
-fn booting(work: &Work<'_>, machine: &Machine, seen: Seen<'_>) -> Step {
+fn booting(work: &Work<'_>, machine: &Machine, seen: MachineSight<'_>) -> MachineStep {
     if seen.is_ended_by_word() {
         return fail(seen.told("its provider ended it"));
     }
     match (seen.member, seen.state()) {
         (_, Some(MemberState::Waiting | MemberState::Standby)) if machine.standby => {
-            Step::To(MachineState::Ready, None)
+            MachineStep::To(MachineState::Ready, None)
         }
         (_, Some(MemberState::Waiting | MemberState::Standby)) => match guards::has_slot(work) {
-            true => Step::To(MachineState::Joining, None),
+            true => MachineStep::To(MachineState::Joining, None),
             false => WAIT,
         },
         // What was ready a moment ago may only not be reached.
@@ -233,48 +233,48 @@ fn booting(work: &Work<'_>, machine: &Machine, seen: Seen<'_>) -> Step {
             WAIT
         }
         (_, Some(MemberState::Down)) if machine.standby => fail("its engine does not reach it"),
-        (_, Some(_)) => Step::To(MachineState::Joining, None),
+        (_, Some(_)) => MachineStep::To(MachineState::Joining, None),
         (Sight::Absent, _) if is_late(work.seen, machine, work.next.policy.deadlines.boot) => {
             fail(seen.told("its engine did not learn of it in time"))
         }
         // Whoever was asked for it may have been ended between making it and starting it.
         _ if matches!(seen.instance, Sight::Here(one) if one.state == InstanceState::Pending) => {
-            Step::Act(Action::Ensure { token: machine.token.clone(), kind: machine.kind.clone() })
+            MachineStep::Act(FleetAction::Ensure { token: machine.token.clone(), kind: machine.kind.clone() })
         }
         _ => WAIT,
     }
 }
 
 /// An act that was not enough until now.
-fn again(why: String, step: Step) -> Step {
+fn again(why: String, step: MachineStep) -> MachineStep {
     match step {
-        Step::Act(act) => Step::Again(why, act),
+        MachineStep::Act(act) => MachineStep::Again(why, act),
         other => other,
     }
 }
 
-fn join(machine: &Machine) -> Step {
-    with_member(machine, |token, member| Action::Join { token, member })
+fn join(machine: &Machine) -> MachineStep {
+    with_member(machine, |token, member| FleetAction::Join { token, member })
 }
 
-fn drain(machine: &Machine) -> Step {
-    with_member(machine, |token, member| Action::Drain { token, member })
+fn drain(machine: &Machine) -> MachineStep {
+    with_member(machine, |token, member| FleetAction::Drain { token, member })
 }
 
-fn with_member(machine: &Machine, act: impl FnOnce(Token, String) -> Action) -> Step {
+fn with_member(machine: &Machine, act: impl FnOnce(Token, String) -> FleetAction) -> MachineStep {
     match &machine.member {
-        Some(member) => Step::Act(act(machine.token.clone(), member.clone())),
+        Some(member) => MachineStep::Act(act(machine.token.clone(), member.clone())),
         None => WAIT,
     }
 }
 
 /// A drain that nobody wants: of an old controller, or of a hand.
-fn unwanted_drain(observation: &Observation, machine: &Machine) -> Step {
+fn unwanted_drain(observation: &Observation, machine: &Machine) -> MachineStep {
     match &observation.engine {
         Ok(engine) if engine.drain_cancellable => {
-            with_member(machine, |token, member| Action::Cancel { token, member })
+            with_member(machine, |token, member| FleetAction::Cancel { token, member })
         }
-        Ok(_) => Step::To(
+        Ok(_) => MachineStep::To(
             MachineState::Draining,
             Some("its engine drains it and cannot take that back".to_owned()),
         ),
@@ -282,13 +282,13 @@ fn unwanted_drain(observation: &Observation, machine: &Machine) -> Step {
     }
 }
 
-fn joining(observation: &Observation, machine: &Machine, seen: Seen<'_>) -> Step {
+fn joining(observation: &Observation, machine: &Machine, seen: MachineSight<'_>) -> MachineStep {
     if seen.is_ended_by_word() || seen.is_lost() {
         return fail(seen.told("its machine ended while it joined"));
     }
     let state = seen.state();
     if state == Some(MemberState::Serving) {
-        return Step::To(MachineState::Serving, None);
+        return MachineStep::To(MachineState::Serving, None);
     }
     if let (Some(why), Some(MemberState::Waiting | MemberState::Standby)) =
         (refused(observation, machine), state)
@@ -314,21 +314,21 @@ fn is_gone_for(observation: &Observation, machine: &Machine, millis: u64) -> boo
 
 /// Its machine is gone. That must last, as a list may lapse; one that is lost soon after it began to serve counts, as its image
 /// may be bad.
-pub(super) fn lost(observation: &Observation, machine: &Machine, seen: Seen<'_>) -> Step {
+pub(super) fn lost(observation: &Observation, machine: &Machine, seen: MachineSight<'_>) -> MachineStep {
     let why = seen.told("its machine is gone");
     if !is_gone_for(observation, machine, LOST_MS) {
-        return Step::Wait(Some(why));
+        return MachineStep::Wait(Some(why));
     }
     let is_up = matches!(machine.state, MachineState::Serving | MachineState::Ready);
     let served = machine.gone.map_or(0, |gone| since(gone, machine.since));
-    Step::Fail { why, counts: is_up && served < guards::PROVED_MS }
+    MachineStep::Fail { why, counts: is_up && served < guards::PROVED_MS }
 }
 
-fn serving(observation: &Observation, machine: &Machine, seen: Seen<'_>) -> Step {
+fn serving(observation: &Observation, machine: &Machine, seen: MachineSight<'_>) -> MachineStep {
     if machine.is_unmanaged() {
         // Nobody says whether its machine is there. Its engine may only not reach it.
         let is_dropped = seen.is_absent() == Some(true) && is_gone_for(observation, machine, DROPPED_MS);
-        return if is_dropped { Step::Gone } else { WAIT };
+        return if is_dropped { MachineStep::Gone } else { WAIT };
     }
     if seen.is_lost() {
         return lost(observation, machine, seen);
@@ -338,25 +338,25 @@ fn serving(observation: &Observation, machine: &Machine, seen: Seen<'_>) -> Step
     if let (Some(why), true) = (refused(observation, machine), is_out) {
         // It has served, and was told to leave: that says nothing against machines of its kind.
         let why = format!("its engine refuses to take it in again: {}", cut(why));
-        return Step::Fail { why, counts: false };
+        return MachineStep::Fail { why, counts: false };
     }
     let is_cancellable = observation.engine.as_ref().is_ok_and(|engine| engine.drain_cancellable);
     match (seen.member, seen.state()) {
         (_, Some(MemberState::Draining)) => unwanted_drain(observation, machine),
         (_, Some(MemberState::Drained)) if !is_cancellable => unwanted_drain(observation, machine),
         (_, Some(MemberState::Drained | MemberState::Waiting | MemberState::Standby)) => join(machine),
-        (Sight::Absent, _) => Step::Wait(Some("its engine does not list it".to_owned())),
+        (Sight::Absent, _) => MachineStep::Wait(Some("its engine does not list it".to_owned())),
         _ => WAIT,
     }
 }
 
-fn draining(observation: &Observation, machine: &Machine, seen: Seen<'_>) -> Step {
+fn draining(observation: &Observation, machine: &Machine, seen: MachineSight<'_>) -> MachineStep {
     let state = seen.state();
     let nothing_on_it =
         matches!(state, Some(MemberState::Drained | MemberState::Waiting | MemberState::Standby))
             || matches!(seen.member, Sight::Absent);
     if nothing_on_it {
-        return Step::To(MachineState::Empty, None);
+        return MachineStep::To(MachineState::Empty, None);
     }
     if seen.is_lost() {
         return lost(observation, machine, seen);
@@ -369,8 +369,8 @@ fn draining(observation: &Observation, machine: &Machine, seen: Seen<'_>) -> Ste
             format!("its engine refuses to drain it: {why}")
         });
         return match state {
-            MemberState::Serving | MemberState::Joining => Step::Undrain { why },
-            _ if engine.drain_cancellable => Step::Undrain { why },
+            MemberState::Serving | MemberState::Joining => MachineStep::Undrain { why },
+            _ if engine.drain_cancellable => MachineStep::Undrain { why },
             // It cannot be taken back. It is asked for again: one that hangs may go on.
             _ => again(why, drain(machine)),
         };
@@ -393,15 +393,15 @@ fn question(machine: &Machine) -> Option<(Question, &String)> {
 /// What evidence of this turn says: that it proves, what is lacking, or that it is yet to be asked.
 /// Where the others say that it owns something still, it is drained once more: its drain has lied. One that stands by is a
 /// member, and only a drain makes it leave.
-fn proof(observation: &Observation, machine: &Machine, seen: Seen<'_>) -> Result<(), Step> {
+fn proof(observation: &Observation, machine: &Machine, seen: MachineSight<'_>) -> Result<(), MachineStep> {
     let Some((question, name)) = question(machine) else {
-        return Err(Step::Wait(Some(
+        return Err(MachineStep::Wait(Some(
             "it has no address, so nobody can say whether anything is on it".to_owned(),
         )));
     };
     match observation.evidence.get(name) {
-        None => Err(Step::Ask(vec![question])),
-        Some(Err(why)) => Err(Step::Wait(Some(format!("evidence is lacking: {why}")))),
+        None => Err(MachineStep::Ask(vec![question])),
+        Some(Err(why)) => Err(MachineStep::Wait(Some(format!("evidence is lacking: {why}")))),
         Some(Ok(evidence)) if evidence.proves() && !evidence.witnesses.contains(name) => Ok(()),
         Some(Ok(evidence))
             if evidence.owns_nothing == Some(false) && seen.state() == Some(MemberState::Drained) =>
@@ -412,41 +412,44 @@ fn proof(observation: &Observation, machine: &Machine, seen: Seen<'_>) -> Result
         Some(Ok(evidence)) => {
             let detail =
                 evidence.detail.clone().unwrap_or_else(|| "it does not prove that it is empty".to_owned());
-            Err(Step::Wait(Some(format!("evidence is lacking: {detail}"))))
+            Err(MachineStep::Wait(Some(format!("evidence is lacking: {detail}"))))
         }
     }
 }
 
 /// To its end, if evidence of this turn proves that nothing is on it and its provider would end it.
-fn to_its_end(observation: &Observation, machine: &Machine, seen: Seen<'_>) -> Step {
+fn to_its_end(observation: &Observation, machine: &Machine, seen: MachineSight<'_>) -> MachineStep {
     if let Err(step) = proof(observation, machine, seen) {
         return step;
     }
     match (seen.instance, &machine.instance) {
         (Sight::Here(one), Some(id)) if runs(one) => match observation.preflight.get(id) {
-            None => return Step::Ask(vec![Question::Preflight { instance: id.clone() }]),
+            None => return MachineStep::Ask(vec![Question::Preflight { instance: id.clone() }]),
             Some(Err(refusal)) => {
-                return Step::Wait(Some(format!("its provider refuses to end it: {}", refusal.detail)));
+                return MachineStep::Wait(Some(format!(
+                    "its provider refuses to end it: {}",
+                    refusal.detail
+                )));
             }
             Some(Ok(())) => {}
         },
         (Sight::Unheard, _) => return WAIT,
         _ => {}
     }
-    Step::To(MachineState::Terminating, None)
+    MachineStep::To(MachineState::Terminating, None)
 }
 
-fn empty(observation: &Observation, machine: &Machine, seen: Seen<'_>) -> Step {
+fn empty(observation: &Observation, machine: &Machine, seen: MachineSight<'_>) -> MachineStep {
     match seen.state() {
         Some(MemberState::Serving | MemberState::Joining | MemberState::Draining) => {
-            Step::To(MachineState::Draining, Some("it was called empty and is not".to_owned()))
+            MachineStep::To(MachineState::Draining, Some("it was called empty and is not".to_owned()))
         }
         _ if matches!(seen.member, Sight::Unheard) => WAIT,
         _ => to_its_end(observation, machine, seen),
     }
 }
 
-fn terminating(observation: &Observation, machine: &Machine, seen: Seen<'_>) -> Step {
+fn terminating(observation: &Observation, machine: &Machine, seen: MachineSight<'_>) -> MachineStep {
     let still_there = match seen.instance {
         Sight::Unheard => return WAIT,
         Sight::Here(one) if runs(one) => Some(one),
@@ -459,12 +462,16 @@ fn terminating(observation: &Observation, machine: &Machine, seen: Seen<'_>) -> 
         }
         return match seen.member {
             Sight::Unheard => WAIT,
-            Sight::Absent => Step::Gone,
-            Sight::Here(_) => with_member(machine, |token, member| Action::Forget { token, member }),
+            Sight::Absent => MachineStep::Gone,
+            Sight::Here(_) => with_member(machine, |token, member| FleetAction::Forget { token, member }),
         };
     };
-    let terminate =
-        || Step::Act(Action::Terminate { token: machine.token.clone(), instance: instance.id.clone() });
+    let terminate = || {
+        MachineStep::Act(FleetAction::Terminate {
+            token: machine.token.clone(),
+            instance: instance.id.clone(),
+        })
+    };
     if question(machine).is_none() && instance.state == InstanceState::Pending {
         return terminate();
     }
@@ -485,18 +492,18 @@ fn terminating(observation: &Observation, machine: &Machine, seen: Seen<'_>) -> 
 
 /// What is left of a machine that has ended by itself is cleaned up, by evidence: a provider may keep its disk, and list it for
 /// ever.
-fn cleans(observation: &Observation, machine: &Machine, seen: Seen<'_>) -> Option<Step> {
+fn cleans(observation: &Observation, machine: &Machine, seen: MachineSight<'_>) -> Option<MachineStep> {
     let Sight::Here(one) = seen.instance else { return None };
     let cleans = one.state == InstanceState::Ended && since(observation.now, machine.since) < CLEANS_MS;
-    let terminate = Action::Terminate { token: machine.token.clone(), instance: one.id.clone() };
-    cleans.then_some(Step::Act(terminate))
+    let terminate = FleetAction::Terminate { token: machine.token.clone(), instance: one.id.clone() };
+    cleans.then_some(MachineStep::Act(terminate))
 }
 
-fn failed(observation: &Observation, machine: &Machine, seen: Seen<'_>) -> Step {
+fn failed(observation: &Observation, machine: &Machine, seen: MachineSight<'_>) -> MachineStep {
     if machine.instance.is_none() {
         let unseen =
             matches!(seen.instance, Sight::Absent) && since(observation.now, machine.since) > UNSEEN_MS;
-        return if unseen { Step::Gone } else { WAIT };
+        return if unseen { MachineStep::Gone } else { WAIT };
     }
     let ended = match seen.instance {
         Sight::Unheard => return WAIT,
@@ -510,10 +517,10 @@ fn failed(observation: &Observation, machine: &Machine, seen: Seen<'_>) -> Step 
             Sight::Here(one) if one.state == InstanceState::Ended && question(machine).is_some() => {
                 to_its_end(observation, machine, seen)
             }
-            _ => Step::Gone,
+            _ => MachineStep::Gone,
         },
         // It came late, and it serves: it is drained in good order if it is one too many.
-        (_, Some(MemberState::Serving)) if !ended => Step::To(MachineState::Serving, None),
+        (_, Some(MemberState::Serving)) if !ended => MachineStep::To(MachineState::Serving, None),
         (_, Some(MemberState::Joining)) if !ended => drain(machine),
         (_, Some(MemberState::Draining)) if !ended => {
             match is_late(observation, machine, observation.fleet.policy.deadlines.drain) {
@@ -524,7 +531,7 @@ fn failed(observation: &Observation, machine: &Machine, seen: Seen<'_>) -> Step 
         _ if question(machine).is_none() => match seen.instance {
             // It has never run, so nothing can be on it.
             Sight::Here(one) if one.state == InstanceState::Pending => {
-                Step::To(MachineState::Terminating, None)
+                MachineStep::To(MachineState::Terminating, None)
             }
             _ => proof(observation, machine, seen).err().unwrap_or(WAIT),
         },

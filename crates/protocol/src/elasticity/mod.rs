@@ -51,7 +51,7 @@ const REPEAT_MS: u64 = 35_000;
 
 /// A verb that was refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
+pub struct VerbRefusal {
     /// Whether it stays refused, as the adapter says (code -32001).
     pub for_good: bool,
     /// The adapter's words.
@@ -74,7 +74,7 @@ pub struct Observation {
     /// The engine's members.
     pub members: Result<Vec<Member>, String>,
     /// Answers to [`Question::Preflight`], by instance. Of this turn: an older one proves nothing.
-    pub preflight: BTreeMap<String, Result<(), Refusal>>,
+    pub preflight: BTreeMap<String, Result<(), VerbRefusal>>,
     /// Answers to questions for evidence, by member or address. Of this turn, asked after `members`.
     pub evidence: BTreeMap<String, Result<Evidence, String>>,
     /// Verbs that were refused for good in this turn or the last, by the token of their machine.
@@ -105,7 +105,7 @@ pub enum Question {
 
 /// What a controller does.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Action {
+pub enum FleetAction {
     /// The next document, if the one that was read is still there. Always the last action of a turn; the next turn
     /// begins at once.
     Publish(Box<Fleet>),
@@ -155,17 +155,17 @@ pub enum Action {
     Ask(Question),
 }
 
-impl Action {
+impl FleetAction {
     /// The token of the machine that it concerns: a refusal for good goes to [`Observation::refused`] under it.
     pub fn token(&self) -> Option<&Token> {
         match self {
-            Action::Publish(_) | Action::Ask(_) => None,
-            Action::Ensure { token, .. }
-            | Action::Terminate { token, .. }
-            | Action::Join { token, .. }
-            | Action::Drain { token, .. }
-            | Action::Cancel { token, .. }
-            | Action::Forget { token, .. } => Some(token),
+            FleetAction::Publish(_) | FleetAction::Ask(_) => None,
+            FleetAction::Ensure { token, .. }
+            | FleetAction::Terminate { token, .. }
+            | FleetAction::Join { token, .. }
+            | FleetAction::Drain { token, .. }
+            | FleetAction::Cancel { token, .. }
+            | FleetAction::Forget { token, .. } => Some(token),
         }
     }
 
@@ -173,7 +173,7 @@ impl Action {
     /// where the generation is not the one that was read: done late, it could revive what is being ended, or drain a
     /// second member beside the first. The other acts do no harm however late they are.
     pub fn must_be_fresh(&self) -> bool {
-        matches!(self, Action::Join { .. } | Action::Drain { .. } | Action::Cancel { .. })
+        matches!(self, FleetAction::Join { .. } | FleetAction::Drain { .. } | FleetAction::Cancel { .. })
     }
 }
 
@@ -181,7 +181,7 @@ impl Action {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Turn {
     /// In this order. Either questions alone, or acts and at most one document, last.
-    pub actions: Vec<Action>,
+    pub actions: Vec<FleetAction>,
     /// The next look, after all of this; zero: at once.
     pub look_after: Duration,
 }
@@ -198,7 +198,7 @@ struct Work<'a> {
     seen: &'a Observation,
     /// The document as it would be published.
     next: Fleet,
-    acts: Vec<Action>,
+    acts: Vec<FleetAction>,
     questions: BTreeSet<Question>,
 }
 
@@ -220,7 +220,7 @@ impl Controller {
         standby::fill(&mut work);
         decisions::close(&mut work);
         if !work.questions.is_empty() {
-            let actions = work.questions.into_iter().map(Action::Ask).collect();
+            let actions = work.questions.into_iter().map(FleetAction::Ask).collect();
             return Turn { actions, look_after: Duration::ZERO };
         }
         self.turn(work)
@@ -238,15 +238,15 @@ impl Controller {
         let mut look_after = if is_busy { BUSY } else { IDLE };
         if next != seen.fleet {
             next.generation += 1;
-            acts.push(Action::Publish(Box::new(next)));
+            acts.push(FleetAction::Publish(Box::new(next)));
             look_after = Duration::ZERO;
         }
         Turn { actions: acts, look_after }
     }
 
     /// Whether a request was made a moment ago: the provider may only not show its machine yet.
-    fn repeats(&mut self, seen: &Observation, act: &Action) -> bool {
-        let Action::Ensure { token, .. } = act else { return false };
+    fn repeats(&mut self, seen: &Observation, act: &FleetAction) -> bool {
+        let FleetAction::Ensure { token, .. } = act else { return false };
         let pause = REPEAT_MS.min(seen.fleet.policy.deadlines.boot * 1000 / 4);
         let repeats = self.ensured.get(token).is_some_and(|at| seen.now.0.saturating_sub(at.0) < pause);
         if !repeats {

@@ -4,7 +4,8 @@
 
 use model::elasticity::adapter::{Instance, Member, MemberState};
 use model::elasticity::{
-    FleetOrder, Given, Held, Machine, MachineState, Money, ORDERS_MAX, Reason, Resize, Token, Verdict,
+    FleetOrder, FleetOrderGiven, HeldChange, Machine, MachineState, Money, ORDERS_MAX, Reason, Resize,
+    RuleVerdict, Token,
 };
 
 use super::{Work, converge, decisions, guards, sizing};
@@ -14,7 +15,7 @@ const UNMANAGED: &str = "unmanaged";
 
 /// Takes all orders that have no answer.
 pub(super) fn take(work: &mut Work<'_>) {
-    let open = |given: &Given| given.answer.is_none();
+    let open = |given: &FleetOrderGiven| given.answer.is_none();
     let mut took_any = false;
     while let Some(place) = work.next.orders.iter().position(open) {
         let given = work.next.orders[place].clone();
@@ -28,7 +29,7 @@ pub(super) fn take(work: &mut Work<'_>) {
     }
 }
 
-fn take_one(work: &mut Work<'_>, given: &Given) -> Result<(), Held> {
+fn take_one(work: &mut Work<'_>, given: &FleetOrderGiven) -> Result<(), HeldChange> {
     match &given.order {
         FleetOrder::Plan(resize) => plan(work, *resize, &given.by),
         FleetOrder::Adopt { instance, member } => adopt(work, instance.as_deref(), member),
@@ -41,16 +42,16 @@ fn take_one(work: &mut Work<'_>, given: &Given) -> Result<(), Held> {
     }
 }
 
-fn refuse(detail: String) -> Result<(), Held> {
-    Err(Held::Order { detail })
+fn refuse(detail: String) -> Result<(), HeldChange> {
+    Err(HeldChange::Order { detail })
 }
 
-fn plan(work: &mut Work<'_>, resize: Resize, by: &str) -> Result<(), Held> {
+fn plan(work: &mut Work<'_>, resize: Resize, by: &str) -> Result<(), HeldChange> {
     let current = work.next.target.unwrap_or_else(|| work.next.will_serve());
     let wanted = i64::from(current) + i64::from(resize.0);
     let (min, max) = (work.next.policy.min, work.next.policy.max);
     if resize.0 < 0 && wanted < i64::from(min) {
-        return Err(Held::Fewest { min });
+        return Err(HeldChange::Fewest { min });
     }
     let target = u32::try_from(wanted).unwrap_or(u32::MAX);
     resize_to(work, target, max)?;
@@ -59,24 +60,24 @@ fn plan(work: &mut Work<'_>, resize: Resize, by: &str) -> Result<(), Held> {
         work.next.futile = 0;
     }
     let verdict = match resize.0.signum() {
-        1 => Verdict::Add,
-        -1 => Verdict::Remove,
-        _ => Verdict::Stay,
+        1 => RuleVerdict::Add,
+        -1 => RuleVerdict::Remove,
+        _ => RuleVerdict::Stay,
     };
     decisions::record_order(work, verdict, vec![Reason::Ordered { by: by.to_owned() }]);
     Ok(())
 }
 
 /// Sets the target, if the guards let it.
-fn resize_to(work: &mut Work<'_>, target: u32, max: u32) -> Result<(), Held> {
+fn resize_to(work: &mut Work<'_>, target: u32, max: u32) -> Result<(), HeldChange> {
     let fleet = &work.next;
     if fleet.paused.is_some() {
-        return Err(Held::Paused);
+        return Err(HeldChange::Paused);
     }
     guards::heard(work.seen)?;
     let grows = target > fleet.target.unwrap_or_else(|| fleet.will_serve());
     if grows && target > max {
-        return Err(Held::Most { max });
+        return Err(HeldChange::Most { max });
     }
     if target < fleet.serving() {
         sizing::may_be_left(work.seen, fleet, target)?;
@@ -91,7 +92,7 @@ fn resize_to(work: &mut Work<'_>, target: u32, max: u32) -> Result<(), Held> {
     Ok(())
 }
 
-fn approve(work: &mut Work<'_>, number: u64, by: &str) -> Result<(), Held> {
+fn approve(work: &mut Work<'_>, number: u64, by: &str) -> Result<(), HeldChange> {
     let newest = work.next.decisions.last();
     let Some(decision) = newest.filter(|decision| decision.number == number) else {
         let newest = newest.map_or(0, |decision| decision.number);
@@ -99,13 +100,13 @@ fn approve(work: &mut Work<'_>, number: u64, by: &str) -> Result<(), Held> {
             "decision {number} is not the newest one, which is {newest}; look at that one"
         ));
     };
-    if decision.held != Some(Held::Mode) {
+    if decision.held != Some(HeldChange::Mode) {
         return refuse(format!("decision {number} does not wait for an approval"));
     }
     let (verdict, target) = (decision.verdict, decision.target);
     let (min, max) = (work.next.policy.min, work.next.policy.max);
-    if verdict == Verdict::Remove && target < min {
-        return Err(Held::Fewest { min });
+    if verdict == RuleVerdict::Remove && target < min {
+        return Err(HeldChange::Fewest { min });
     }
     resize_to(work, target, max)?;
     let decision = work.next.decisions.last_mut().expect("as above");
@@ -115,7 +116,7 @@ fn approve(work: &mut Work<'_>, number: u64, by: &str) -> Result<(), Held> {
 }
 
 /// Takes in a member that serves. One without an instance is counted, and never ended.
-fn adopt(work: &mut Work<'_>, instance: Option<&str>, member: &str) -> Result<(), Held> {
+fn adopt(work: &mut Work<'_>, instance: Option<&str>, member: &str) -> Result<(), HeldChange> {
     let fleet = &work.next;
     guards::heard(work.seen)?;
     let (Ok(instances), Ok(members)) = (&work.seen.instances, &work.seen.members) else {
@@ -136,7 +137,7 @@ fn adopt(work: &mut Work<'_>, instance: Option<&str>, member: &str) -> Result<()
     let found = instance.map(|id| found(instances, id, serves, &fleet.name)).transpose()?;
     let wanted = fleet.target.unwrap_or_else(|| fleet.will_serve()) + 1;
     if wanted > fleet.policy.max {
-        return Err(Held::Most { max: fleet.policy.max });
+        return Err(HeldChange::Most { max: fleet.policy.max });
     }
     let machine = adopted(work, found, serves);
     work.next.next_token += 1;
@@ -146,8 +147,13 @@ fn adopt(work: &mut Work<'_>, instance: Option<&str>, member: &str) -> Result<()
 }
 
 /// The instance of this name, if it is where the member is.
-fn found<'a>(instances: &'a [Instance], id: &str, member: &Member, tag: &str) -> Result<&'a Instance, Held> {
-    let wrong = |detail: String| Err(Held::Order { detail });
+fn found<'a>(
+    instances: &'a [Instance],
+    id: &str,
+    member: &Member,
+    tag: &str,
+) -> Result<&'a Instance, HeldChange> {
+    let wrong = |detail: String| Err(HeldChange::Order { detail });
     let Some(found) = instances.iter().find(|one| one.id == id) else {
         return wrong(format!("the provider has no machine {id} with the tag {tag}; tag it first"));
     };
@@ -190,9 +196,9 @@ fn adopted(work: &Work<'_>, instance: Option<&Instance>, member: &Member) -> Mac
 }
 
 /// What serves is what is wanted; drains are taken back where the engine can.
-fn abort(work: &mut Work<'_>) -> Result<(), Held> {
+fn abort(work: &mut Work<'_>) -> Result<(), HeldChange> {
     if let Err(why) = &work.seen.engine {
-        return Err(Held::Unheard { detail: format!("the engine did not answer: {why}") });
+        return Err(HeldChange::Unheard { detail: format!("the engine did not answer: {why}") });
     }
     while converge::take_back_a_drain(work) {}
     if let Some(decision) = decisions::open(&mut work.next) {

@@ -6,7 +6,9 @@
 use std::collections::BTreeSet;
 
 use model::WallMillis;
-use model::elasticity::{Direction, Fleet, Held, MachineState, Policy, Reading, Rule, Spread, Verdict};
+use model::elasticity::{
+    Direction, Fleet, HeldChange, MachineState, Policy, Reading, Rule, RuleVerdict, Spread,
+};
 
 use super::sizing::{OPERATIONS, READS, UPDATES};
 use super::{Observation, since};
@@ -55,12 +57,12 @@ pub fn per_second(before: (f64, WallMillis), after: (f64, WallMillis)) -> Option
 /// What the rules say.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Judged {
-    pub verdict: Verdict,
+    pub verdict: RuleVerdict,
     /// The rules that hold.
     pub rules: Vec<Rule>,
     pub readings: Vec<Reading>,
     /// What lacks, where the verdict is that it is not known.
-    pub held: Option<Held>,
+    pub held: Option<HeldChange>,
 }
 
 /// The means of one measure, of the members that serve.
@@ -142,16 +144,17 @@ fn mean(seen: &Observation, rule: &Rule, member: &str, begin: WallMillis) -> (Op
 }
 
 /// That so few members have what the span of a rule needs, and since when there is any of it where the size changed lately.
-pub(super) fn lacks(seen: &Observation, fleet: &Fleet, span_s: u64, fresh: u32, wanted: u32) -> Held {
+pub(super) fn lacks(seen: &Observation, fleet: &Fleet, span_s: u64, fresh: u32, wanted: u32) -> HeldChange {
     let is_young = |settled: &WallMillis| since(seen.now, *settled) < span_s * 1000;
-    Held::Samples { fresh, wanted, since: fleet.settled.filter(is_young) }
+    HeldChange::Samples { fresh, wanted, since: fleet.settled.filter(is_young) }
 }
 
 /// What the rules want of a fleet.
 pub(super) fn judge(seen: &Observation, fleet: &Fleet) -> Judged {
     let policy = &fleet.policy;
     let serving = fleet.serving();
-    let mut judged = Judged { verdict: Verdict::Stay, rules: Vec::new(), readings: Vec::new(), held: None };
+    let mut judged =
+        Judged { verdict: RuleVerdict::Stay, rules: Vec::new(), readings: Vec::new(), held: None };
     let lacks = |rule: &Rule, fresh, wanted| Some(self::lacks(seen, fleet, rule.over, fresh, wanted));
     for rule in &policy.add {
         let means = means(seen, fleet, rule);
@@ -164,7 +167,7 @@ pub(super) fn judge(seen: &Observation, fleet: &Fleet) -> Judged {
         keep(&mut judged.readings, means.readings);
     }
     if !judged.rules.is_empty() {
-        return Judged { verdict: Verdict::Add, held: None, ..judged };
+        return Judged { verdict: RuleVerdict::Add, held: None, ..judged };
     }
     let mut removes = !policy.remove.is_empty() && serving > 1;
     for rule in &policy.remove {
@@ -178,10 +181,10 @@ pub(super) fn judge(seen: &Observation, fleet: &Fleet) -> Judged {
         keep(&mut judged.readings, means.readings);
     }
     if judged.held.is_some() {
-        return Judged { verdict: Verdict::Unknown, ..judged };
+        return Judged { verdict: RuleVerdict::Unknown, ..judged };
     }
     if removes && stays_below(seen, fleet, serving) {
-        return Judged { verdict: Verdict::Remove, rules: policy.remove.clone(), ..judged };
+        return Judged { verdict: RuleVerdict::Remove, rules: policy.remove.clone(), ..judged };
     }
     judged
 }

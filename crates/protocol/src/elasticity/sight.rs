@@ -28,13 +28,13 @@ impl<T> Copy for Sight<'_, T> {}
 
 /// What is seen of a machine.
 #[derive(Clone, Copy)]
-pub(super) struct Seen<'a> {
+pub(super) struct MachineSight<'a> {
     pub instance: Sight<'a, Instance>,
     pub member: Sight<'a, Member>,
 }
 
 /// Finds a machine at its provider and at its engine, and notes what it is called there.
-pub(super) fn learn<'a>(work: &mut Work<'a>, token: &Token) -> Seen<'a> {
+pub(super) fn learn<'a>(work: &mut Work<'a>, token: &Token) -> MachineSight<'a> {
     let observation = work.seen;
     let claimed = |fleet: &Fleet, of: fn(&Machine) -> Option<&String>, id: &String| {
         fleet.machines.iter().any(|other| &other.token != token && of(other) == Some(id))
@@ -67,7 +67,7 @@ pub(super) fn learn<'a>(work: &mut Work<'a>, token: &Token) -> Seen<'a> {
         }
         (Ok(_), None) => Sight::Absent,
     };
-    let seen = Seen { instance, member };
+    let seen = MachineSight { instance, member };
     let machine = lifecycle::machine_mut(&mut work.next, token);
     machine.address = address;
     let is_gone = match (machine.is_unmanaged(), machine.instance.is_some()) {
@@ -94,7 +94,7 @@ pub(super) fn runs(instance: &Instance) -> bool {
     matches!(instance.state, InstanceState::Pending | InstanceState::Running)
 }
 
-impl Seen<'_> {
+impl MachineSight<'_> {
     pub(super) fn state(&self) -> Option<MemberState> {
         match self.member {
             Sight::Here(member) => Some(member.state),

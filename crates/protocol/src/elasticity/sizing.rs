@@ -14,8 +14,8 @@
 
 use model::WallMillis;
 use model::elasticity::{
-    Decision, Direction, Fleet, GAIN_MIN, Held, MachineState, Money, Objective, Observed, Reading, Reason,
-    Rule, Sizing, Spread, Verdict,
+    Decision, Direction, Fleet, GAIN_MIN, HeldChange, MachineState, Money, Objective, Observed, Reading,
+    Reason, Rule, RuleVerdict, Sizing, Spread,
 };
 
 use super::rules::{self, Means};
@@ -53,10 +53,10 @@ struct Measured {
 
 /// What the load wants.
 pub(super) struct Sized {
-    pub verdict: Verdict,
+    pub verdict: RuleVerdict,
     pub target: u32,
     pub reasons: Vec<Reason>,
-    pub held: Option<Held>,
+    pub held: Option<HeldChange>,
     pub readings: Vec<Reading>,
     pub expected: Option<f64>,
 }
@@ -133,7 +133,7 @@ pub(super) fn note_gain(seen: &Observation, fleet: &mut Fleet, before: u32) {
 /// Whether one more growth would bring next to nothing: the last ones did, less than a day ago, and by what was learned since
 /// the last of them would do so for the mix of today.
 fn is_futile(seen: &Observation, fleet: &Fleet, mix: (f64, f64)) -> bool {
-    let is_judged = |one: &&Decision| one.verdict == Verdict::Add && one.came.is_some();
+    let is_judged = |one: &&Decision| one.verdict == RuleVerdict::Add && one.came.is_some();
     let last = fleet.decisions.iter().rfind(is_judged);
     fleet.futile >= FUTILE_MAX
         && last.is_some_and(|last| {
@@ -145,7 +145,7 @@ fn is_futile(seen: &Observation, fleet: &Fleet, mix: (f64, f64)) -> bool {
 
 /// Whether so many members carry what is measured now, within the objective, with one of them lost. Without a load that is
 /// known, or where nothing was learned, nothing is refused.
-pub(super) fn may_be_left(seen: &Observation, fleet: &Fleet, left: u32) -> Result<(), Held> {
+pub(super) fn may_be_left(seen: &Observation, fleet: &Fleet, left: u32) -> Result<(), HeldChange> {
     let Some(measured) = measure(seen, fleet).filter(|one| one.fresh * 2 > one.serving) else {
         return Ok(());
     };
@@ -156,7 +156,7 @@ pub(super) fn may_be_left(seen: &Observation, fleet: &Fleet, left: u32) -> Resul
     let (all, with_one_lost) = (load.0 + load.1, left.saturating_sub(1).max(1));
     match fleet.capacity.carries(with_one_lost, load, fleet.policy.objective.strained) {
         Some(carries) if carries < all => {
-            Err(Held::Carries { load: all as u64, carries: carries as u64, left })
+            Err(HeldChange::Carries { load: all as u64, carries: carries as u64, left })
         }
         _ => Ok(()),
     }
@@ -165,7 +165,7 @@ pub(super) fn may_be_left(seen: &Observation, fleet: &Fleet, left: u32) -> Resul
 /// What the load wants of a fleet that is to have `current` members.
 pub(super) fn judge(seen: &Observation, fleet: &Fleet, current: u32) -> Sized {
     let unknown = |held, readings| {
-        let (verdict, reasons, held) = (Verdict::Unknown, Vec::new(), Some(held));
+        let (verdict, reasons, held) = (RuleVerdict::Unknown, Vec::new(), Some(held));
         Sized { verdict, target: current, reasons, held, readings, expected: None }
     };
     let over = fleet.policy.objective.over;
@@ -176,7 +176,7 @@ pub(super) fn judge(seen: &Observation, fleet: &Fleet, current: u32) -> Sized {
     }
     let load = (measured.reads, measured.updates);
     let Some(carries) = fleet.capacity.carries(measured.serving, load, fleet.policy.objective.at_most) else {
-        return unknown(Held::Unlearned, measured.readings);
+        return unknown(HeldChange::Unlearned, measured.readings);
     };
     let all = load.0 + load.1;
     let mut reasons = vec![Reason::Load { load: all as u64, carries: carries as u64 }];
@@ -193,9 +193,16 @@ pub(super) fn judge(seen: &Observation, fleet: &Fleet, current: u32) -> Sized {
     let most = measured.serving.saturating_mul(GROWTH_MAX).max(current);
     let target = wanted.clamp(fleet.policy.min, fleet.policy.max).min(most);
     if target > current {
-        let held = is_futile(seen, fleet, load).then_some(Held::NoGain { growths: fleet.futile });
+        let held = is_futile(seen, fleet, load).then_some(HeldChange::NoGain { growths: fleet.futile });
         let expected = Some(measured.used * f64::from(measured.serving) / f64::from(target));
-        return Sized { verdict: Verdict::Add, target, reasons, held, readings: measured.readings, expected };
+        return Sized {
+            verdict: RuleVerdict::Add,
+            target,
+            reasons,
+            held,
+            readings: measured.readings,
+            expected,
+        };
     }
     shrink(seen, fleet, current, measured, reasons)
 }
@@ -229,7 +236,7 @@ fn shrink(
 ) -> Sized {
     let Measured { reads, updates, used, fresh, serving, readings } = measured;
     let stay = |held, reasons, readings| Sized {
-        verdict: Verdict::Stay,
+        verdict: RuleVerdict::Stay,
         target: current,
         reasons,
         held,
@@ -252,18 +259,18 @@ fn shrink(
         held = pays(seen, fleet, (reads, updates), current - 1).err();
     }
     let expected = Some(used * f64::from(serving) / f64::from(current - 1));
-    Sized { verdict: Verdict::Remove, target: current - 1, reasons, held, readings, expected }
+    Sized { verdict: RuleVerdict::Remove, target: current - 1, reasons, held, readings, expected }
 }
 
 /// Whether a removal saves more than it costs: its machine is paid for while it is drained, and the next one while it
 /// becomes useful.
-fn pays(seen: &Observation, fleet: &Fleet, mix: (f64, f64), left: u32) -> Result<(), Held> {
+fn pays(seen: &Observation, fleet: &Fleet, mix: (f64, f64), left: u32) -> Result<(), HeldChange> {
     let price = fleet.machines.iter().map(|machine| machine.price_per_hour).max().unwrap_or_default();
     let carried = fleet.capacity.carries(left, mix, fleet.policy.objective.at_most);
     let holds = carried.and_then(|carried| fleet.history.until(seen.now, carried)).unwrap_or(HOLDS_MS);
     let (Money(cost), Money(saves)) = (price.for_millis(2 * lead(fleet)), price.for_millis(holds));
     match saves > cost || price == Money(0) {
         true => Ok(()),
-        false => Err(Held::Costs { cost, saves }),
+        false => Err(HeldChange::Costs { cost, saves }),
     }
 }

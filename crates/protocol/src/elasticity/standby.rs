@@ -13,10 +13,10 @@
 use std::cmp::Ordering;
 
 use model::elasticity::adapter::MemberState;
-use model::elasticity::{Held, Machine, MachineState, Mode, Token};
+use model::elasticity::{HeldChange, Machine, MachineState, Mode, Token};
 
-use super::lifecycle::{self, Step, WAIT, lost};
-use super::sight::{Seen, Sight};
+use super::lifecycle::{self, MachineStep, WAIT, lost};
+use super::sight::{MachineSight, Sight};
 use super::{Question, Work, converge, decisions, guards, since};
 
 /// Calls the machine that is nearest to serving, if one stands by or is on its way to; whether there was one.
@@ -43,26 +43,28 @@ fn rank(state: MachineState) -> u8 {
 
 /// What becomes of a machine that is ready. It holds nothing, so that its process ends is no loss: it has the time of a boot
 /// to come back.
-pub(super) fn ready(work: &Work<'_>, machine: &Machine, seen: Seen<'_>) -> Step {
+pub(super) fn ready(work: &Work<'_>, machine: &Machine, seen: MachineSight<'_>) -> MachineStep {
     if seen.is_ended_by_word() {
         let why = seen.told("its machine ended while it stood by");
-        return Step::Fail { why, counts: since(work.seen.now, machine.since) < guards::PROVED_MS };
+        return MachineStep::Fail { why, counts: since(work.seen.now, machine.since) < guards::PROVED_MS };
     }
     if seen.is_lost() {
         return lost(work.seen, machine, seen);
     }
     match (seen.member, seen.state()) {
         (_, Some(MemberState::Waiting | MemberState::Standby)) => match machine.standby {
-            false if guards::has_slot(work) => Step::To(MachineState::Joining, None),
+            false if guards::has_slot(work) => MachineStep::To(MachineState::Joining, None),
             _ => WAIT,
         },
         (Sight::Absent, _) | (_, Some(MemberState::Down)) => {
             let note = "its engine does not see it any more".to_owned();
-            Step::To(MachineState::Booting, Some(note))
+            MachineStep::To(MachineState::Booting, Some(note))
         }
         // Other hands have let it join, or leave.
-        (_, Some(MemberState::Joining | MemberState::Serving)) => Step::To(MachineState::Joining, None),
-        (_, Some(MemberState::Draining | MemberState::Drained)) => Step::To(MachineState::Empty, None),
+        (_, Some(MemberState::Joining | MemberState::Serving)) => {
+            MachineStep::To(MachineState::Joining, None)
+        }
+        (_, Some(MemberState::Draining | MemberState::Drained)) => MachineStep::To(MachineState::Empty, None),
         (Sight::Unheard, _) | (Sight::Here(_), None) => WAIT,
     }
 }
@@ -84,7 +86,7 @@ pub(super) fn fill(work: &mut Work<'_>) {
             None
         }
     };
-    let kind = |held: &Option<Held>| held.as_ref().map(std::mem::discriminant);
+    let kind = |held: &Option<HeldChange>| held.as_ref().map(std::mem::discriminant);
     if kind(&work.next.standby_held) != kind(&held) {
         work.next.standby_held = held;
     }
@@ -94,12 +96,12 @@ fn may_be_wanted_back(work: &Work<'_>, machine: &Machine) -> bool {
     machine.state == MachineState::Draining || converge::can_come_back(work.seen, machine)
 }
 
-fn buy(work: &mut Work<'_>, more: u32) -> Result<(), Held> {
+fn buy(work: &mut Work<'_>, more: u32) -> Result<(), HeldChange> {
     if work.next.paused.is_some() {
-        return Err(Held::Paused);
+        return Err(HeldChange::Paused);
     }
     if work.next.policy.mode != Mode::Auto {
-        return Err(Held::Mode);
+        return Err(HeldChange::Mode);
     }
     (0..more).try_for_each(|_| converge::buy(work, true))
 }

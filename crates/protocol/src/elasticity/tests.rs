@@ -6,8 +6,8 @@ mod starting;
 
 use model::elasticity::adapter::{InstanceState, MachineType, MemberState, PROTOCOL};
 use model::elasticity::{
-    Budget, Cooldowns, Deadlines, FleetOrder, Given, Held, MachineState, Mode, Money, Objective, Policy,
-    Resize, Sizing, Verdict,
+    Budget, Cooldowns, Deadlines, FleetOrder, FleetOrderGiven, HeldChange, MachineState, Mode, Money,
+    Objective, Policy, Resize, RuleVerdict, Sizing,
 };
 
 use super::*;
@@ -125,7 +125,7 @@ fn measured(seen: &mut Observation, member: u64, value: f64, (from, until): (u64
     }));
 }
 
-fn judged(seen: &Observation) -> (Verdict, Option<Held>) {
+fn judged(seen: &Observation) -> (RuleVerdict, Option<HeldChange>) {
     let judged = rules::judge(seen, &seen.fleet);
     (judged.verdict, judged.held)
 }
@@ -137,11 +137,11 @@ fn published(seen: &Observation) -> Fleet {
         let actions = Controller::new().decide(&seen).actions;
         for action in &actions {
             match action {
-                Action::Publish(next) => return (**next).clone(),
-                Action::Ask(Question::Preflight { instance }) => {
+                FleetAction::Publish(next) => return (**next).clone(),
+                FleetAction::Ask(Question::Preflight { instance }) => {
                     seen.preflight.insert(instance.clone(), Ok(()));
                 }
-                Action::Ask(
+                FleetAction::Ask(
                     Question::EvidenceOf { member: name } | Question::EvidenceAt { address: name },
                 ) => {
                     seen.evidence.insert(name.clone(), Ok(Evidence::default()));
@@ -153,9 +153,9 @@ fn published(seen: &Observation) -> Fleet {
     seen.fleet
 }
 
-fn ordered(mut seen: Observation, order: FleetOrder) -> (Observation, Result<(), Held>) {
+fn ordered(mut seen: Observation, order: FleetOrder) -> (Observation, Result<(), HeldChange>) {
     let number = seen.fleet.orders.len() as u64 + 1;
-    let given = Given { number, order, by: "op".to_owned(), at: WallMillis(NOW), answer: None };
+    let given = FleetOrderGiven { number, order, by: "op".to_owned(), at: WallMillis(NOW), answer: None };
     seen.fleet.orders.push(given);
     let next = published(&seen);
     let answer = next.orders.last().unwrap().answer.clone().unwrap();
@@ -170,36 +170,42 @@ fn must_not_3_what_is_missing_old_or_no_number_shrinks_nothing() {
         (1..=3).for_each(|member| measured(&mut seen, member, value, (300, until)));
         seen
     };
-    assert_eq!(judged(&all(5.0, 0)), (Verdict::Remove, None));
-    assert_eq!(judged(&seen(3)).0, Verdict::Unknown, "nothing is measured");
-    assert_eq!(judged(&all(5.0, 40)).0, Verdict::Unknown, "the newest is 40 s old");
-    assert_eq!(judged(&all(f64::NAN, 0)).0, Verdict::Unknown, "no numbers");
+    assert_eq!(judged(&all(5.0, 0)), (RuleVerdict::Remove, None));
+    assert_eq!(judged(&seen(3)).0, RuleVerdict::Unknown, "nothing is measured");
+    assert_eq!(judged(&all(5.0, 40)).0, RuleVerdict::Unknown, "the newest is 40 s old");
+    assert_eq!(judged(&all(f64::NAN, 0)).0, RuleVerdict::Unknown, "no numbers");
     let mut half = seen(3);
     (1..=2).for_each(|member| measured(&mut half, member, 5.0, (300, 0)));
-    assert_eq!(judged(&half), (Verdict::Unknown, Some(Held::Samples { fresh: 2, wanted: 3, since: None })));
+    assert_eq!(
+        judged(&half),
+        (RuleVerdict::Unknown, Some(HeldChange::Samples { fresh: 2, wanted: 3, since: None }))
+    );
     let mut young = seen(3);
     (1..=3).for_each(|member| measured(&mut young, member, 5.0, (140, 0)));
-    assert_eq!(judged(&young).0, Verdict::Unknown, "they cover less than 60 % of five minutes");
+    assert_eq!(judged(&young).0, RuleVerdict::Unknown, "they cover less than 60 % of five minutes");
     let settled = Some(WallMillis(NOW - 100_000));
     let mut changed = all(5.0, 0);
     changed.fleet.settled = settled;
-    assert_eq!(judged(&changed).1, Some(Held::Samples { fresh: 0, wanted: 2, since: settled }));
+    assert_eq!(judged(&changed).1, Some(HeldChange::Samples { fresh: 0, wanted: 2, since: settled }));
     let mut future = all(5.0, 0);
     future.samples.iter_mut().for_each(|sample| sample.at.0 += 400_000);
-    assert_eq!(judged(&future).0, Verdict::Unknown, "a clock is ahead");
+    assert_eq!(judged(&future).0, RuleVerdict::Unknown, "a clock is ahead");
 }
 
 #[test]
 fn a_majority_is_enough_to_grow_and_less_is_not() {
     let mut seen = seen(3);
     measured(&mut seen, 1, 90.0, (300, 0));
-    assert_eq!(judged(&seen).0, Verdict::Unknown);
+    assert_eq!(judged(&seen).0, RuleVerdict::Unknown);
     measured(&mut seen, 2, 10.0, (300, 0));
-    assert_eq!(judged(&seen).0, Verdict::Add);
+    assert_eq!(judged(&seen).0, RuleVerdict::Add);
     let next = published(&seen);
     assert_eq!((next.target, next.in_state(MachineState::Requested).count()), (Some(4), 1));
     let decision = next.decisions.last().unwrap();
-    assert_eq!((decision.verdict, decision.readings.len(), decision.expected), (Verdict::Add, 3, Some(37.5)));
+    assert_eq!(
+        (decision.verdict, decision.readings.len(), decision.expected),
+        (RuleVerdict::Add, 3, Some(37.5))
+    );
     assert!(
         decision.readings.iter().any(|reading| reading.mean.is_none()),
         "what is unknown is kept as such"
@@ -211,9 +217,9 @@ fn a_removal_that_would_bring_its_own_growth_is_not_made() {
     let mut seen = seen(2);
     seen.fleet.policy.remove[0].bound = 35.0;
     (1..=2).for_each(|member| measured(&mut seen, member, 25.0, (300, 0)));
-    assert_eq!(judged(&seen).0, Verdict::Stay, "one alone would have 50 %");
+    assert_eq!(judged(&seen).0, RuleVerdict::Stay, "one alone would have 50 %");
     seen.samples.iter_mut().for_each(|sample| sample.value = 15.0);
-    assert_eq!(judged(&seen).0, Verdict::Remove);
+    assert_eq!(judged(&seen).0, RuleVerdict::Remove);
     let next = published(&seen);
     assert_eq!((next.target, next.in_state(MachineState::Draining).count()), (Some(1), 1));
 }
@@ -235,13 +241,13 @@ fn modes_propose_and_wait_for_an_approval() {
     seen.fleet.policy.mode = Mode::Advise;
     seen.fleet = published(&seen);
     assert_eq!((seen.fleet.target, seen.fleet.machines.len()), (Some(2), 2));
-    assert_eq!(seen.fleet.decisions.last().unwrap().held, Some(Held::Mode));
+    assert_eq!(seen.fleet.decisions.last().unwrap().held, Some(HeldChange::Mode));
     assert_eq!(published(&seen), seen.fleet, "it is proposed once");
     let why = why(&seen.fleet, WallMillis(NOW)).unwrap();
-    assert_eq!(why.more, Obstacle::Held(Held::Mode));
+    assert_eq!(why.more, Obstacle::Held(HeldChange::Mode));
     assert!(matches!(&why.fewer, Obstacle::Rules(rules) if rules[0].1 == Some(90.0)), "{:?}", why.fewer);
     let (_, wrong) = ordered(seen.clone(), FleetOrder::Approve { decision: 7 });
-    assert!(matches!(wrong, Err(Held::Order { .. })), "{wrong:?}");
+    assert!(matches!(wrong, Err(HeldChange::Order { .. })), "{wrong:?}");
     let (seen, answer) = ordered(seen, FleetOrder::Approve { decision: 1 });
     assert_eq!((answer, seen.fleet.target, seen.fleet.machines.len()), (Ok(()), Some(3), 3));
 }
@@ -253,13 +259,13 @@ fn money_of_the_hour_and_of_the_day_holds_an_order() {
     let plan = |by| FleetOrder::Plan(Resize(by));
     let (_, answer) = ordered(seen.clone(), plan(2));
     let span = "hour".to_owned();
-    assert_eq!(answer, Err(Held::Budget { cost: 4_000_000, most: 3_000_000, span }));
+    assert_eq!(answer, Err(HeldChange::Budget { cost: 4_000_000, most: 3_000_000, span }));
     assert_eq!(ordered(seen.clone(), plan(1)).1, Ok(()));
     seen.fleet.policy.budget.per_day = Some(Money(2_500_000));
     let (_, answer) = ordered(seen.clone(), plan(1));
-    assert!(matches!(answer, Err(Held::Budget { ref span, .. }) if span == "day"), "{answer:?}");
-    assert_eq!(ordered(seen.clone(), plan(5)).1, Err(Held::Most { max: 6 }));
-    assert_eq!(ordered(seen, plan(-2)).1, Err(Held::Fewest { min: 1 }));
+    assert!(matches!(answer, Err(HeldChange::Budget { ref span, .. }) if span == "day"), "{answer:?}");
+    assert_eq!(ordered(seen.clone(), plan(5)).1, Err(HeldChange::Most { max: 6 }));
+    assert_eq!(ordered(seen, plan(-2)).1, Err(HeldChange::Fewest { min: 1 }));
 }
 
 #[test]
@@ -276,7 +282,7 @@ fn only_a_machine_with_our_tag_whose_member_serves_is_adopted() {
     assert_eq!(published(&two).machines, two.fleet.machines, "a stranger is left alone");
     for (instance, member) in [("i9", "m2"), ("i2", "m9"), ("i1", "m2"), ("i2", "m1")] {
         let (_, answer) = ordered(two.clone(), adopt(instance, member));
-        assert!(matches!(answer, Err(Held::Order { .. })), "{instance} {member}: {answer:?}");
+        assert!(matches!(answer, Err(HeldChange::Order { .. })), "{instance} {member}: {answer:?}");
     }
     let (seen, answer) = ordered(two, adopt("i2", "m2"));
     assert_eq!((answer, seen.fleet.target, seen.fleet.serving()), (Ok(()), Some(2), 2));
@@ -297,7 +303,7 @@ fn three_failures_in_a_row_pause_and_an_order_resumes() {
     assert_eq!((seen.fleet.failures, seen.fleet.machines.len()), (3, 4));
     assert!(seen.fleet.paused.is_some());
     let (_, answer) = ordered(seen.clone(), FleetOrder::Plan(Resize(1)));
-    assert_eq!(answer, Err(Held::Paused));
+    assert_eq!(answer, Err(HeldChange::Paused));
     seen.refused.clear();
     let (seen, answer) = ordered(seen, FleetOrder::Resume);
     assert_eq!((answer, seen.fleet.in_state(MachineState::Requested).count()), (Ok(()), 1));
@@ -310,9 +316,9 @@ fn a_silent_adapter_lets_nothing_begin() {
     deaf.members = Err("it hangs".to_owned());
     let next = published(&deaf);
     assert_eq!((next.target, next.machines.len()), (Some(2), 2));
-    assert!(matches!(next.decisions[0].held, Some(Held::Unheard { .. })));
+    assert!(matches!(next.decisions[0].held, Some(HeldChange::Unheard { .. })));
     let (_, answer) = ordered(deaf, FleetOrder::Plan(Resize(-1)));
-    assert!(matches!(answer, Err(Held::Unheard { .. })), "{answer:?}");
+    assert!(matches!(answer, Err(HeldChange::Unheard { .. })), "{answer:?}");
 }
 
 /// The machine of this number is this far, and its member is.
@@ -322,17 +328,17 @@ fn put(seen: &mut Observation, number: usize, machine: MachineState, member: Mem
 }
 
 /// What a turn does but publish, after each question was answered; evidence proves nothing.
-fn acts(seen: &Observation) -> Vec<Action> {
+fn acts(seen: &Observation) -> Vec<FleetAction> {
     let mut seen = seen.clone();
     for _ in 0..10 {
         let actions = Controller::new().decide(&seen).actions;
         let asked = seen.clone();
         for action in &actions {
             match action {
-                Action::Ask(Question::Preflight { instance }) => {
+                FleetAction::Ask(Question::Preflight { instance }) => {
                     seen.preflight.insert(instance.clone(), Ok(()));
                 }
-                Action::Ask(
+                FleetAction::Ask(
                     Question::EvidenceOf { member: name } | Question::EvidenceAt { address: name },
                 ) => {
                     seen.evidence.insert(name.clone(), Ok(Evidence::default()));
@@ -341,7 +347,7 @@ fn acts(seen: &Observation) -> Vec<Action> {
             }
         }
         if asked == seen {
-            return actions.into_iter().filter(|action| !matches!(action, Action::Publish(_))).collect();
+            return actions.into_iter().filter(|action| !matches!(action, FleetAction::Publish(_))).collect();
         }
     }
     panic!("it never stops asking");
@@ -359,7 +365,7 @@ fn what_has_left_is_not_taken_back_and_one_that_is_refused_for_good_fails() {
     }
     let mut two = seen(2);
     put(&mut two, 2, MachineState::Serving, MemberState::Drained);
-    assert!(matches!(acts(&two)[..], [Action::Join { .. }]), "{:?}", acts(&two));
+    assert!(matches!(acts(&two)[..], [FleetAction::Join { .. }]), "{:?}", acts(&two));
     two.refused.insert(Token::new("uid", 2), "it was a member".to_owned());
     let next = published(&two);
     assert_eq!(next.machines[1].state, MachineState::Failed);
@@ -373,7 +379,10 @@ fn a_member_that_stands_by_is_drained_before_its_machine_goes() {
         put(&mut two, 2, state, MemberState::Standby);
         two.fleet.target = Some(1);
         let acts = acts(&two);
-        assert!(matches!(&acts[..], [Action::Drain { member, .. }] if member == "m2"), "{state:?}: {acts:?}");
+        assert!(
+            matches!(&acts[..], [FleetAction::Drain { member, .. }] if member == "m2"),
+            "{state:?}: {acts:?}"
+        );
     }
 }
 
@@ -387,7 +396,7 @@ fn bounds_wait_for_members_of_no_machine_whatever_they_do() {
         (three.fleet.target, three.fleet.policy.min) = (Some(1), 3);
         let next = published(&three);
         assert_eq!(next.machines.len(), 1, "{state:?}");
-        assert!(matches!(next.decisions[0].held, Some(Held::Engine { .. })), "{:?}", next.decisions);
+        assert!(matches!(next.decisions[0].held, Some(HeldChange::Engine { .. })), "{:?}", next.decisions);
         // Nothing but what waits or has left: it is bought.
         let left = [MemberState::Waiting, MemberState::Drained];
         let members = three.members.as_mut().unwrap();
@@ -459,7 +468,7 @@ fn entries_are_bounded_whatever_failed() {
     }
     one.fleet.next_token = 7;
     let (_, answer) = ordered(one.clone(), FleetOrder::Plan(Resize(1)));
-    assert!(matches!(answer, Err(Held::Provider { .. })), "{answer:?}");
+    assert!(matches!(answer, Err(HeldChange::Provider { .. })), "{answer:?}");
     one.fleet.machines.pop();
     assert_eq!(ordered(one, FleetOrder::Plan(Resize(1))).1, Ok(()));
 }
@@ -474,7 +483,7 @@ fn load_at_most_doubles_a_fleet_and_says_where_nothing_was_learned() {
     two.samples.extend(operations);
     two.fleet.history.note(two.now, 2000.0);
     let next = published(&two);
-    assert_eq!(next.decisions.last().unwrap().held, Some(Held::Unlearned), "{:?}", next.decisions);
+    assert_eq!(next.decisions.last().unwrap().held, Some(HeldChange::Unlearned), "{:?}", next.decisions);
     let learned = model::elasticity::Observed { members: 2, reads: 100.0, updates: 0.0, used: 90.0 };
     two.fleet.capacity.learn(learned);
     assert_eq!(published(&two).target, Some(4));
@@ -487,9 +496,9 @@ fn what_set_the_target_is_told_also_once_rules_want_nothing() {
     let (mut two, _) = ordered(two, FleetOrder::Plan(Resize(1)));
     two.fleet = published(&two);
     let newest = two.fleet.decisions.last().unwrap();
-    assert_eq!(newest.verdict, Verdict::Stay, "{:?}", two.fleet.decisions);
+    assert_eq!(newest.verdict, RuleVerdict::Stay, "{:?}", two.fleet.decisions);
     let set = setting(&two.fleet).unwrap();
-    assert_eq!((set.verdict, set.target, set.number), (Verdict::Add, 3, 1));
+    assert_eq!((set.verdict, set.target, set.number), (RuleVerdict::Add, 3, 1));
     let why = why(&two.fleet, two.now).unwrap();
     assert_eq!((&why.decision, &why.newest, why.more), (set, newest, Obstacle::Done));
 }
@@ -531,7 +540,7 @@ fn a_machine_that_never_started_is_asked_for_again() {
     two.fleet.machines[1].since = two.now;
     assert_eq!(acts(&two), [], "it runs");
     two.instances.as_mut().unwrap()[1].state = InstanceState::Pending;
-    assert!(matches!(acts(&two)[..], [Action::Ensure { .. }]), "{:?}", acts(&two));
+    assert!(matches!(acts(&two)[..], [FleetAction::Ensure { .. }]), "{:?}", acts(&two));
 }
 
 #[test]
@@ -543,7 +552,7 @@ fn a_quota_counts_what_runs_and_what_was_asked_for() {
     let plan = || FleetOrder::Plan(Resize(1));
     assert_eq!(ordered(two.clone(), plan()).1, Ok(()));
     two.instances.as_mut().unwrap().push(other);
-    assert!(matches!(ordered(two.clone(), plan()).1, Err(Held::Provider { .. })));
+    assert!(matches!(ordered(two.clone(), plan()).1, Err(HeldChange::Provider { .. })));
     two.instances.as_mut().unwrap()[2].state = InstanceState::Ended;
     assert_eq!(ordered(two, plan()).1, Ok(()));
 }

@@ -11,9 +11,9 @@ use model::WallMillis;
 use model::elasticity::adapter::{
     EngineFacts, Evidence, Instance, InstanceState, MachineType, Member, MemberState, PROTOCOL, ProviderFacts,
 };
-use model::elasticity::{Decision, Fleet, Held, Machine, MachineState, Mode, Money, Policy, Token};
+use model::elasticity::{Decision, Fleet, HeldChange, Machine, MachineState, Mode, Money, Policy, Token};
 
-use super::{Action, Controller, Observation, Question, Sample, samples_kept, setting};
+use super::{Controller, FleetAction, Observation, Question, Sample, samples_kept, setting};
 
 /// Seconds between two looks.
 const LOOK_S: u64 = 10;
@@ -37,7 +37,7 @@ pub struct Machines {
 
 /// What came of a trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Outcome {
+pub struct TraceOutcome {
     /// What machines cost.
     pub paid: Money,
     /// Machine-minutes.
@@ -56,17 +56,17 @@ pub struct Outcome {
     pub changes: u32,
 }
 
-impl Outcome {
+impl TraceOutcome {
     /// What as many machines cost all the time.
-    pub fn fixed(trace: &[(u64, f64)], machines: &Machines, policy: &Policy, members: u32) -> Outcome {
-        let mut outcome = Outcome::default();
+    pub fn fixed(trace: &[(u64, f64)], machines: &Machines, policy: &Policy, members: u32) -> TraceOutcome {
+        let mut outcome = TraceOutcome::default();
         each_look(trace, |_, load| outcome.count(load, members, members, machines, policy));
         outcome
     }
 
     /// What whoever knows the future pays: at each time as many as it needs, and no fewer than the policy's fewest.
-    pub fn clairvoyant(trace: &[(u64, f64)], machines: &Machines, policy: &Policy) -> Outcome {
-        let mut outcome = Outcome::default();
+    pub fn clairvoyant(trace: &[(u64, f64)], machines: &Machines, policy: &Policy) -> TraceOutcome {
+        let mut outcome = TraceOutcome::default();
         each_look(trace, |_, load| {
             let members = needed(load, machines, policy);
             outcome.count(load, members, members, machines, policy);
@@ -113,9 +113,9 @@ fn each_look(trace: &[(u64, f64)], mut look: impl FnMut(u64, f64)) {
 }
 
 /// Plays a trace of `(seconds, operations in a second)`, sorted by time, with a fleet that begins as large as it needs.
-pub fn play(trace: &[(u64, f64)], machines: &Machines, policy: &Policy) -> Outcome {
-    let mut stage = Stage::new(policy, machines, trace.first().map_or(0.0, |first| first.1));
-    let mut outcome = Outcome::default();
+pub fn play(trace: &[(u64, f64)], machines: &Machines, policy: &Policy) -> TraceOutcome {
+    let mut stage = TraceStage::new(policy, machines, trace.first().map_or(0.0, |first| first.1));
+    let mut outcome = TraceOutcome::default();
     each_look(trace, |at, load| {
         stage.look(at, load);
         let serving = stage.serving();
@@ -140,7 +140,7 @@ struct Played {
     drains: Option<u64>,
 }
 
-struct Stage<'a> {
+struct TraceStage<'a> {
     fleet: Fleet,
     controller: Controller,
     machines: BTreeMap<String, Played>,
@@ -151,8 +151,8 @@ struct Stage<'a> {
     changes: u32,
 }
 
-impl Stage<'_> {
-    fn new<'a>(policy: &Policy, facts: &'a Machines, load: f64) -> Stage<'a> {
+impl TraceStage<'_> {
+    fn new<'a>(policy: &Policy, facts: &'a Machines, load: f64) -> TraceStage<'a> {
         let policy = Policy { mode: Mode::Auto, ..policy.clone() };
         let members = needed(load, facts, &policy);
         let mut fleet = Fleet::new("trace", "t", policy);
@@ -178,7 +178,7 @@ impl Stage<'_> {
             });
         }
         fleet.next_token = u64::from(members) + 1;
-        Stage {
+        TraceStage {
             fleet,
             controller: Controller::new(),
             machines,
@@ -214,7 +214,7 @@ impl Stage<'_> {
 
     /// Whether members are wanted that the budget does not allow: by the newest verdict, or for a size that was decided.
     fn is_held_by_budget(&self) -> bool {
-        let held = |decision: &Decision| matches!(decision.held, Some(Held::Budget { .. }));
+        let held = |decision: &Decision| matches!(decision.held, Some(HeldChange::Budget { .. }));
         let is_open = |decision: &&Decision| decision.ended.is_none();
         self.fleet.decisions.last().is_some_and(held)
             || setting(&self.fleet).filter(is_open).is_some_and(held)
@@ -241,10 +241,10 @@ impl Stage<'_> {
             let turn = self.controller.decide(&seen);
             for action in &turn.actions {
                 match action {
-                    Action::Ask(Question::Preflight { instance }) => {
+                    FleetAction::Ask(Question::Preflight { instance }) => {
                         preflight.insert(instance.clone(), Ok(()));
                     }
-                    Action::Ask(
+                    FleetAction::Ask(
                         Question::EvidenceOf { member: name } | Question::EvidenceAt { address: name },
                     ) => {
                         evidence.insert(name.clone(), Ok(self.evidence(name)));
@@ -252,7 +252,7 @@ impl Stage<'_> {
                     act => self.act(act),
                 }
             }
-            let asks = turn.actions.iter().any(|action| matches!(action, Action::Ask(_)));
+            let asks = turn.actions.iter().any(|action| matches!(action, FleetAction::Ask(_)));
             if !asks && !turn.look_after.is_zero() {
                 return;
             }
@@ -264,7 +264,7 @@ impl Stage<'_> {
         }
     }
 
-    fn act(&mut self, action: &Action) {
+    fn act(&mut self, action: &FleetAction) {
         let now = self.now;
         let machine = |machines: &mut BTreeMap<String, Played>, name: &str, change: fn(&mut Played, u64)| {
             if let Some(played) = machines.get_mut(name) {
@@ -272,27 +272,27 @@ impl Stage<'_> {
             }
         };
         match action {
-            Action::Publish(next) => {
+            FleetAction::Publish(next) => {
                 self.changes += u32::from(next.target != self.fleet.target);
                 self.fleet = (**next).clone();
             }
-            Action::Ensure { token, .. } => {
+            FleetAction::Ensure { token, .. } => {
                 let played = Played { began: now, joins: None, drains: None };
                 self.machines.entry(token.0.clone()).or_insert(played);
             }
-            Action::Terminate { instance, .. } => {
+            FleetAction::Terminate { instance, .. } => {
                 self.machines.remove(instance);
             }
-            Action::Join { member, .. } => machine(&mut self.machines, member, |played, now| {
+            FleetAction::Join { member, .. } => machine(&mut self.machines, member, |played, now| {
                 (played.joins, played.drains) = (Some(now.max(1)), None);
             }),
-            Action::Drain { member, .. } => machine(&mut self.machines, member, |played, now| {
+            FleetAction::Drain { member, .. } => machine(&mut self.machines, member, |played, now| {
                 played.drains = played.drains.or(Some(now));
             }),
-            Action::Cancel { member, .. } => machine(&mut self.machines, member, |played, _| {
+            FleetAction::Cancel { member, .. } => machine(&mut self.machines, member, |played, _| {
                 (played.joins, played.drains) = (Some(0), None);
             }),
-            Action::Forget { .. } | Action::Ask(_) => {}
+            FleetAction::Forget { .. } | FleetAction::Ask(_) => {}
         }
     }
 
@@ -308,7 +308,7 @@ impl Stage<'_> {
     fn observed(
         &self,
         now: WallMillis,
-        preflight: BTreeMap<String, Result<(), super::Refusal>>,
+        preflight: BTreeMap<String, Result<(), super::VerbRefusal>>,
         evidence: BTreeMap<String, Result<Evidence, String>>,
     ) -> Observation {
         let kind = self.fleet.policy.machine_type.clone();
@@ -416,13 +416,13 @@ mod tests {
     }
 
     /// What a policy makes of a trace, beside machines for the peak and whoever knows the future.
-    fn judged(trace: &[(u64, f64)], sizing: Sizing) -> (Outcome, f64, f64) {
+    fn judged(trace: &[(u64, f64)], sizing: Sizing) -> (TraceOutcome, f64, f64) {
         let policy = policy(sizing);
         let peak = trace.iter().map(|one| needed(one.1, &machines(), &policy)).max().unwrap();
-        let fixed = Outcome::fixed(trace, &machines(), &policy, peak);
-        let best = Outcome::clairvoyant(trace, &machines(), &policy);
+        let fixed = TraceOutcome::fixed(trace, &machines(), &policy, peak);
+        let best = TraceOutcome::clairvoyant(trace, &machines(), &policy);
         let played = play(trace, &machines(), &policy);
-        let part = |of: &Outcome| played.paid.0 as f64 / of.paid.0 as f64;
+        let part = |of: &TraceOutcome| played.paid.0 as f64 / of.paid.0 as f64;
         let (of_fixed, of_best) = (part(&fixed), part(&best));
         eprintln!("{sizing:?}: {of_fixed:.2} of fixed, {of_best:.2} of the best, {played:?}");
         (played, of_fixed, of_best)

@@ -1,7 +1,7 @@
 //! Why a fleet is as large as it is: the decision that held at a time, and what stood in the way of more and of fewer.
 
 use model::WallMillis;
-use model::elasticity::{Decision, Fleet, Held, Rule, Verdict};
+use model::elasticity::{Decision, Fleet, HeldChange, Rule, RuleVerdict};
 
 use super::rules;
 
@@ -9,7 +9,7 @@ use super::rules;
 #[derive(Clone, Debug, PartialEq)]
 pub enum Obstacle {
     /// It was wanted, and this held it; or it would have been held by this.
-    Held(Held),
+    Held(HeldChange),
     /// No rule asked for it. The rules that could have, each with what counted of the members' means, where it was known.
     Rules(Vec<(Rule, Option<f64>)>),
     /// It was being carried out.
@@ -36,7 +36,7 @@ pub fn why(fleet: &Fleet, at: WallMillis) -> Option<Why> {
     let newest = fleet.decisions.iter().rfind(until)?;
     let decision = fleet.decisions.iter().filter(until).rfind(|decision| decision.set).unwrap_or(newest);
     let policy = &fleet.policy;
-    let obstacle = |change: Verdict, is_bound: bool, held: Held, rules: &[Rule]| {
+    let obstacle = |change: RuleVerdict, is_bound: bool, held: HeldChange, rules: &[Rule]| {
         let is_open = decision.set && decision.ended.is_none_or(|ended| ended > at);
         let wants = |one: &Decision| one.verdict == change;
         match (&decision.held, &newest.held) {
@@ -44,7 +44,7 @@ pub fn why(fleet: &Fleet, at: WallMillis) -> Option<Why> {
             (None, _) if is_open && wants(decision) => Obstacle::Done,
             (Some(held), _) if is_open && wants(decision) => Obstacle::Held(held.clone()),
             (_, None) if wants(newest) => Obstacle::Done,
-            (_, Some(held)) if wants(newest) || newest.verdict == Verdict::Unknown => {
+            (_, Some(held)) if wants(newest) || newest.verdict == RuleVerdict::Unknown => {
                 Obstacle::Held(held.clone())
             }
             _ if is_bound => Obstacle::Held(held),
@@ -52,8 +52,9 @@ pub fn why(fleet: &Fleet, at: WallMillis) -> Option<Why> {
         }
     };
     let (max, min) = (policy.max, policy.min);
-    let more = obstacle(Verdict::Add, newest.target >= max, Held::Most { max }, &policy.add);
-    let fewer = obstacle(Verdict::Remove, newest.target <= min, Held::Fewest { min }, &policy.remove);
+    let more = obstacle(RuleVerdict::Add, newest.target >= max, HeldChange::Most { max }, &policy.add);
+    let fewer =
+        obstacle(RuleVerdict::Remove, newest.target <= min, HeldChange::Fewest { min }, &policy.remove);
     Some(Why { decision: decision.clone(), newest: newest.clone(), more, fewer })
 }
 

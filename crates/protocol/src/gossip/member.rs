@@ -27,7 +27,7 @@ pub const EXCHANGES_MISSED_MAX: u32 = 3;
 /// What is believed about a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum State {
+pub enum NodeLiveness {
     /// Requests go there.
     Alive,
     /// Routing avoids it; hints are written for it.
@@ -38,14 +38,14 @@ pub enum State {
     Left,
 }
 
-impl State {
+impl NodeLiveness {
     /// Its name for programs and people.
     pub fn name(self) -> &'static str {
         match self {
-            State::Alive => "alive",
-            State::Suspected => "suspected",
-            State::Down => "down",
-            State::Left => "left",
+            NodeLiveness::Alive => "alive",
+            NodeLiveness::Suspected => "suspected",
+            NodeLiveness::Down => "down",
+            NodeLiveness::Left => "left",
         }
     }
 }
@@ -128,7 +128,7 @@ struct Refusals {
 
 /// The facts about one node.
 #[derive(Clone, Debug)]
-pub(super) struct Member {
+pub(super) struct GossipMember {
     pub(super) row: Option<Row>,
     /// The node itself has told this node the incarnation of its row.
     proven: bool,
@@ -148,16 +148,16 @@ pub(super) struct Member {
     /// It has answered this node, so there was a link whose end will be noticed.
     pub(super) met: bool,
     /// As announced last.
-    pub(super) state: State,
+    pub(super) state: NodeLiveness,
     /// Anything at all was heard of its process.
     pub(super) known: bool,
     /// People were told that it is not alive.
     told: bool,
 }
 
-impl Member {
-    pub(super) fn new(now: Moment) -> Member {
-        Member {
+impl GossipMember {
+    pub(super) fn new(now: Moment) -> GossipMember {
+        GossipMember {
             row: None,
             proven: false,
             claimed: false,
@@ -169,7 +169,7 @@ impl Member {
             exchange: None,
             missed: 0,
             met: false,
-            state: State::Alive,
+            state: NodeLiveness::Alive,
             known: false,
             told: false,
         }
@@ -245,11 +245,11 @@ impl Member {
     }
 
     /// Whether people want to hear that this is believed now.
-    pub(super) fn is_news(&mut self, state: State) -> bool {
+    pub(super) fn is_news(&mut self, state: NodeLiveness) -> bool {
         let news = match state {
-            State::Alive => return std::mem::take(&mut self.told),
-            State::Suspected => self.known,
-            State::Down | State::Left => true,
+            NodeLiveness::Alive => return std::mem::take(&mut self.told),
+            NodeLiveness::Suspected => self.known,
+            NodeLiveness::Down | NodeLiveness::Left => true,
         };
         self.told |= news;
         news
@@ -281,7 +281,7 @@ impl Member {
             "a node that misses that many exchanges is doubted"
         );
         assert!(
-            self.state != State::Alive || !self.told,
+            self.state != NodeLiveness::Alive || !self.told,
             "who is told that a node is gone hears that it is back"
         );
         self.intervals.check();
@@ -296,35 +296,35 @@ impl Member {
     }
 
     /// What follows from the facts.
-    pub(super) fn verdict(&self, now: Moment) -> (State, Why) {
+    pub(super) fn verdict(&self, now: Moment) -> (NodeLiveness, Why) {
         if self.row.is_some_and(|row| row.left) {
-            return (State::Left, Why::SaidSo);
+            return (NodeLiveness::Left, Why::SaidSo);
         }
         // Refusals before the last sign of life were those of an address in between two processes.
         let refused_for = |refusals: Refusals| refusals.last.since(refusals.first.max(self.heard));
         if self.refusals.is_some_and(|refusals| refused_for(refusals) >= GONE_AFTER) {
-            return (State::Down, Why::Gone);
+            return (NodeLiveness::Down, Why::Gone);
         }
         if self.silence(now) >= DOWN_AFTER {
-            return (State::Down, Why::SilentForLong);
+            return (NodeLiveness::Down, Why::SilentForLong);
         }
         if let Some(doubt) = self.doubt {
-            return (State::Suspected, doubt);
+            return (NodeLiveness::Suspected, doubt);
         }
         if self.phi(now) >= PHI_SUSPECTED {
-            return (State::Suspected, Why::Silent);
+            return (NodeLiveness::Suspected, Why::Silent);
         }
-        (State::Alive, if self.row.is_some() { Why::Beats } else { Why::NotHeardYet })
+        (NodeLiveness::Alive, if self.row.is_some() { Why::Beats } else { Why::NotHeardYet })
     }
 }
 
 /// A node as another one sees it.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Seen {
+pub struct NodeBelief {
     /// Which node.
     pub node: NodeId,
     /// What is believed about it.
-    pub state: State,
+    pub state: NodeLiveness,
     /// Why.
     pub why: Why,
     /// How surprising its silence is, 0 to 100.

@@ -30,13 +30,14 @@ use std::time::Duration;
 
 use model::{Generation, Moment, NodeId};
 
-use member::Member;
+use member::GossipMember;
 
 pub use member::{
-    DOWN_AFTER, EXCHANGES_MISSED_MAX, Experience, GONE_AFTER, LATE_AFTER, PHI_SUSPECTED, Seen, State, Why,
+    DOWN_AFTER, EXCHANGES_MISSED_MAX, Experience, GONE_AFTER, LATE_AFTER, NodeBelief, NodeLiveness,
+    PHI_SUSPECTED, Why,
 };
 pub use phi::{PHI_MAX, Window};
-pub use row::{Load, Row};
+pub use row::{GossipLoad, Row};
 pub use suspects::{Probe, Suspects};
 
 /// Time between two rounds. Five tables a second are 100 KB/s for 500 nodes and nothing for eight.
@@ -48,7 +49,7 @@ const ROUNDS_BETWEEN_REVIVALS: u64 = 10;
 
 /// What has happened.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Event {
+pub enum GossipEvent {
     /// The deadline has come. `roll` is random.
     Elapsed {
         /// 64 random bits.
@@ -93,7 +94,7 @@ pub enum Event {
     /// This node measured its load.
     LoadMeasured {
         /// Its load.
-        load: Load,
+        load: GossipLoad,
     },
     /// This node has reached a collection epoch.
     EpochReached {
@@ -106,7 +107,7 @@ pub enum Event {
 
 /// What shall be done.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Action {
+pub enum GossipAction {
     /// Send a table to a peer and bring back its answer, within [`EXCHANGE_PATIENCE`].
     Exchange {
         /// To whom.
@@ -124,9 +125,9 @@ pub enum Action {
         /// Which node.
         node: NodeId,
         /// What was believed.
-        from: State,
+        from: NodeLiveness,
         /// What is believed now.
-        to: State,
+        to: NodeLiveness,
         /// Why.
         why: Why,
         /// Whether it is worth telling people. At this node's start it is not that a peer of which nothing was heard
@@ -139,7 +140,7 @@ pub enum Action {
 #[derive(Clone, Debug)]
 pub struct Gossip {
     own: Row,
-    members: BTreeMap<NodeId, Member>,
+    members: BTreeMap<NodeId, GossipMember>,
     round_due: Moment,
     rounds: u64,
     stopping: bool,
@@ -158,21 +159,21 @@ impl Gossip {
     }
 
     /// Takes in an event.
-    pub fn step(&mut self, event: Event, now: Moment, actions: &mut Vec<Action>) {
+    pub fn step(&mut self, event: GossipEvent, now: Moment, actions: &mut Vec<GossipAction>) {
         match event {
-            Event::Elapsed { roll } => self.round(roll, now, actions),
-            Event::MembersNamed { nodes } => self.name_members(&nodes, now),
-            Event::GenerationAdopted { generation } => {
+            GossipEvent::Elapsed { roll } => self.round(roll, now, actions),
+            GossipEvent::MembersNamed { nodes } => self.name_members(&nodes, now),
+            GossipEvent::GenerationAdopted { generation } => {
                 self.own.generation = self.own.generation.max(generation);
             }
-            Event::TableReceived { from, rows } => {
+            GossipEvent::TableReceived { from, rows } => {
                 self.experience(from, Experience::Heard, now);
                 let better = self.known_better(&rows);
                 self.learn(from, &rows, now);
-                actions.push(Action::Answer { rows: better });
+                actions.push(GossipAction::Answer { rows: better });
                 self.announce(Some(from), &rows, now, actions);
             }
-            Event::AnswerReceived { from, rows } => {
+            GossipEvent::AnswerReceived { from, rows } => {
                 self.experience(from, Experience::Replied, now);
                 if let Some(member) = self.members.get_mut(&from) {
                     member.exchange = None;
@@ -180,19 +181,19 @@ impl Gossip {
                 self.learn(from, &rows, now);
                 self.announce(Some(from), &rows, now, actions);
             }
-            Event::ExchangeFailed { with } => {
+            GossipEvent::ExchangeFailed { with } => {
                 if let Some(member) = self.members.get_mut(&with).filter(|member| member.exchange.is_some()) {
                     member.miss();
                 }
                 self.announce(Some(with), &[], now, actions);
             }
-            Event::Experienced { node, experience } => {
+            GossipEvent::Experienced { node, experience } => {
                 self.experience(node, experience, now);
                 self.announce(Some(node), &[], now, actions);
             }
-            Event::LoadMeasured { load } => self.own.load = load,
-            Event::EpochReached { epoch } => self.own.epoch = self.own.epoch.max(epoch),
-            Event::StopRequested => self.say_goodbye(now, actions),
+            GossipEvent::LoadMeasured { load } => self.own.load = load,
+            GossipEvent::EpochReached { epoch } => self.own.epoch = self.own.epoch.max(epoch),
+            GossipEvent::StopRequested => self.say_goodbye(now, actions),
         }
         self.check();
     }
@@ -207,7 +208,7 @@ impl Gossip {
             "each member's row is its own"
         );
         if cfg!(debug_assertions) {
-            self.members.values().for_each(Member::check);
+            self.members.values().for_each(GossipMember::check);
         }
     }
 
@@ -217,23 +218,23 @@ impl Gossip {
     }
 
     /// What is believed about a node; `None` when it is no member. This node believes in itself.
-    pub fn state(&self, node: NodeId) -> Option<State> {
+    pub fn state(&self, node: NodeId) -> Option<NodeLiveness> {
         match self.members.get(&node) {
             Some(member) => Some(member.state),
-            None => (node == self.own.node).then_some(State::Alive),
+            None => (node == self.own.node).then_some(NodeLiveness::Alive),
         }
     }
 
     /// Every other member, in order of its id.
-    pub fn seen(&self, now: Moment) -> impl Iterator<Item = Seen> {
+    pub fn seen(&self, now: Moment) -> impl Iterator<Item = NodeBelief> {
         self.members.iter().map(move |(&node, member)| {
             let (state, why) = member.verdict(now);
             let (phi, silence) = (member.phi(now), member.silence(now));
-            Seen { node, state, why, phi, silence, heard: member.known, row: member.row }
+            NodeBelief { node, state, why, phi, silence, heard: member.known, row: member.row }
         })
     }
 
-    fn round(&mut self, roll: u64, now: Moment, actions: &mut Vec<Action>) {
+    fn round(&mut self, roll: u64, now: Moment, actions: &mut Vec<GossipAction>) {
         let lateness = now.since(self.round_due);
         if lateness > ROUND {
             self.members.values_mut().for_each(|member| member.forgive(lateness, now));
@@ -253,9 +254,9 @@ impl Gossip {
             }
         }
         self.announce_all(now, actions);
-        let alive = |state| state == State::Alive;
-        let suspected = |state| state == State::Suspected;
-        let gone = |state| matches!(state, State::Down | State::Left);
+        let alive = |state| state == NodeLiveness::Alive;
+        let suspected = |state| state == NodeLiveness::Suspected;
+        let gone = |state| matches!(state, NodeLiveness::Down | NodeLiveness::Left);
         let revive = self.rounds.is_multiple_of(ROUNDS_BETWEEN_REVIVALS);
         // Whoever is said to have started again can say so itself.
         if let Some(with) = self.partner(|member| member.claimed, &mut dice) {
@@ -274,18 +275,18 @@ impl Gossip {
     }
 
     /// A random one of the wanted members that no exchange is out to.
-    fn partner(&self, wanted: impl Fn(&Member) -> bool, dice: &mut Dice) -> Option<NodeId> {
-        let fits = |member: &Member| wanted(member) && member.exchange.is_none();
+    fn partner(&self, wanted: impl Fn(&GossipMember) -> bool, dice: &mut Dice) -> Option<NodeId> {
+        let fits = |member: &GossipMember| wanted(member) && member.exchange.is_none();
         let count = self.members.values().filter(|member| fits(member)).count();
         let drawn = if count == 0 { return None } else { dice.below(count as u64) as usize };
         self.members.iter().filter(|(_, member)| fits(member)).map(|(&node, _)| node).nth(drawn)
     }
 
-    fn exchange(&mut self, with: NodeId, now: Moment, actions: &mut Vec<Action>) {
+    fn exchange(&mut self, with: NodeId, now: Moment, actions: &mut Vec<GossipAction>) {
         if let Some(member) = self.members.get_mut(&with) {
             member.exchange = Some(now);
             member.claimed = false;
-            actions.push(Action::Exchange { with, rows: self.table() });
+            actions.push(GossipAction::Exchange { with, rows: self.table() });
         }
     }
 
@@ -297,7 +298,7 @@ impl Gossip {
     fn name_members(&mut self, nodes: &[NodeId], now: Moment) {
         self.members.retain(|node, _| nodes.contains(node));
         for &node in nodes.iter().filter(|&&node| node != self.own.node) {
-            self.members.entry(node).or_insert_with(|| Member::new(now));
+            self.members.entry(node).or_insert_with(|| GossipMember::new(now));
         }
     }
 
@@ -335,14 +336,14 @@ impl Gossip {
         self.table().into_iter().filter(better).collect()
     }
 
-    fn say_goodbye(&mut self, now: Moment, actions: &mut Vec<Action>) {
+    fn say_goodbye(&mut self, now: Moment, actions: &mut Vec<GossipAction>) {
         self.stopping = true;
         self.own.left = true;
         self.own.heartbeat = self.own.heartbeat.saturating_add(1);
         let hearing: Vec<NodeId> = self
             .members
             .iter()
-            .filter(|(_, member)| matches!(member.state, State::Alive | State::Suspected))
+            .filter(|(_, member)| matches!(member.state, NodeLiveness::Alive | NodeLiveness::Suspected))
             .map(|(&node, _)| node)
             .collect();
         for with in hearing {
@@ -350,13 +351,13 @@ impl Gossip {
         }
     }
 
-    fn announce_all(&mut self, now: Moment, actions: &mut Vec<Action>) {
+    fn announce_all(&mut self, now: Moment, actions: &mut Vec<GossipAction>) {
         for (&node, member) in &mut self.members {
             announce_one(node, member, now, actions);
         }
     }
 
-    fn announce(&mut self, with: Option<NodeId>, rows: &[Row], now: Moment, actions: &mut Vec<Action>) {
+    fn announce(&mut self, with: Option<NodeId>, rows: &[Row], now: Moment, actions: &mut Vec<GossipAction>) {
         for node in rows.iter().map(|row| row.node).chain(with) {
             if let Some(member) = self.members.get_mut(&node) {
                 announce_one(node, member, now, actions);
@@ -365,12 +366,12 @@ impl Gossip {
     }
 }
 
-fn announce_one(node: NodeId, member: &mut Member, now: Moment, actions: &mut Vec<Action>) {
+fn announce_one(node: NodeId, member: &mut GossipMember, now: Moment, actions: &mut Vec<GossipAction>) {
     let (to, why) = member.verdict(now);
     let from = std::mem::replace(&mut member.state, to);
     if from != to {
         let news = member.is_news(to);
-        actions.push(Action::Announce { node, from, to, why, news });
+        actions.push(GossipAction::Announce { node, from, to, why, news });
     }
 }
 

@@ -4,7 +4,7 @@ use model::{Generation, NodeId};
 
 /// How much a node has to do, in a few numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Load {
+pub struct GossipLoad {
     /// Operations on records in the last round, scaled to a second.
     pub operations_per_second: u64,
     /// Bytes of live records.
@@ -34,13 +34,21 @@ pub struct Row {
     /// The collection epoch that it has reached.
     pub epoch: u64,
     /// What it has to do.
-    pub load: Load,
+    pub load: GossipLoad,
 }
 
 impl Row {
     /// The first row of a life.
     pub fn new(node: NodeId, incarnation: u64, generation: Generation) -> Row {
-        Row { node, incarnation, heartbeat: 0, left: false, generation, epoch: 0, load: Load::default() }
+        Row {
+            node,
+            incarnation,
+            heartbeat: 0,
+            left: false,
+            generation,
+            epoch: 0,
+            load: GossipLoad::default(),
+        }
     }
 
     /// The newer of two rows of one node.

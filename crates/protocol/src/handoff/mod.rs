@@ -52,7 +52,7 @@ pub struct Handoff {
     /// The latest time that the machine was told; never goes back.
     now: Moment,
     alive: bool,
-    walk: Walk,
+    walk: HintWalk,
     /// Batches under way, oldest first; at most `batches_max`.
     flights: SmallVec<[Flight; 4]>,
     /// When the next walk begins: there may be hints that the one under way, or the last one, has not settled.
@@ -62,7 +62,7 @@ pub struct Handoff {
 }
 
 #[derive(Clone, Debug)]
-enum Walk {
+enum HintWalk {
     /// None is under way.
     Resting,
     /// A page is being read.
@@ -106,7 +106,7 @@ impl Handoff {
             pace: TargetPace::new(&options, dice, now),
             now,
             alive: false,
-            walk: Walk::Resting,
+            walk: HintWalk::Resting,
             flights: SmallVec::new(),
             walk_at: Some(now),
             pages: 0,
@@ -128,7 +128,7 @@ impl Handoff {
             }
             HandoffEvent::PageRead { page, hints, more } => self.open(page, hints, more),
             HandoffEvent::PageFailed { page } => {
-                if matches!(self.walk, Walk::Reading { page: reading, .. } if reading == page) {
+                if matches!(self.walk, HintWalk::Reading { page: reading, .. } if reading == page) {
                     self.give_way(self.now);
                 }
             }
@@ -158,17 +158,17 @@ impl Handoff {
             "what is under way was sent"
         );
         match &self.walk {
-            Walk::Resting => assert!(
+            HintWalk::Resting => assert!(
                 self.flights.is_empty() || self.walk_at.is_some(),
                 "what a batch leaves is met by another walk"
             ),
-            Walk::Reading { page, .. } => {
+            HintWalk::Reading { page, .. } => {
                 assert_eq!(page.0 + 1, self.pages, "the last page asked for is read")
             }
-            Walk::Open { hints, position, .. } => {
+            HintWalk::Open { hints, position, .. } => {
                 assert!(*position <= hints.len(), "a page is carried out to its end");
             }
-            Walk::Ending { .. } => assert!(!self.flights.is_empty(), "a walk ends when its batches have"),
+            HintWalk::Ending { .. } => assert!(!self.flights.is_empty(), "a walk ends when its batches have"),
         }
         self.pace.check(&self.options);
     }
@@ -176,8 +176,8 @@ impl Handoff {
     /// When the machine must be told that time has passed; `None` while only an event can bring it further.
     pub fn deadline(&self) -> Option<Moment> {
         let next = match &self.walk {
-            Walk::Resting => self.begins_at(),
-            Walk::Open { .. } if self.may_fly() => Some(self.pace.ready_at()),
+            HintWalk::Resting => self.begins_at(),
+            HintWalk::Open { .. } if self.may_fly() => Some(self.pace.ready_at()),
             _ => None,
         };
         let flights = self.flights.iter().map(|flight| match flight.late {
@@ -189,7 +189,7 @@ impl Handoff {
 
     /// Whether the last walk met every hint and none is left, so that nothing is to be done before another is parked.
     pub fn is_done(&self) -> bool {
-        matches!(self.walk, Walk::Resting) && self.walk_at.is_none() && self.flights.is_empty()
+        matches!(self.walk, HintWalk::Resting) && self.walk_at.is_none() && self.flights.is_empty()
     }
 
     /// Whether hints flow, or would if they were not paused.
@@ -244,10 +244,10 @@ impl Handoff {
     }
 
     fn open(&mut self, page: PageId, hints: Vec<HintFacts>, more: bool) {
-        if let Walk::Reading { page: reading, tally } = self.walk
+        if let HintWalk::Reading { page: reading, tally } = self.walk
             && reading == page
         {
-            self.walk = Walk::Open { hints, position: 0, more, tally };
+            self.walk = HintWalk::Open { hints, position: 0, more, tally };
         }
     }
 
@@ -311,15 +311,17 @@ impl Handoff {
 
     /// Ends the walk where it is, if one is under way. What it has not met is left for the next one.
     fn abandon(&mut self) -> bool {
-        let walking = !matches!(self.walk, Walk::Resting);
-        self.walk = Walk::Resting;
+        let walking = !matches!(self.walk, HintWalk::Resting);
+        self.walk = HintWalk::Resting;
         walking || self.walk_at.is_some()
     }
 
     fn tally(&mut self) -> Option<&mut Tally> {
         match &mut self.walk {
-            Walk::Resting => None,
-            Walk::Reading { tally, .. } | Walk::Open { tally, .. } | Walk::Ending { tally } => Some(tally),
+            HintWalk::Resting => None,
+            HintWalk::Reading { tally, .. } | HintWalk::Open { tally, .. } | HintWalk::Ending { tally } => {
+                Some(tally)
+            }
         }
     }
 
@@ -331,20 +333,20 @@ impl Handoff {
     /// Brings the machine to rest: nothing is left that it could do now.
     fn go_on(&mut self, actions: &mut HandoffActions) {
         loop {
-            match std::mem::replace(&mut self.walk, Walk::Resting) {
-                Walk::Resting => {
+            match std::mem::replace(&mut self.walk, HintWalk::Resting) {
+                HintWalk::Resting => {
                     if self.begins_at().is_some_and(|begins_at| begins_at <= self.now) {
                         self.walk_at = None;
                         self.read(true, Tally::default(), actions);
                     }
                     return;
                 }
-                Walk::Open { hints, position, more, tally } => {
+                HintWalk::Open { hints, position, more, tally } => {
                     if !self.carry(hints, position, more, tally, actions) {
                         return;
                     }
                 }
-                Walk::Ending { tally } if self.flights.is_empty() => {
+                HintWalk::Ending { tally } if self.flights.is_empty() => {
                     self.end(tally);
                     return;
                 }
@@ -359,7 +361,7 @@ impl Handoff {
     fn read(&mut self, first: bool, tally: Tally, actions: &mut HandoffActions) {
         let page = PageId(self.pages);
         self.pages += 1;
-        self.walk = Walk::Reading { page, tally };
+        self.walk = HintWalk::Reading { page, tally };
         actions.push(HandoffAction::ReadPage { page, first });
     }
 
@@ -382,11 +384,11 @@ impl Handoff {
                 self.read(false, tally, actions);
                 return false;
             }
-            self.walk = Walk::Ending { tally };
+            self.walk = HintWalk::Ending { tally };
             return true;
         };
         if !self.may_fly() || self.pace.ready_at() > self.now {
-            self.walk = Walk::Open { hints, position, more, tally };
+            self.walk = HintWalk::Open { hints, position, more, tally };
             return false;
         }
         let range = self.batch(&hints, position, errand);
@@ -399,7 +401,7 @@ impl Handoff {
         self.batches += 1;
         self.flights.push(Flight { batch, errand, sent_at: self.now, late: false });
         actions.push(HandoffAction::Carry { batch, errand, hints: range });
-        self.walk = Walk::Open { hints, position, more, tally };
+        self.walk = HintWalk::Open { hints, position, more, tally };
         true
     }
 

@@ -8,22 +8,25 @@
 //!
 //! Must never: decide by what was seen before the ring changed last.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use model::balance::{Away, Mode, Policy, PolicyChange, Says, Turned, Verdict};
-use model::order::{Done, Given, Order, Refusal};
-use model::plan::{
-    self, Came, CameOf, Consent, Decision, Excess, Move, Phase, PlanDocument, PlanState, Planned, Wish,
-};
+use model::order::{Done, Given, Order, OrderRefusal};
+use model::plan::{self, Came, CameOf, Consent, Excess, Move, Phase, PlanDocument, PlanState, Planned, Wish};
 use model::{Cluster, Moment, Node, NodeId, PartitionId, Role};
 
+use self::outcome::came_of;
 use super::orders::{done, refused};
 use super::plans::{created, first_state};
 use super::standby::holds;
-use super::{Action, Again, Ask, Due, Headmaster, Kept, Observation, Step};
-use crate::rebalance::balancer::{self, Finding, History, Outcome, SAMPLE_EVERY, SETTLING, Samples, Share};
+use super::{Again, Ask, DecisionStep, Due, Headmaster, HeadmasterAction, Kept, Observation};
+use crate::rebalance::balancer::{
+    self, BalanceFinding, BalanceOutcome, SAMPLE_EVERY, SETTLING, Samples, SearchHistory, Share,
+};
 use crate::rebalance::lengths;
+
+mod outcome;
 
 /// What the autopilot says is written at most so often.
 const TOLD_PAUSE: Duration = Duration::from_secs(30);
@@ -134,7 +137,7 @@ pub(super) fn left(planned: &Planned) -> Vec<(PartitionId, NodeId)> {
 }
 
 /// Changes what the autopilot may do.
-pub(super) fn changed(seen: &Observation, given: &Given, change: &PolicyChange) -> Step {
+pub(super) fn changed(seen: &Observation, given: &Given, change: &PolicyChange) -> DecisionStep {
     let policy = seen.policy.clone().unwrap_or_else(Policy::unknown);
     let mut next = policy.clone();
     match change {
@@ -145,7 +148,7 @@ pub(super) fn changed(seen: &Observation, given: &Given, change: &PolicyChange) 
         PolicyChange::Mode { .. } => {}
         PolicyChange::Set { settings } => match next.settings.with(settings) {
             Ok(settings) => next.settings = settings,
-            Err(because) => return refused(given, Refusal::Setting { because }),
+            Err(because) => return refused(given, OrderRefusal::Setting { because }),
         },
         PolicyChange::Veto { node } => match super::standby::needless_veto(seen, *node) {
             Some(refusal) => return refused(given, refusal),
@@ -156,7 +159,7 @@ pub(super) fn changed(seen: &Observation, given: &Given, change: &PolicyChange) 
         return done(seen, given, Done::PolicyStands { policy: Box::new(policy) });
     }
     next.changed_ms = seen.wall.0;
-    Step::Do(vec![Action::SetPolicy(Box::new(next))])
+    DecisionStep::Do(vec![HeadmasterAction::SetPolicy(Box::new(next))])
 }
 
 /// Whether there is a plan of this number that can be applied.
@@ -179,7 +182,7 @@ fn wants_ring(order: &Order) -> bool {
 
 impl Headmaster {
     /// What the autopilot has begun goes back before an order is seen to that needs the ring; the order waits for that.
-    pub(super) fn makes_room(&mut self, seen: &Observation, given: &Given) -> Option<Step> {
+    pub(super) fn makes_room(&mut self, seen: &Observation, given: &Given) -> Option<DecisionStep> {
         let planned = seen.under_way().filter(|planned| planned.plan.decision.is_some())?;
         let is_vain = matches!(given.document.order, Order::Apply { plan } if !is_open(seen, plan));
         if is_vain || !wants_ring(&given.document.order) {
@@ -189,15 +192,15 @@ impl Headmaster {
         let state = planned.state.as_ref()?;
         if state.phase == Phase::Aborting {
             // It is carried back, and the order waits.
-            return Some(Step::Wait(Vec::new()));
+            return Some(DecisionStep::Wait(Vec::new()));
         }
         let aborted_under = Some(seen.cluster.generation);
         let state = PlanState { phase: Phase::Aborting, order: given.number, aborted_under, ..state.clone() };
-        Some(Step::Do(vec![Action::Note { plan: planned.number, state: Box::new(state) }]))
+        Some(DecisionStep::Do(vec![HeadmasterAction::Note { plan: planned.number, state: Box::new(state) }]))
     }
 
     /// Does what loads want, and says what it thinks of them.
-    pub(super) fn balance(&mut self, seen: &Observation) -> Due<Option<Step>> {
+    pub(super) fn balance(&mut self, seen: &Observation) -> Due<Option<DecisionStep>> {
         let policy = seen.policy.clone().unwrap_or_else(Policy::unknown);
         self.balancing.looks = policy.mode != Mode::Off;
         self.watch_ring(seen);
@@ -232,9 +235,9 @@ impl Headmaster {
     }
 
     /// The partition with most load, and where that halves.
-    pub(super) fn hottest(&self, seen: &Observation) -> Result<(PartitionId, u64), plan::Refusal> {
+    pub(super) fn hottest(&self, seen: &Observation) -> Result<(PartitionId, u64), plan::PlanRefusal> {
         let is_off = seen.policy.as_ref().is_none_or(|policy| policy.mode == Mode::Off);
-        let unmeasured = |seconds| plan::Refusal::NoFigures { is_off, seconds };
+        let unmeasured = |seconds| plan::PlanRefusal::NoFigures { is_off, seconds };
         if is_off {
             return Err(unmeasured(None));
         }
@@ -247,7 +250,12 @@ impl Headmaster {
     }
 
     /// What a new node should get now, if one is there that holds less than its share.
-    fn joining(&self, seen: &Observation, history: &History, policy: &Policy) -> Option<Finding> {
+    fn joining(
+        &self,
+        seen: &Observation,
+        history: &SearchHistory,
+        policy: &Policy,
+    ) -> Option<BalanceFinding> {
         let cluster = &seen.cluster;
         if cluster.ring.is_golden() {
             // It gets a partition when an operator says so.
@@ -270,19 +278,24 @@ impl Headmaster {
             // What moved before it came cannot have left it. From one that was emptied it may have taken some.
             let history = history.since(first).and_copied(left_by(seen, node));
             let finding = balancer::join(cluster, loads, &history, &policy.settings, (node, share))?;
-            let Outcome::Act { placed, .. } = &finding.outcome else { return None };
+            let BalanceOutcome::Act { placed, .. } = &finding.outcome else { return None };
             let wish = Wish::Balance { placed: placed.clone() };
             self.planned(cluster, &wish, Consent::default()).is_ok().then_some(finding)
         })
     }
 
     /// Acts on what was found, if it may, and says so.
-    fn conclude(&mut self, seen: &Observation, policy: &Policy, mut finding: Finding) -> Due<Option<Step>> {
-        let nothing = Outcome::Nothing(Says::Balanced);
+    fn conclude(
+        &mut self,
+        seen: &Observation,
+        policy: &Policy,
+        mut finding: BalanceFinding,
+    ) -> Due<Option<DecisionStep>> {
+        let nothing = BalanceOutcome::Nothing(Says::Balanced);
         let (wish, decision) = match std::mem::replace(&mut finding.outcome, nothing) {
-            Outcome::Nothing(says) => return Ok(self.tell(seen, policy, says, Some(finding))),
-            Outcome::Act { placed, decision } => (Wish::Balance { placed }, decision),
-            Outcome::Cut { decision } => match &decision.cut {
+            BalanceOutcome::Nothing(says) => return Ok(self.tell(seen, policy, says, Some(finding))),
+            BalanceOutcome::Act { placed, decision } => (Wish::Balance { placed }, decision),
+            BalanceOutcome::Cut { decision } => match &decision.cut {
                 Some(cut) => (Wish::Split { partition: cut.partition, at: Some(cut.at) }, decision),
                 None => return Ok(None),
             },
@@ -310,26 +323,28 @@ impl Headmaster {
             return Ok(self.tell(seen, policy, too_large(&planned.plan), Some(finding)));
         }
         let document = planned.plan;
-        Ok(Some(Step::Do(vec![created(seen, document)])))
+        Ok(Some(DecisionStep::Do(vec![created(seen, document)])))
     }
 
     /// Carries out what was decided, if it is still right; otherwise it is dropped, and decided anew.
-    fn carry_out(&mut self, seen: &Observation, policy: &Policy, planned: &Planned) -> Due<Step> {
+    fn carry_out(&mut self, seen: &Observation, policy: &Policy, planned: &Planned) -> Due<DecisionStep> {
         let is_old = seen.wall.0.saturating_sub(planned.plan.created_ms) > DECIDED_UNTIL_MS;
         let is_unwanted = policy.mode != Mode::On || seen.under_way().is_some() || is_old;
-        let note = |state| Action::Note { plan: planned.number, state: Box::new(state) };
+        let note = |state| HeadmasterAction::Note { plan: planned.number, state: Box::new(state) };
         if is_unwanted || self.unfit(seen, planned)?.is_some() {
             let state = first_state(seen, 0, Phase::Aborted);
-            return Ok(Step::Do(vec![note(PlanState { ended_ms: Some(seen.wall.0), ..state })]));
+            return Ok(DecisionStep::Do(vec![note(PlanState { ended_ms: Some(seen.wall.0), ..state })]));
         }
         let mut state = first_state(seen, 0, Phase::Applying);
         state.progress.waiting = planned.plan.change.partitions();
         state.seconds_left = lengths::takes(&planned.plan).map(|takes| takes.as_secs());
         let mut actions = vec![note(state)];
-        if let Some(Step::Wait(told)) = self.tell(seen, policy, Says::Acts { plan: planned.number }, None) {
+        if let Some(DecisionStep::Wait(told)) =
+            self.tell(seen, policy, Says::Acts { plan: planned.number }, None)
+        {
             actions.extend(told);
         }
-        Ok(Step::Do(actions))
+        Ok(DecisionStep::Do(actions))
     }
 
     /// What was seen under another ring does not count.
@@ -343,7 +358,7 @@ impl Headmaster {
     }
 
     /// Writes what came of a decision, once that can be said.
-    fn look_back(&self, seen: &Observation) -> Option<Step> {
+    fn look_back(&self, seen: &Observation) -> Option<DecisionStep> {
         let (planned, state, decision) = seen.plans.values().find_map(|kept| match kept {
             Kept::Open(planned) if planned.awaits_outcome() => {
                 Some((planned, planned.state.as_ref()?, planned.plan.decision.as_ref()?))
@@ -365,7 +380,7 @@ impl Headmaster {
             _ => CameOf { at_ms: seen.wall.0, came: Came::Unknown, largest: 0, largest_over_mean: 0 },
         };
         let state = PlanState { came_of: Some(outcome), ..state.clone() };
-        Some(Step::Do(vec![Action::Note { plan: planned.number, state: Box::new(state) }]))
+        Some(DecisionStep::Do(vec![HeadmasterAction::Note { plan: planned.number, state: Box::new(state) }]))
     }
 
     /// Writes what it thinks, when that is something else than before; not too often.
@@ -374,8 +389,8 @@ impl Headmaster {
         seen: &Observation,
         policy: &Policy,
         says: Says,
-        finding: Option<Finding>,
-    ) -> Option<Step> {
+        finding: Option<BalanceFinding>,
+    ) -> Option<DecisionStep> {
         let verdict = Verdict {
             at_ms: seen.wall.0,
             mode: policy.mode,
@@ -403,15 +418,9 @@ impl Headmaster {
             return None;
         }
         self.balancing.told = Some((seen.now, verdict.clone()));
-        Some(Step::Wait(vec![Action::Tell(Box::new(verdict))]))
+        Some(DecisionStep::Wait(vec![HeadmasterAction::Tell(Box::new(verdict))]))
     }
 }
-
-/// What noise may do to the highest utilisation compared with the mean within a minute, in permille.
-const NOISE: u64 = 100;
-
-/// A node with this utilisation, in permille, does all that it can.
-const FULL: u64 = 900;
 
 /// Who gives the orders that nobody gave.
 pub(super) const AUTOPILOT: &str = "autopilot";
@@ -474,8 +483,8 @@ fn joined_lately(seen: &Observation) -> BTreeMap<NodeId, u64> {
 }
 
 /// When partitions were moved or reordered last, by the plans that are kept.
-fn history(seen: &Observation) -> History {
-    let mut history = History { now_ms: seen.wall.0, ..History::default() };
+fn history(seen: &Observation) -> SearchHistory {
+    let mut history = SearchHistory { now_ms: seen.wall.0, ..SearchHistory::default() };
     let mut take = |ended_ms: u64, touched: &[(PartitionId, bool)]| {
         for &(partition, copied) in touched {
             let last = if copied { &mut history.copied } else { &mut history.reordered };
@@ -529,36 +538,8 @@ fn was_applied(kept: &Kept) -> bool {
     }
 }
 
-/// How a decision came out.
-fn came_of(decision: &Decision, loads: &balancer::Loads<'_>, at_ms: u64) -> CameOf {
-    let permille = |share: f64| (share * 1000.0).round().max(0.0) as u64;
-    let (largest, over_mean) = (permille(loads.largest()), permille(loads.largest_over_mean()));
-    let before = decision.largest * 1000 / decision.mean.max(1);
-    let nodes = |seen: Vec<NodeId>| seen.into_iter().collect::<BTreeSet<_>>();
-    let same = nodes(loads.nodes.keys().copied().collect())
-        == nodes(decision.seen.iter().map(|at| at.node).collect());
-    let mean = permille(loads.mean());
-    let alike = mean * 2 >= decision.mean && decision.mean * 2 >= mean;
-    let by_places = decision.exceeds == Excess::Joins && decision.mean < balancer::HARDLY_ANY;
-    let (fell, predicted) =
-        (before.saturating_sub(over_mean), before.saturating_sub(decision.predicted.largest_over_mean));
-    let came = if matches!(decision.exceeds, Excess::Disk | Excess::Dead) {
-        Came::AsPredicted
-    } else if by_places || !same || !alike {
-        Came::Unknown
-    } else if over_mean <= decision.predicted.largest_over_mean + NOISE {
-        Came::AsPredicted
-    } else if fell * 4 >= predicted || decision.largest >= FULL {
-        // Of a node that did all that it could, nobody knows how much more it was asked for.
-        Came::Less
-    } else {
-        Came::Worse
-    };
-    CameOf { at_ms, came, largest, largest_over_mean: over_mean }
-}
-
 /// After some acts in a row that came out worse than before nothing is done any more: what it believes of loads is wrong.
-fn misjudged(seen: &Observation, policy: &Policy) -> Option<Step> {
+fn misjudged(seen: &Observation, policy: &Policy) -> Option<DecisionStep> {
     if policy.mode != Mode::On {
         return None;
     }
@@ -577,7 +558,7 @@ fn misjudged(seen: &Observation, policy: &Policy) -> Option<Step> {
     }
     let because = Turned::Misjudged { plans: worse };
     let policy = Policy { mode: Mode::Observe, because, changed_ms: seen.wall.0, ..policy.clone() };
-    Some(Step::Do(vec![Action::SetPolicy(Box::new(policy))]))
+    Some(DecisionStep::Do(vec![HeadmasterAction::SetPolicy(Box::new(policy))]))
 }
 
 /// What loads depend on: who holds what, by which numbers, and who is there.

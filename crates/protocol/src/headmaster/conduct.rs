@@ -8,14 +8,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use model::cluster::Accepted;
 use model::plan::{
-    Change, Consent, Held, Move, Phase, PlanState, Planned, Reason, Renumber, Reshape, Reshaped,
+    Consent, Move, Phase, PlanChange, PlanHeld, PlanState, Planned, Reason, Renumber, Reshape, Reshaped,
 };
 use model::{Cluster, NodeId, PartitionId};
 
 use super::course::Course;
 use super::stands::Stand;
-use super::{Action, Due, Headmaster, Observation, Step, next};
-use crate::rebalance::steps::{self, Outcome, Waiting};
+use super::{DecisionStep, Due, Headmaster, HeadmasterAction, Observation, next};
+use crate::rebalance::steps::{self, StepOutcome, Waiting};
 use crate::report::Facts;
 
 /// Whom moves wait for: this many lines are told.
@@ -31,7 +31,7 @@ pub(super) enum Conduct {
     /// The plan cannot go on, and what moves goes back.
     GiveUp(Reason),
     /// Nothing, until nodes have done their part.
-    Wait(Vec<Held>),
+    Wait(Vec<PlanHeld>),
 }
 
 /// What is due for a plan that is under way, in a document of at most `bytes_max` bytes.
@@ -46,16 +46,18 @@ pub(super) fn due(
         return Conduct::End(state.phase);
     }
     match &planned.plan.change {
-        Change::Numbers(numbers) => renumbered(cluster, (numbers, planned.plan.consent), state, facts),
+        PlanChange::Numbers(numbers) => renumbered(cluster, (numbers, planned.plan.consent), state, facts),
         // Bounds are changed last. There is nothing to go back to: another plan changes them again.
-        Change::Reshape { reshape, .. } if reshape.stands(&cluster.ring) == Reshaped::Done => {
+        PlanChange::Reshape { reshape, .. } if reshape.stands(&cluster.ring) == Reshaped::Done => {
             Conduct::End(Phase::Done)
         }
-        Change::Moves { moves } => moved(cluster, (moves, None), state, facts, bytes_max),
-        Change::Golden { handover, moves, joins } => {
+        PlanChange::Moves { moves } => moved(cluster, (moves, None), state, facts, bytes_max),
+        PlanChange::Golden { handover, moves, joins } => {
             golden::due(cluster, (handover, moves, joins), state, facts, bytes_max)
         }
-        Change::Reshape { moves, reshape } => moved(cluster, (moves, Some(reshape)), state, facts, bytes_max),
+        PlanChange::Reshape { moves, reshape } => {
+            moved(cluster, (moves, Some(reshape)), state, facts, bytes_max)
+        }
     }
 }
 
@@ -165,7 +167,7 @@ fn reshaped(cluster: &Cluster, reshape: &Reshape, bytes_max: usize) -> Conduct {
 }
 
 fn stepped(cluster: &Cluster, facts: &Facts) -> Conduct {
-    let Outcome { next, waiting } = steps::next(cluster, facts);
+    let StepOutcome { next, waiting } = steps::next(cluster, facts);
     match next {
         Some(next) => Conduct::Publish(Box::new(next)),
         None => Conduct::Wait(held_up(&waiting)),
@@ -173,7 +175,7 @@ fn stepped(cluster: &Cluster, facts: &Facts) -> Conduct {
 }
 
 /// For whom partitions wait: what most of them wait for first, and no more than people read.
-pub fn held_up(waiting: &[(PartitionId, Vec<Waiting>)]) -> Vec<Held> {
+pub fn held_up(waiting: &[(PartitionId, Vec<Waiting>)]) -> Vec<PlanHeld> {
     let mut counts: BTreeMap<&Waiting, usize> = BTreeMap::new();
     for waiting in waiting.iter().flat_map(|(_, waiting)| waiting) {
         *counts.entry(waiting).or_default() += 1;
@@ -181,7 +183,7 @@ pub fn held_up(waiting: &[(PartitionId, Vec<Waiting>)]) -> Vec<Held> {
     let mut counts: Vec<(&Waiting, usize)> = counts.into_iter().collect();
     counts.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(b.0)));
     let held =
-        |(waiting, partitions): (&Waiting, usize)| Held::Waits { waiting: waiting.clone(), partitions };
+        |(waiting, partitions): (&Waiting, usize)| PlanHeld::Waits { waiting: waiting.clone(), partitions };
     counts.into_iter().take(WAITING_SHOWN).map(held).collect()
 }
 
@@ -200,7 +202,7 @@ fn involved(cluster: &Cluster) -> BTreeSet<NodeId> {
 
 impl Headmaster {
     /// Does what is due for the plan that is under way.
-    pub(super) fn conduct(&mut self, seen: &Observation) -> Due<Option<Step>> {
+    pub(super) fn conduct(&mut self, seen: &Observation) -> Due<Option<DecisionStep>> {
         let Some(planned) = seen.under_way() else { return Ok(None) };
         let Some(state) = &planned.state else { return Ok(None) };
         self.is_busy();
@@ -223,7 +225,7 @@ impl Headmaster {
             Conduct::Publish(cluster) => {
                 next.progress = course.progress(&cluster, planned, &self.known);
                 next.waiting.clear();
-                actions.push(Action::Publish(cluster));
+                actions.push(HeadmasterAction::Publish(cluster));
             }
             Conduct::End(phase) => {
                 next.phase = phase;
@@ -239,14 +241,14 @@ impl Headmaster {
             }
             Conduct::Wait(waiting) => {
                 // Those that are away first: the rest may wait for them.
-                let away = silent.into_iter().map(|(node, detail)| Held::Silent { node, detail });
+                let away = silent.into_iter().map(|(node, detail)| PlanHeld::Silent { node, detail });
                 let away = away.take(if waiting.is_empty() { 0 } else { usize::MAX });
                 next.waiting = away.chain(waiting).collect();
             }
         }
         if next != *state {
-            actions.push(Action::Note { plan: planned.number, state: Box::new(next) });
+            actions.push(HeadmasterAction::Note { plan: planned.number, state: Box::new(next) });
         }
-        Ok(Some(if waits { Step::Wait(actions) } else { Step::Do(actions) }))
+        Ok(Some(if waits { DecisionStep::Wait(actions) } else { DecisionStep::Do(actions) }))
     }
 }

@@ -14,7 +14,7 @@
 use std::collections::BTreeSet;
 
 use model::balance::{Join, Mode, Policy, Settings};
-use model::order::{Answer, Done, Order, OrderDocument};
+use model::order::{Done, Order, OrderDocument, OrderOutcome};
 use model::plan::{Consent, Planned, Wish};
 use model::routing::replicas_before;
 use model::{Consistency, Node, Ring, Store, Zone};
@@ -60,7 +60,7 @@ struct Documents {
 struct Turn {
     generation: Generation,
     state_version: Option<u8>,
-    actions: Vec<Action>,
+    actions: Vec<HeadmasterAction>,
 }
 
 /// What happens next.
@@ -182,12 +182,12 @@ impl World {
     }
 
     /// Writes what a turn says next, if nothing has changed since it was read. What must hold of it is judged.
-    fn write(&mut self, turn: &Turn, action: &Action) -> Result<bool, String> {
+    fn write(&mut self, turn: &Turn, action: &HeadmasterAction) -> Result<bool, String> {
         let bug = self.bug;
         let planted = |planted| bug == Some(planted);
         let documents = &mut self.documents;
         match action {
-            Action::Publish(cluster) => {
+            HeadmasterAction::Publish(cluster) => {
                 if documents.cluster.generation != turn.generation && !planted(Bug::PublishesBlindly) {
                     return Ok(false);
                 }
@@ -199,7 +199,7 @@ impl World {
                 follows(&documents.cluster, cluster)?;
                 documents.cluster.clone_from(cluster);
             }
-            Action::CreatePlan { number, plan } => {
+            HeadmasterAction::CreatePlan { number, plan } => {
                 if documents.plans.len() as u64 + 1 != *number && !planted(Bug::CreatesAnyNumber) {
                     return Ok(false);
                 }
@@ -208,7 +208,7 @@ impl World {
                 }
                 documents.plans.push((**plan).clone());
             }
-            Action::Note { plan, state } => {
+            HeadmasterAction::Note { plan, state } => {
                 assert_eq!(*plan, 1);
                 let version = documents.state.as_ref().map(|(_, version)| *version);
                 if version != turn.state_version && !planted(Bug::NotesBlindly) {
@@ -223,8 +223,8 @@ impl World {
                 }
                 documents.state = Some(((**state).clone(), version.map_or(0, |version| version + 1)));
             }
-            Action::SetPolicy(_) | Action::Tell(_) => {}
-            Action::Answer { order, answer } => {
+            HeadmasterAction::SetPolicy(_) | HeadmasterAction::Tell(_) => {}
+            HeadmasterAction::Answer { order, answer } => {
                 let stale = documents.cluster.generation != turn.generation;
                 let known = &mut documents.orders[*order as usize - 1];
                 if known.answer.is_some() || stale {
@@ -238,20 +238,20 @@ impl World {
     }
 
     /// Whether an answer says what the documents say.
-    fn judge_answer(&self, order: u64, answer: &Answer) -> Result<(), String> {
+    fn judge_answer(&self, order: u64, answer: &OrderOutcome) -> Result<(), String> {
         let Documents { plans, state, .. } = &self.documents;
         let of_state = |order| state.as_ref().is_some_and(|(state, _)| state.order == order);
         let is_wrong = match (order, answer) {
-            (CREATE, Answer::Done { done: Done::PlanCreated, plan, .. }) => {
+            (CREATE, OrderOutcome::Done { done: Done::PlanCreated, plan, .. }) => {
                 *plan != Some(1) || plans.iter().all(|plan| plan.order != CREATE)
             }
             (CREATE, _) => true,
-            (APPLY, Answer::Done { .. }) => state.is_none(),
-            (APPLY, Answer::Refused { .. }) => of_state(APPLY),
-            (_, Answer::Done { .. }) => !state.as_ref().is_some_and(|(state, _)| {
+            (APPLY, OrderOutcome::Done { .. }) => state.is_none(),
+            (APPLY, OrderOutcome::Refused { .. }) => of_state(APPLY),
+            (_, OrderOutcome::Done { .. }) => !state.as_ref().is_some_and(|(state, _)| {
                 state.order == ABORT || state.phase == Phase::Done || state.phase == Phase::Failed
             }),
-            (_, Answer::Refused { .. }) => of_state(ABORT),
+            (_, OrderOutcome::Refused { .. }) => of_state(ABORT),
         };
         if is_wrong { Err(format!("order {order} is answered {answer:?}: {state:?}")) } else { Ok(()) }
     }
@@ -265,10 +265,10 @@ impl World {
         let is_done = fate != Fate::Refused && world.write(turn, &action)?;
         let goes_on = is_done && fate == Fate::Done;
         // The turn's own writes are what it knows.
-        if let (true, Action::Publish(cluster)) = (is_done, &action) {
+        if let (true, HeadmasterAction::Publish(cluster)) = (is_done, &action) {
             rest.generation = cluster.generation;
         }
-        if let (true, Action::Note { .. }) = (is_done, &action) {
+        if let (true, HeadmasterAction::Note { .. }) = (is_done, &action) {
             rest.state_version = world.documents.state.as_ref().map(|(_, version)| *version);
         }
         world.turns[who] = (goes_on && !rest.actions.is_empty()).then_some(rest);

@@ -8,28 +8,28 @@
 use std::collections::BTreeSet;
 
 use model::balance::Join;
-use model::order::{Done, Given, Holds, Refusal};
+use model::order::{Done, Given, Holds, OrderRefusal};
 use model::plan::{self, Consent, Phase, Wish};
 use model::{Cluster, Node, NodeId, Role, Weight};
 
 use super::orders::{change_node, changed, done, publish, refused};
 use super::plans::created_by;
 use super::users::unsafe_beside;
-use super::{Action, Due, Headmaster, Observation, Said, Step, next, unasked};
+use super::{DecisionStep, Due, Headmaster, HeadmasterAction, Observation, Said, next, unasked};
 
 /// Names a node that is registered.
-pub(super) fn admit(seen: &Observation, given: &Given, node: NodeId) -> Step {
+pub(super) fn admit(seen: &Observation, given: &Given, node: NodeId) -> DecisionStep {
     match seen.cluster.node(node).map(|entry| entry.role) {
-        Some(Role::Leaving) => return refused(given, Refusal::NodeIsLeaving { node }),
+        Some(Role::Leaving) => return refused(given, OrderRefusal::NodeIsLeaving { node }),
         Some(_) => return done(seen, given, Done::NodeIsMember { node }),
         None => {}
     }
     let Some(active) = seen.registered(node) else {
-        return refused(given, Refusal::NodeNotRegistered { node });
+        return refused(given, OrderRefusal::NodeNotRegistered { node });
     };
     // Its records are those of before it left: some have been deleted since, and nobody remembers that.
     if active.is_member || seen.remembered.contains_key(&node) {
-        return refused(given, Refusal::NodeWasMember { node });
+        return refused(given, OrderRefusal::NodeWasMember { node });
     }
     match unfit(&seen.cluster, &active.node) {
         Some(refusal) => refused(given, refusal),
@@ -38,17 +38,17 @@ pub(super) fn admit(seen: &Observation, given: &Given, node: NodeId) -> Step {
 }
 
 /// Why a node that is registered can be no member of this cluster, as far as its entry tells.
-pub fn unfit(cluster: &Cluster, new: &Node) -> Option<Refusal> {
+pub fn unfit(cluster: &Cluster, new: &Node) -> Option<OrderRefusal> {
     if let Some((address, other)) = new.address_taken(&cluster.nodes) {
-        return Some(Refusal::AddressTaken { node: new.id, address: address.to_owned(), other });
+        return Some(OrderRefusal::AddressTaken { node: new.id, address: address.to_owned(), other });
     }
-    unsafe_beside(cluster, new).or_else(|| cluster.uneven_on_golden(new).map(Refusal::Wish))
+    unsafe_beside(cluster, new).or_else(|| cluster.uneven_on_golden(new).map(OrderRefusal::Wish))
 }
 
 /// Changes how much of the data a node shall carry. On a golden ring each carries what its partition is.
-pub(super) fn weigh(seen: &Observation, given: &Given, node: NodeId, weight: Weight) -> Step {
+pub(super) fn weigh(seen: &Observation, given: &Given, node: NodeId, weight: Weight) -> DecisionStep {
     if seen.cluster.ring.is_golden() && weight != Weight::default() {
-        return refused(given, Refusal::Wish(plan::Refusal::Golden { wish: "weight".to_owned() }));
+        return refused(given, OrderRefusal::Wish(plan::PlanRefusal::Golden { wish: "weight".to_owned() }));
     }
     let change = |entry: &mut Node| entry.weight = weight;
     change_node(seen, given, node, Done::NodeWeighs { node, weight }, change)
@@ -77,9 +77,9 @@ pub(super) fn readdress(
     given: &Given,
     node: NodeId,
     (native, resp, http, tls): (&str, &Option<String>, &Option<String>, bool),
-) -> Step {
+) -> DecisionStep {
     let Some(entry) = seen.cluster.node(node) else {
-        return refused(given, Refusal::NodeUnknown { node });
+        return refused(given, OrderRefusal::NodeUnknown { node });
     };
     let (native, resp, http) = (native.to_owned(), resp.clone(), http.clone());
     let moved = Node { native, resp, http, tls, ..entry.clone() };
@@ -87,17 +87,17 @@ pub(super) fn readdress(
         return refused(given, refusal);
     }
     if let Some((address, other)) = moved.address_taken(&seen.cluster.nodes) {
-        return refused(given, Refusal::AddressTaken { node, address: address.to_owned(), other });
+        return refused(given, OrderRefusal::AddressTaken { node, address: address.to_owned(), other });
     }
     change_node(seen, given, node, Done::NodeReaddressed { node }, |entry| entry.clone_from(&moved))
 }
 
 /// Changes what the cluster wants of a node.
-pub(super) fn cast(seen: &Observation, given: &Given, node: NodeId, role: Role) -> Step {
+pub(super) fn cast(seen: &Observation, given: &Given, node: NodeId, role: Role) -> DecisionStep {
     if role == Role::Serving
         && let Some(plan) = emptied_by(seen, node)
     {
-        return refused(given, Refusal::PlanEmpties { node, plan });
+        return refused(given, OrderRefusal::PlanEmpties { node, plan });
     }
     let change = |entry: &mut Node| (entry.role, entry.gone) = (role, false);
     change_node(seen, given, node, Done::NodeCast { node, role }, change)
@@ -154,18 +154,18 @@ impl Headmaster {
         given: &Given,
         node: NodeId,
         consent: Consent,
-    ) -> Due<Step> {
+    ) -> Due<DecisionStep> {
         let leaving = changed(&seen.cluster, node, |entry| entry.role = Role::Leaving);
         let is_leaving = seen.cluster.node(node).is_some_and(|entry| entry.role == Role::Leaving);
         let applied = match created_by(seen, given.number) {
             Some(number) => self.apply(seen, given, number)?,
             None => {
                 if let Some(other) = seen.under_way() {
-                    return Ok(refused(given, Refusal::OtherPlan { other: other.number }));
+                    return Ok(refused(given, OrderRefusal::OtherPlan { other: other.number }));
                 }
                 let wish = Wish::Drain { nodes: vec![node] };
                 match self.planned(&seen.cluster, &wish, consent) {
-                    Err(refusal) => return Ok(refused(given, Refusal::Wish(refusal))),
+                    Err(refusal) => return Ok(refused(given, OrderRefusal::Wish(refusal))),
                     Ok(plan) if plan.is_empty() => done(seen, given, Done::NodeLeaves { node }),
                     Ok(plan) => {
                         let entering = plan.change.entering(&seen.cluster).into_iter();
@@ -178,7 +178,7 @@ impl Headmaster {
                 }
             }
         };
-        let is_done = matches!(&applied, Step::Do(actions) if actions.iter().any(is_done));
+        let is_done = matches!(&applied, DecisionStep::Do(actions) if actions.iter().any(is_done));
         match leaving {
             Some(next) if is_done && !is_leaving => Ok(publish(given, next)),
             _ => Ok(applied),
@@ -186,27 +186,30 @@ impl Headmaster {
     }
 
     /// Takes a node that holds nothing out of the document.
-    pub(super) fn remove(&mut self, seen: &Observation, given: &Given, node: NodeId) -> Due<Step> {
+    pub(super) fn remove(&mut self, seen: &Observation, given: &Given, node: NodeId) -> Due<DecisionStep> {
         let Some(entry) = seen.cluster.node(node) else {
-            return Ok(refused(given, Refusal::NodeUnknown { node }));
+            return Ok(refused(given, OrderRefusal::NodeUnknown { node }));
         };
         if seen.cluster.nodes.len() == 1 {
-            return Ok(refused(given, Refusal::OnlyNode { node }));
+            return Ok(refused(given, OrderRefusal::OnlyNode { node }));
         }
         self.facts(seen, &BTreeSet::from([node]))?;
         if let Some(holds) = holds(&seen.cluster, node, self.known.get(&node)) {
             let (is_leaving, is_registered) = (entry.role == Role::Leaving, seen.registered(node).is_some());
             let away = away(seen, node);
-            return Ok(refused(given, Refusal::NodeHolds { node, holds, is_leaving, is_registered, away }));
+            return Ok(refused(
+                given,
+                OrderRefusal::NodeHolds { node, holds, is_leaving, is_registered, away },
+            ));
         }
         if let Some(plan) = listed_by(seen, node) {
-            return Ok(refused(given, Refusal::PlanGives { node, plan }));
+            return Ok(refused(given, OrderRefusal::PlanGives { node, plan }));
         }
         Ok(publish(given, without(&seen.cluster, node)))
     }
 
     /// Names the nodes that wait for it.
-    pub(super) fn admit_waiting(&mut self, seen: &Observation) -> Due<Option<Step>> {
+    pub(super) fn admit_waiting(&mut self, seen: &Observation) -> Due<Option<DecisionStep>> {
         if seen.policy.as_ref().is_none_or(|policy| policy.settings.join != Join::Auto) {
             return Ok(None);
         }
@@ -227,7 +230,7 @@ impl Headmaster {
     }
 
     /// Takes nodes that leave out of the document when they hold nothing.
-    pub(super) fn release_leaving(&mut self, seen: &Observation) -> Due<Option<Step>> {
+    pub(super) fn release_leaving(&mut self, seen: &Observation) -> Due<Option<DecisionStep>> {
         let cluster = &seen.cluster;
         let leaving = cluster.nodes.iter().filter(|node| node.role == Role::Leaving).map(|node| node.id);
         let leaving: BTreeSet<NodeId> = leaving.filter(|&node| !cluster.ring.lists(node)).collect();
@@ -246,6 +249,6 @@ impl Headmaster {
 }
 
 /// Whether an order is answered as carried out.
-fn is_done(action: &Action) -> bool {
-    matches!(action, Action::Answer { answer, .. } if answer.is_done())
+fn is_done(action: &HeadmasterAction) -> bool {
+    matches!(action, HeadmasterAction::Answer { answer, .. } if answer.is_done())
 }

@@ -34,7 +34,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use model::balance::{Policy, Verdict};
-use model::order::{Answer, Given, Refusal};
+use model::order::{Given, OrderOutcome, OrderRefusal};
 use model::plan::{Came, Phase, PlanDocument, PlanPace, PlanState, Planned, Size, Wish};
 use model::{Cluster, Generation, Moment, Node, NodeId, PartitionId, StoreName, WallMillis};
 
@@ -153,7 +153,7 @@ pub struct Said {
     /// How much it holds, where that was asked for.
     pub size: Option<Size>,
     /// Which artifacts it holds, where that was asked for.
-    pub artifacts: Vec<(StoreName, push::Report)>,
+    pub artifacts: Vec<(StoreName, push::PushReport)>,
     /// For how long it has heard nothing of other nodes, where that was asked for.
     pub silent_for: BTreeMap<NodeId, Silence>,
     /// The incarnation under which it said all of this.
@@ -244,7 +244,7 @@ impl Observation {
 
 /// What shall be done, in this order; what is refused ends it, and the next observation shows why.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Action {
+pub enum HeadmasterAction {
     /// Publish the cluster document that follows the observed one.
     Publish(Box<Cluster>),
     /// Create the plan of this number, which nobody may have created meanwhile.
@@ -270,7 +270,7 @@ pub enum Action {
         /// Its number.
         order: u64,
         /// With what.
-        answer: Answer,
+        answer: OrderOutcome,
     },
 }
 
@@ -291,7 +291,7 @@ pub enum Again {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
     /// What shall be done.
-    pub actions: Vec<Action>,
+    pub actions: Vec<HeadmasterAction>,
     /// When to observe again.
     pub again: Again,
     /// Whom to ask for that.
@@ -305,11 +305,11 @@ type Due<T> = Result<T, Ask>;
 
 /// What a branch of a decision comes to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Step {
+enum DecisionStep {
     /// Do this, and look again.
-    Do(Vec<Action>),
+    Do(Vec<HeadmasterAction>),
     /// Do this, if anything, and go on: nodes must do their part.
-    Wait(Vec<Action>),
+    Wait(Vec<HeadmasterAction>),
 }
 
 /// What a headmaster remembers.
@@ -369,10 +369,10 @@ impl Headmaster {
                 ask.add(&wanted);
                 return decision(Vec::new(), Again::Now, ask);
             }
-            Ok(Step::Do(actions)) => (actions, true),
-            Ok(Step::Wait(actions)) => (actions, false),
+            Ok(DecisionStep::Do(actions)) => (actions, true),
+            Ok(DecisionStep::Wait(actions)) => (actions, false),
         };
-        if actions.iter().any(|action| matches!(action, Action::Publish(_))) {
+        if actions.iter().any(|action| matches!(action, HeadmasterAction::Publish(_))) {
             let free = self.published.map_or(seen.now, |before| before.after(PUBLISH_INTERVAL));
             if free > seen.now {
                 return decision(Vec::new(), Again::Paced(free.since(seen.now)), wanted);
@@ -407,16 +407,19 @@ impl Headmaster {
         }
     }
 
-    fn due(&mut self, seen: &Observation, restored: &mut Option<(NodeId, Generation)>) -> Due<Step> {
+    fn due(&mut self, seen: &Observation, restored: &mut Option<(NodeId, Generation)>) -> Due<DecisionStep> {
         if let Some((node, generation)) = self.newer_elsewhere(seen)? {
             self.is_busy();
             let since = *self.older_since.get_or_insert(seen.now);
             if seen.now.since(since) < LAG_MAX {
-                return Ok(Step::Wait(Vec::new()));
+                return Ok(DecisionStep::Wait(Vec::new()));
             }
             *restored = Some((node, generation));
-            let refused = Answer::from(Refusal::Restored { node, generation });
-            return Ok(seen.order.as_ref().map_or(Step::Wait(Vec::new()), |given| answered(given, refused)));
+            let refused = OrderOutcome::from(OrderRefusal::Restored { node, generation });
+            return Ok(seen
+                .order
+                .as_ref()
+                .map_or(DecisionStep::Wait(Vec::new()), |given| answered(given, refused)));
         }
         self.older_since = None;
         let branches = [
@@ -431,15 +434,15 @@ impl Headmaster {
         let mut notes = Vec::new();
         for branch in branches {
             match branch(self, seen)? {
-                Some(Step::Do(actions)) => {
+                Some(DecisionStep::Do(actions)) => {
                     notes.extend(actions);
-                    return Ok(Step::Do(notes));
+                    return Ok(DecisionStep::Do(notes));
                 }
-                Some(Step::Wait(actions)) => notes.extend(actions),
+                Some(DecisionStep::Wait(actions)) => notes.extend(actions),
                 None => {}
             }
         }
-        Ok(Step::Wait(notes))
+        Ok(DecisionStep::Wait(notes))
     }
 
     /// A node that follows a newer document than the service holds: the service was restored from an older copy, and a
@@ -507,13 +510,13 @@ impl Headmaster {
 }
 
 /// An order is answered.
-fn answered(given: &Given, answer: Answer) -> Step {
-    Step::Do(vec![Action::Answer { order: given.number, answer }])
+fn answered(given: &Given, answer: OrderOutcome) -> DecisionStep {
+    DecisionStep::Do(vec![HeadmasterAction::Answer { order: given.number, answer }])
 }
 
 /// A document is published that no order asked for.
-fn unasked(cluster: Cluster) -> Step {
-    Step::Do(vec![Action::Publish(Box::new(cluster))])
+fn unasked(cluster: Cluster) -> DecisionStep {
+    DecisionStep::Do(vec![HeadmasterAction::Publish(Box::new(cluster))])
 }
 
 /// The document that follows, with this generation's number.

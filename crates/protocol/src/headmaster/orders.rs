@@ -6,18 +6,18 @@
 use std::collections::BTreeSet;
 
 use model::cluster::Ordered;
-use model::order::{Answer, Done, Given, Order, Refusal};
+use model::order::{Done, Given, Order, OrderOutcome, OrderRefusal};
 use model::plan::{self, Consent, Phase, Wish};
 use model::readonly;
 use model::{Cluster, Node, NodeId};
 
 use super::members::{admit, cast, readdress, weigh};
 use super::plans::{created_by, too_old, turned};
-use super::{Action, Due, Headmaster, Observation, Step, answered, next};
+use super::{DecisionStep, Due, Headmaster, HeadmasterAction, Observation, answered, next};
 
 impl Headmaster {
     /// Sees to the oldest order that has no answer.
-    pub(super) fn answer_next(&mut self, seen: &Observation) -> Due<Option<Step>> {
+    pub(super) fn answer_next(&mut self, seen: &Observation) -> Due<Option<DecisionStep>> {
         let Some(given) = &seen.order else { return Ok(None) };
         if self.patient_since.is_some_and(|(order, _)| order != given.number) {
             self.patient_since = None;
@@ -27,16 +27,16 @@ impl Headmaster {
         }
         let step = match self.see_to(seen, given)? {
             // It would be so at each turn, and keep all other orders waiting.
-            Step::Do(actions) => match unpublishable(&actions, self.document_bytes_max) {
+            DecisionStep::Do(actions) => match unpublishable(&actions, self.document_bytes_max) {
                 Some(refusal) => refused(given, refusal),
-                None => Step::Do(actions),
+                None => DecisionStep::Do(actions),
             },
             wait => wait,
         };
         Ok(Some(step))
     }
 
-    fn see_to(&mut self, seen: &Observation, given: &Given) -> Due<Step> {
+    fn see_to(&mut self, seen: &Observation, given: &Given) -> Due<DecisionStep> {
         if let Some(what) = by_document(&given.document.order)
             && is_carried_out(seen, given)
         {
@@ -72,27 +72,37 @@ impl Headmaster {
 
     /// Why what these nodes enter cannot be carried out: one of them does not say how far it is. Of any other node that is
     /// silent the steps that need it wait, and the plan says so.
-    pub(super) fn deaf(&mut self, seen: &Observation, entering: &BTreeSet<NodeId>) -> Due<Option<Refusal>> {
+    pub(super) fn deaf(
+        &mut self,
+        seen: &Observation,
+        entering: &BTreeSet<NodeId>,
+    ) -> Due<Option<OrderRefusal>> {
         let (_, silent) = self.facts(seen, entering)?;
         let deaf = silent.into_iter().next();
-        Ok(deaf.map(|(node, detail)| Refusal::NodeDeaf { node, detail }))
+        Ok(deaf.map(|(node, detail)| OrderRefusal::NodeDeaf { node, detail }))
     }
 
     /// Creates a plan by which a store gets other numbers, and carries it out.
-    fn renumber(&mut self, seen: &Observation, given: &Given, wish: &Wish, consent: Consent) -> Due<Step> {
+    fn renumber(
+        &mut self,
+        seen: &Observation,
+        given: &Given,
+        wish: &Wish,
+        consent: Consent,
+    ) -> Due<DecisionStep> {
         if let Some(number) = created_by(seen, given.number) {
             return self.apply(seen, given, number);
         }
         if let Some(other) = seen.under_way() {
-            return Ok(refused(given, Refusal::OtherPlan { other: other.number }));
+            return Ok(refused(given, OrderRefusal::OtherPlan { other: other.number }));
         }
         let plan = match self.planned(&seen.cluster, wish, consent) {
             Ok(plan) if plan.is_empty() => return Ok(done(seen, given, Done::NumbersStand)),
             Ok(plan) => plan,
-            Err(refusal) => return Ok(refused(given, Refusal::Wish(refusal))),
+            Err(refusal) => return Ok(refused(given, OrderRefusal::Wish(refusal))),
         };
         if let Some(node) = too_old(seen, model::cluster::FORM) {
-            return Ok(refused(given, Refusal::NodeTooOld { node }));
+            return Ok(refused(given, OrderRefusal::NodeTooOld { node }));
         }
         let entering = plan.change.entering(&seen.cluster).into_iter().map(|(node, _)| node).collect();
         if let Some(refusal) = self.deaf(seen, &entering)? {
@@ -123,19 +133,19 @@ fn by_document(order: &Order) -> Option<Done> {
 }
 
 /// An order is carried out.
-pub(super) fn done(seen: &Observation, given: &Given, done: Done) -> Step {
-    answered(given, Answer::Done { done, plan: None, generation: seen.cluster.generation })
+pub(super) fn done(seen: &Observation, given: &Given, done: Done) -> DecisionStep {
+    answered(given, OrderOutcome::Done { done, plan: None, generation: seen.cluster.generation })
 }
 
 /// An order is refused.
-pub(super) fn refused(given: &Given, refusal: Refusal) -> Step {
+pub(super) fn refused(given: &Given, refusal: OrderRefusal) -> DecisionStep {
     answered(given, refusal.into())
 }
 
 /// A document is published that carries the order out, and says so: the next observation shows it.
-pub(super) fn publish(given: &Given, cluster: Cluster) -> Step {
+pub(super) fn publish(given: &Given, cluster: Cluster) -> DecisionStep {
     let ordered = Some(ordered(given));
-    Step::Do(vec![Action::Publish(Box::new(Cluster { ordered, ..cluster }))])
+    DecisionStep::Do(vec![HeadmasterAction::Publish(Box::new(Cluster { ordered, ..cluster }))])
 }
 
 fn ordered(given: &Given) -> Ordered {
@@ -154,9 +164,9 @@ pub(super) fn change_node(
     node: NodeId,
     what: Done,
     change: impl Fn(&mut Node),
-) -> Step {
+) -> DecisionStep {
     match changed(&seen.cluster, node, change) {
-        None => refused(given, Refusal::NodeUnknown { node }),
+        None => refused(given, OrderRefusal::NodeUnknown { node }),
         Some(next) if next.nodes != seen.cluster.nodes => publish(given, next),
         Some(_) => done(seen, given, what),
     }
@@ -170,14 +180,14 @@ pub(super) fn changed(cluster: &Cluster, node: NodeId, change: impl Fn(&mut Node
 }
 
 /// Why a document that is to be published cannot be: it contradicts itself, or is too large for the service.
-fn unpublishable(actions: &[Action], bytes_max: usize) -> Option<Refusal> {
+fn unpublishable(actions: &[HeadmasterAction], bytes_max: usize) -> Option<OrderRefusal> {
     actions.iter().find_map(|action| {
-        let Action::Publish(cluster) = action else { return None };
+        let HeadmasterAction::Publish(cluster) = action else { return None };
         if let Err(error) = cluster.check() {
-            return Some(Refusal::Invalid { detail: error.to_string() });
+            return Some(OrderRefusal::Invalid { detail: error.to_string() });
         }
         let (partitions, bytes) = (cluster.ring.partitions().len(), cluster.document_bytes());
-        let too_large = plan::Refusal::TooLarge { partitions, bytes, bytes_max };
-        (bytes > bytes_max).then_some(Refusal::Wish(too_large))
+        let too_large = plan::PlanRefusal::TooLarge { partitions, bytes, bytes_max };
+        (bytes > bytes_max).then_some(OrderRefusal::Wish(too_large))
     })
 }

@@ -3,15 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use model::cluster::Accepted;
-use model::order::{Answer, Done, Given, Refusal, Stale};
+use model::order::{Done, Given, OrderOutcome, OrderRefusal, Stale};
 use model::plan::{
-    self, Blocked, Change, Consent, JoinCut, Phase, PlanDocument, PlanState, Planned, Progress, Reshape,
+    self, Blocked, Consent, JoinCut, Phase, PlanChange, PlanDocument, PlanState, Planned, Progress, Reshape,
     Size, Wish,
 };
 use model::{Cluster, NodeId, PartitionId};
 
 use super::orders::{done, refused};
-use super::{Action, Ask, Due, Headmaster, Kept, Observation, Step, answered};
+use super::{Ask, DecisionStep, Due, Headmaster, HeadmasterAction, Kept, Observation, answered};
 use crate::rebalance::planner::{self, Plan};
 use crate::rebalance::{lengths, lint, steps};
 
@@ -27,11 +27,13 @@ pub fn planned(
     wish: &Wish,
     consent: Consent,
     bytes_max: usize,
-) -> Result<Plan, plan::Refusal> {
+) -> Result<Plan, plan::PlanRefusal> {
     let plan = planner::plan(cluster, wish, consent)?;
     match &plan.change {
-        Change::Reshape { moves, reshape } if moves.is_empty() => _ = reshape.apply(cluster, bytes_max)?,
-        Change::Golden { handover, .. } => _ = handover.apply(cluster, bytes_max)?,
+        PlanChange::Reshape { moves, reshape } if moves.is_empty() => {
+            _ = reshape.apply(cluster, bytes_max)?
+        }
+        PlanChange::Golden { handover, .. } => _ = handover.apply(cluster, bytes_max)?,
         _ => {}
     }
     Ok(plan)
@@ -43,7 +45,7 @@ impl Headmaster {
         cluster: &Cluster,
         wish: &Wish,
         consent: Consent,
-    ) -> Result<Plan, plan::Refusal> {
+    ) -> Result<Plan, plan::PlanRefusal> {
         planned(cluster, wish, consent, self.cluster_bytes_max())
     }
 
@@ -54,7 +56,7 @@ impl Headmaster {
         given: &Given,
         wish: &Wish,
         consent: Consent,
-    ) -> Due<Step> {
+    ) -> Due<DecisionStep> {
         if let Some(number) = created_by(seen, given.number) {
             return Ok(of_plan(seen, given, number, Done::PlanCreated));
         }
@@ -68,7 +70,7 @@ impl Headmaster {
         match self.planned(&seen.cluster, &measured, consent) {
             Ok(plan) if plan.is_empty() => Ok(done(seen, given, Done::NothingToMove)),
             Ok(plan) => self.save(seen, given, plan, (&measured, consent)),
-            Err(refusal) => Ok(refused(given, Refusal::Wish(refusal))),
+            Err(refusal) => Ok(refused(given, OrderRefusal::Wish(refusal))),
         }
     }
 
@@ -79,15 +81,15 @@ impl Headmaster {
         given: &Given,
         plan: Plan,
         (wish, consent): (&Wish, Consent),
-    ) -> Due<Step> {
+    ) -> Due<DecisionStep> {
         let mut document = plan.document(wish.clone(), consent);
         document.order = given.number;
         document.by.clone_from(&given.document.by);
         self.complete(seen, &mut document)?;
         if document.bytes() > self.document_bytes_max {
-            return Ok(refused(given, Refusal::PlanTooLarge { moves: document.change.moves().len() }));
+            return Ok(refused(given, OrderRefusal::PlanTooLarge { moves: document.change.moves().len() }));
         }
-        Ok(Step::Do(vec![created(seen, document)]))
+        Ok(DecisionStep::Do(vec![created(seen, document)]))
     }
 
     /// Adds what is told of a plan.
@@ -139,7 +141,7 @@ impl Headmaster {
     }
 
     /// Begins to carry a plan out.
-    pub(super) fn apply(&mut self, seen: &Observation, given: &Given, number: u64) -> Due<Step> {
+    pub(super) fn apply(&mut self, seen: &Observation, given: &Given, number: u64) -> Due<DecisionStep> {
         let planned = match seen.plans.get(&number) {
             Some(Kept::Open(planned)) => planned,
             Some(Kept::Ended(ended)) if ended.ended_by == given.number => {
@@ -150,11 +152,11 @@ impl Headmaster {
         if let Some(state) = &planned.state {
             return Ok(match state.order == given.number {
                 true => of_plan(seen, given, number, begun(&planned.plan.change)),
-                false => refused(given, Refusal::PlanIs { plan: number, phase: Some(state.phase) }),
+                false => refused(given, OrderRefusal::PlanIs { plan: number, phase: Some(state.phase) }),
             });
         }
         if let Some(other) = seen.under_way() {
-            return Ok(refused(given, Refusal::OtherPlan { other: other.number }));
+            return Ok(refused(given, OrderRefusal::OtherPlan { other: other.number }));
         }
         if let Some(refusal) = self.unfit(seen, planned)? {
             return Ok(refused(given, refusal));
@@ -165,48 +167,48 @@ impl Headmaster {
             seconds_left: lengths::takes(&planned.plan).map(|takes| takes.as_secs()),
             ..first_state(seen, given.number, phase)
         });
-        let answer = Answer::Done {
+        let answer = OrderOutcome::Done {
             done: begun(&planned.plan.change),
             plan: Some(plan),
             generation: seen.cluster.generation,
         };
         // A drain goes on, and is answered when the document says so.
-        let mut actions = vec![Action::Note { plan, state }];
+        let mut actions = vec![HeadmasterAction::Note { plan, state }];
         if !matches!(given.document.order, model::order::Order::Drain { .. }) {
-            actions.push(Action::Answer { order: given.number, answer });
+            actions.push(HeadmasterAction::Answer { order: given.number, answer });
         }
-        Ok(Step::Do(actions))
+        Ok(DecisionStep::Do(actions))
     }
 
     /// Why the plan is not what the cluster needs any more, or cannot be carried out by its nodes.
-    pub(super) fn unfit(&mut self, seen: &Observation, planned: &Planned) -> Due<Option<Refusal>> {
+    pub(super) fn unfit(&mut self, seen: &Observation, planned: &Planned) -> Due<Option<OrderRefusal>> {
         let (number, plan) = (planned.number, &planned.plan);
         let because = match self.planned(&seen.cluster, &plan.wish, plan.consent) {
             Ok(again) if again.change == plan.change => None,
             Ok(_) => Some(match &plan.change {
-                Change::Numbers(_) => Stale::OtherNumbers,
-                Change::Reshape { .. } | Change::Golden { .. } => Stale::OtherBounds,
-                Change::Moves { .. } => Stale::OtherMoves,
+                PlanChange::Numbers(_) => Stale::OtherNumbers,
+                PlanChange::Reshape { .. } | PlanChange::Golden { .. } => Stale::OtherBounds,
+                PlanChange::Moves { .. } => Stale::OtherMoves,
             }),
             Err(refusal) => Some(Stale::Refused(refusal)),
         };
         if let Some(because) = because {
             let (then, now) = (plan.generation, seen.cluster.generation);
-            return Ok(Some(Refusal::PlanStale { plan: number, then, now, because }));
+            return Ok(Some(OrderRefusal::PlanStale { plan: number, then, now, because }));
         }
         let findings = lint::errors(&seen.cluster, &plan.change, &plan.places);
         if !findings.is_empty() {
-            return Ok(Some(Refusal::PlanUnsound { findings }));
+            return Ok(Some(OrderRefusal::PlanUnsound { findings }));
         }
-        if let (Change::Numbers(_), Some(node)) = (&plan.change, too_old(seen, model::cluster::FORM)) {
-            return Ok(Some(Refusal::NodeTooOld { node }));
+        if let (PlanChange::Numbers(_), Some(node)) = (&plan.change, too_old(seen, model::cluster::FORM)) {
+            return Ok(Some(OrderRefusal::NodeTooOld { node }));
         }
         let entering = plan.change.entering(&seen.cluster).into_iter().map(|(node, _)| node).collect();
         self.deaf(seen, &entering)
     }
 
     /// Ends a plan.
-    pub(super) fn abort(&mut self, seen: &Observation, given: &Given, number: u64) -> Step {
+    pub(super) fn abort(&mut self, seen: &Observation, given: &Given, number: u64) -> DecisionStep {
         let planned = match seen.plans.get(&number) {
             Some(Kept::Open(planned)) => planned,
             Some(Kept::Ended(ended)) if ended.ended_by == given.number => {
@@ -224,7 +226,7 @@ impl Headmaster {
             }
             // One whose outcome is looked for is open, and has ended.
             Some(state) if state.phase == Phase::Aborting || state.phase.has_ended() => {
-                return refused(given, Refusal::PlanIs { plan: number, phase: Some(state.phase) });
+                return refused(given, OrderRefusal::PlanIs { plan: number, phase: Some(state.phase) });
             }
             Some(state) => {
                 let (phase, order) = (Phase::Aborting, given.number);
@@ -237,22 +239,22 @@ impl Headmaster {
 }
 
 /// There are no figures yet, or never: the former passes by itself.
-fn unmeasured(given: &Given, refusal: plan::Refusal) -> Step {
+fn unmeasured(given: &Given, refusal: plan::PlanRefusal) -> DecisionStep {
     let again_after_ms = match &refusal {
-        plan::Refusal::NoFigures { seconds, .. } => seconds.map(|seconds| seconds * 1000),
+        plan::PlanRefusal::NoFigures { seconds, .. } => seconds.map(|seconds| seconds * 1000),
         _ => None,
     };
-    answered(given, Answer::Refused { refusal: Refusal::Wish(refusal), again_after_ms })
+    answered(given, OrderOutcome::Refused { refusal: OrderRefusal::Wish(refusal), again_after_ms })
 }
 
 /// The plan is created, with the number behind the last one.
-pub(super) fn created(seen: &Observation, plan: PlanDocument) -> Action {
+pub(super) fn created(seen: &Observation, plan: PlanDocument) -> HeadmasterAction {
     let number = seen.plans.last_key_value().map_or(1, |(last, _)| last + 1);
-    Action::CreatePlan { number, plan: Box::new(plan) }
+    HeadmasterAction::CreatePlan { number, plan: Box::new(plan) }
 }
 
 /// A plan's partitions take no steps from now on, or take steps again.
-pub(super) fn turned(seen: &Observation, given: &Given, number: u64, from: Phase, to: Phase) -> Step {
+pub(super) fn turned(seen: &Observation, given: &Given, number: u64, from: Phase, to: Phase) -> DecisionStep {
     let what = if to == Phase::Paused { Done::PlanPaused } else { Done::PlanResumed };
     let planned = match seen.plans.get(&number) {
         Some(Kept::Open(planned)) => planned,
@@ -268,28 +270,31 @@ pub(super) fn turned(seen: &Observation, given: &Given, number: u64, from: Phase
         }
         state => {
             let phase = state.as_ref().map(|state| state.phase);
-            refused(given, Refusal::PlanIs { plan: number, phase })
+            refused(given, OrderRefusal::PlanIs { plan: number, phase })
         }
     }
 }
 
 /// A plan's state is written, and then the answer.
-fn noted(seen: &Observation, given: &Given, (plan, state): (u64, PlanState), what: Done) -> Step {
-    let answer = Answer::Done { done: what, plan: Some(plan), generation: seen.cluster.generation };
+fn noted(seen: &Observation, given: &Given, (plan, state): (u64, PlanState), what: Done) -> DecisionStep {
+    let answer = OrderOutcome::Done { done: what, plan: Some(plan), generation: seen.cluster.generation };
     let state = Box::new(state);
-    Step::Do(vec![Action::Note { plan, state }, Action::Answer { order: given.number, answer }])
+    DecisionStep::Do(vec![
+        HeadmasterAction::Note { plan, state },
+        HeadmasterAction::Answer { order: given.number, answer },
+    ])
 }
 
-fn of_plan(seen: &Observation, given: &Given, plan: u64, done: Done) -> Step {
-    answered(given, Answer::Done { done, plan: Some(plan), generation: seen.cluster.generation })
+fn of_plan(seen: &Observation, given: &Given, plan: u64, done: Done) -> DecisionStep {
+    answered(given, OrderOutcome::Done { done, plan: Some(plan), generation: seen.cluster.generation })
 }
 
 /// Why an order about a plan that is not open is refused.
-fn not_open(plan: u64, kept: Option<&Kept>) -> Refusal {
+fn not_open(plan: u64, kept: Option<&Kept>) -> OrderRefusal {
     match kept {
-        None | Some(Kept::Open(_)) => Refusal::PlanUnknown { plan },
-        Some(Kept::Ended(ended)) => Refusal::PlanIs { plan, phase: Some(ended.phase) },
-        Some(Kept::Unread { detail }) => Refusal::PlanNotUnderstood { plan, detail: detail.clone() },
+        None | Some(Kept::Open(_)) => OrderRefusal::PlanUnknown { plan },
+        Some(Kept::Ended(ended)) => OrderRefusal::PlanIs { plan, phase: Some(ended.phase) },
+        Some(Kept::Unread { detail }) => OrderRefusal::PlanNotUnderstood { plan, detail: detail.clone() },
     }
 }
 
@@ -329,12 +334,14 @@ pub(super) fn too_old(seen: &Observation, form: u32) -> Option<NodeId> {
 }
 
 /// What a plan does, in short.
-pub(super) fn begun(change: &Change) -> Done {
+pub(super) fn begun(change: &PlanChange) -> Done {
     let (cuts, joins) = match change {
-        Change::Reshape { reshape: Reshape::Cut { cuts }, .. } => (cuts.len(), false),
-        Change::Reshape { reshape: Reshape::Join { .. }, .. } => (0, true),
-        Change::Golden { handover, joins, .. } => (usize::from(handover.cut.is_some()), !joins.is_empty()),
-        Change::Moves { .. } | Change::Numbers(_) => (0, false),
+        PlanChange::Reshape { reshape: Reshape::Cut { cuts }, .. } => (cuts.len(), false),
+        PlanChange::Reshape { reshape: Reshape::Join { .. }, .. } => (0, true),
+        PlanChange::Golden { handover, joins, .. } => {
+            (usize::from(handover.cut.is_some()), !joins.is_empty())
+        }
+        PlanChange::Moves { .. } | PlanChange::Numbers(_) => (0, false),
     };
     let numbers = change.numbers().map(|numbers| (numbers.store.clone(), numbers.to));
     Done::PlanBegun { moves: change.moves().len(), cuts, joins, numbers }
@@ -377,7 +384,7 @@ fn blocked(seen: &Observation, plan: &PlanDocument) -> Vec<Blocked> {
         return Vec::new();
     }
     let mut counts = BTreeMap::new();
-    if let Change::Numbers(numbers) = &plan.change {
+    if let PlanChange::Numbers(numbers) = &plan.change {
         let Consent { fewer_zones, weaker } = plan.consent;
         let accepted = Accepted { fewer_zones, weaker };
         let begun = steps::begin_numbers(cluster, numbers.store.as_str(), numbers.to, accepted);

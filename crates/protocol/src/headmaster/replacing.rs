@@ -9,14 +9,14 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use model::node::Life;
-use model::order::{Answer, Done, Given, Refusal};
+use model::node::LifeSign;
+use model::order::{Done, Given, OrderOutcome, OrderRefusal};
 use model::plan::{Consent, Wish};
 use model::{Cluster, NodeId, Role};
 
 use super::orders::{changed, done, publish, refused};
 use super::plans::created_by;
-use super::{Ask, Due, Headmaster, Observation, Step, answered};
+use super::{Ask, DecisionStep, Due, Headmaster, Observation, answered};
 
 /// When to look again whether a node is still registered, or a witness answers.
 const REGISTERED_PAUSE: Duration = Duration::from_secs(2);
@@ -41,15 +41,15 @@ struct Signs {
 }
 
 /// What speaks against a node's being dead, and when to look again if it passes by itself; nothing when it is dead.
-fn lives(is_registered: bool, signs: &Signs) -> Option<(Life, Option<Duration>)> {
+fn lives(is_registered: bool, signs: &Signs) -> Option<(LifeSign, Option<Duration>)> {
     if is_registered {
-        return Some((Life::Registered, Some(REGISTERED_PAUSE)));
+        return Some((LifeSign::Registered, Some(REGISTERED_PAUSE)));
     }
     if signs.listens {
-        return Some((Life::Listens, None));
+        return Some((LifeSign::Listens, None));
     }
     if signs.silent_for.is_empty() {
-        return Some((Life::NoWitness, None));
+        return Some((LifeSign::NoWitness, None));
     }
     // A node that started after the other one's death has heard nothing of it, and those that were there before know more.
     let knows = |silent: &Result<Silence, String>| silent.as_ref().is_ok_and(|silent| silent.heard_before);
@@ -57,15 +57,15 @@ fn lives(is_registered: bool, signs: &Signs) -> Option<(Life, Option<Duration>)>
     signs.silent_for.iter().find_map(|(witness, silent)| match silent {
         // It may have died just now, or be starting.
         Err(detail) => {
-            let life = Life::WitnessSilent { witness: *witness, detail: detail.clone() };
+            let life = LifeSign::WitnessSilent { witness: *witness, detail: detail.clone() };
             Some((life, Some(REGISTERED_PAUSE)))
         }
         Ok(Silence { heard_before: false, .. }) if somebody_knows => None,
         Ok(Silence { lasts, heard_before }) if *lasts < SILENT_MIN => {
             let (witness, seconds, needed) = (*witness, lasts.as_secs(), SILENT_MIN.as_secs());
             let life = match heard_before {
-                true => Life::Heard { witness, seconds, needed },
-                false => Life::WitnessNew { witness, seconds, needed },
+                true => LifeSign::Heard { witness, seconds, needed },
+                false => LifeSign::WitnessNew { witness, seconds, needed },
             };
             Some((life, Some(SILENT_MIN - *lasts)))
         }
@@ -92,34 +92,37 @@ impl Headmaster {
         given: &Given,
         (node, by): (NodeId, NodeId),
         consent: Consent,
-    ) -> Due<Step> {
+    ) -> Due<DecisionStep> {
         if let Some(number) = created_by(seen, given.number) {
             return self.apply(seen, given, number);
         }
         let wish = Wish::Replace { node, by };
         let Some(next) = buried(&seen.cluster, node, by) else {
             let missing = if seen.cluster.node(node).is_none() { node } else { by };
-            return Ok(refused(given, Refusal::NodeUnknown { node: missing }));
+            return Ok(refused(given, OrderRefusal::NodeUnknown { node: missing }));
         };
         if let Some(other) = seen.under_way() {
-            return Ok(refused(given, Refusal::OtherPlan { other: other.number }));
+            return Ok(refused(given, OrderRefusal::OtherPlan { other: other.number }));
         }
         if by == node {
-            return Ok(refused(given, Refusal::OwnPlaces { node }));
+            return Ok(refused(given, OrderRefusal::OwnPlaces { node }));
         }
         if seen.registered(by).is_none() {
-            return Ok(refused(given, Refusal::NodeNotRegistered { node: by }));
+            return Ok(refused(given, OrderRefusal::NodeNotRegistered { node: by }));
         }
         let plan = match self.planned(&next, &wish, consent) {
             Ok(plan) => plan,
-            Err(refusal) => return Ok(refused(given, Refusal::Wish(refusal))),
+            Err(refusal) => return Ok(refused(given, OrderRefusal::Wish(refusal))),
         };
         // An earlier turn, or order, has judged that; the node itself is told so when it starts.
         let is_gone = seen.cluster.node(node).is_some_and(|entry| entry.gone);
         if !is_gone && let Some((because, passes)) = self.signs_of_life(seen, node)? {
-            let refusal = Refusal::NotDead { node, by, because };
+            let refusal = OrderRefusal::NotDead { node, by, because };
             let millis = |pause: Duration| u64::try_from(pause.as_millis()).unwrap_or(u64::MAX);
-            return Ok(answered(given, Answer::Refused { refusal, again_after_ms: passes.map(millis) }));
+            return Ok(answered(
+                given,
+                OrderOutcome::Refused { refusal, again_after_ms: passes.map(millis) },
+            ));
         }
         let entering = plan.change.entering(&next).into_iter().map(|(node, _)| node).collect();
         if let Some(refusal) = self.deaf(seen, &entering)? {
@@ -140,7 +143,7 @@ impl Headmaster {
         &mut self,
         seen: &Observation,
         node: NodeId,
-    ) -> Due<Option<(Life, Option<Duration>)>> {
+    ) -> Due<Option<(LifeSign, Option<Duration>)>> {
         // One that only waits to be named hears from nobody.
         let is_witness = |other: &NodeId| *other != node && seen.cluster.node(*other).is_some();
         let registered = seen.registered.iter().map(|active| active.node.id);
@@ -180,18 +183,18 @@ mod tests {
         let n1 = NodeId(1);
         let dead = signs(&[silent(60), silent(20)]);
         assert_eq!(why(false, &dead), None);
-        assert_eq!(why(true, &dead), Some(Life::Registered));
+        assert_eq!(why(true, &dead), Some(LifeSign::Registered));
         let stopped = Signs { listens: true, ..signs(&[silent(60), silent(20)]) };
-        assert_eq!(why(false, &stopped), Some(Life::Listens));
-        assert_eq!(why(false, &signs(&[])), Some(Life::NoWitness));
+        assert_eq!(why(false, &stopped), Some(LifeSign::Listens));
+        assert_eq!(why(false, &signs(&[])), Some(LifeSign::NoWitness));
         // A pause of everybody is no death.
-        let heard = Life::Heard { witness: NodeId(2), seconds: 19, needed: 20 };
+        let heard = LifeSign::Heard { witness: NodeId(2), seconds: 19, needed: 20 };
         assert_eq!(why(false, &signs(&[silent(60), silent(19)])), Some(heard));
-        let away = Life::WitnessSilent { witness: n1, detail: "away".to_owned() };
+        let away = LifeSign::WitnessSilent { witness: n1, detail: "away".to_owned() };
         assert_eq!(why(false, &signs(&[Err("away".to_owned()), silent(60)])), Some(away));
         // Who started after its death knows nothing of it; that is no sign of life, nor alone a sign of death.
         assert_eq!(why(false, &signs(&[silent(60), after(2, false)])), None);
-        let new = Life::WitnessNew { witness: n1, seconds: 2, needed: 20 };
+        let new = LifeSign::WitnessNew { witness: n1, seconds: 2, needed: 20 };
         assert_eq!(why(false, &signs(&[after(2, false), after(60, false)])), Some(new));
         assert_eq!(again(false, &signs(&[silent(60), silent(19)])), Some(Duration::from_secs(1)));
         assert_eq!((again(true, &dead), again(false, &signs(&[]))), (Some(REGISTERED_PAUSE), None));

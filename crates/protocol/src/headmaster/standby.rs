@@ -8,16 +8,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use model::balance::{Away, Held, Mode, Policy};
-use model::node::Life;
-use model::order::Refusal;
+use model::balance::{Away, HeldBack, Mode, Policy};
+use model::node::LifeSign;
+use model::order::OrderRefusal;
 use model::plan::{Consent, Decision, Excess, Phase, PlanState, Predicted, Wish};
 use model::{Cluster, Moment, NodeId, Role, Zone};
 
 use super::balance::{AUTOPILOT, decided};
 use super::plans::created;
 use super::replacing::{SILENT_MIN, buried};
-use super::{Action, Due, Headmaster, Kept, Observation, Step, unasked};
+use super::{DecisionStep, Due, Headmaster, HeadmasterAction, Kept, Observation, unasked};
 use crate::quorum::one_answer_suffices;
 
 /// A headmaster that has not looked for this long does not know who was there meanwhile.
@@ -36,7 +36,7 @@ pub(super) struct Absences {
     /// When it looked last.
     looked: Option<Moment>,
     /// When it looked for signs of life of a node last, and what spoke against replacing it then.
-    signs: BTreeMap<NodeId, (Moment, Option<Held>)>,
+    signs: BTreeMap<NodeId, (Moment, Option<HeldBack>)>,
 }
 
 impl Absences {
@@ -59,15 +59,15 @@ impl Absences {
 }
 
 /// Why a veto is needless, if it is.
-pub(super) fn needless_veto(seen: &Observation, node: NodeId) -> Option<Refusal> {
-    let Some(entry) = seen.cluster.node(node) else { return Some(Refusal::NodeUnknown { node }) };
+pub(super) fn needless_veto(seen: &Observation, node: NodeId) -> Option<OrderRefusal> {
+    let Some(entry) = seen.cluster.node(node) else { return Some(OrderRefusal::NodeUnknown { node }) };
     let is_there = seen.registered(node).is_some() || !holds(&seen.cluster, node);
-    (is_there || entry.gone).then_some(Refusal::VetoNeedless { node, is_gone: entry.gone })
+    (is_there || entry.gone).then_some(OrderRefusal::VetoNeedless { node, is_gone: entry.gone })
 }
 
 impl Headmaster {
     /// Lets a standby take the places of a member that is dead, and says of all that are away what becomes of them.
-    pub(super) fn stand_in(&mut self, seen: &Observation) -> Due<Option<Step>> {
+    pub(super) fn stand_in(&mut self, seen: &Observation) -> Due<Option<DecisionStep>> {
         let policy = seen.policy.clone().unwrap_or_else(Policy::unknown);
         self.balancing.away.clear();
         if let Some(step) = forget_vetoes(seen, &policy) {
@@ -86,7 +86,7 @@ impl Headmaster {
             let mut one = self.looked_at(seen, &policy, node, since);
             match first {
                 // One at a time, and each standby is promised once.
-                Some(other) if one.held.is_none() => one.held = Some(Held::Later { node: other }),
+                Some(other) if one.held.is_none() => one.held = Some(HeldBack::Later { node: other }),
                 None if one.held.is_none() => {
                     step = self.replace_when_due(seen, &policy, &mut one)?;
                     first = one.held.is_none().then_some(node);
@@ -106,7 +106,7 @@ impl Headmaster {
         let is_gone = seen.cluster.node(node).is_some_and(|entry| entry.gone);
         let by = standby(seen, node, is_gone);
         let held = match by {
-            None => Some(Held::NoStandby),
+            None => Some(HeldBack::NoStandby),
             Some(_) => held(seen, policy, node, is_gone),
         };
         Away { node, seconds, after_s, by, announced: is_gone || seconds * 2 >= after_s, held }
@@ -117,14 +117,14 @@ impl Headmaster {
         seen: &Observation,
         policy: &Policy,
         away: &mut Away,
-    ) -> Due<Option<Step>> {
+    ) -> Due<Option<DecisionStep>> {
         let node = away.node;
         let Some(by) = away.by else { return Ok(None) };
         // What was judged before, by this headmaster or an earlier one, or by an operator's order, is carried out.
         let is_gone = seen.cluster.node(node).is_some_and(|entry| entry.gone);
         let under_way = seen.under_way();
         if let Some(planned) = under_way.filter(|planned| planned.plan.decision.is_none()) {
-            away.held = Some(Held::Plan { plan: planned.number });
+            away.held = Some(HeldBack::Plan { plan: planned.number });
             return Ok(None);
         }
         if !is_gone && !self.is_dead(seen, away)? {
@@ -135,7 +135,7 @@ impl Headmaster {
             return Ok(None);
         }
         if let Some(planned) = under_way {
-            away.held = Some(Held::Plan { plan: planned.number });
+            away.held = Some(HeldBack::Plan { plan: planned.number });
             return Ok(make_way(seen));
         }
         let Some(next) = buried(&seen.cluster, node, by) else { return Ok(None) };
@@ -143,13 +143,13 @@ impl Headmaster {
         let plan = match self.planned(&next, &wish, consent) {
             Ok(plan) => plan,
             Err(because) => {
-                away.held = Some(Held::Wish { because });
+                away.held = Some(HeldBack::Wish { because });
                 return Ok(None);
             }
         };
         let entering = plan.change.entering(&next).into_iter().map(|(node, _)| node).collect();
-        if let Some(Refusal::NodeDeaf { node, .. }) = self.deaf(seen, &entering)? {
-            away.held = Some(Held::Deaf { node });
+        if let Some(OrderRefusal::NodeDeaf { node, .. }) = self.deaf(seen, &entering)? {
+            away.held = Some(HeldBack::Deaf { node });
             return Ok(None);
         }
         if plan.is_empty() || policy.mode != Mode::On {
@@ -159,8 +159,8 @@ impl Headmaster {
         let mut document = plan.document(wish, consent);
         let (bytes, bytes_max) = (document.bytes() + DECISION_BYTES, self.document_bytes_max);
         if bytes > bytes_max {
-            let because = model::plan::Refusal::TooLarge { partitions: moves, bytes, bytes_max };
-            away.held = Some(Held::Wish { because });
+            let because = model::plan::PlanRefusal::TooLarge { partitions: moves, bytes, bytes_max };
+            away.held = Some(HeldBack::Wish { because });
             return Ok(None);
         }
         // The node is called gone only where the plan can follow.
@@ -185,7 +185,7 @@ impl Headmaster {
             lost: Vec::new(),
             predicted: Predicted { bytes, ..Predicted::default() },
         }));
-        Ok(Some(Step::Do(vec![created(seen, document)])))
+        Ok(Some(DecisionStep::Do(vec![created(seen, document)])))
     }
 
     /// Whether its time is over and nothing speaks for its being alive. Signs of life begin the time anew.
@@ -202,7 +202,7 @@ impl Headmaster {
         let life = self.signs_of_life(seen, node)?.map(|(because, _)| because);
         let since = self.absences.since.get(&node).copied().unwrap_or(seen.now);
         let heard = match &life {
-            Some(Life::Registered | Life::Listens | Life::Heard { .. }) => seen.now,
+            Some(LifeSign::Registered | LifeSign::Listens | LifeSign::Heard { .. }) => seen.now,
             // It may have been heard between two looks, or by one that was silent itself.
             _ => since.max(heard_last(seen, node)),
         };
@@ -212,8 +212,8 @@ impl Headmaster {
             away.announced = away.seconds * 2 >= away.after_s;
         }
         away.held = match life {
-            Some(because) => Some(Held::Alive { because }),
-            None if is_due && !hear_each_other(seen) => Some(Held::NoMajority),
+            Some(because) => Some(HeldBack::Alive { because }),
+            None if is_due && !hear_each_other(seen) => Some(HeldBack::NoMajority),
             None => None,
         };
         self.absences.signs.insert(node, (seen.now, away.held.clone()));
@@ -240,7 +240,7 @@ pub(super) fn holds(cluster: &Cluster, node: NodeId) -> bool {
 }
 
 /// A plan of the autopilot goes back, so that a dead node's places are taken; an operator's goes on.
-fn make_way(seen: &Observation) -> Option<Step> {
+fn make_way(seen: &Observation) -> Option<DecisionStep> {
     let planned = seen.under_way()?;
     let decision = planned.plan.decision.as_ref()?;
     let state = planned.state.as_ref().filter(|state| state.phase != Phase::Aborting)?;
@@ -249,15 +249,16 @@ fn make_way(seen: &Observation) -> Option<Step> {
     }
     let aborted_under = Some(seen.cluster.generation);
     let state = PlanState { phase: Phase::Aborting, aborted_under, ..state.clone() };
-    Some(Step::Do(vec![Action::Note { plan: planned.number, state: Box::new(state) }]))
+    Some(DecisionStep::Do(vec![HeadmasterAction::Note { plan: planned.number, state: Box::new(state) }]))
 }
 
 /// A node that is back may be away another time.
-fn forget_vetoes(seen: &Observation, policy: &Policy) -> Option<Step> {
+fn forget_vetoes(seen: &Observation, policy: &Policy) -> Option<DecisionStep> {
     let is_back = |node: &NodeId| seen.cluster.node(*node).is_none() || seen.registered(*node).is_some();
     let vetoed: BTreeSet<NodeId> = policy.vetoed.iter().copied().filter(|node| !is_back(node)).collect();
-    (vetoed != policy.vetoed && seen.policy_unread.is_none())
-        .then(|| Step::Do(vec![Action::SetPolicy(Box::new(Policy { vetoed, ..policy.clone() }))]))
+    (vetoed != policy.vetoed && seen.policy_unread.is_none()).then(|| {
+        DecisionStep::Do(vec![HeadmasterAction::SetPolicy(Box::new(Policy { vetoed, ..policy.clone() }))])
+    })
 }
 
 /// A node that holds nothing and may take the places of this one: of its zone if there is one. Where the dead node is
@@ -274,25 +275,25 @@ fn standby(seen: &Observation, node: NodeId, is_gone: bool) -> Option<NodeId> {
 }
 
 /// Why a node is not replaced, by the documents alone.
-fn held(seen: &Observation, policy: &Policy, node: NodeId, is_gone: bool) -> Option<Held> {
+fn held(seen: &Observation, policy: &Policy, node: NodeId, is_gone: bool) -> Option<HeldBack> {
     if policy.mode != Mode::On {
-        return Some(Held::Observes);
+        return Some(HeldBack::Observes);
     }
     if let Some(seconds) = replaced_lately(seen) {
-        return Some(Held::Recent { seconds });
+        return Some(HeldBack::Recent { seconds });
     }
     // What was begun is ended, whatever the hour.
     if is_gone {
         return None;
     }
     if let Some(hours) = policy.settings.quiet.filter(|hours| hours.hold(seen.wall.0)) {
-        return Some(Held::Quiet { hours });
+        return Some(HeldBack::Quiet { hours });
     }
     if policy.vetoed.contains(&node) {
-        return Some(Held::Vetoed);
+        return Some(HeldBack::Vetoed);
     }
     if let Some(store) = seen.cluster.stores.iter().find(|store| one_answer_suffices(store)) {
-        return Some(Held::Store { store: store.name.clone() });
+        return Some(HeldBack::Store { store: store.name.clone() });
     }
     // Where each node is its own zone, a dead one is no dark hall.
     let mut zones: BTreeMap<&Zone, (u32, u32)> = BTreeMap::new();
@@ -301,7 +302,7 @@ fn held(seen: &Observation, policy: &Policy, node: NodeId, is_gone: bool) -> Opt
         (*all, *there) = (*all + 1, *there + u32::from(seen.registered(one.id).is_some()));
     }
     let dark = zones.into_iter().find(|(_, (all, there))| *all > 1 && *there == 0);
-    dark.map(|(zone, _)| Held::Zone { zone: zone.clone() })
+    dark.map(|(zone, _)| HeldBack::Zone { zone: zone.clone() })
 }
 
 /// How many seconds are missing until another node may be replaced, if one was lately.

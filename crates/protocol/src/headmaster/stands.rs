@@ -1,6 +1,6 @@
 //! How far the moves of a plan are, by what the ring says.
 
-use model::plan::{Change, Move, Progress, Renumber, Reshaped};
+use model::plan::{Move, PlanChange, Progress, Renumber, Reshaped};
 use model::{Cluster, Step};
 
 /// How far a move of a plan is in a ring.
@@ -48,22 +48,22 @@ impl Stand {
 }
 
 /// How far a plan is, but for what was copied. Bounds are changed last.
-pub(super) fn progress(cluster: &Cluster, change: &Change) -> Progress {
+pub(super) fn progress(cluster: &Cluster, change: &PlanChange) -> Progress {
     let mut progress = Progress::default();
     let stands: Vec<(Stand, usize)> = match change {
-        Change::Numbers(numbers) => vec![(Stand::of_store(cluster, numbers), numbers.partitions)],
-        Change::Reshape { moves, reshape } if reshape.stands(&cluster.ring) == Reshaped::Done => {
+        PlanChange::Numbers(numbers) => vec![(Stand::of_store(cluster, numbers), numbers.partitions)],
+        PlanChange::Reshape { moves, reshape } if reshape.stands(&cluster.ring) == Reshaped::Done => {
             vec![(Stand::Settled, moves.len())]
         }
         // Partitions are taken in by others when all moves have settled.
-        Change::Golden { moves, joins, .. }
+        PlanChange::Golden { moves, joins, .. }
             if joins.iter().any(|(_, other)| cluster.ring.get(*other).is_none()) =>
         {
             vec![(Stand::Settled, moves.len())]
         }
-        Change::Moves { moves } | Change::Reshape { moves, .. } | Change::Golden { moves, .. } => {
-            moves.iter().map(|one| (Stand::of(cluster, one), 1)).collect()
-        }
+        PlanChange::Moves { moves }
+        | PlanChange::Reshape { moves, .. }
+        | PlanChange::Golden { moves, .. } => moves.iter().map(|one| (Stand::of(cluster, one), 1)).collect(),
     };
     for (stand, partitions) in stands {
         *match stand {

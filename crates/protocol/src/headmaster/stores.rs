@@ -7,40 +7,44 @@
 
 use std::collections::BTreeMap;
 
-use model::order::{Answer, Done, Given, Refusal};
+use model::order::{Done, Given, OrderOutcome, OrderRefusal};
 use model::readonly::{ArtifactError, Order, Push, Standing};
 use model::{ArtifactNumber, ArtifactsError, Cluster, NodeId, ReadOnlyStore, Store, StoreName, WallMillis};
 
 use super::orders::{done, publish, refused};
 use super::plans::too_old;
-use super::{Ask, Due, Headmaster, Observation, STAGED_PATIENCE, STAGED_PAUSE, Step, answered, unasked};
-use crate::push::{self, Enough, Judgement, Report, judge};
+use super::{
+    Ask, DecisionStep, Due, Headmaster, Observation, STAGED_PATIENCE, STAGED_PAUSE, answered, unasked,
+};
+use crate::push::{self, Enough, Judgement, PushReport, judge};
 
 /// Creates a store that takes writes.
-pub(super) fn create(seen: &Observation, given: &Given, store: &Store) -> Step {
+pub(super) fn create(seen: &Observation, given: &Given, store: &Store) -> DecisionStep {
     match seen.cluster.with_store(store.clone()) {
         Ok(next) => match too_old(seen, next.form()) {
             // Users are no reason here: whoever reads the present document reads one with a store more.
-            Some(node) if next.form() > seen.cluster.form() => refused(given, Refusal::NodeTooOld { node }),
+            Some(node) if next.form() > seen.cluster.form() => {
+                refused(given, OrderRefusal::NodeTooOld { node })
+            }
             _ => publish(given, next),
         },
-        Err(error) => refused(given, Refusal::Store(error)),
+        Err(error) => refused(given, OrderRefusal::Store(error)),
     }
 }
 
 /// The document that carries the order out; its stores are the same when that is so already.
-fn changed(cluster: &Cluster, order: &Order, now: WallMillis) -> Result<Cluster, Refusal> {
+fn changed(cluster: &Cluster, order: &Order, now: WallMillis) -> Result<Cluster, OrderRefusal> {
     type Change<'a> = &'a dyn Fn(&ReadOnlyStore) -> Result<ReadOnlyStore, ArtifactError>;
     let change = |store: &StoreName, change: Change<'_>| {
-        cluster.with_artifacts(store.as_str(), change).map_err(Refusal::Artifact)
+        cluster.with_artifacts(store.as_str(), change).map_err(OrderRefusal::Artifact)
     };
     match order {
         Order::Create { store, replicas, kept } => {
-            let created = cluster.with_read_only(store.clone(), *replicas).map_err(Refusal::Store)?;
+            let created = cluster.with_read_only(store.clone(), *replicas).map_err(OrderRefusal::Store)?;
             let Some(kept) = kept else { return Ok(created) };
             let generation = created.generation;
             let kept = created.with_artifacts(store.as_str(), |found| found.keep(*kept));
-            kept.map(|kept| Cluster { generation, ..kept }).map_err(Refusal::Artifact)
+            kept.map(|kept| Cluster { generation, ..kept }).map_err(OrderRefusal::Artifact)
         }
         Order::Keep { store, kept } => change(store, &|found| found.keep(*kept)),
         Order::Stage { store, number, manifest, source } => {
@@ -78,7 +82,12 @@ fn served(cluster: &Cluster, order: &Order) -> Option<(StoreName, ArtifactNumber
 
 impl Headmaster {
     /// Changes what read-only stores list and serve.
-    pub(super) fn artifacts(&mut self, seen: &Observation, given: &Given, order: &Order) -> Due<Step> {
+    pub(super) fn artifacts(
+        &mut self,
+        seen: &Observation,
+        given: &Given,
+        order: &Order,
+    ) -> Due<DecisionStep> {
         let next = match changed(&seen.cluster, order, seen.wall) {
             Ok(next) => next,
             Err(refusal) => return Ok(refused(given, refusal)),
@@ -96,11 +105,11 @@ impl Headmaster {
         let (_, since) = *self.patient_since.get_or_insert((given.number, seen.now));
         if seen.now.since(since) < STAGED_PATIENCE {
             self.busy = Some(STAGED_PAUSE);
-            return Ok(Step::Wait(Vec::new()));
+            return Ok(DecisionStep::Wait(Vec::new()));
         }
         // Nodes that lack it fetch it.
         let again_after_ms = u64::try_from(STAGED_PATIENCE.as_millis()).ok();
-        Ok(answered(given, Answer::Refused { refusal, again_after_ms }))
+        Ok(answered(given, OrderOutcome::Refused { refusal, again_after_ms }))
     }
 
     /// Why too few replicas of some slice hold an artifact, by exactly this document; `None` when enough do.
@@ -109,11 +118,11 @@ impl Headmaster {
         seen: &Observation,
         (name, number): (&StoreName, ArtifactNumber),
         replicas: Option<u8>,
-    ) -> Due<Option<Refusal>> {
+    ) -> Due<Option<OrderRefusal>> {
         let reports = self.reports(seen)?;
         let reports = reports.get(name).map_or(&[][..], Vec::as_slice);
         let Some(store) = seen.cluster.read_only(name.as_str()) else {
-            return Ok(Some(Refusal::Artifact(ArtifactsError::NoStore { store: name.to_string() })));
+            return Ok(Some(OrderRefusal::Artifact(ArtifactsError::NoStore { store: name.to_string() })));
         };
         let judged = |enough| judge(&seen.cluster, store, number, reports, enough);
         let wanted = judged(replicas.map_or(Enough::All, Enough::Replicas));
@@ -123,14 +132,14 @@ impl Headmaster {
         let held_by =
             (1..store.replicas).rev().find(|count| judged(Enough::Replicas(*count)) == Judgement::Ready);
         let (store, slices_total) = (name.clone(), seen.cluster.ring.partitions().len());
-        Ok(Some(Refusal::NotStaged { store, number, slices, slices_total, silent, lacking, held_by }))
+        Ok(Some(OrderRefusal::NotStaged { store, number, slices, slices_total, silent, lacking, held_by }))
     }
 
     /// What nodes that answer hold, by store.
-    fn reports(&mut self, seen: &Observation) -> Due<BTreeMap<StoreName, Vec<Report>>> {
+    fn reports(&mut self, seen: &Observation) -> Due<BTreeMap<StoreName, Vec<PushReport>>> {
         let nodes = seen.cluster.nodes.iter().map(|node| node.id).collect();
         self.asked(seen, Ask { nodes, artifacts: true, ..Ask::default() })?;
-        let mut reports: BTreeMap<StoreName, Vec<Report>> = BTreeMap::new();
+        let mut reports: BTreeMap<StoreName, Vec<PushReport>> = BTreeMap::new();
         let said = seen.said.values().filter_map(|said| said.as_ref().ok());
         for (store, report) in said.flat_map(|said| &said.artifacts) {
             reports.entry(store.clone()).or_default().push(*report);
@@ -139,7 +148,7 @@ impl Headmaster {
     }
 
     /// Publishes the swap or the end of a push, if one is due. So the end of a command, a node or a headmaster ends no push.
-    pub(super) fn push_due(&mut self, seen: &Observation) -> Due<Option<Step>> {
+    pub(super) fn push_due(&mut self, seen: &Observation) -> Due<Option<DecisionStep>> {
         if !push::is_pending(&seen.cluster) {
             return Ok(None);
         }

@@ -5,38 +5,38 @@
 
 use model::access::UserChange;
 use model::cluster::FORM_CLOSED;
-use model::order::{Done, Given, Refusal};
+use model::order::{Done, Given, OrderRefusal};
 use model::{Cluster, Node, NodeId};
 
 use super::orders::{done, publish, refused};
 use super::plans::too_old;
-use super::{Observation, Step};
+use super::{DecisionStep, Observation};
 
 /// Changes a user.
-pub(super) fn change(seen: &Observation, given: &Given, change: &UserChange) -> Step {
+pub(super) fn change(seen: &Observation, given: &Given, change: &UserChange) -> DecisionStep {
     let next = match seen.cluster.with_users(change) {
         Ok(next) => next,
-        Err(error) => return refused(given, Refusal::User(error)),
+        Err(error) => return refused(given, OrderRefusal::User(error)),
     };
     if next.users == seen.cluster.users {
         return done(seen, given, Done::UserChanged { user: change.user().clone() });
     }
     if !seen.cluster.is_closed() {
         if let Some(node) = without_tls(seen.cluster.nodes.iter()) {
-            return refused(given, Refusal::NodeWithoutTls { node });
+            return refused(given, OrderRefusal::NodeWithoutTls { node });
         }
         // Its program knows no users.
         if let Some(node) = too_old(seen, FORM_CLOSED) {
-            return refused(given, Refusal::NodeServesAnyone { node });
+            return refused(given, OrderRefusal::NodeServesAnyone { node });
         }
     }
     publish(given, next)
 }
 
 /// Why this node can be no member of the cluster as it is, by how it is called.
-pub(super) fn unsafe_beside(cluster: &Cluster, node: &Node) -> Option<Refusal> {
+pub(super) fn unsafe_beside(cluster: &Cluster, node: &Node) -> Option<OrderRefusal> {
     let is_unsafe = cluster.is_closed() && !node.tls;
-    is_unsafe.then_some(Refusal::NodeWithoutTls { node: node.id })
+    is_unsafe.then_some(OrderRefusal::NodeWithoutTls { node: node.id })
 }
 
 /// A node that is called without TLS, and is not given up.

@@ -214,14 +214,14 @@ impl State {
         for artifact in &mut cluster.read_only[0].artifacts {
             artifact.push = artifact.push.take().map(|_| wish(required));
         }
-        let reports: Vec<Report> = self
+        let reports: Vec<PushReport> = self
             .nodes
             .iter()
             .enumerate()
             .filter(|(_, place)| place.said > 0)
             .map(|(node, place)| {
                 let said = if planted(Bug::CountsOldReports) { read.generation } else { place.said };
-                Report {
+                PushReport {
                     node: id(node),
                     generation: Generation(said),
                     number: NEW,
@@ -363,13 +363,13 @@ fn every_planted_bug_is_convicted() {
 #[test]
 fn a_judgement_names_the_nodes_that_lack_the_artifact() {
     let document = Document { generation: 5, ring_changed: false, push: Push::Staging };
-    let report = |node, generation| Report {
+    let report = |node, generation| PushReport {
         node: NodeId(node),
         generation: Generation(generation),
         number: NEW,
         manifest: ManifestDigest([2; 16]),
     };
-    let judged = |reports: &[Report], enough| judge(&document.cluster(), &store(), NEW, reports, enough);
+    let judged = |reports: &[PushReport], enough| judge(&document.cluster(), &store(), NEW, reports, enough);
     let all = [report(1, 5), report(2, 5), report(3, 5)];
     assert_eq!(judged(&all, Enough::All), Judgement::Ready);
     let older = [report(1, 5), report(2, 4), report(3, 5)];
@@ -377,7 +377,7 @@ fn a_judgement_names_the_nodes_that_lack_the_artifact() {
         matches!(judged(&older, Enough::All), Judgement::NotYet { lacking, .. } if lacking == [NodeId(2)])
     );
     assert_eq!(judged(&older, Enough::Replicas(1)), Judgement::Ready);
-    let other = Report { manifest: ManifestDigest([3; 16]), ..report(2, 5) };
+    let other = PushReport { manifest: ManifestDigest([3; 16]), ..report(2, 5) };
     assert!(matches!(judged(&[all[0], other, all[2]], Enough::All), Judgement::NotYet { .. }));
 }
 
@@ -388,7 +388,7 @@ fn of_two_pushes_that_are_ready_the_newer_one_goes_live_and_ends_the_older_one()
     let both = store().push(newer, ManifestDigest([3; 16]), "newer", &wish(2)).unwrap();
     let cluster = Cluster { read_only: vec![both.clone()], ..document.cluster() };
     let said = |number, byte, nodes: &[u32]| {
-        let report = |&node: &u32| Report {
+        let report = |&node: &u32| PushReport {
             node: NodeId(node),
             generation: Generation(5),
             number,
@@ -397,7 +397,7 @@ fn of_two_pushes_that_are_ready_the_newer_one_goes_live_and_ends_the_older_one()
         nodes.iter().map(report).collect::<Vec<_>>()
     };
     let name = both.name.clone();
-    let due = |reports: Vec<Report>, now| due(&cluster, &[(name.clone(), reports)].into(), now);
+    let due = |reports: Vec<PushReport>, now| due(&cluster, &[(name.clone(), reports)].into(), now);
     let old = said(NEW, 2, &[1, 2, 3]);
     assert_eq!(due(old.clone(), WallMillis(0)), Some((name.clone(), NEW, Due::Swap)));
     let all = [old, said(newer, 3, &[1, 2, 3])].concat();
@@ -415,7 +415,7 @@ fn of_two_pushes_that_are_ready_the_newer_one_goes_live_and_ends_the_older_one()
 fn while_a_partition_moves_old_and_new_replicas_must_hold_what_is_swapped_to() {
     let document = Document { generation: 5, ring_changed: false, push: Push::Staging };
     let said = |nodes: &[u32]| {
-        let report = |&node: &u32| Report {
+        let report = |&node: &u32| PushReport {
             node: NodeId(node),
             generation: Generation(5),
             number: NEW,

@@ -29,7 +29,7 @@ pub use origins::{Origin, Origins};
 
 /// What a node has said: by the document of this generation it holds all that it needs of the artifact, and reads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Report {
+pub struct PushReport {
     /// The node.
     pub node: NodeId,
     /// The generation of the document by which it went.
@@ -68,13 +68,13 @@ pub fn judge(
     cluster: &Cluster,
     store: &ReadOnlyStore,
     number: ArtifactNumber,
-    reports: &[Report],
+    reports: &[PushReport],
     enough: Enough,
 ) -> Judgement {
     let Some(artifact) = store.artifact(number) else {
         return Judgement::NotYet { slices: cluster.ring.partitions().len(), lacking: Vec::new() };
     };
-    let counts = |report: &&Report| {
+    let counts = |report: &&PushReport| {
         (report.generation, report.number, report.manifest) == (cluster.generation, number, artifact.manifest)
     };
     let holders: BTreeSet<NodeId> = reports.iter().filter(counts).map(|report| report.node).collect();
@@ -128,7 +128,7 @@ pub fn is_pending(cluster: &Cluster) -> bool {
 /// ready the newest goes live; that ends the pushes of the others.
 pub fn due(
     cluster: &Cluster,
-    reports: &BTreeMap<StoreName, Vec<Report>>,
+    reports: &BTreeMap<StoreName, Vec<PushReport>>,
     now: WallMillis,
 ) -> Option<(StoreName, ArtifactNumber, Due)> {
     cluster.read_only.iter().find_map(|store| {

@@ -40,7 +40,7 @@ impl Origin {
 
 /// What is known of one origin.
 #[derive(Clone, Copy, Debug, Default)]
-struct Known {
+struct KnownOrigin {
     /// Bytes a second of one chunk, smoothed; 0 while nothing came.
     speed: u64,
     /// It has failed, and is left alone until then.
@@ -52,13 +52,13 @@ struct Known {
 /// What a node knows of the origins of one artifact.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Origins {
-    source: Known,
-    replicas: Known,
+    source: KnownOrigin,
+    replicas: KnownOrigin,
     chosen: u64,
 }
 
 impl Origins {
-    fn known(&mut self, origin: Origin) -> &mut Known {
+    fn known(&mut self, origin: Origin) -> &mut KnownOrigin {
         match origin {
             Origin::Source => &mut self.source,
             Origin::Replicas => &mut self.replicas,
@@ -68,7 +68,7 @@ impl Origins {
     /// The order in which the next chunk is tried.
     pub fn choose(&mut self, now: Moment) -> [Origin; 2] {
         self.chosen += 1;
-        let alone = |known: Known| now < known.alone_until;
+        let alone = |known: KnownOrigin| now < known.alone_until;
         let faster =
             self.source.speed > 0 && self.replicas.speed > self.source.speed.saturating_mul(FASTER_TIMES);
         let mut first = if faster { Origin::Replicas } else { Origin::Source };

@@ -45,11 +45,11 @@ impl Behind {
 #[derive(Clone, Debug, Default)]
 pub struct Lagging {
     /// Nodes that were found behind, a few.
-    found: SmallVec<[Found; 4]>,
+    found: SmallVec<[LaggardFound; 4]>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Found {
+struct LaggardFound {
     node: NodeId,
     /// The window of gets in which it is counted.
     window: u64,
@@ -66,7 +66,7 @@ impl Lagging {
         let window = gets / WINDOW_GETS;
         let position = self.found.iter().position(|found| found.node == node).unwrap_or_else(|| {
             self.found.retain(|found| found.window == window || found.until > now);
-            self.found.push(Found { node, window, weight: 0, until: Moment::default() });
+            self.found.push(LaggardFound { node, window, weight: 0, until: Moment::default() });
             self.found.len() - 1
         });
         let found = &mut self.found[position];

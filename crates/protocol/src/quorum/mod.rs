@@ -60,7 +60,8 @@ pub use options::{
 pub use probe::{Probe, ProbeAction, ProbeEvent, Reach, can_be_driven};
 pub use replica_error::{Errors, ReplicaError};
 pub use stamp::{
-    Entry, Stamp, StampAction, StampActions, StampEvent, StampKeys, StampOptions, StampOutcome, StampReply,
+    Stamp, StampAction, StampActions, StampEntry, StampEvent, StampKeys, StampOptions, StampOutcome,
+    StampReply,
 };
-pub use walk::{Ask, Record, TooFew, Walk, WalkPosition};
+pub use walk::{PageAsk, Record, TooFew, Walk, WalkPosition};
 pub use write::{Local, Origin, Write, WriteAction, WriteActions, WriteEvent, WriteOutcome};

@@ -50,7 +50,7 @@ enum Next {
 
 /// A page to ask a node for: behind this place, or from the front.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ask {
+pub struct PageAsk {
     /// Who is asked.
     pub node: NodeId,
     /// Where the page begins.
@@ -80,7 +80,7 @@ impl Walk {
     ///
     /// # Errors
     /// When too few replicas are left.
-    pub fn asks(&mut self) -> Result<Vec<Ask>, TooFew> {
+    pub fn asks(&mut self) -> Result<Vec<PageAsk>, TooFew> {
         let left = self.readers.len() + self.waiting.len();
         if left < self.required {
             return Err(TooFew { required: self.required, left });
@@ -93,7 +93,7 @@ impl Walk {
         let mut asks = Vec::new();
         for reader in self.readers.iter_mut().filter(|reader| reader.page.is_empty()) {
             if let Next::Unasked(after) = &mut reader.next {
-                asks.push(Ask { node: reader.node, after: after.take() });
+                asks.push(PageAsk { node: reader.node, after: after.take() });
                 reader.next = Next::Asked;
             }
         }
@@ -215,7 +215,7 @@ mod tests {
         let mut walk = Walk::new(nodes, required, &store(Resolver::LastWriteWins), None);
         let (mut all, mut step) = (Vec::new(), 0);
         while !walk.is_over() {
-            for Ask { node, after } in walk.asks()? {
+            for PageAsk { node, after } in walk.asks()? {
                 step += 1;
                 if failing.contains(&step) {
                     walk.failed(node);
@@ -267,7 +267,7 @@ mod tests {
         let mut walk = Walk::new(vec![NodeId(1), NodeId(2)], 1, &store(Resolver::Siblings), None);
         let record = || vec![(Bytes::from("a"), set(1, 1, "a"))];
         walk.page(NodeId(1), record(), None);
-        assert_eq!(walk.asks().unwrap(), [Ask { node: NodeId(1), after: None }]);
+        assert_eq!(walk.asks().unwrap(), [PageAsk { node: NodeId(1), after: None }]);
         walk.page(NodeId(2), record(), None);
         assert!(walk.take().is_empty() && !walk.is_over());
         walk.page(NodeId(1), record(), None);
@@ -281,7 +281,7 @@ mod tests {
         let records = ordered(vec![("a".into(), set(1, 1, "a")), ("b".into(), set(1, 1, "b"))]);
         let after = (Token::of(&records[0].0), records[0].0.clone());
         let mut walk = Walk::new(vec![NodeId(1)], 1, &store(Resolver::Siblings), Some(after.clone()));
-        assert_eq!(walk.asks().unwrap(), [Ask { node: NodeId(1), after: Some(after) }]);
+        assert_eq!(walk.asks().unwrap(), [PageAsk { node: NodeId(1), after: Some(after) }]);
         walk.page(NodeId(1), records.clone(), None);
         let taken: Vec<_> = walk.take().into_iter().map(|(_, key, _)| key).collect();
         assert_eq!(taken, [records[1].0.clone()]);

@@ -101,7 +101,7 @@ pub fn tells(its: f64, cost: f64) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use model::plan::{Change, Consent, Move, PlanState, Progress, Wish};
+    use model::plan::{Consent, Move, PlanChange, PlanState, Progress, Wish};
     use model::{Generation, PartitionId};
 
     use super::*;
@@ -117,7 +117,7 @@ mod tests {
         };
         let moves = vec![one(0, NodeId(1)), one(1, NodeId(2))];
         let (generation, places) = (Generation(1), BTreeMap::new());
-        let plan = Plan { generation, change: Change::Moves { moves }, places };
+        let plan = Plan { generation, change: PlanChange::Moves { moves }, places };
         let mut document = plan.document(Wish::Spread, Consent::default());
         (document.estimate, document.units) = (Some(Size { records: 0, bytes }), units);
         document

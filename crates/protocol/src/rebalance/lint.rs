@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::plan::{Change, Handover, Move, Renumber, Reshape, Reshaped};
+use model::plan::{Handover, Move, PlanChange, Renumber, Reshape, Reshaped};
 use model::{Cluster, Consistency, NodeId, PartitionId, Role};
 
 /// How bad a finding is.
@@ -22,7 +22,7 @@ pub enum Severity {
 
 /// What was found.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
+pub enum FindingKind {
     /// The ring has no such partition.
     PartitionUnknown(PartitionId),
     /// A partition moves twice.
@@ -65,14 +65,14 @@ pub struct Finding {
     /// How bad.
     pub severity: Severity,
     /// What.
-    pub kind: Kind,
+    pub kind: FindingKind,
 }
 
-impl Kind {
+impl FindingKind {
     /// How bad it is.
     fn found(self) -> Finding {
         let severity = match self {
-            Kind::FewerZones(_) => Severity::Warning,
+            FindingKind::FewerZones(_) => Severity::Warning,
             _ => Severity::Error,
         };
         Finding { severity, kind: self }
@@ -81,23 +81,23 @@ impl Kind {
     /// Its stable name.
     pub fn code(&self) -> &'static str {
         match self {
-            Kind::PartitionUnknown(_) => "partition-unknown",
-            Kind::PartitionTwice(_) => "partition-twice",
-            Kind::OtherList(_) => "other-list",
-            Kind::NothingMoves(_) => "nothing-moves",
-            Kind::OutOfOrder(_) => "out-of-order",
-            Kind::ListTwice(_) => "list-twice",
-            Kind::NodeUnknown(..) => "node-unknown",
-            Kind::EntersLeaving(..) => "enters-leaving",
-            Kind::OtherEntering(_) => "other-entering",
-            Kind::FewerReplicas(_) => "fewer-replicas",
-            Kind::FewerZones(_) => "fewer-zones",
-            Kind::OtherPlaces(_) => "other-places",
-            Kind::OtherBounds => "other-bounds",
-            Kind::OtherLists(..) => "other-lists",
-            Kind::OwnerElsewhere(_) => "owner-elsewhere",
-            Kind::OtherNumbers => "other-numbers",
-            Kind::OtherCounts => "other-counts",
+            FindingKind::PartitionUnknown(_) => "partition-unknown",
+            FindingKind::PartitionTwice(_) => "partition-twice",
+            FindingKind::OtherList(_) => "other-list",
+            FindingKind::NothingMoves(_) => "nothing-moves",
+            FindingKind::OutOfOrder(_) => "out-of-order",
+            FindingKind::ListTwice(_) => "list-twice",
+            FindingKind::NodeUnknown(..) => "node-unknown",
+            FindingKind::EntersLeaving(..) => "enters-leaving",
+            FindingKind::OtherEntering(_) => "other-entering",
+            FindingKind::FewerReplicas(_) => "fewer-replicas",
+            FindingKind::FewerZones(_) => "fewer-zones",
+            FindingKind::OtherPlaces(_) => "other-places",
+            FindingKind::OtherBounds => "other-bounds",
+            FindingKind::OtherLists(..) => "other-lists",
+            FindingKind::OwnerElsewhere(_) => "owner-elsewhere",
+            FindingKind::OtherNumbers => "other-numbers",
+            FindingKind::OtherCounts => "other-counts",
         }
     }
 }
@@ -106,24 +106,24 @@ impl Kind {
 type Places = BTreeMap<NodeId, (usize, usize)>;
 
 /// Everything that is wrong with a plan for this document, the worst first.
-pub fn lint(cluster: &Cluster, change: &Change, places: &Places) -> Vec<Finding> {
+pub fn lint(cluster: &Cluster, change: &PlanChange, places: &Places) -> Vec<Finding> {
     let mut kinds = Vec::new();
     match change {
-        Change::Moves { moves } => moved(cluster, moves, places, &mut kinds),
-        Change::Reshape { moves, reshape } => {
+        PlanChange::Moves { moves } => moved(cluster, moves, places, &mut kinds),
+        PlanChange::Reshape { moves, reshape } => {
             moved(cluster, moves, &Places::new(), &mut kinds);
             reshaped(cluster, moves, reshape, &mut kinds);
         }
-        Change::Numbers(numbers) => renumbered(cluster, numbers, &mut kinds),
-        Change::Golden { handover, moves, joins } => golden(cluster, handover, moves, joins, &mut kinds),
+        PlanChange::Numbers(numbers) => renumbered(cluster, numbers, &mut kinds),
+        PlanChange::Golden { handover, moves, joins } => golden(cluster, handover, moves, joins, &mut kinds),
     }
-    let mut findings: Vec<Finding> = kinds.into_iter().map(Kind::found).collect();
+    let mut findings: Vec<Finding> = kinds.into_iter().map(FindingKind::found).collect();
     findings.sort_by(|a, b| b.severity.cmp(&a.severity).then_with(|| a.kind.cmp(&b.kind)));
     findings
 }
 
 /// What must not be carried out, by code; nothing of a plan that is sound.
-pub fn errors(cluster: &Cluster, change: &Change, places: &Places) -> Vec<String> {
+pub fn errors(cluster: &Cluster, change: &PlanChange, places: &Places) -> Vec<String> {
     let found = lint(cluster, change, places).into_iter();
     found
         .filter(|one| one.severity == Severity::Error)
@@ -133,7 +133,7 @@ pub fn errors(cluster: &Cluster, change: &Change, places: &Places) -> Vec<String
         .collect()
 }
 
-fn moved(cluster: &Cluster, moves: &[Move], places: &Places, kinds: &mut Vec<Kind>) {
+fn moved(cluster: &Cluster, moves: &[Move], places: &Places, kinds: &mut Vec<FindingKind>) {
     let partitions = cluster.ring.partitions();
     let positions: BTreeMap<PartitionId, usize> =
         partitions.iter().enumerate().map(|(position, partition)| (partition.id, position)).collect();
@@ -141,20 +141,20 @@ fn moved(cluster: &Cluster, moves: &[Move], places: &Places, kinds: &mut Vec<Kin
     for one in moves {
         let id = one.partition;
         let Some(&position) = positions.get(&id) else {
-            kinds.push(Kind::PartitionUnknown(id));
+            kinds.push(FindingKind::PartitionUnknown(id));
             continue;
         };
         if !seen.insert(id) {
-            kinds.push(Kind::PartitionTwice(id));
+            kinds.push(FindingKind::PartitionTwice(id));
         } else if last.is_some_and(|last| position < last) {
-            kinds.push(Kind::OutOfOrder(id));
+            kinds.push(FindingKind::OutOfOrder(id));
         }
         last = Some(position);
         if partitions[position].nodes != one.from {
-            kinds.push(Kind::OtherList(id));
+            kinds.push(FindingKind::OtherList(id));
         }
         if one.from == one.to {
-            kinds.push(Kind::NothingMoves(id));
+            kinds.push(FindingKind::NothingMoves(id));
         }
         listed(cluster, one, kinds);
     }
@@ -164,25 +164,25 @@ fn moved(cluster: &Cluster, moves: &[Move], places: &Places, kinds: &mut Vec<Kin
 }
 
 /// The next list of one partition.
-fn listed(cluster: &Cluster, one: &Move, kinds: &mut Vec<Kind>) {
+fn listed(cluster: &Cluster, one: &Move, kinds: &mut Vec<FindingKind>) {
     let id = one.partition;
     let distinct: BTreeSet<&NodeId> = one.to.iter().collect();
     if one.to.is_empty() || distinct.len() < one.to.len() {
-        kinds.push(Kind::ListTwice(id));
+        kinds.push(FindingKind::ListTwice(id));
     }
     let (before, after) = (cluster.replicas_in(&one.from), cluster.replicas_in(&one.to));
     let entering: Vec<NodeId> = after.iter().copied().filter(|node| !before.contains(node)).collect();
     if entering != one.entering {
-        kinds.push(Kind::OtherEntering(id));
+        kinds.push(FindingKind::OtherEntering(id));
     }
     if after.len() < before.len() {
-        kinds.push(Kind::FewerReplicas(id));
+        kinds.push(FindingKind::FewerReplicas(id));
     }
     for node in &one.to {
         match cluster.node(*node) {
-            None => kinds.push(Kind::NodeUnknown(id, *node)),
+            None => kinds.push(FindingKind::NodeUnknown(id, *node)),
             Some(known) if entering.contains(node) && (known.role == Role::Leaving || known.gone) => {
-                kinds.push(Kind::EntersLeaving(id, *node));
+                kinds.push(FindingKind::EntersLeaving(id, *node));
             }
             Some(_) => {}
         }
@@ -192,12 +192,12 @@ fn listed(cluster: &Cluster, one: &Move, kinds: &mut Vec<Kind>) {
         zones.collect::<BTreeSet<_>>().len()
     };
     if zones(after) < zones(before) {
-        kinds.push(Kind::FewerZones(id));
+        kinds.push(FindingKind::FewerZones(id));
     }
 }
 
 /// The places that a plan tells people.
-fn counted(cluster: &Cluster, moves: &[Move], places: &Places, kinds: &mut Vec<Kind>) {
+fn counted(cluster: &Cluster, moves: &[Move], places: &Places, kinds: &mut Vec<FindingKind>) {
     let to: BTreeMap<PartitionId, &[NodeId]> = moves.iter().map(|one| (one.partition, &one.to[..])).collect();
     let mut counts = Places::new();
     for partition in cluster.ring.partitions() {
@@ -212,17 +212,17 @@ fn counted(cluster: &Cluster, moves: &[Move], places: &Places, kinds: &mut Vec<K
     let nodes: BTreeSet<&NodeId> = counts.keys().chain(places.keys()).collect();
     let of = |places: &Places, node: &NodeId| places.get(node).copied().unwrap_or_default();
     let others = nodes.into_iter().filter(|node| of(&counts, node) != of(places, node));
-    kinds.extend(others.map(|node| Kind::OtherPlaces(*node)));
+    kinds.extend(others.map(|node| FindingKind::OtherPlaces(*node)));
 }
 
-fn reshaped(cluster: &Cluster, moves: &[Move], reshape: &Reshape, kinds: &mut Vec<Kind>) {
+fn reshaped(cluster: &Cluster, moves: &[Move], reshape: &Reshape, kinds: &mut Vec<FindingKind>) {
     if reshape.stands(&cluster.ring) != Reshaped::Due {
-        kinds.push(Kind::OtherBounds);
+        kinds.push(FindingKind::OtherBounds);
     }
     let Reshape::Join { partition, other } = reshape else { return };
     let list = |id: PartitionId| list(cluster, moves, id);
     if cluster.replicas_in(list(*partition)) != cluster.replicas_in(list(*other)) {
-        kinds.push(Kind::OtherLists(*partition, *other));
+        kinds.push(FindingKind::OtherLists(*partition, *other));
     }
 }
 
@@ -232,11 +232,11 @@ fn golden(
     handover: &Handover,
     moves: &[Move],
     joins: &[(PartitionId, PartitionId)],
-    kinds: &mut Vec<Kind>,
+    kinds: &mut Vec<FindingKind>,
 ) {
     let is_due = handover.stands(&cluster.ring) == Reshaped::Due || handover.is_empty();
     let Some(handed) = is_due.then(|| handover.apply(cluster, usize::MAX).ok()).flatten() else {
-        kinds.push(Kind::OtherBounds);
+        kinds.push(FindingKind::OtherBounds);
         return;
     };
     moved(&handed, moves, &Places::new(), kinds);
@@ -244,14 +244,14 @@ fn golden(
         let (one, two) = (list(&handed, moves, *partition), list(&handed, moves, *other));
         let owner = |id: PartitionId| handed.ring.get(id).and_then(|known| known.owner);
         if handed.replicas_in(one) != handed.replicas_in(two) || owner(*partition) != owner(*other) {
-            kinds.push(Kind::OtherLists(*partition, *other));
+            kinds.push(FindingKind::OtherLists(*partition, *other));
         }
     }
     let taken_in = |id: PartitionId| joins.iter().any(|(_, other)| *other == id);
     for partition in handed.ring.partitions().iter().filter(|partition| !taken_in(partition.id)) {
         let then = list(&handed, moves, partition.id);
         if partition.owner.is_some_and(|owner| !handed.replicas_in(then).contains(&owner)) {
-            kinds.push(Kind::OwnerElsewhere(partition.id));
+            kinds.push(FindingKind::OwnerElsewhere(partition.id));
         }
     }
 }
@@ -262,13 +262,13 @@ fn list<'a>(cluster: &'a Cluster, moves: &'a [Move], id: PartitionId) -> &'a [No
     moved.or_else(|| cluster.ring.get(id).map(|known| &known.nodes[..])).unwrap_or_default()
 }
 
-fn renumbered(cluster: &Cluster, numbers: &Renumber, kinds: &mut Vec<Kind>) {
+fn renumbered(cluster: &Cluster, numbers: &Renumber, kinds: &mut Vec<FindingKind>) {
     let Some(store) = cluster.store(numbers.store.as_str()) else {
-        kinds.push(Kind::OtherNumbers);
+        kinds.push(FindingKind::OtherNumbers);
         return;
     };
     if store.consistency != numbers.from || numbers.from == numbers.to || numbers.to.validate().is_err() {
-        kinds.push(Kind::OtherNumbers);
+        kinds.push(FindingKind::OtherNumbers);
     }
     let partitions = cluster.ring.partitions();
     let first = |numbers: Consistency, list: &[NodeId]| usize::from(numbers.replicas).min(list.len());
@@ -276,6 +276,6 @@ fn renumbered(cluster: &Cluster, numbers: &Renumber, kinds: &mut Vec<Kind>) {
         .iter()
         .map(|one| first(numbers.to, &one.nodes).saturating_sub(first(numbers.from, &one.nodes)));
     if (numbers.partitions, numbers.copies) != (partitions.len(), copies.sum()) {
-        kinds.push(Kind::OtherCounts);
+        kinds.push(FindingKind::OtherCounts);
     }
 }

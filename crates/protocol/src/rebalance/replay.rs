@@ -23,13 +23,13 @@ use model::plan::{Consent, Decision, Move, Placed, Wish};
 use model::{Cluster, Generation, Moment, NodeId, PartitionId, Ring};
 use serde::{Deserialize, Serialize};
 
-use super::balancer::{self, History, Outcome, SETTLING, Samples, Weights};
+use super::balancer::{self, BalanceOutcome, SETTLING, Samples, SearchHistory, Weights};
 use super::planner;
 use crate::report::{LoadReport, PartitionLoad, WorkDone};
 
 /// All nodes, as they were asked at one time.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Look {
+pub struct ReplayLook {
     /// When that was, in milliseconds since the trace began.
     pub after_ms: u64,
     /// The cluster document, where it is another one than at the look before.
@@ -58,7 +58,7 @@ pub struct NodeLook {
 /// What happened in a replay.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
-pub enum Event {
+pub enum ReplayEvent {
     /// The rule acts.
     Acts {
         /// When, in milliseconds since the trace began.
@@ -118,7 +118,7 @@ struct Played {
 }
 
 /// What a node did between two looks.
-struct Step {
+struct ReplayStep {
     us_max: f64,
     /// What an operation cost it, compared with the weights; `None` where it did nothing.
     factor: Option<f64>,
@@ -138,13 +138,13 @@ pub struct Replay {
     /// By how much more of its disk a node would have used.
     more_disk: BTreeMap<NodeId, i64>,
     samples: Samples,
-    history: History,
+    history: SearchHistory,
     under_way: Option<(Moment, Vec<Move>)>,
     left: BTreeMap<(NodeId, PartitionId), u64>,
     said: Option<Says>,
     first_ms: Option<u64>,
     /// What happened, in order.
-    pub events: Vec<Event>,
+    pub events: Vec<ReplayEvent>,
     /// What came of it up to now.
     pub summary: Summary,
 }
@@ -161,7 +161,7 @@ impl Replay {
             bytes: BTreeMap::new(),
             more_disk: BTreeMap::new(),
             samples: Samples::default(),
-            history: History::default(),
+            history: SearchHistory::default(),
             under_way: None,
             left: BTreeMap::new(),
             said: None,
@@ -172,7 +172,7 @@ impl Replay {
     }
 
     /// Plays one look.
-    pub fn look(&mut self, look: &Look) {
+    pub fn look(&mut self, look: &ReplayLook) {
         let now = Moment { nanos: look.after_ms.saturating_mul(1_000_000) };
         if self.first_ms.is_none() {
             // As a headmaster that begins: nobody knows when the ring changed last.
@@ -220,17 +220,17 @@ impl Replay {
         self.under_way = None;
         self.samples.keep(document);
         self.samples.forget_before(now.after(SETTLING));
-        self.events.push(Event::Follows { after_ms });
+        self.events.push(ReplayEvent::Follows { after_ms });
     }
 
     /// Takes in what nodes would have said.
-    fn hear(&mut self, look: &Look, now: Moment) {
+    fn hear(&mut self, look: &ReplayLook, now: Moment) {
         let mut steps = BTreeMap::new();
         for said in &look.nodes {
             let Some(load) = &said.load else { continue };
             let known = self.nodes.entry(said.node).or_default();
             if known.incarnation == said.incarnation && known.last.uptime_ms <= load.uptime_ms {
-                steps.insert(said.node, Step::of(&known.last, load));
+                steps.insert(said.node, ReplayStep::of(&known.last, load));
             } else {
                 *known = Played { incarnation: said.incarnation, ..Played::default() };
             }
@@ -250,10 +250,10 @@ impl Replay {
     }
 
     /// Gives the recorded work of each place to the node that has it now.
-    fn work(&mut self, steps: &BTreeMap<NodeId, Step>) {
+    fn work(&mut self, steps: &BTreeMap<NodeId, ReplayStep>) {
         let weights = Weights::MEASURED;
         let middle = balancer::median(steps.values().filter_map(|step| step.factor)).unwrap_or(1.0);
-        let cost = |step: &Step, work: WorkDone| weights.of(work) * step.factor.unwrap_or(middle);
+        let cost = |step: &ReplayStep, work: WorkDone| weights.of(work) * step.factor.unwrap_or(middle);
         let mut does: BTreeMap<NodeId, Vec<(PartitionId, WorkDone)>> = BTreeMap::new();
         let mut beside: BTreeMap<NodeId, f64> =
             steps.iter().map(|(node, step)| (*node, step.ran_us)).collect();
@@ -315,13 +315,13 @@ impl Replay {
             Ok(None) => return,
             Err(says) => return self.say(after_ms, says),
             Ok(Some(finding)) => match finding.outcome {
-                Outcome::Nothing(says) => return self.say(after_ms, says),
+                BalanceOutcome::Nothing(says) => return self.say(after_ms, says),
                 // A trace does not tell the work of halves.
-                Outcome::Cut { decision } => {
+                BalanceOutcome::Cut { decision } => {
                     let dearest = decision.cut.map(|cut| cut.partition);
                     return self.say(after_ms, Says::NothingHelps { node: decision.node, dearest });
                 }
-                Outcome::Act { placed, decision } => (placed, decision),
+                BalanceOutcome::Act { placed, decision } => (placed, decision),
             },
         };
         let wish = Wish::Balance { placed: placed.clone() };
@@ -332,13 +332,13 @@ impl Replay {
         self.summary.plans += 1;
         self.under_way = Some((now.after(takes), plan.change.moves().to_vec()));
         self.said = None;
-        self.events.push(Event::Acts { after_ms, placed, decision });
+        self.events.push(ReplayEvent::Acts { after_ms, placed, decision });
     }
 
     fn say(&mut self, after_ms: u64, says: Says) {
         if self.said.as_ref().is_none_or(|said| !said.is_like(&says)) {
             self.said = Some(says.clone());
-            self.events.push(Event::Says { after_ms, says });
+            self.events.push(ReplayEvent::Says { after_ms, says });
         }
     }
 
@@ -381,8 +381,8 @@ impl Replay {
     }
 }
 
-impl Step {
-    fn of(before: &LoadReport, after: &LoadReport) -> Step {
+impl ReplayStep {
+    fn of(before: &LoadReport, after: &LoadReport) -> ReplayStep {
         let weights = Weights::MEASURED;
         let grown = |of: fn(&LoadReport) -> u64| of(after).saturating_sub(of(before));
         let ran_us = grown(|load| load.ran_us.unwrap_or(0)) as f64;
@@ -395,7 +395,7 @@ impl Step {
             let work = told.work.since(*known.get(&told.partition)?);
             Some((told.partition, work))
         });
-        Step {
+        ReplayStep {
             us_max: after.processors.min(f64::from(after.workers))
                 * grown(|load| load.uptime_ms) as f64
                 * 1000.0,

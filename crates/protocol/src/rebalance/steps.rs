@@ -39,7 +39,7 @@ pub use numbers::{back_with_numbers, begin_numbers, numbers_blocked_by};
 
 /// What may follow a document.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outcome {
+pub struct StepOutcome {
     /// The next document, if any partition may take a step: all that may take it together.
     pub next: Option<Cluster>,
     /// Partitions that wait, and for whom.
@@ -102,12 +102,12 @@ impl fmt::Display for BeginError {
 impl std::error::Error for BeginError {}
 
 /// The document that may follow `cluster`, by what is known of its nodes.
-pub fn next(cluster: &Cluster, facts: &Facts) -> Outcome {
+pub fn next(cluster: &Cluster, facts: &Facts) -> StepOutcome {
     let (generation, facts) = (Generation(cluster.generation.0 + 1), &*facts.and_gone(cluster));
     if let Some(store) = cluster.changing() {
         return numbers::next(cluster, store, facts);
     }
-    let mut outcome = Outcome { next: None, waiting: Vec::new() };
+    let mut outcome = StepOutcome { next: None, waiting: Vec::new() };
     let mut partitions: Option<Vec<Partition>> = None;
     for (position, partition) in cluster.ring.partitions().iter().enumerate() {
         let Some(coming) = &partition.coming else { continue };

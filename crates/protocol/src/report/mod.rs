@@ -134,11 +134,11 @@ impl Report {
     }
 
     /// The artifacts of which it holds all that it needs, with their stores.
-    pub fn staged(&self) -> Vec<(StoreName, push::Report)> {
+    pub fn staged(&self) -> Vec<(StoreName, push::PushReport)> {
         let listed = self.artifacts.iter().flat_map(|artifacts| &artifacts.listed);
         let staged = listed.filter(|artifact| artifact.state == ArtifactState::Staged).map(|artifact| {
             let ArtifactProgress { number, manifest, whole_under: generation, .. } = *artifact;
-            (artifact.store.clone(), push::Report { node: self.node, generation, number, manifest })
+            (artifact.store.clone(), push::PushReport { node: self.node, generation, number, manifest })
         });
         staged.collect()
     }

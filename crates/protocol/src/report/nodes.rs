@@ -3,7 +3,7 @@
 use model::{Generation, NodeId, Zone};
 use serde::{Deserialize, Serialize};
 
-use crate::gossip::State;
+use crate::gossip::NodeLiveness;
 
 /// One node as another one sees it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -15,7 +15,7 @@ pub struct NodeSeen {
     /// Its address, where the cluster document names it.
     pub native: Option<String>,
     /// What is believed.
-    pub state: State,
+    pub state: NodeLiveness,
     /// Why, for people.
     pub why: String,
     /// How surprising its silence is.

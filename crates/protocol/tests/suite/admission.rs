@@ -11,7 +11,7 @@ use model::limits::FRAME_BYTES_MAX;
 use proptest::prelude::*;
 use protocol::admission::{
     Admission, AdmissionLimits, COMING_BYTES_FREE, CONNECTION_BYTES_MAX, CONNECTION_REQUESTS_MAX, Coming,
-    Connection, FAREWELLS_MAX, Load, Overloaded, Peer, Permit, SLOW_TIME_MIN,
+    ConnectionAccount, FAREWELLS_MAX, Load, Overloaded, Peer, Permit, SLOW_TIME_MIN,
 };
 
 fn limits() -> AdmissionLimits {
@@ -25,7 +25,7 @@ fn limits() -> AdmissionLimits {
     }
 }
 
-fn admit_all(connection: &Arc<Connection>, bytes: usize) -> (Vec<Permit>, Overloaded) {
+fn admit_all(connection: &Arc<ConnectionAccount>, bytes: usize) -> (Vec<Permit>, Overloaded) {
     let mut permits = Vec::new();
     loop {
         match connection.admit(bytes) {
@@ -35,7 +35,7 @@ fn admit_all(connection: &Arc<Connection>, bytes: usize) -> (Vec<Permit>, Overlo
     }
 }
 
-fn connect(admission: &Arc<Admission>, peer: Peer) -> Arc<Connection> {
+fn connect(admission: &Arc<Admission>, peer: Peer) -> Arc<ConnectionAccount> {
     let mut connection = admission.connect().unwrap();
     connection.identify(peer).unwrap();
     connection
@@ -69,7 +69,7 @@ fn what_is_still_coming_in_may_use_half_of_the_nodes_bytes_and_is_given_back() {
     let limits = AdmissionLimits { connection_bytes_max: 1_000 * KIB, ..limits };
     let admission = Admission::new(limits);
     let connections: Vec<_> = (0..4).map(|_| connect(&admission, Peer::Client)).collect();
-    let mut coming: Vec<_> = connections.iter().map(Connection::coming).collect();
+    let mut coming: Vec<_> = connections.iter().map(ConnectionAccount::coming).collect();
     assert_eq!(COMING_BYTES_FREE, 16 * KIB);
     assert_eq!(coming[0].hold(COMING_BYTES_FREE, Moment::default()), Ok(()));
     assert_eq!(admission.load(), Load::default(), "a buffer that each has anyway");
@@ -330,7 +330,7 @@ fn the_slowest_gives_up_its_place_to_one_that_needs_it_and_learns_of_it() {
     let limits = AdmissionLimits { slow_time_min: Duration::from_secs(1), ..limits };
     let admission = Admission::new(limits);
     let connections: Vec<_> = (0..4).map(|_| connect(&admission, Peer::Client)).collect();
-    let mut coming: Vec<_> = connections.iter().map(Connection::coming).collect();
+    let mut coming: Vec<_> = connections.iter().map(ConnectionAccount::coming).collect();
     let woken: Vec<Arc<Woken>> = (0..4).map(|_| Arc::default()).collect();
     let poll = |coming: &Coming, which: usize, come: usize, millis: u64| {
         let waker = Waker::from(woken[which].clone());
@@ -385,7 +385,7 @@ fn a_slow_one_gives_up_its_place_also_to_one_that_only_fits_alone_or_exactly() {
     {
         let admission = Admission::new(limits);
         let connections: Vec<_> = (0..3).map(|_| connect(&admission, Peer::Client)).collect();
-        let mut coming: Vec<_> = connections.iter().map(Connection::coming).collect();
+        let mut coming: Vec<_> = connections.iter().map(ConnectionAccount::coming).collect();
         let _whole = (whole > 0).then(|| connections[0].admit(whole).unwrap());
         assert_eq!(coming[1].hold(200 * KIB, at(0)), Ok(()));
         let held = coming[2].hold(bytes, at(slow_for));

@@ -8,9 +8,9 @@ use bytes::Bytes;
 use model::versions::Stamp;
 use model::{Actor, Moment, NodeId, PartitionId, Timestamp, Token, Value, VersionSet};
 use proptest::prelude::*;
-use protocol::antientropy::merkle::{Change, Digest, Span, Tree};
+use protocol::antientropy::merkle::{Digest, Span, Tree, TreeDelta};
 use protocol::antientropy::session::Listing;
-use protocol::antientropy::{Action, Event, Goal, Options, Outcome, RequestId, Session};
+use protocol::antientropy::{Goal, Options, RequestId, Session, SessionAction, SessionEvent, SessionOutcome};
 use protocol::pace::{Pace, PaceLimits};
 
 const PARTITIONS: u32 = 4;
@@ -38,7 +38,7 @@ impl Replica {
         let removed = (!record.is_empty()).then(|| Digest::of(key, record));
         record.merge(set);
         let added = Some(Digest::of(key, record));
-        self.trees[(token.0 >> 62) as usize].apply(token, Change::of(removed, added));
+        self.trees[(token.0 >> 62) as usize].apply(token, TreeDelta::of(removed, added));
     }
 
     fn write(&mut self, key: &Bytes, node: u32) {
@@ -71,7 +71,7 @@ struct World {
     mine: Replica,
     theirs: Replica,
     settled: Vec<PartitionId>,
-    outcome: Option<Outcome>,
+    outcome: Option<SessionOutcome>,
     log: Vec<&'static str>,
 }
 
@@ -81,7 +81,7 @@ impl World {
     }
 
     /// Runs a session; `fates` decide about its first answers, all others arrive.
-    fn run(&mut self, goal: Goal, fates: &[Fate]) -> Outcome {
+    fn run(&mut self, goal: Goal, fates: &[Fate]) -> SessionOutcome {
         let pace = Pace::new(PaceLimits::for_comparing(1_000_000));
         let options = Options { goal, patience: Duration::from_secs(10), pace };
         let spans = (0..PARTITIONS).map(|id| (PartitionId(id), Span::around(&bounds(id))));
@@ -110,35 +110,35 @@ impl World {
                     session.step(request, event, now, &mut actions);
                 }
                 Fate::Late => late.push((request, event)),
-                Fate::Refused => session.step(request, Event::Failed, now, &mut actions),
+                Fate::Refused => session.step(request, SessionEvent::Failed, now, &mut actions),
             }
         }
         self.outcome.take().expect("a session ends")
     }
 
-    fn carry_out(&mut self, action: Action) -> Option<(RequestId, Event)> {
+    fn carry_out(&mut self, action: SessionAction) -> Option<(RequestId, SessionEvent)> {
         Some(match action {
-            Action::CompareSums { request, partitions } => {
+            SessionAction::CompareSums { request, partitions } => {
                 self.log.push("sums");
                 (request, self.sums(&partitions))
             }
-            Action::Descend { request, spans } => {
+            SessionAction::Descend { request, spans } => {
                 self.log.push("descend");
                 let parts = spans.iter().map(|&(id, span, bits)| {
                     let sums = |replica: &Replica| replica.trees[id.0 as usize].sums(span, bits);
                     Some((sums(&self.mine)?, sums(&self.theirs)?))
                 });
-                (request, Event::Descended { parts: parts.collect() })
+                (request, SessionEvent::Descended { parts: parts.collect() })
             }
-            Action::List { request, spans } => {
+            SessionAction::List { request, spans } => {
                 self.log.push("list");
                 // Only a few fit an answer.
                 let spans = &spans[..spans.len().min(5)];
                 let list = |span| Listing { mine: self.mine.keys(span), theirs: self.theirs.keys(span) };
                 let keys = spans.iter().map(|&(_, span)| Some(list(span))).collect();
-                (request, Event::Listed { keys, bytes: 1000 })
+                (request, SessionEvent::Listed { keys, bytes: 1000 })
             }
-            Action::Pull { request, keys } => {
+            SessionAction::Pull { request, keys } => {
                 self.log.push("pull");
                 let done = keys.len().min(7);
                 let mut push = Vec::new();
@@ -150,33 +150,33 @@ impl World {
                         push.push(key.clone());
                     }
                 }
-                (request, Event::Pulled { done, push, failed: 0, bytes: 1000 })
+                (request, SessionEvent::Pulled { done, push, failed: 0, bytes: 1000 })
             }
-            Action::Push { request, keys } => {
+            SessionAction::Push { request, keys } => {
                 self.log.push("push");
                 let done = keys.len().min(3);
                 for key in &keys[..done] {
                     let set = self.mine.records[&(Token::of(key), key.clone())].clone();
                     self.theirs.merge(key, &set);
                 }
-                (request, Event::Pushed { done, failed: 0, bytes: 1000 })
+                (request, SessionEvent::Pushed { done, failed: 0, bytes: 1000 })
             }
-            Action::Page { request, partition, from } => {
+            SessionAction::Page { request, partition, from } => {
                 self.log.push("page");
                 (request, self.page(partition, from))
             }
-            Action::Settle { partition } => {
+            SessionAction::Settle { partition } => {
                 self.settled.push(partition);
                 return None;
             }
-            Action::End(outcome) => {
+            SessionAction::End(outcome) => {
                 assert!(self.outcome.replace(outcome).is_none(), "a session ends once");
                 return None;
             }
         })
     }
 
-    fn sums(&self, partitions: &[PartitionId]) -> Event {
+    fn sums(&self, partitions: &[PartitionId]) -> SessionEvent {
         let (mut differing, mut unready) = (Vec::new(), Vec::new());
         for &id in partitions {
             let (mine, theirs) = (&self.mine.trees[id.0 as usize], &self.theirs.trees[id.0 as usize]);
@@ -186,10 +186,10 @@ impl World {
                 _ => unready.push(id),
             }
         }
-        Event::Summed { differing, unready }
+        SessionEvent::Summed { differing, unready }
     }
 
-    fn page(&mut self, partition: PartitionId, from: Token) -> Event {
+    fn page(&mut self, partition: PartitionId, from: Token) -> SessionEvent {
         let last = *bounds(partition.0).end();
         let page: Vec<(Token, Bytes)> = {
             let range = self.theirs.records.range((from, Bytes::new())..);
@@ -201,7 +201,7 @@ impl World {
             let set = self.theirs.records[&(*token, key.clone())].clone();
             self.mine.merge(key, &set);
         }
-        Event::Paged { next, merged: page.len().min(5), failed: 0, bytes: 500 }
+        SessionEvent::Paged { next, merged: page.len().min(5), failed: 0, bytes: 500 }
     }
 }
 

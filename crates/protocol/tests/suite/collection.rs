@@ -9,8 +9,8 @@ use bytes::Bytes;
 use model::versions::Stamp;
 use model::{Actor, Epoch, Generation, Moment, NodeId, StoreName, Timestamp, Value, VersionSet};
 use protocol::collection::{
-    Confirm, FenceStep, GUARD_TIME, GUARDS_MAX, Heard, Participant, ROUND_TIME, Refusal, Remembered, Round,
-    RoundAction, RoundEnd, RoundEvent, RoundId, RoundStage, Start, judge_start,
+    Confirm, FenceStep, GUARD_TIME, GUARDS_MAX, Heard, Participant, ROUND_TIME, Remembered, Round,
+    RoundAction, RoundEnd, RoundEvent, RoundId, RoundRefusal, RoundStage, Start, judge_start,
 };
 
 const N1: NodeId = NodeId(1);
@@ -242,9 +242,9 @@ fn contents_of_its_epoch_and_document_are_accepted_and_older_ones_are_not() {
     let node = compared();
     let accepts = |tag, generation| node.accepts_contents(Epoch(tag), Generation(generation));
     assert_eq!((accepts(5, 6), accepts(9, 9)), (Ok(()), Ok(())));
-    assert_eq!(accepts(4, 6), Err(Refusal::StaleEpoch(Epoch(5))));
-    assert_eq!(accepts(5, 5), Err(Refusal::StaleGeneration));
-    assert_eq!(accepts(4, 5), Err(Refusal::StaleGeneration));
+    assert_eq!(accepts(4, 6), Err(RoundRefusal::StaleEpoch(Epoch(5))));
+    assert_eq!(accepts(5, 5), Err(RoundRefusal::StaleGeneration));
+    assert_eq!(accepts(4, 5), Err(RoundRefusal::StaleGeneration));
     assert_eq!((node.epoch(), node.known()), (Epoch(5), remembered(5, 6, 70)));
     assert_eq!([4, 5, 6].map(|epoch| node.is_news(Epoch(epoch))), [false, false, true]);
 }
@@ -271,9 +271,9 @@ fn an_epoch_is_taken_over_from_others_only_under_a_document_that_this_node_has_a
 fn a_node_guards_the_keys_of_a_round_until_its_fence_its_end_or_a_minute_have_come() {
     let mut node = Participant::new(remembered(5, 6, 70));
     let (one, two) = (tombstones(1), tombstones(2));
-    assert_eq!(node.confirm(confirm(1, &one), Generation(7), at(0)), Err(Refusal::NotCompared));
+    assert_eq!(node.confirm(confirm(1, &one), Generation(7), at(0)), Err(RoundRefusal::NotCompared));
     node.compare(Epoch(0));
-    assert_eq!(node.confirm(confirm(1, &one), Generation(8), at(0)), Err(Refusal::OtherGeneration));
+    assert_eq!(node.confirm(confirm(1, &one), Generation(8), at(0)), Err(RoundRefusal::OtherGeneration));
     assert!(node.guards_nothing());
     assert_eq!(node.confirm(confirm(1, &one), Generation(7), at(0)), Ok(()));
     assert_eq!(node.confirm(confirm(2, &two), Generation(7), at(0)), Ok(()));
@@ -296,7 +296,7 @@ fn a_node_guards_the_keys_of_a_round_until_its_fence_its_end_or_a_minute_have_co
     assert_eq!(node.confirm(confirm(1, &one), Generation(7), at(0)), Ok(()));
     let end = at(0).after(GUARD_TIME);
     assert_eq!(fence(&mut node, Moment { nanos: end.nanos - 1 }), step);
-    assert_eq!(fence(&mut node, end), Err(Refusal::NoGuard), "it may have let something in by now");
+    assert_eq!(fence(&mut node, end), Err(RoundRefusal::NoGuard), "it may have let something in by now");
     assert!(node.guards_nothing());
 }
 
@@ -307,7 +307,7 @@ fn a_node_takes_part_in_four_rounds_at_a_time() {
     for round in 0..GUARDS_MAX as u64 {
         assert_eq!(node.confirm(confirm(round, &one), Generation(7), at(round)), Ok(()));
     }
-    assert_eq!(node.confirm(confirm(9, &one), Generation(7), at(9)), Err(Refusal::TooManyRounds));
+    assert_eq!(node.confirm(confirm(9, &one), Generation(7), at(9)), Err(RoundRefusal::TooManyRounds));
     assert_eq!(node.confirm(confirm(3, &one), Generation(7), at(9)), Ok(()), "it is one of them");
     let now = at(0).after(GUARD_TIME);
     assert_eq!(node.confirm(confirm(9, &one), Generation(7), now), Ok(()), "the first is over");
@@ -322,13 +322,13 @@ fn a_fence_raises_what_is_remembered_and_ends_the_guard_of_its_round_alone() {
         assert_eq!(node.confirm(confirm(round, &one), Generation(7), at(0)), Ok(()));
     }
     let mut fence = |round, epoch, floor| node.fence(RoundId(round), Epoch(epoch), Timestamp(floor), at(1));
-    assert_eq!(fence(3, 9, 0), Err(Refusal::NoGuard));
-    assert_eq!(fence(1, 5, 0), Err(Refusal::EpochTooSmall), "not above its epoch when it confirmed");
+    assert_eq!(fence(3, 9, 0), Err(RoundRefusal::NoGuard));
+    assert_eq!(fence(1, 5, 0), Err(RoundRefusal::EpochTooSmall), "not above its epoch when it confirmed");
     assert_eq!(fence(1, 6, 60), Ok(FenceStep::Remember(remembered(6, 7, 70))), "the floor never falls");
     assert_eq!(fence(1, 6, 80), Ok(FenceStep::Remember(remembered(6, 7, 80))), "it is asked again");
     node.fenced(RoundId(1), remembered(6, 7, 80));
     assert_eq!((node.known(), guarded(&node).len()), (remembered(6, 7, 80), 1));
-    assert_eq!(node.accepts_contents(Epoch(5), Generation(7)), Err(Refusal::StaleEpoch(Epoch(6))));
+    assert_eq!(node.accepts_contents(Epoch(5), Generation(7)), Err(RoundRefusal::StaleEpoch(Epoch(6))));
     assert_eq!(node.fence(RoundId(1), Epoch(6), Timestamp(80), at(2)), Ok(FenceStep::Already));
     assert_eq!(node.fence(RoundId(2), Epoch(6), Timestamp(0), at(2)), {
         // Above the epoch under which it confirmed, though another round has come as far.

@@ -6,12 +6,12 @@ use std::time::Duration;
 use expect_test::expect;
 use model::balance::Policy;
 use model::order::Order;
-use model::plan::{Change, Consent, JoinCut, Phase, Placed, Wish};
+use model::plan::{Consent, JoinCut, Phase, Placed, PlanChange, Wish};
 use model::{Cluster, Consistency, Node, NodeId, PartitionId, Ring, Role, Store, StoreName, Weight, Zone};
 use proptest::prelude::*;
 use protocol::headmaster::Headmaster;
 use protocol::rebalance::lint;
-use protocol::rebalance::planner::{self, Plan, Refusal, Reshape};
+use protocol::rebalance::planner::{self, Plan, PlanRefusal, Reshape};
 use protocol::report::Middle;
 
 use crate::autopilot::{load, seconds};
@@ -37,13 +37,13 @@ fn drain(nodes: &[u32]) -> Wish {
     Wish::Drain { nodes: nodes.iter().copied().map(NodeId).collect() }
 }
 
-fn wished(cluster: &Cluster, wish: &Wish) -> Result<Plan, Refusal> {
+fn wished(cluster: &Cluster, wish: &Wish) -> Result<Plan, PlanRefusal> {
     planner::plan(cluster, wish, Consent::default())
 }
 
 /// The cluster when a plan has been carried out.
 fn carried_out(cluster: &Cluster, plan: &Plan) -> Cluster {
-    let Change::Golden { handover, moves, joins } = &plan.change else { panic!("{plan:?}") };
+    let PlanChange::Golden { handover, moves, joins } = &plan.change else { panic!("{plan:?}") };
     assert_eq!(lint::errors(cluster, &plan.change, &plan.places), [""; 0]);
     let mut next = handover.apply(cluster, usize::MAX).unwrap();
     let mut partitions = next.ring.partitions().to_vec();
@@ -130,7 +130,7 @@ fn a_node_that_leaves_gives_its_partition_to_the_narrower_neighbour() {
 #[test]
 fn must_not_10_the_last_node_of_a_golden_ring_or_one_below_n_is_let_go() {
     let refused = |cluster: &Cluster, nodes: &[u32]| wished(cluster, &drain(nodes)).unwrap_err();
-    let too_few = |left, needed| Refusal::TooFewNodes { left, needed, leaving: Vec::new() };
+    let too_few = |left, needed| PlanRefusal::TooFewNodes { left, needed, leaving: Vec::new() };
     assert_eq!(refused(&golden(1, 1, 1), &[1]), too_few(0, 1));
     assert_eq!(refused(&golden(2, 2, 1), &[1, 2]), too_few(0, 1));
     assert_eq!(refused(&golden(4, 3, 3), &[2]), too_few(2, 3));
@@ -141,7 +141,7 @@ fn must_not_10_the_last_node_of_a_golden_ring_or_one_below_n_is_let_go() {
     // One whose drain was aborted counts as leaving, and is named. One that the wish lets go is not.
     let mut aborted = golden(4, 4, 3);
     aborted.nodes[3].role = Role::Leaving;
-    let beside = Refusal::TooFewNodes { left: 2, needed: 3, leaving: vec![NodeId(4)] };
+    let beside = PlanRefusal::TooFewNodes { left: 2, needed: 3, leaving: vec![NodeId(4)] };
     assert_eq!(refused(&aborted, &[3]), beside);
     assert_eq!(refused(&aborted, &[3, 4]), too_few(2, 3));
     assert!(wished(&aborted, &drain(&[4])).is_ok());
@@ -161,7 +161,7 @@ fn must_not_10_the_last_node_of_a_golden_ring_or_one_below_n_is_let_go() {
 #[test]
 fn what_would_reshape_a_golden_ring_is_refused() {
     let ring = golden(5, 4, 2);
-    let golden = |wish: &str| Err(Refusal::Golden { wish: wish.to_owned() });
+    let golden = |wish: &str| Err(PlanRefusal::Golden { wish: wish.to_owned() });
     let (p0, p1, p3) = (PartitionId(0), PartitionId(1), PartitionId(3));
     let placed = |replicas: &[u32]| Wish::Balance {
         placed: vec![Placed { partition: p0, replicas: replicas.iter().copied().map(NodeId).collect() }],
@@ -179,12 +179,12 @@ fn what_would_reshape_a_golden_ring_is_refused() {
     }
     assert_eq!(
         wished(&ring, &join(4)).unwrap_err(),
-        Refusal::HasPartition { node: NodeId(4), partition: p3 }
+        PlanRefusal::HasPartition { node: NodeId(4), partition: p3 }
     );
     let equal = crate::planner::cluster(8, &["a"; 4], 3, 1);
-    assert_eq!(wished(&equal, &join(4)), Err(Refusal::NotGolden));
+    assert_eq!(wished(&equal, &join(4)), Err(PlanRefusal::NotGolden));
     let unmeasured = Wish::Join { node: NodeId(5), cut: JoinCut::Hottest };
-    assert_eq!(wished(&ring, &unmeasured), Err(Refusal::NoFigures { is_off: false, seconds: None }));
+    assert_eq!(wished(&ring, &unmeasured), Err(PlanRefusal::NoFigures { is_off: false, seconds: None }));
     let reordered = wished(&ring, &placed(&[3, 1])).unwrap();
     assert_eq!((reordered.copies(), reordered.moves().len()), (0, 1));
     // A node of another zone or weight gets nothing.
@@ -193,7 +193,7 @@ fn what_would_reshape_a_golden_ring_is_refused() {
         (uneven.nodes[4].weight, uneven.nodes[4].zone) =
             (Weight::new(weight).unwrap(), Zone(zone.to_owned()));
         let (zone, zone_wanted) = (zone.to_owned(), "a".to_owned());
-        let refused = Refusal::Uneven { node: NodeId(5), weight, zone, zone_wanted };
+        let refused = PlanRefusal::Uneven { node: NodeId(5), weight, zone, zone_wanted };
         assert_eq!(wished(&uneven, &join(5)), Err(refused));
     }
     let mut stage = Stage::of(ring.clone(), true);
@@ -210,7 +210,7 @@ fn narrow_rings_say_so() {
     let full = Ring::golden(&(1..=16).map(NodeId).collect::<Vec<_>>(), 16, 1).unwrap();
     let narrow = Cluster { ring: full, buckets: 16, ..golden(17, 16, 1) };
     let refused = wished(&narrow, &join(17)).unwrap_err();
-    assert_eq!(refused, Refusal::Narrow { partition: PartitionId(0), buckets: 16 });
+    assert_eq!(refused, PlanRefusal::Narrow { partition: PartitionId(0), buckets: 16 });
 }
 
 /// A part that is cut off and stays with its owner.
@@ -224,7 +224,7 @@ fn a_cut_left_over_is_given_to_the_next_newcomer_and_leaves_with_its_owner() {
     let left = with_left_over(&golden(5, 4, 2));
     assert_eq!(shape(&left), [(1464, 1), (100, 1), (967, 3), (967, 2), (598, 4)]);
     let plan = wished(&left, &join(5)).unwrap();
-    let Change::Golden { handover, .. } = &plan.change else { panic!("{plan:?}") };
+    let PlanChange::Golden { handover, .. } = &plan.change else { panic!("{plan:?}") };
     assert_eq!(handover.cut, None);
     let five = carried_out(&left, &plan);
     assert_eq!(shape(&five), [(1464, 1), (100, 5), (967, 3), (967, 2), (598, 4)]);
@@ -260,7 +260,7 @@ fn a_node_that_is_dead_is_replaced_by_one_without_a_partition_and_by_no_other() 
     let ring = golden(5, 4, 2);
     let by = |by: u32| Wish::Replace { node: NodeId(3), by: NodeId(by) };
     let partition = PartitionId(1);
-    assert_eq!(wished(&ring, &by(2)), Err(Refusal::HeldAlready { partition, node: NodeId(2) }));
+    assert_eq!(wished(&ring, &by(2)), Err(PlanRefusal::HeldAlready { partition, node: NodeId(2) }));
     let replaced = done(&ring, &by(5));
     assert_eq!(shape(&replaced), [(1564, 1), (967, 5), (967, 2), (598, 4)]);
     check(&replaced);
@@ -277,7 +277,7 @@ fn a_node_whose_drain_was_aborted_takes_nothing_new_and_goes_with_the_next_drain
     assert_eq!(replicas, [5, 3, 2].map(NodeId));
     partitions[1].nodes = [5, 3, 4].map(NodeId).to_vec();
     five.ring = Ring::new(partitions).unwrap();
-    let refused = |is_gone| Err(Refusal::TakesNothing { node: NodeId(2), is_gone });
+    let refused = |is_gone| Err(PlanRefusal::TakesNothing { node: NodeId(2), is_gone });
     assert_eq!(wished(&five, &join(6)), refused(false), "it would be put back into that list");
     // Its neighbour leaves, and both are gone then; and each is sound.
     for nodes in [&[3][..], &[2], &[1]] {
@@ -299,7 +299,7 @@ fn no_partition_of_a_small_ring_gets_fewer_replicas_than_an_aborted_plan_has_lef
     let mut partitions = two.ring.partitions().to_vec();
     partitions[0].nodes = [1, 3, 2].map(NodeId).to_vec();
     two.ring = Ring::new(partitions).unwrap();
-    let refused = Err(Refusal::TooFewNodes { left: 2, needed: 3, leaving: Vec::new() });
+    let refused = Err(PlanRefusal::TooFewNodes { left: 2, needed: 3, leaving: Vec::new() });
     assert_eq!(wished(&two, &drain(&[3])), refused);
     assert_eq!(wished(&two, &Wish::Replace { node: NodeId(2), by: NodeId(4) }), refused);
     check(&done(&two, &join(3)));
@@ -331,7 +331,7 @@ proptest! {
             };
             match wished(&cluster, &wish) {
                 Ok(plan) => cluster = carried_out(&cluster, &plan),
-                Err(Refusal::TooFewNodes { left, .. }) => prop_assert_eq!(left + 1, owners.len()),
+                Err(PlanRefusal::TooFewNodes { left, .. }) => prop_assert_eq!(left + 1, owners.len()),
                 Err(refusal) => panic!("{wish:?}: {refusal:?}"),
             }
             check(&cluster);

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use model::{Generation, Moment, NodeId};
 use protocol::gossip::{
-    Action, DOWN_AFTER, EXCHANGE_PATIENCE, Event, Experience, Gossip, Load, ROUND, Row, State, Why,
+    DOWN_AFTER, EXCHANGE_PATIENCE, Experience, Gossip, GossipAction, GossipEvent, GossipLoad, NodeLiveness,
+    ROUND, Row, Why,
 };
 
 fn ms(ms: u64) -> Duration {
@@ -28,9 +29,9 @@ struct Room {
     refusing: BTreeSet<NodeId>,
     lost: Fate,
     seed: u64,
-    announced: Vec<(Moment, NodeId, NodeId, State, Why)>,
+    announced: Vec<(Moment, NodeId, NodeId, NodeLiveness, Why)>,
     /// The announcements that people are told.
-    news: Vec<(NodeId, NodeId, State)>,
+    news: Vec<(NodeId, NodeId, NodeLiveness)>,
     under_way: Vec<(Moment, Parcel)>,
 }
 
@@ -60,7 +61,7 @@ impl Room {
             under_way: Vec::new(),
         };
         for node in nodes(count) {
-            room.tell(node, Event::MembersNamed { nodes: nodes(count) });
+            room.tell(node, GossipEvent::MembersNamed { nodes: nodes(count) });
         }
         room
     }
@@ -70,10 +71,10 @@ impl Room {
         self.seed
     }
 
-    fn tell(&mut self, node: NodeId, event: Event) {
+    fn tell(&mut self, node: NodeId, event: GossipEvent) {
         let mut actions = Vec::new();
         let asked = match &event {
-            Event::TableReceived { from, .. } => Some(*from),
+            GossipEvent::TableReceived { from, .. } => Some(*from),
             _ => None,
         };
         self.machines.get_mut(&node).unwrap().step(event, self.now, &mut actions);
@@ -82,10 +83,10 @@ impl Room {
         }
     }
 
-    fn act(&mut self, node: NodeId, asked: Option<NodeId>, action: Action) {
+    fn act(&mut self, node: NodeId, asked: Option<NodeId>, action: GossipAction) {
         let at = self.now.after(DELAY);
         match action {
-            Action::Exchange { with, rows } => {
+            GossipAction::Exchange { with, rows } => {
                 if (self.lost)(node, with) {
                 } else if self.refusing.contains(&with) {
                     self.under_way.push((at, Parcel::Refusal { by: with, to: node }));
@@ -93,13 +94,13 @@ impl Room {
                     self.under_way.push((at, Parcel::Table { from: node, to: with, rows }));
                 }
             }
-            Action::Answer { rows } => {
+            GossipAction::Answer { rows } => {
                 let to = asked.unwrap();
                 if !(self.lost)(node, to) {
                     self.under_way.push((at, Parcel::Answer { from: node, to, rows }));
                 }
             }
-            Action::Announce { node: about, from, to, why, news } => {
+            GossipAction::Announce { node: about, from, to, why, news } => {
                 assert_ne!(from, to);
                 if news {
                     self.news.push((node, about, to));
@@ -121,14 +122,14 @@ impl Room {
         for parcel in due {
             match parcel {
                 Parcel::Table { from, to, rows } if !self.silent.contains(&to) => {
-                    self.tell(to, Event::TableReceived { from, rows });
+                    self.tell(to, GossipEvent::TableReceived { from, rows });
                 }
                 Parcel::Answer { from, to, rows } if !self.silent.contains(&to) => {
-                    self.tell(to, Event::AnswerReceived { from, rows });
+                    self.tell(to, GossipEvent::AnswerReceived { from, rows });
                 }
                 Parcel::Refusal { by, to } if !self.silent.contains(&to) => {
-                    self.tell(to, Event::Experienced { node: by, experience: Experience::Refused });
-                    self.tell(to, Event::ExchangeFailed { with: by });
+                    self.tell(to, GossipEvent::Experienced { node: by, experience: Experience::Refused });
+                    self.tell(to, GossipEvent::ExchangeFailed { with: by });
                 }
                 // A paused process reads what came meanwhile only when it goes on; it is lost here, which is worse.
                 _ => {}
@@ -137,7 +138,7 @@ impl Room {
         for node in self.machines.keys().copied().collect::<Vec<_>>() {
             if !self.silent.contains(&node) && self.machines[&node].deadline() <= self.now {
                 let roll = self.roll();
-                self.tell(node, Event::Elapsed { roll });
+                self.tell(node, GossipEvent::Elapsed { roll });
             }
         }
     }
@@ -149,7 +150,7 @@ impl Room {
         }
     }
 
-    fn state(&self, viewer: u32, of: u32) -> State {
+    fn state(&self, viewer: u32, of: u32) -> NodeLiveness {
         self.machines[&NodeId(viewer)].state(NodeId(of)).unwrap()
     }
 
@@ -157,7 +158,7 @@ impl Room {
         self.machines[&NodeId(viewer)].seen(self.now).find(|seen| seen.node == NodeId(of)).unwrap().why
     }
 
-    fn ever(&self, about: u32, state: State) -> bool {
+    fn ever(&self, about: u32, state: NodeLiveness) -> bool {
         self.announced.iter().any(|(_, _, node, to, _)| *node == NodeId(about) && *to == state)
     }
 }
@@ -169,7 +170,7 @@ fn in_peace_everybody_is_alive_to_everybody_and_stays_so() {
     assert_eq!(room.announced, [], "nobody was ever doubted");
     for viewer in 1..=8 {
         for seen in room.machines[&NodeId(viewer)].seen(room.now) {
-            assert_eq!((seen.state, seen.why), (State::Alive, Why::Beats));
+            assert_eq!((seen.state, seen.why), (NodeLiveness::Alive, Why::Beats));
             assert!(seen.row.unwrap().heartbeat > 250, "rumours keep up: {seen:?}");
         }
     }
@@ -183,16 +184,16 @@ fn a_peer_that_is_late_is_no_news_but_one_that_leaves_or_never_comes_is() {
     room.silent.extend([late, never]);
     room.refusing.extend([late, never]);
     room.run(ms(600));
-    assert_eq!(room.state(1, 2), State::Suspected, "it is avoided all the same");
+    assert_eq!(room.state(1, 2), NodeLiveness::Suspected, "it is avoided all the same");
     room.silent.remove(&late);
     room.refusing.remove(&late);
     room.run(Duration::from_secs(5));
-    assert_eq!((room.state(1, 2), room.state(1, 3)), (State::Alive, State::Down));
-    let told = |room: &Room| -> Vec<(NodeId, State)> {
+    assert_eq!((room.state(1, 2), room.state(1, 3)), (NodeLiveness::Alive, NodeLiveness::Down));
+    let told = |room: &Room| -> Vec<(NodeId, NodeLiveness)> {
         let mine = room.news.iter().filter(|(viewer, ..)| *viewer == me);
         mine.map(|&(_, about, to)| (about, to)).collect()
     };
-    assert_eq!(told(&room), [(never, State::Down)]);
+    assert_eq!(told(&room), [(never, NodeLiveness::Down)]);
 
     room.silent.insert(late);
     room.refusing.insert(late);
@@ -200,7 +201,7 @@ fn a_peer_that_is_late_is_no_news_but_one_that_leaves_or_never_comes_is() {
     room.silent.remove(&late);
     room.refusing.remove(&late);
     room.run(Duration::from_secs(10));
-    let all = [(never, State::Down), (late, State::Suspected), (late, State::Alive)];
+    let all = [(never, NodeLiveness::Down), (late, NodeLiveness::Suspected), (late, NodeLiveness::Alive)];
     assert_eq!(told(&room), all);
 }
 
@@ -212,11 +213,15 @@ fn a_killed_process_is_suspected_by_all_in_two_seconds_and_down_soon_after() {
     room.refusing.insert(NodeId(3));
     room.run(Duration::from_secs(2));
     for viewer in [1, 2, 4, 5, 6, 7, 8] {
-        assert_ne!(room.state(viewer, 3), State::Alive, "viewer {viewer}");
+        assert_ne!(room.state(viewer, 3), NodeLiveness::Alive, "viewer {viewer}");
     }
     room.run(Duration::from_secs(2));
     for viewer in [1, 2, 4, 5, 6, 7, 8] {
-        assert_eq!((room.state(viewer, 3), room.why(viewer, 3)), (State::Down, Why::Gone), "viewer {viewer}");
+        assert_eq!(
+            (room.state(viewer, 3), room.why(viewer, 3)),
+            (NodeLiveness::Down, Why::Gone),
+            "viewer {viewer}"
+        );
     }
 }
 
@@ -226,10 +231,12 @@ fn a_silent_machine_is_down_only_after_ten_seconds() {
     room.run(Duration::from_secs(10));
     room.silent.insert(NodeId(3));
     room.run(DOWN_AFTER - ms(500));
-    assert!(!room.ever(3, State::Down));
-    assert!((1..=8).filter(|&viewer| viewer != 3).all(|viewer| room.state(viewer, 3) == State::Suspected));
+    assert!(!room.ever(3, NodeLiveness::Down));
+    assert!(
+        (1..=8).filter(|&viewer| viewer != 3).all(|viewer| room.state(viewer, 3) == NodeLiveness::Suspected)
+    );
     room.run(Duration::from_secs(3));
-    assert_eq!((room.state(1, 3), room.why(1, 3)), (State::Down, Why::SilentForLong));
+    assert_eq!((room.state(1, 3), room.why(1, 3)), (NodeLiveness::Down, Why::SilentForLong));
 }
 
 #[test]
@@ -243,11 +250,14 @@ fn a_five_second_pause_causes_no_down_on_either_side() {
     }
     room.run(Duration::from_secs(5));
     for paused in 1..=5 {
-        assert!(room.ever(paused, State::Suspected), "others noticed");
-        assert!(!room.ever(paused, State::Down));
+        assert!(room.ever(paused, NodeLiveness::Suspected), "others noticed");
+        assert!(!room.ever(paused, NodeLiveness::Down));
     }
     for viewer in 1..=5 {
-        assert!((1..=5).all(|of| room.state(viewer, of) == State::Alive), "all is well again for {viewer}");
+        assert!(
+            (1..=5).all(|of| room.state(viewer, of) == NodeLiveness::Alive),
+            "all is well again for {viewer}"
+        );
     }
 }
 
@@ -262,7 +272,7 @@ fn a_node_that_slept_does_not_suspect_the_others() {
     room.run(Duration::from_secs(5));
     let blamed: Vec<_> = room.announced.iter().filter(|(_, viewer, ..)| *viewer == NodeId(1)).collect();
     assert!(blamed.is_empty(), "{blamed:?}");
-    assert_eq!(room.state(2, 1), State::Alive, "and the others see it again");
+    assert_eq!(room.state(2, 1), NodeLiveness::Alive, "and the others see it again");
 }
 
 /// The last refusal was taken for one at the moment of waking up, so that the time in between counted as refused.
@@ -270,30 +280,30 @@ fn a_node_that_slept_does_not_suspect_the_others() {
 fn a_node_that_slept_does_not_take_an_old_refusal_for_a_new_one() {
     let (mut now, mut actions) = (Moment::default().after(ms(1)), Vec::new());
     let mut gossip = Gossip::start(NodeId(1), 1, now);
-    gossip.step(Event::MembersNamed { nodes: nodes(2) }, now, &mut actions);
-    let refused = || Event::Experienced { node: NodeId(2), experience: Experience::Refused };
+    gossip.step(GossipEvent::MembersNamed { nodes: nodes(2) }, now, &mut actions);
+    let refused = || GossipEvent::Experienced { node: NodeId(2), experience: Experience::Refused };
     for _ in 0..3 {
         gossip.step(refused(), now, &mut actions);
         now = now.after(ms(200));
-        gossip.step(Event::Elapsed { roll: 1 }, now, &mut actions);
+        gossip.step(GossipEvent::Elapsed { roll: 1 }, now, &mut actions);
     }
     // Nobody tries again for seconds, and all that time this node is awake.
     for _ in 0..20 {
         now = now.max(gossip.deadline());
-        gossip.step(Event::Elapsed { roll: 1 }, now, &mut actions);
+        gossip.step(GossipEvent::Elapsed { roll: 1 }, now, &mut actions);
     }
-    assert_eq!(gossip.state(NodeId(2)), Some(State::Suspected));
+    assert_eq!(gossip.state(NodeId(2)), Some(NodeLiveness::Suspected));
     // Then it sleeps for a moment.
     now = gossip.deadline().after(ms(500));
-    gossip.step(Event::Elapsed { roll: 1 }, now, &mut actions);
-    assert_eq!(gossip.state(NodeId(2)), Some(State::Suspected), "refused for less than half a second");
+    gossip.step(GossipEvent::Elapsed { roll: 1 }, now, &mut actions);
+    assert_eq!(gossip.state(NodeId(2)), Some(NodeLiveness::Suspected), "refused for less than half a second");
     // It is down when it goes on refusing.
     for _ in 0..5 {
         gossip.step(refused(), now, &mut actions);
         now = now.after(ms(200));
-        gossip.step(Event::Elapsed { roll: 1 }, now, &mut actions);
+        gossip.step(GossipEvent::Elapsed { roll: 1 }, now, &mut actions);
     }
-    assert_eq!(gossip.state(NodeId(2)), Some(State::Down));
+    assert_eq!(gossip.state(NodeId(2)), Some(NodeLiveness::Down));
 }
 
 /// Its heartbeat began again at nought in a release build, and each answer sent it back there: nobody would have
@@ -304,8 +314,8 @@ fn a_row_with_the_greatest_heartbeat_there_is_does_not_turn_a_nodes_own_back() {
     let mut gossip = Gossip::start(NodeId(1), 1, now);
     let row = Row { heartbeat: u64::MAX, ..Row::new(NodeId(1), 1, Generation(1)) };
     for _ in 0..3 {
-        gossip.step(Event::AnswerReceived { from: NodeId(2), rows: vec![row] }, now, &mut actions);
-        gossip.step(Event::Elapsed { roll: 1 }, now.after(ROUND), &mut actions);
+        gossip.step(GossipEvent::AnswerReceived { from: NodeId(2), rows: vec![row] }, now, &mut actions);
+        gossip.step(GossipEvent::Elapsed { roll: 1 }, now.after(ROUND), &mut actions);
         assert_eq!(gossip.own().heartbeat, u64::MAX);
     }
 }
@@ -317,13 +327,13 @@ fn behind_a_one_way_partition_a_node_is_avoided_but_never_down() {
     // What 1 sends to 2 is lost; 2 reaches 1, and both reach everybody else.
     room.lost = Box::new(|from, to| (from, to) == (NodeId(1), NodeId(2)));
     room.run(Duration::from_secs(60));
-    assert_eq!((room.state(1, 2), room.why(1, 2)), (State::Suspected, Why::GossipUnanswered));
-    assert_eq!(room.state(2, 1), State::Suspected, "answers of 1 do not reach it either");
-    assert_eq!((room.state(3, 1), room.state(3, 2)), (State::Alive, State::Alive));
-    assert!(!room.ever(1, State::Down) && !room.ever(2, State::Down), "others hear both");
+    assert_eq!((room.state(1, 2), room.why(1, 2)), (NodeLiveness::Suspected, Why::GossipUnanswered));
+    assert_eq!(room.state(2, 1), NodeLiveness::Suspected, "answers of 1 do not reach it either");
+    assert_eq!((room.state(3, 1), room.state(3, 2)), (NodeLiveness::Alive, NodeLiveness::Alive));
+    assert!(!room.ever(1, NodeLiveness::Down) && !room.ever(2, NodeLiveness::Down), "others hear both");
     room.lost = Box::new(|_, _| false);
     room.run(Duration::from_secs(3));
-    assert_eq!((room.state(1, 2), room.state(2, 1)), (State::Alive, State::Alive));
+    assert_eq!((room.state(1, 2), room.state(2, 1)), (NodeLiveness::Alive, NodeLiveness::Alive));
 }
 
 #[test]
@@ -332,11 +342,11 @@ fn two_halves_that_lost_sight_of_each_other_find_together_again() {
     room.run(Duration::from_secs(5));
     room.lost = Box::new(|from, to| (from.0 <= 3) != (to.0 <= 3));
     room.run(Duration::from_secs(30));
-    assert_eq!((room.state(1, 6), room.state(6, 1)), (State::Down, State::Down));
+    assert_eq!((room.state(1, 6), room.state(6, 1)), (NodeLiveness::Down, NodeLiveness::Down));
     room.lost = Box::new(|_, _| false);
     room.run(Duration::from_secs(10));
     for viewer in 1..=6 {
-        assert!((1..=6).all(|of| room.state(viewer, of) == State::Alive), "{viewer}");
+        assert!((1..=6).all(|of| room.state(viewer, of) == NodeLiveness::Alive), "{viewer}");
     }
 }
 
@@ -344,22 +354,25 @@ fn two_halves_that_lost_sight_of_each_other_find_together_again() {
 fn a_node_that_stops_cleanly_has_left_and_comes_back_under_the_same_incarnation() {
     let mut room = Room::new(5);
     room.run(Duration::from_secs(10));
-    room.tell(NodeId(4), Event::StopRequested);
+    room.tell(NodeId(4), GossipEvent::StopRequested);
     room.run(ms(100));
     room.silent.insert(NodeId(4));
     room.refusing.insert(NodeId(4));
     room.run(Duration::from_secs(20));
     for viewer in [1, 2, 3, 5] {
-        assert_eq!((room.state(viewer, 4), room.why(viewer, 4)), (State::Left, Why::SaidSo));
+        assert_eq!((room.state(viewer, 4), room.why(viewer, 4)), (NodeLiveness::Left, Why::SaidSo));
     }
-    assert!(!room.ever(4, State::Suspected) && !room.ever(4, State::Down), "nobody was alarmed");
+    assert!(
+        !room.ever(4, NodeLiveness::Suspected) && !room.ever(4, NodeLiveness::Down),
+        "nobody was alarmed"
+    );
     // Heartbeats begin at nothing again; the others remember fifty of the same incarnation.
     room.machines.insert(NodeId(4), Gossip::start(NodeId(4), 1, room.now));
-    room.tell(NodeId(4), Event::MembersNamed { nodes: nodes(5) });
+    room.tell(NodeId(4), GossipEvent::MembersNamed { nodes: nodes(5) });
     room.silent.clear();
     room.refusing.clear();
     room.run(Duration::from_secs(4));
-    assert!([1, 2, 3, 5].iter().all(|&viewer| room.state(viewer, 4) == State::Alive));
+    assert!([1, 2, 3, 5].iter().all(|&viewer| room.state(viewer, 4) == NodeLiveness::Alive));
 }
 
 #[test]
@@ -372,9 +385,9 @@ fn a_flapping_node_is_never_down_and_alive_when_it_settles() {
         room.silent.remove(&NodeId(2));
         room.run(ms(700));
     }
-    assert!(room.ever(2, State::Suspected) && !room.ever(2, State::Down));
+    assert!(room.ever(2, NodeLiveness::Suspected) && !room.ever(2, NodeLiveness::Down));
     room.run(Duration::from_secs(5));
-    assert!([1, 3, 4, 5].iter().all(|&viewer| room.state(viewer, 2) == State::Alive));
+    assert!([1, 3, 4, 5].iter().all(|&viewer| room.state(viewer, 2) == NodeLiveness::Alive));
 }
 
 #[test]
@@ -387,31 +400,31 @@ fn what_requests_experience_counts_at_once_and_only_an_answer_takes_it_back() {
     ] {
         let mut room = Room::new(3);
         room.run(Duration::from_secs(3));
-        room.tell(NodeId(1), Event::Experienced { node: NodeId(2), experience });
-        assert_eq!(room.state(1, 2), State::Suspected, "{experience:?}");
+        room.tell(NodeId(1), GossipEvent::Experienced { node: NodeId(2), experience });
+        assert_eq!(room.state(1, 2), NodeLiveness::Suspected, "{experience:?}");
         let heartbeat = room.machines[&NodeId(2)].own().heartbeat + 10;
         let row = Row { heartbeat, ..*room.machines[&NodeId(2)].own() };
-        room.tell(NodeId(1), Event::TableReceived { from: NodeId(3), rows: vec![row] });
-        room.tell(NodeId(1), Event::TableReceived { from: NodeId(2), rows: vec![row] });
-        assert_eq!(room.state(1, 2), State::Suspected, "a rumour is no answer");
-        room.tell(NodeId(1), Event::Experienced { node: NodeId(2), experience: Experience::Replied });
-        assert_eq!(room.state(1, 2), State::Alive);
+        room.tell(NodeId(1), GossipEvent::TableReceived { from: NodeId(3), rows: vec![row] });
+        room.tell(NodeId(1), GossipEvent::TableReceived { from: NodeId(2), rows: vec![row] });
+        assert_eq!(room.state(1, 2), NodeLiveness::Suspected, "a rumour is no answer");
+        room.tell(NodeId(1), GossipEvent::Experienced { node: NodeId(2), experience: Experience::Replied });
+        assert_eq!(room.state(1, 2), NodeLiveness::Alive);
     }
     let mut room = Room::new(3);
     let experience = Experience::Unanswered { waited: ms(20) };
-    room.tell(NodeId(1), Event::Experienced { node: NodeId(2), experience });
-    assert_eq!(room.state(1, 2), State::Alive, "an impatient caller proves nothing");
+    room.tell(NodeId(1), GossipEvent::Experienced { node: NodeId(2), experience });
+    assert_eq!(room.state(1, 2), NodeLiveness::Alive, "an impatient caller proves nothing");
 }
 
 #[test]
 fn a_new_process_is_not_blamed_for_what_the_one_before_did() {
     let mut room = Room::new(3);
     room.run(Duration::from_secs(3));
-    room.tell(NodeId(1), Event::Experienced { node: NodeId(2), experience: Experience::Refused });
-    assert_eq!(room.state(1, 2), State::Suspected);
+    room.tell(NodeId(1), GossipEvent::Experienced { node: NodeId(2), experience: Experience::Refused });
+    assert_eq!(room.state(1, 2), NodeLiveness::Suspected);
     let row = Row::new(NodeId(2), 2, Generation(1));
-    room.tell(NodeId(1), Event::TableReceived { from: NodeId(2), rows: vec![row] });
-    assert_eq!(room.state(1, 2), State::Alive);
+    room.tell(NodeId(1), GossipEvent::TableReceived { from: NodeId(2), rows: vec![row] });
+    assert_eq!(room.state(1, 2), NodeLiveness::Alive);
 }
 
 /// One such row, from a node that was wrong or worse, made all others hold a node for *left* that served, and nothing that
@@ -422,7 +435,7 @@ fn a_later_incarnation_that_only_others_tell_changes_no_belief() {
     room.run(Duration::from_secs(3));
     for _ in 0..20 {
         let row = Row { left: true, heartbeat: 9, ..Row::new(NodeId(2), u64::MAX, Generation(1)) };
-        room.tell(NodeId(1), Event::TableReceived { from: NodeId(3), rows: vec![row] });
+        room.tell(NodeId(1), GossipEvent::TableReceived { from: NodeId(3), rows: vec![row] });
         room.run(ms(150));
     }
     assert!(room.announced.iter().all(|(_, _, about, ..)| *about != NodeId(2)), "{:?}", room.announced);
@@ -438,10 +451,10 @@ fn a_later_incarnation_that_only_others_tell_changes_no_belief() {
 fn what_others_told_before_a_node_told_it_itself_gives_way_to_that() {
     let mut room = Room::new(3);
     let row = Row { left: true, heartbeat: 9, ..Row::new(NodeId(2), u64::MAX, Generation(1)) };
-    room.tell(NodeId(1), Event::TableReceived { from: NodeId(3), rows: vec![row] });
-    assert_eq!(room.state(1, 2), State::Left);
+    room.tell(NodeId(1), GossipEvent::TableReceived { from: NodeId(3), rows: vec![row] });
+    assert_eq!(room.state(1, 2), NodeLiveness::Left);
     room.run(Duration::from_secs(5));
-    assert_eq!(room.state(1, 2), State::Alive);
+    assert_eq!(room.state(1, 2), NodeLiveness::Alive);
     let row = room.machines[&NodeId(1)].seen(room.now).find(|seen| seen.node == NodeId(2)).unwrap().row;
     assert_eq!(row.unwrap().incarnation, 1);
 }
@@ -454,14 +467,14 @@ fn a_killed_node_that_starts_again_is_believed_by_all_within_a_second() {
     room.silent.insert(NodeId(4));
     room.refusing.insert(NodeId(4));
     room.run(Duration::from_secs(20));
-    assert!((1..=8).filter(|&viewer| viewer != 4).all(|viewer| room.state(viewer, 4) == State::Down));
+    assert!((1..=8).filter(|&viewer| viewer != 4).all(|viewer| room.state(viewer, 4) == NodeLiveness::Down));
     room.machines.insert(NodeId(4), Gossip::start(NodeId(4), 2, room.now));
-    room.tell(NodeId(4), Event::MembersNamed { nodes: nodes(8) });
+    room.tell(NodeId(4), GossipEvent::MembersNamed { nodes: nodes(8) });
     room.silent.clear();
     room.refusing.clear();
     room.run(Duration::from_secs(1));
     for viewer in (1..=8).filter(|&viewer| viewer != 4) {
-        assert_eq!(room.state(viewer, 4), State::Alive, "at {viewer}");
+        assert_eq!(room.state(viewer, 4), NodeLiveness::Alive, "at {viewer}");
         let row =
             room.machines[&NodeId(viewer)].seen(room.now).find(|seen| seen.node == NodeId(4)).unwrap().row;
         assert_eq!(row.unwrap().incarnation, 2, "at {viewer}");
@@ -477,7 +490,7 @@ fn loss_alone_makes_nobody_down() {
         (seed >> 33) % 100 < 30
     });
     room.run(Duration::from_secs(120));
-    assert!(room.announced.iter().all(|(_, _, _, to, _)| *to != State::Down), "30% loss, two minutes");
+    assert!(room.announced.iter().all(|(_, _, _, to, _)| *to != NodeLiveness::Down), "30% loss, two minutes");
 }
 
 #[test]
@@ -485,10 +498,10 @@ fn a_node_that_is_no_member_is_not_known_and_a_removed_one_is_forgotten() {
     let mut room = Room::new(3);
     room.run(Duration::from_secs(2));
     let stranger = Row::new(NodeId(9), 1, Generation(1));
-    room.tell(NodeId(1), Event::TableReceived { from: NodeId(9), rows: vec![stranger] });
+    room.tell(NodeId(1), GossipEvent::TableReceived { from: NodeId(9), rows: vec![stranger] });
     assert_eq!(room.machines[&NodeId(1)].state(NodeId(9)), None);
-    room.tell(NodeId(1), Event::MembersNamed { nodes: nodes(2) });
-    room.tell(NodeId(1), Event::GenerationAdopted { generation: Generation(2) });
+    room.tell(NodeId(1), GossipEvent::MembersNamed { nodes: nodes(2) });
+    room.tell(NodeId(1), GossipEvent::GenerationAdopted { generation: Generation(2) });
     assert_eq!(room.machines[&NodeId(1)].state(NodeId(3)), None);
     assert_eq!(room.machines[&NodeId(1)].own().generation, Generation(2));
 }
@@ -496,9 +509,9 @@ fn a_node_that_is_no_member_is_not_known_and_a_removed_one_is_forgotten() {
 #[test]
 fn load_and_epochs_travel_with_the_rows_and_nobody_takes_anothers_epoch_for_its_own() {
     let mut room = Room::new(5);
-    let load = Load { operations_per_second: 42, data_bytes: 7, links: 1 };
-    room.tell(NodeId(2), Event::LoadMeasured { load });
-    room.tell(NodeId(2), Event::EpochReached { epoch: 6 });
+    let load = GossipLoad { operations_per_second: 42, data_bytes: 7, links: 1 };
+    room.tell(NodeId(2), GossipEvent::LoadMeasured { load });
+    room.tell(NodeId(2), GossipEvent::EpochReached { epoch: 6 });
     room.run(Duration::from_secs(3));
     for viewer in [1, 3, 4, 5] {
         let row =
@@ -513,13 +526,14 @@ fn at_most_one_exchange_is_out_to_a_node() {
     let mut machine = Gossip::start(NodeId(1), 1, Moment::default());
     let mut now = Moment::default();
     let mut actions = Vec::new();
-    let named = Event::MembersNamed { nodes: nodes(2) };
+    let named = GossipEvent::MembersNamed { nodes: nodes(2) };
     machine.step(named, now, &mut actions);
     let mut sent = Vec::new();
     for roll in 0..50 {
         actions.clear();
-        machine.step(Event::Elapsed { roll }, now, &mut actions);
-        let exchanges = actions.iter().filter(|action| matches!(action, Action::Exchange { .. })).count();
+        machine.step(GossipEvent::Elapsed { roll }, now, &mut actions);
+        let exchanges =
+            actions.iter().filter(|action| matches!(action, GossipAction::Exchange { .. })).count();
         sent.extend(std::iter::repeat_n(now, exchanges));
         now = machine.deadline();
     }

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use model::{Generation, Moment, NodeId};
 use protocol::gossip::{
-    Action, DOWN_AFTER, EXCHANGES_MISSED_MAX, Event, Experience, Gossip, ROUND, Row, State, Why,
+    DOWN_AFTER, EXCHANGES_MISSED_MAX, Experience, Gossip, GossipAction, GossipEvent, NodeLiveness, ROUND,
+    Row, Why,
 };
 
 const ME: NodeId = NodeId(1);
@@ -22,28 +23,28 @@ impl Alone {
     fn of(nodes: u32) -> Alone {
         let now = Moment::default().after(Duration::from_secs(1));
         let mut alone = Alone { gossip: Gossip::start(ME, 1, now), now };
-        alone.tell(Event::MembersNamed { nodes: (1..=nodes).map(NodeId).collect() });
+        alone.tell(GossipEvent::MembersNamed { nodes: (1..=nodes).map(NodeId).collect() });
         alone
     }
 
-    fn tell(&mut self, event: Event) -> Vec<Action> {
+    fn tell(&mut self, event: GossipEvent) -> Vec<GossipAction> {
         let mut actions = Vec::new();
         self.gossip.step(event, self.now, &mut actions);
         actions
     }
 
     /// The next round, in time.
-    fn round(&mut self, roll: u64) -> Vec<Action> {
+    fn round(&mut self, roll: u64) -> Vec<GossipAction> {
         self.now = self.gossip.deadline();
-        self.tell(Event::Elapsed { roll })
+        self.tell(GossipEvent::Elapsed { roll })
     }
 
-    fn experienced(&mut self, experience: Experience) -> Vec<Action> {
-        self.tell(Event::Experienced { node: OTHER, experience })
+    fn experienced(&mut self, experience: Experience) -> Vec<GossipAction> {
+        self.tell(GossipEvent::Experienced { node: OTHER, experience })
     }
 
     /// What is believed of the other node, why, and for how long it has been silent.
-    fn seen(&self) -> (State, Why, Duration) {
+    fn seen(&self) -> (NodeLiveness, Why, Duration) {
         let seen = self.gossip.seen(self.now).find(|seen| seen.node == OTHER).unwrap();
         (seen.state, seen.why, seen.silence)
     }
@@ -54,8 +55,10 @@ fn rolls() -> impl Iterator<Item = u64> {
     (1..).map(|step: u64| step.wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }
 
-fn partners(actions: &[Action]) -> Vec<NodeId> {
-    let with = |action: &Action| if let Action::Exchange { with, .. } = action { Some(*with) } else { None };
+fn partners(actions: &[GossipAction]) -> Vec<NodeId> {
+    let with = |action: &GossipAction| {
+        if let GossipAction::Exchange { with, .. } = action { Some(*with) } else { None }
+    };
     actions.iter().filter_map(with).collect()
 }
 
@@ -84,10 +87,10 @@ fn each_round_asks_one_living_peer_and_by_and_by_all_of_them() {
         let with = partners(&alone.round(roll));
         assert_eq!(with.len(), 1, "{with:?}");
         asked.insert(with[0]);
-        alone.tell(Event::AnswerReceived { from: with[0], rows: Vec::new() });
+        alone.tell(GossipEvent::AnswerReceived { from: with[0], rows: Vec::new() });
         // Nobody has become silent meanwhile.
         for node in (2..=6).map(NodeId) {
-            alone.tell(Event::Experienced { node, experience: Experience::Replied });
+            alone.tell(GossipEvent::Experienced { node, experience: Experience::Replied });
         }
     }
     assert_eq!(asked, (2..=6).map(NodeId).collect());
@@ -96,14 +99,14 @@ fn each_round_asks_one_living_peer_and_by_and_by_all_of_them() {
 #[test]
 fn a_node_that_is_down_is_asked_again_in_one_round_of_ten() {
     let mut alone = Alone::of(2);
-    while alone.gossip.state(OTHER) != Some(State::Down) {
+    while alone.gossip.state(OTHER) != Some(NodeLiveness::Down) {
         if !partners(&alone.round(7)).is_empty() {
-            alone.tell(Event::ExchangeFailed { with: OTHER });
+            alone.tell(GossipEvent::ExchangeFailed { with: OTHER });
         }
     }
     let asked = rolls().take(100).filter(|&roll| {
         let asked = !partners(&alone.round(roll)).is_empty();
-        alone.tell(Event::ExchangeFailed { with: OTHER });
+        alone.tell(GossipEvent::ExchangeFailed { with: OTHER });
         asked
     });
     assert_eq!(asked.count(), 10);
@@ -116,13 +119,17 @@ fn rounds_alone_notice_a_silence_and_tell_of_it() {
     let (heard, mut told) = (alone.now, Vec::new());
     while alone.now.since(heard) < DOWN_AFTER {
         for action in alone.round(7) {
-            if let Action::Announce { node: OTHER, to, why, .. } = action {
+            if let GossipAction::Announce { node: OTHER, to, why, .. } = action {
                 told.push((to, why));
             }
         }
     }
     let (first, last) = (told[0], told[told.len() - 1]);
-    assert_eq!((first.0, last), (State::Suspected, (State::Down, Why::SilentForLong)), "{told:?}");
+    assert_eq!(
+        (first.0, last),
+        (NodeLiveness::Suspected, (NodeLiveness::Down, Why::SilentForLong)),
+        "{told:?}"
+    );
 }
 
 #[test]
@@ -133,7 +140,7 @@ fn a_round_that_is_late_by_more_than_a_round_counts_nobodys_silence() {
         let heard = alone.now;
         alone.round(7);
         alone.now = alone.gossip.deadline().after(late);
-        alone.tell(Event::Elapsed { roll: 7 });
+        alone.tell(GossipEvent::Elapsed { roll: 7 });
         let silent = alone.now.since(heard);
         let expected = if forgiven.is_zero() { silent } else { silent - late };
         assert_eq!(alone.seen().2, expected, "late by {late:?}");
@@ -146,8 +153,8 @@ fn a_table_is_answered_with_what_is_known_better_and_nothing_else() {
     alone.round(7);
     let own = *alone.gossip.own();
     let known = Row { heartbeat: 5, ..Row::new(OTHER, 1, Generation(1)) };
-    let mut answer = |rows: Vec<Row>| match &alone.tell(Event::TableReceived { from: OTHER, rows })[0] {
-        Action::Answer { rows } => rows.clone(),
+    let mut answer = |rows: Vec<Row>| match &alone.tell(GossipEvent::TableReceived { from: OTHER, rows })[0] {
+        GossipAction::Answer { rows } => rows.clone(),
         other => panic!("{other:?}"),
     };
     assert_eq!(answer(vec![known]), [own], "this node's own row is missing there");
@@ -165,16 +172,16 @@ fn a_node_is_suspected_after_enough_unanswered_exchanges_and_not_one_sooner() {
     let mut alone = Alone::of(2);
     let miss = |alone: &mut Alone| {
         while partners(&alone.round(7)).is_empty() {}
-        alone.tell(Event::ExchangeFailed { with: OTHER });
+        alone.tell(GossipEvent::ExchangeFailed { with: OTHER });
         alone.experienced(Experience::Heard);
     };
     for missed in 1..EXCHANGES_MISSED_MAX {
         miss(&mut alone);
-        assert_eq!(alone.seen().0, State::Alive, "{missed} missed");
+        assert_eq!(alone.seen().0, NodeLiveness::Alive, "{missed} missed");
     }
     miss(&mut alone);
     let (state, why, _) = alone.seen();
-    assert_eq!((state, why), (State::Suspected, Why::GossipUnanswered));
+    assert_eq!((state, why), (NodeLiveness::Suspected, Why::GossipUnanswered));
     alone.experienced(Experience::LinkBroke);
     miss(&mut alone);
     assert_eq!(alone.seen().1, Why::LinkBroke, "what requests met says more");
@@ -186,14 +193,14 @@ fn a_node_that_is_back_after_it_has_left_is_not_blamed_for_what_its_last_process
     let mut alone = Alone::of(3);
     let row = |heartbeat, left| Row { heartbeat, left, ..Row::new(OTHER, 1, Generation(1)) };
     let learn = |alone: &mut Alone, row| {
-        alone.tell(Event::TableReceived { from: NodeId(3), rows: vec![row] });
+        alone.tell(GossipEvent::TableReceived { from: NodeId(3), rows: vec![row] });
         alone.seen().0
     };
     learn(&mut alone, row(1, false));
     alone.experienced(Experience::Refused);
-    assert_eq!(learn(&mut alone, row(2, false)), State::Suspected, "a rumour is no answer");
-    assert_eq!(learn(&mut alone, row(3, true)), State::Left);
-    assert_eq!(learn(&mut alone, row(4, false)), State::Alive);
+    assert_eq!(learn(&mut alone, row(2, false)), NodeLiveness::Suspected, "a rumour is no answer");
+    assert_eq!(learn(&mut alone, row(3, true)), NodeLiveness::Left);
+    assert_eq!(learn(&mut alone, row(4, false)), NodeLiveness::Alive);
 }
 
 #[test]
@@ -201,27 +208,27 @@ fn a_node_that_is_said_to_have_started_again_is_asked_in_the_next_round() {
     let mut alone = Alone::of(20);
     for node in 2..=20 {
         let row = Row::new(NodeId(node), 1, Generation(1));
-        alone.tell(Event::AnswerReceived { from: NodeId(node), rows: vec![row] });
+        alone.tell(GossipEvent::AnswerReceived { from: NodeId(node), rows: vec![row] });
     }
     let later = Row::new(NodeId(7), 2, Generation(1));
-    alone.tell(Event::TableReceived { from: OTHER, rows: vec![later] });
+    alone.tell(GossipEvent::TableReceived { from: OTHER, rows: vec![later] });
     let asked = partners(&alone.round(3));
     assert_eq!(asked[0], NodeId(7));
     assert_eq!(asked.len(), 2, "beside the one that is drawn");
-    alone.tell(Event::AnswerReceived { from: NodeId(7), rows: vec![later] });
+    alone.tell(GossipEvent::AnswerReceived { from: NodeId(7), rows: vec![later] });
     let known = |alone: &Alone| {
         alone.gossip.seen(alone.now).find(|seen| seen.node == NodeId(7)).unwrap().row.unwrap().incarnation
     };
     assert_eq!(known(&alone), 2);
     let before = Row { heartbeat: 99, ..Row::new(NodeId(7), 1, Generation(1)) };
-    alone.tell(Event::TableReceived { from: NodeId(7), rows: vec![before] });
+    alone.tell(GossipEvent::TableReceived { from: NodeId(7), rows: vec![before] });
     assert_eq!(known(&alone), 2, "a message of the process before comes late");
 }
 
 #[test]
 fn states_have_the_names_that_programs_read_and_every_reason_reads_differently() {
-    let states = [State::Alive, State::Suspected, State::Down, State::Left];
-    assert_eq!(states.map(State::name), ["alive", "suspected", "down", "left"]);
+    let states = [NodeLiveness::Alive, NodeLiveness::Suspected, NodeLiveness::Down, NodeLiveness::Left];
+    assert_eq!(states.map(NodeLiveness::name), ["alive", "suspected", "down", "left"]);
     let whys = [
         Why::Beats,
         Why::NotHeardYet,

@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use expect_test::expect;
 use model::balance::{Join, Mode, Policy, Settings, Verdict};
-use model::order::{Answer, Given, Order, OrderDocument};
+use model::order::{Given, Order, OrderDocument, OrderOutcome};
 use model::plan::{Consent, PlanDocument, PlanState, Planned, Size, Wish};
 use model::routing::replicas_before;
 use model::{Cluster, Moment, Node, NodeId, Role, Store, StoreName, WallMillis, Zone};
 use protocol::headmaster::{
-    Action, Again, Ask, Decision, Headmaster, Kept, Observation, Registered, Said, Silence,
+    Again, Ask, Decision, Headmaster, HeadmasterAction, Kept, Observation, Registered, Said, Silence,
 };
 use protocol::rebalance::entering::takes_part;
 use protocol::report::LoadReport;
@@ -217,9 +217,9 @@ impl Stage {
         text
     }
 
-    fn write(&mut self, action: Action, text: &mut String) {
+    fn write(&mut self, action: HeadmasterAction, text: &mut String) {
         match action {
-            Action::Publish(cluster) => {
+            HeadmasterAction::Publish(cluster) => {
                 let nodes = cluster.nodes.iter().map(|node| match node.role {
                     Role::Serving => node.id.to_string(),
                     role => format!("{} ({role:?}{})", node.id, if node.gone { ", gone" } else { "" }),
@@ -235,28 +235,28 @@ impl Stage {
                     .unwrap();
                 self.cluster = *cluster;
             }
-            Action::CreatePlan { number, plan } => {
+            HeadmasterAction::CreatePlan { number, plan } => {
                 assert_eq!(number, self.plans.len() as u64 + 1);
                 writeln!(text, "create plan {number}: {} partitions", plan.change.partitions()).unwrap();
                 self.plans.push((*plan, None));
             }
-            Action::Note { plan, state } => {
+            HeadmasterAction::Note { plan, state } => {
                 let (phase, settled) = (state.phase.word(), state.progress.settled);
                 writeln!(text, "note plan {plan}: {phase}, {settled} settled").unwrap();
                 self.plans[plan as usize - 1].1 = Some(*state);
             }
-            Action::SetPolicy(policy) => {
+            HeadmasterAction::SetPolicy(policy) => {
                 writeln!(text, "policy {}", policy.mode.word()).unwrap();
                 self.policy = *policy;
             }
-            Action::Tell(verdict) => self.verdict = Some(*verdict),
-            Action::Answer { order, answer } => {
+            HeadmasterAction::Tell(verdict) => self.verdict = Some(*verdict),
+            HeadmasterAction::Answer { order, answer } => {
                 match &answer {
-                    Answer::Done { done, plan, .. } => {
+                    OrderOutcome::Done { done, plan, .. } => {
                         let plan = plan.map_or_else(String::new, |plan| format!(", plan {plan}"));
                         writeln!(text, "answer {order}: {done:?}{plan}").unwrap();
                     }
-                    Answer::Refused { refusal, .. } => {
+                    OrderOutcome::Refused { refusal, .. } => {
                         writeln!(text, "answer {order}: refused, {}", refusal.code()).unwrap();
                     }
                 }

@@ -7,19 +7,19 @@ use bytes::Bytes;
 use model::versions::Stamp;
 use model::{Actor, NodeId, Timestamp, Token, Value, VersionSet};
 use proptest::prelude::*;
-use protocol::antientropy::merkle::{Change, Digest, LEAF_RECORDS, Span, Tree};
+use protocol::antientropy::merkle::{Digest, LEAF_RECORDS, Span, Tree, TreeDelta};
 
 /// Records of one partition, and what a tree is told of them.
 #[derive(Default)]
 struct Records(BTreeMap<u64, Digest>);
 
 impl Records {
-    fn put(&mut self, token: u64, digest: Option<Digest>) -> Change {
+    fn put(&mut self, token: u64, digest: Option<Digest>) -> TreeDelta {
         let removed = match digest {
             Some(digest) => self.0.insert(token, digest),
             None => self.0.remove(&token),
         };
-        Change::of(removed, digest)
+        TreeDelta::of(removed, digest)
     }
 
     fn within(&self, tokens: &RangeInclusive<Token>) -> Vec<(Token, Digest)> {
@@ -219,8 +219,8 @@ fn equal_digests_mean_equal_sets() {
 }
 
 /// So many records that came, wherever.
-fn came(records: i32) -> Change {
-    Change { difference: Digest(1), records }
+fn came(records: i32) -> TreeDelta {
+    TreeDelta { difference: Digest(1), records }
 }
 
 #[test]
@@ -262,7 +262,7 @@ fn spans_at_the_ends_of_a_partition_count_what_is_inside() {
     let bounds = Token(31)..=Token(48);
     let mut tree = Tree::empty(&bounds);
     for token in [31, 48] {
-        tree.apply(Token(token), Change { difference: Digest(token.into()), records: 1 });
+        tree.apply(Token(token), TreeDelta { difference: Digest(token.into()), records: 1 });
     }
     let sums = |prefix| tree.sums(Span { bits: 60, prefix }, 62).unwrap();
     assert_eq!([sums(0), sums(4)], [[Digest(0); 4]; 2], "outside");

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use model::cluster::{Accepted, NumbersError};
 use model::{Cluster, Consistency, Generation, NodeId, PartitionId, Step, StoreName};
-use protocol::rebalance::planner::{Consent, Refusal, Renumber, Wish};
+use protocol::rebalance::planner::{Consent, PlanRefusal, Renumber, Wish};
 use protocol::rebalance::steps::{self, Waiting};
 use protocol::report::{Entered, Facts};
 
@@ -71,7 +71,7 @@ fn a_plan_is_empty_only_without_moves_other_bounds_and_other_numbers() {
 fn a_change_of_numbers_that_cannot_be_is_refused_with_what_may_be_done() {
     let before = four((3, 2, 2));
     let refused = |cluster: &Cluster, wish: Wish| match wished(cluster, wish) {
-        Err(Refusal::Numbers(error)) => error,
+        Err(PlanRefusal::Numbers(error)) => error,
         other => panic!("{other:?}"),
     };
     let weak = consistency((3, 1, 2));

@@ -8,7 +8,7 @@ use model::{
     Cluster, Consistency, Generation, Node, NodeId, PartitionId, Ring, Role, Store, StoreName, Weight, Zone,
 };
 use proptest::prelude::*;
-use protocol::rebalance::planner::{self, Consent, Plan, Refusal, Reshape, Reshaped, Wish};
+use protocol::rebalance::planner::{self, Consent, Plan, PlanRefusal, Reshape, Reshaped, Wish};
 use protocol::rebalance::{lint, steps};
 
 /// A cluster of nodes 1.. in these zones, whose ring was made for the first `members` of them.
@@ -189,14 +189,14 @@ fn nodes_on_standby_and_leaving_hold_nothing() {
 }
 
 /// The plan for a wish, in which the linter finds no fault.
-pub(super) fn planned(cluster: &Cluster, wish: &Wish, consent: Consent) -> Result<Plan, Refusal> {
+pub(super) fn planned(cluster: &Cluster, wish: &Wish, consent: Consent) -> Result<Plan, PlanRefusal> {
     let plan = planner::plan(cluster, wish, consent)?;
     let errors = lint::errors(cluster, &plan.change, &plan.places);
     assert!(errors.is_empty(), "{wish:?}: {errors:?} in {plan:?}");
     Ok(plan)
 }
 
-pub(super) fn wished(cluster: &Cluster, wish: Wish) -> Result<Plan, Refusal> {
+pub(super) fn wished(cluster: &Cluster, wish: Wish) -> Result<Plan, PlanRefusal> {
     planned(cluster, &wish, Consent::default())
 }
 
@@ -247,7 +247,7 @@ fn a_split_touches_no_list_and_a_merge_takes_it_back() {
     let refused = |partition, other| wished(&halves, merge(partition, other)).unwrap_err();
     let no_neighbours = |partition: u32, other: u32, neighbours: &[u32]| {
         let neighbours = neighbours.iter().copied().map(PartitionId).collect();
-        Refusal::NoNeighbours { partition: PartitionId(partition), other: PartitionId(other), neighbours }
+        PlanRefusal::NoNeighbours { partition: PartitionId(partition), other: PartitionId(other), neighbours }
     };
     assert_eq!(refused(1, 2), no_neighbours(1, 2, &[0, 4]));
     assert_eq!(refused(1, 1), no_neighbours(1, 1, &[0, 4]));
@@ -264,14 +264,17 @@ fn partitions_that_merge_are_first_brought_together_and_the_narrower_one_moves()
     assert_eq!((plan.moves()[0].partition, &plan.moves()[0].to), (PartitionId(1), wide));
     let reshape = plan.change.reshape().cloned().unwrap();
     let apart = reshape.apply(&four, usize::MAX);
-    assert_eq!(apart, Err(Refusal::OtherLists { partition: PartitionId(0), other: PartitionId(1) }));
+    assert_eq!(apart, Err(PlanRefusal::OtherLists { partition: PartitionId(0), other: PartitionId(1) }));
     let before: usize = plan.places.values().map(|places| places.0).sum();
     let after: usize = plan.places.values().map(|places| places.1).sum();
     assert_eq!((before, after), (5 * 2, 4 * 2));
     let mut leaving = four.clone();
     let enters = plan.moves()[0].entering[0];
     leaving.nodes.iter_mut().find(|node| node.id == enters).unwrap().role = Role::Leaving;
-    assert_eq!(wished(&leaving, merge(0, 1)), Err(Refusal::TakesNothing { node: enters, is_gone: false }));
+    assert_eq!(
+        wished(&leaving, merge(0, 1)),
+        Err(PlanRefusal::TakesNothing { node: enters, is_gone: false })
+    );
 }
 
 #[test]
@@ -282,22 +285,22 @@ fn a_cut_outside_or_between_no_two_buckets_is_refused_and_a_bucket_cannot_be_cut
         let fits = (tokens, 3 * tokens);
         assert_eq!(
             refused,
-            Err(Refusal::Cut { partition: PartitionId(0), at, between: fits, tokens }),
+            Err(PlanRefusal::Cut { partition: PartitionId(0), at, between: fits, tokens }),
             "{at}"
         );
     }
     let narrow = reshaped(&four, split(0, Some(tokens)));
-    let refused = Refusal::Narrow { partition: PartitionId(0), buckets: 16 };
+    let refused = PlanRefusal::Narrow { partition: PartitionId(0), buckets: 16 };
     assert_eq!(wished(&narrow, split(0, None)), Err(refused.clone()));
     assert_eq!(wished(&narrow, split(0, Some(5))), Err(refused));
-    let refused = Refusal::NotDoubled { partition: PartitionId(0), buckets: 16 };
+    let refused = PlanRefusal::NotDoubled { partition: PartitionId(0), buckets: 16 };
     assert_eq!(wished(&narrow, Wish::Double), Err(refused), "no partition is doubled unless all can be");
     let last = PartitionId(3);
     let small = reshaped(&four, Wish::Double).document_bytes() - 1;
     let refused = Reshape::double(&four).unwrap().apply(&four, small);
-    assert!(matches!(refused, Err(Refusal::TooLarge { partitions: 8, .. })), "{refused:?}");
+    assert!(matches!(refused, Err(PlanRefusal::TooLarge { partitions: 8, .. })), "{refused:?}");
     let unknown = wished(&four, split(9, None));
-    assert_eq!(unknown, Err(Refusal::PartitionUnknown { partition: PartitionId(9) }));
+    assert_eq!(unknown, Err(PlanRefusal::PartitionUnknown { partition: PartitionId(9) }));
     assert_eq!(reshaped(&four, split(last.0, None)).ring.get(PartitionId(4)).unwrap().start, 7 << 61);
 }
 
@@ -306,7 +309,7 @@ fn partitions_of_one_bucket_are_merged_and_cut_again_where_they_were_merged() {
     let whole = cluster(4, &["a"; 2], 2, 2);
     assert_eq!(
         wished(&whole, split(1, None)),
-        Err(Refusal::Narrow { partition: PartitionId(1), buckets: 4 })
+        Err(PlanRefusal::Narrow { partition: PartitionId(1), buckets: 4 })
     );
     let mut alike = whole.ring.partitions().to_vec();
     alike[1].nodes = alike[0].nodes.clone();
@@ -321,7 +324,7 @@ fn partitions_of_one_bucket_are_merged_and_cut_again_where_they_were_merged() {
 fn a_partition_that_moves_is_neither_split_nor_merged() {
     let four = with_buckets(4, 64);
     let moving = steps::begin(&four, &[(PartitionId(0), [4, 3, 1].map(NodeId).to_vec())]).unwrap();
-    let refused = Refusal::Moves { partition: PartitionId(0) };
+    let refused = PlanRefusal::Moves { partition: PartitionId(0) };
     for wish in [split(0, None), split(2, None), merge(0, 1), Wish::Double] {
         assert_eq!(wished(&moving, wish), Err(refused.clone()), "one plan is at a time");
     }

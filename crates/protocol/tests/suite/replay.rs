@@ -3,7 +3,7 @@
 use model::balance::Settings;
 use model::plan::Rule;
 use model::{Cluster, NodeId, PartitionId};
-use protocol::rebalance::replay::{Event, Look, NodeLook, Replay};
+use protocol::rebalance::replay::{NodeLook, Replay, ReplayEvent, ReplayLook};
 use protocol::report::{LoadReport, PartitionLoad, WorkDone};
 
 use crate::planner::cluster;
@@ -35,9 +35,9 @@ fn lopsided() -> Cluster {
     cluster(24, &["a"; 4], 3, 1)
 }
 
-fn looks(cluster: &Cluster, seconds: u64) -> Vec<Look> {
+fn looks(cluster: &Cluster, seconds: u64) -> Vec<ReplayLook> {
     let gets = |node: &model::Node| if node.id == NodeId(1) { 1150 } else { 250 };
-    let look = |second: u64| Look {
+    let look = |second: u64| ReplayLook {
         after_ms: second * 1000,
         document: None,
         nodes: cluster.nodes.iter().map(|node| said(cluster, node.id, second, gets(node))).collect(),
@@ -45,7 +45,7 @@ fn looks(cluster: &Cluster, seconds: u64) -> Vec<Look> {
     (0..seconds).step_by(2).map(look).collect()
 }
 
-fn played(rule: Rule, looks: &[Look]) -> Replay {
+fn played(rule: Rule, looks: &[ReplayLook]) -> Replay {
     let settings = Settings { policy: rule, ..Settings::default() };
     let mut replay = Replay::new(lopsided(), settings, 1_000_000);
     looks.iter().for_each(|look| replay.look(look));
@@ -74,7 +74,7 @@ fn the_same_trace_tells_the_same_twice_and_its_decisions_name_the_policy() {
     let (one, other) = (played(Rule::Thresholds, &looks), played(Rule::Thresholds, &looks));
     assert_eq!(one.events, other.events);
     let acts = one.events.iter().find_map(|event| match event {
-        Event::Acts { decision, .. } => Some(decision),
+        ReplayEvent::Acts { decision, .. } => Some(decision),
         _ => None,
     });
     assert_eq!(acts.map(|decision| (decision.policy, decision.node)), Some((Rule::Thresholds, NodeId(1))));
@@ -107,9 +107,11 @@ fn other_partitions_in_the_trace_are_followed_and_another_order_is_not() {
     let mut reordered = lopsided();
     reordered.generation.0 += 1;
     looks[50].document = Some(reordered);
-    assert!(!played(Rule::Even, &looks).events.iter().any(|event| matches!(event, Event::Follows { .. })));
+    assert!(
+        !played(Rule::Even, &looks).events.iter().any(|event| matches!(event, ReplayEvent::Follows { .. }))
+    );
     looks[60].document = Some(cluster(12, &["a"; 4], 3, 1));
     let replay = played(Rule::Even, &looks);
-    assert!(replay.events.contains(&Event::Follows { after_ms: 120_000 }), "{:?}", replay.events);
+    assert!(replay.events.contains(&ReplayEvent::Follows { after_ms: 120_000 }), "{:?}", replay.events);
     assert!(lopsided().ring.get(PartitionId(0)).is_some());
 }

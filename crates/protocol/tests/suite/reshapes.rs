@@ -2,7 +2,7 @@
 
 use model::limits::PARTITIONS_MAX;
 use model::{Cluster, NodeId, Partition, PartitionId, Ring, Role};
-use protocol::rebalance::planner::{Consent, Cut, Refusal, Reshape, Reshaped, Wish, plan};
+use protocol::rebalance::planner::{Consent, Cut, PlanRefusal, Reshape, Reshaped, Wish, plan};
 
 use crate::planner::{cluster, merge, reshaped, split, wished, with_buckets};
 
@@ -30,11 +30,11 @@ fn a_node_that_takes_the_place_of_one_in_another_zone_needs_consent() {
     let four = cluster(4, &["a", "b", "c", "c"], 3, 3);
     for consent in [Consent { weaker: true, ..Consent::default() }, Consent::default()] {
         let replaced = plan(&four, &Wish::Replace { node: NodeId(2), by: NodeId(4) }, consent);
-        assert_eq!(replaced, Err(Refusal::TooFewZones { left: 2, before: 3 }));
+        assert_eq!(replaced, Err(PlanRefusal::TooFewZones { left: 2, before: 3 }));
     }
     let consent = Consent { fewer_zones: true, ..Consent::default() };
     let wish = Wish::Move { partitions: vec![PartitionId(1)], from: NodeId(2), to: NodeId(4) };
-    assert_eq!(plan(&four, &wish, Consent::default()), Err(Refusal::TooFewZones { left: 2, before: 3 }));
+    assert_eq!(plan(&four, &wish, Consent::default()), Err(PlanRefusal::TooFewZones { left: 2, before: 3 }));
     assert_eq!(plan(&four, &wish, consent).unwrap().copies(), 1);
     // As many zones as before are enough, and more are.
     let within = wished(&four, Wish::Replace { node: NodeId(3), by: NodeId(4) }).unwrap();
@@ -51,10 +51,14 @@ fn a_move_names_a_replica_that_gives_and_a_node_that_takes() {
         let wish = Wish::Move { partitions: vec![PartitionId(0)], from: NodeId(from), to: NodeId(to) };
         wished(cluster, wish).map(|plan| plan.copies())
     };
-    assert_eq!(moved(&four, 3, 4), Err(Refusal::NotHeld { partition, node: NodeId(3) }), "it is a fallback");
-    assert_eq!(moved(&four, 1, 2), Err(Refusal::HeldAlready { partition, node: NodeId(2) }));
+    assert_eq!(
+        moved(&four, 3, 4),
+        Err(PlanRefusal::NotHeld { partition, node: NodeId(3) }),
+        "it is a fallback"
+    );
+    assert_eq!(moved(&four, 1, 2), Err(PlanRefusal::HeldAlready { partition, node: NodeId(2) }));
     four.nodes[3].role = Role::Leaving;
-    assert_eq!(moved(&four, 1, 4), Err(Refusal::TakesNothing { node: NodeId(4), is_gone: false }));
+    assert_eq!(moved(&four, 1, 4), Err(PlanRefusal::TakesNothing { node: NodeId(4), is_gone: false }));
     four.nodes[3].role = Role::Standby;
     assert_eq!(moved(&four, 1, 4), Ok(1));
 }
@@ -66,7 +70,7 @@ fn a_document_may_be_as_large_as_the_limit_and_no_byte_larger() {
     let doubled = double.apply(&four, usize::MAX).unwrap();
     let bytes = doubled.document_bytes();
     assert_eq!(double.apply(&four, bytes), Ok(doubled));
-    let refused = Refusal::TooLarge { partitions: 8, bytes, bytes_max: bytes - 1 };
+    let refused = PlanRefusal::TooLarge { partitions: 8, bytes, bytes_max: bytes - 1 };
     assert_eq!(double.apply(&four, bytes - 1), Err(refused));
 }
 
@@ -81,16 +85,16 @@ fn a_ring_is_not_doubled_beyond_the_most_partitions_that_it_may_have() {
     let half = PARTITIONS_MAX / 2;
     let refused = Reshape::double(&of(half + 1)).unwrap_err();
     let (partitions, partitions_max) = (PARTITIONS_MAX + 2, PARTITIONS_MAX);
-    assert_eq!(refused, Refusal::TooMany { partitions, partitions_max });
+    assert_eq!(refused, PlanRefusal::TooMany { partitions, partitions_max });
     // As many are no reason; here it is that the first is one bucket.
     let refused = Reshape::double(&of(half)).unwrap_err();
-    assert_eq!(refused, Refusal::NotDoubled { partition: PartitionId(0), buckets: 1 << 19 });
+    assert_eq!(refused, PlanRefusal::NotDoubled { partition: PartitionId(0), buckets: 1 << 19 });
 }
 
 #[test]
 fn a_partition_is_not_cut_when_no_id_is_left_above_those_of_the_ring() {
     let full = renumbered(&with_buckets(4, 64), &[0, u32::MAX, 2, 3]);
-    let refused = Refusal::TooMany { partitions: 5, partitions_max: PARTITIONS_MAX };
+    let refused = PlanRefusal::TooMany { partitions: 5, partitions_max: PARTITIONS_MAX };
     assert_eq!(wished(&full, split(0, None)), Err(refused));
     let last = renumbered(&full, &[0, u32::MAX - 1, 2, 3]);
     assert!(reshaped(&last, split(0, None)).ring.get(PartitionId(u32::MAX)).is_some());

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Duration;
 
-use model::balance::{Held, Hours, Join, Mode, Policy, PolicyChange};
+use model::balance::{HeldBack, Hours, Join, Mode, Policy, PolicyChange};
 use model::order::Order;
 use model::plan::{Consent, Excess, Phase, Placed, Wish};
 use model::{Consistency, Moment, Node, NodeId, PartitionId, Role};
@@ -51,7 +51,7 @@ fn holds(stage: &Stage, node: NodeId) -> usize {
     lists.filter(|list| list.contains(&node)).count()
 }
 
-fn held(stage: &Stage) -> Option<Held> {
+fn held(stage: &Stage) -> Option<HeldBack> {
     stage.verdict.as_ref().unwrap().away.iter().find(|away| away.node == DEAD).unwrap().held.clone()
 }
 
@@ -102,7 +102,7 @@ fn must_not_8_a_node_that_lives_or_may_live_is_not_replaced() {
     dies(&mut stage);
     stage.stopped.insert(DEAD);
     nothing_for(&mut stage, 2000);
-    assert!(matches!(held(&stage), Some(Held::Alive { .. })), "{:?}", held(&stage));
+    assert!(matches!(held(&stage), Some(HeldBack::Alive { .. })), "{:?}", held(&stage));
     // It is dead from now on, but headmasters follow each other.
     stage.stopped.clear();
     for _ in 0..4 {
@@ -117,12 +117,12 @@ fn must_not_8_a_node_that_lives_or_may_live_is_not_replaced() {
     // Or members do not hear each other.
     stage.apart = true;
     nothing_for(&mut stage, 1200);
-    assert_eq!(held(&stage), Some(Held::NoMajority));
+    assert_eq!(held(&stage), Some(HeldBack::NoMajority));
     stage.apart = false;
     // Another one does not say what it hears.
     stage.silent.insert(NodeId(2));
     nothing_for(&mut stage, 1200);
-    assert!(matches!(held(&stage), Some(Held::Alive { .. })), "{:?}", held(&stage));
+    assert!(matches!(held(&stage), Some(HeldBack::Alive { .. })), "{:?}", held(&stage));
     stage.silent.remove(&NodeId(2));
     let told = seconds(&mut stage, 1200);
     assert!(told.contains("create plan"), "{told}");
@@ -138,7 +138,7 @@ fn a_veto_an_observer_a_weak_store_a_dark_zone_and_a_missing_standby_replace_not
     stage.order(veto(DEAD));
     let told = seconds(&mut stage, 1200);
     assert!(told.contains("answer 1: refused, veto-needless") && told.contains("answer 2: Policy"), "{told}");
-    assert_eq!((holds(&stage, SPARE), held(&stage)), (0, Some(Held::Vetoed)));
+    assert_eq!((holds(&stage, SPARE), held(&stage)), (0, Some(HeldBack::Vetoed)));
     // It is back, and the veto has ended.
     lives(&mut stage);
     seconds(&mut stage, 4);
@@ -146,12 +146,12 @@ fn a_veto_an_observer_a_weak_store_a_dark_zone_and_a_missing_standby_replace_not
     dies(&mut stage);
     stage.policy.mode = Mode::Observe;
     nothing_for(&mut stage, 1200);
-    assert_eq!(held(&stage), Some(Held::Observes));
+    assert_eq!(held(&stage), Some(HeldBack::Observes));
     stage.policy.mode = Mode::On;
     let numbers = stage.cluster.stores[0].consistency;
     stage.cluster.stores[0].consistency.writes_required = 1;
     nothing_for(&mut stage, 1200);
-    assert!(matches!(held(&stage), Some(Held::Store { .. })));
+    assert!(matches!(held(&stage), Some(HeldBack::Store { .. })));
     stage.cluster.stores[0].consistency = numbers;
     for id in [2, 3] {
         let node = stage.cluster.nodes.iter_mut().find(|node| node.id == NodeId(id)).unwrap();
@@ -160,12 +160,12 @@ fn a_veto_an_observer_a_weak_store_a_dark_zone_and_a_missing_standby_replace_not
     let second = stage.registered.iter().position(|node| node.id == NodeId(2)).unwrap();
     let second = stage.registered.remove(second);
     nothing_for(&mut stage, 1200);
-    assert!(matches!(held(&stage), Some(Held::Zone { .. })), "{:?}", held(&stage));
+    assert!(matches!(held(&stage), Some(HeldBack::Zone { .. })), "{:?}", held(&stage));
     stage.registered.push(second);
     stage.cluster.nodes.iter_mut().find(|node| node.id == SPARE).unwrap().role = Role::Serving;
     stage.policy.mode = Mode::Observe;
     nothing_for(&mut stage, 1200);
-    assert_eq!(held(&stage), Some(Held::NoStandby));
+    assert_eq!(held(&stage), Some(HeldBack::NoStandby));
 }
 
 /// What is true of the nodes of a played history.

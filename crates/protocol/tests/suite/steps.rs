@@ -6,7 +6,7 @@ use model::{
     Cluster, ClusterError, Consistency, Generation, Node, NodeId, PartitionId, ReadOnlyStore, Ring, Step,
     Store, StoreName, Zone,
 };
-use protocol::rebalance::steps::{self, BeginError, Outcome, Waiting};
+use protocol::rebalance::steps::{self, BeginError, StepOutcome, Waiting};
 use protocol::report::{Entered, Facts};
 
 const MOVED: PartitionId = PartitionId(0);
@@ -59,7 +59,7 @@ fn merged(facts: &mut Facts, node: u32, generation: Generation, sources: &[u32])
     known.entered.insert(MOVED, entered);
 }
 
-fn waits(outcome: &Outcome) -> Vec<String> {
+fn waits(outcome: &StepOutcome) -> Vec<String> {
     assert_eq!(outcome.next, None);
     outcome.waiting.iter().flat_map(|(_, waiting)| waiting.iter().map(waiting_for)).collect()
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::mapping::Mapping;
 use super::os::OsDisk;
-use super::simulated::{Fault, Operation, SimulatedDisk};
+use super::simulated::{DiskOperation, Fault, SimulatedDisk};
 use super::waiting::without_waiting;
 use super::{Disk, DiskError, File};
 
@@ -293,7 +293,7 @@ fn bytes_of_a_failed_sync_are_gone_even_when_a_later_sync_succeeds() {
     let file = disk.create("one").unwrap();
     now(disk.sync_directory("")).unwrap();
     file.append(&[1; 10]).unwrap();
-    disk.inject(Fault::next(Operation::Sync, 1));
+    disk.inject(Fault::next(DiskOperation::Sync, 1));
     assert!(now(file.sync()).is_err());
     file.append(&[2; 10]).unwrap();
     assert_eq!(now(file.sync()), Ok(()));
@@ -508,7 +508,7 @@ fn a_read_error_below_a_mapping_is_an_error() {
     let file = disk.create("a").unwrap();
     file.append(b"hello").unwrap();
     let mapping = file.map().unwrap();
-    disk.inject(Fault::next(Operation::Read, 1));
+    disk.inject(Fault::next(DiskOperation::Read, 1));
     assert!(matches!(mapping.view(0..5).err(), Some(DiskError::Failed { .. })));
     assert_eq!(*mapping.view(0..5).unwrap(), *b"hello");
 }

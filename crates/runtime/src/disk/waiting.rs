@@ -13,7 +13,7 @@ use super::DiskError;
 
 /// Whether the calling thread may wait.
 #[derive(Clone, Copy, PartialEq)]
-enum Standing {
+enum ThreadWaits {
     Willing,
     Unwilling,
     /// A read has been refused since.
@@ -21,7 +21,7 @@ enum Standing {
 }
 
 thread_local! {
-    static STANDING: Cell<Standing> = const { Cell::new(Standing::Willing) };
+    static STANDING: Cell<ThreadWaits> = const { Cell::new(ThreadWaits::Willing) };
 }
 
 /// What [`without_waiting`] brought.
@@ -36,32 +36,32 @@ pub struct Tried<T> {
 /// Runs `work` with reads that fail with [`DiskError::WouldWait`] instead of waiting for the device. After the first
 /// one all others fail, too: whatever `work` was about will be begun again.
 pub fn without_waiting<T>(work: impl FnOnce() -> T) -> Tried<T> {
-    struct Before(Standing);
+    struct Before(ThreadWaits);
     impl Drop for Before {
         fn drop(&mut self) {
             STANDING.set(self.0);
         }
     }
-    let before = Before(STANDING.replace(Standing::Unwilling));
+    let before = Before(STANDING.replace(ThreadWaits::Unwilling));
     let answer = work();
-    let refused = STANDING.get() == Standing::Refused;
+    let refused = STANDING.get() == ThreadWaits::Refused;
     drop(before);
     Tried { answer, refused }
 }
 
 /// Whether a read of the calling thread may wait.
 pub fn may_wait() -> bool {
-    STANDING.get() == Standing::Willing
+    STANDING.get() == ThreadWaits::Willing
 }
 
 /// Whether a read has been refused in the closure that runs: whatever else it does is for nothing.
 pub fn is_refused() -> bool {
-    STANDING.get() == Standing::Refused
+    STANDING.get() == ThreadWaits::Refused
 }
 
 /// For implementations of [`File`](super::File): refuses a read that would have waited.
 pub(super) fn refuse() -> DiskError {
-    STANDING.set(Standing::Refused);
+    STANDING.set(ThreadWaits::Refused);
     DiskError::WouldWait
 }
 

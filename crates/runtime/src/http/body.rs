@@ -17,12 +17,12 @@ use super::{Line, Refused};
 
 /// The body of a request, which may still be coming in.
 pub struct Arriving {
-    source: Source,
+    source: BodySource,
     line: Arc<Line>,
 }
 
 /// Where it comes from. What comes by HTTP/1.1 was counted by the gate.
-enum Source {
+enum BodySource {
     Connection(Incoming),
     Stream(BodyFrames),
     /// Nobody reads it, so it was dropped.
@@ -42,17 +42,17 @@ pub enum Unread {
 
 impl Arriving {
     pub(super) fn new(incoming: Incoming, line: Arc<Line>) -> Arriving {
-        Arriving { source: Source::Connection(incoming), line }
+        Arriving { source: BodySource::Connection(incoming), line }
     }
 
     /// The body of a stream of HTTP/2.
     pub(super) fn of_stream(frames: BodyFrames, line: Arc<Line>) -> Arriving {
-        Arriving { source: Source::Stream(frames), line }
+        Arriving { source: BodySource::Stream(frames), line }
     }
 
     /// That of a stream whose request only reads: what comes of it is dropped, so that it keeps no window from others.
     pub(super) fn dropped(line: Arc<Line>) -> Arriving {
-        Arriving { source: Source::Nowhere, line }
+        Arriving { source: BodySource::Nowhere, line }
     }
 
     /// Bytes of the head before it.
@@ -71,7 +71,7 @@ impl Arriving {
         }
         let declared = declared.map_or(usize::MAX, |bytes| bytes as usize);
         // A frame is a part of the buffer that its connection reads into, which it would keep.
-        let may_keep = matches!(self.source, Source::Connection(_));
+        let may_keep = matches!(self.source, BodySource::Connection(_));
         let mut body = BytesMut::new();
         while let Some(piece) = poll_fn(|context| self.poll_piece(context)).await {
             let piece = piece?;
@@ -96,17 +96,17 @@ impl Arriving {
     /// Its length, if its head says it.
     fn declared(&self) -> Option<u64> {
         match &self.source {
-            Source::Connection(incoming) => incoming.size_hint().exact(),
-            Source::Stream(frames) => frames.declared(),
-            Source::Nowhere => Some(0),
+            BodySource::Connection(incoming) => incoming.size_hint().exact(),
+            BodySource::Stream(frames) => frames.declared(),
+            BodySource::Nowhere => Some(0),
         }
     }
 
     fn poll_piece(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, Unread>>> {
         let incoming = match &mut self.source {
-            Source::Connection(incoming) => incoming,
-            Source::Stream(frames) => return frames.poll_piece(&self.line, context),
-            Source::Nowhere => return Poll::Ready(None),
+            BodySource::Connection(incoming) => incoming,
+            BodySource::Stream(frames) => return frames.poll_piece(&self.line, context),
+            BodySource::Nowhere => return Poll::Ready(None),
         };
         while let Some(frame) = ready!(Pin::new(&mut *incoming).poll_frame(context)) {
             let Ok(frame) = frame else {

@@ -14,7 +14,7 @@ use futures_util::task::AtomicWaker;
 use h2::RecvStream;
 
 use super::{Kept, Limits, Line, Refused, Unread};
-use crate::pace::Pace;
+use crate::pace::StallTimer;
 
 /// What a request costs that waits for its body, beside what has come of it: as measured, with the future that carries it
 /// out. A connection of HTTP/1.1 has one such request; here it is counted, because there may be many.
@@ -30,7 +30,7 @@ pub(super) struct BodyFrames {
     left: usize,
     /// Whether it was waited for, which costs [`WAITING_BYTES`]. One that came with its head costs them to nobody.
     has_waited: bool,
-    coming: Pace,
+    coming: StallTimer,
     limits: Limits,
 }
 
@@ -44,7 +44,7 @@ impl BodyFrames {
         limits: Limits,
     ) -> BodyFrames {
         let declared = if frames.is_end_stream() { Some(0) } else { declared };
-        let coming = Pace::new(line.clock.clone(), limits.rest_bytes_min, limits.rest_time_max);
+        let coming = StallTimer::new(line.clock.clone(), limits.rest_bytes_min, limits.rest_time_max);
         let left = declared.map_or(usize::MAX, |bytes| bytes as usize);
         BodyFrames { frames, declared, come: head_bytes, left, has_waited: false, coming, limits }
     }

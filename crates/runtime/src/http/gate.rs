@@ -23,7 +23,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 
 use super::head::{self, Framing};
 use super::{Limits, Line, Refused};
-use crate::pace::Pace;
+use crate::pace::StallTimer;
 use crate::{BoxFuture, Clock};
 
 /// Bytes that a read asks for while a head comes in.
@@ -53,8 +53,8 @@ pub(super) struct Gate<S> {
     come: usize,
     /// Numbers requests.
     which: u64,
-    coming: Pace,
-    going: Pace,
+    coming: StallTimer,
+    going: StallTimer,
     /// Bytes of the answer that the other end has taken.
     sent: usize,
     /// Goes off when the connection has waited for its next request for long enough.
@@ -67,7 +67,7 @@ pub(super) struct Gate<S> {
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Gate<S> {
     pub(super) fn new(stream: S, clock: Arc<dyn Clock>, limits: Limits, line: Arc<Line>) -> Gate<S> {
-        let pace = || Pace::new(clock.clone(), limits.rest_bytes_min, limits.rest_time_max);
+        let pace = || StallTimer::new(clock.clone(), limits.rest_bytes_min, limits.rest_time_max);
         Gate {
             stream,
             limits,

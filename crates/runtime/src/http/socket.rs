@@ -14,12 +14,12 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::Limits;
 use crate::Clock;
-use crate::pace::Pace;
+use crate::pace::StallTimer;
 
 /// One connection, as h2 reads and writes it.
 pub(super) struct Socket<S> {
     stream: S,
-    going: Pace,
+    going: StallTimer,
     /// Numbers what is written between two moments in which everything had left.
     which: u64,
     sent: usize,
@@ -29,7 +29,7 @@ pub(super) struct Socket<S> {
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Socket<S> {
     pub(super) fn new(stream: S, clock: Arc<dyn Clock>, limits: &Limits) -> Socket<S> {
-        let going = Pace::new(clock, limits.rest_bytes_min, limits.rest_time_max);
+        let going = StallTimer::new(clock, limits.rest_bytes_min, limits.rest_time_max);
         Socket { stream, going, which: 0, sent: 0, is_read: false }
     }
 

@@ -29,7 +29,7 @@ use super::frames::{BodyFrames, Piece, Way};
 use super::head::LINES_MAX;
 use super::{Account, Arrived, Arriving, Handler, Kept, Limits, Line, Parts, Payload, Refused, Response};
 use crate::Clock;
-use crate::pace::Pace;
+use crate::pace::StallTimer;
 
 /// What the protocol counts for each line of a head beside its name and value.
 const LINE_BYTES: usize = 32;
@@ -89,7 +89,7 @@ pub(super) async fn serve(
     drop(answering);
     // What was not read of the request is not counted any more.
     line.arrived();
-    let going = Pace::new(clock, limits.rest_bytes_min, limits.rest_time_max);
+    let going = StallTimer::new(clock, limits.rest_bytes_min, limits.rest_time_max);
     let watch = AnswerWatch { line, going, way: Arc::default(), which: 0, is_fresh: false };
     send(respond, response, is_head, watch).await
 }
@@ -169,7 +169,7 @@ fn head_bytes(head: &Parts) -> usize {
 /// Watches how an answer leaves.
 struct AnswerWatch {
     line: Arc<Line>,
-    going: Pace,
+    going: StallTimer,
     way: Arc<Way>,
     /// Numbers pieces: between two of them any time may pass.
     which: u64,

@@ -76,7 +76,7 @@ impl std::error::Error for TlsError {}
 /// The certificates of a process, always as the files say.
 pub struct Tls {
     files: TlsFiles,
-    state: Mutex<State>,
+    state: Mutex<TlsState>,
 }
 
 impl fmt::Debug for Tls {
@@ -85,7 +85,7 @@ impl fmt::Debug for Tls {
     }
 }
 
-struct State {
+struct TlsState {
     loaded: Loaded,
     /// What the files looked like when they were read last, also when they could not be used.
     stamps: Vec<Option<Stamp>>,
@@ -125,7 +125,7 @@ impl Tls {
         let stamps = files.stamps();
         let loaded = Loaded::read(&files)?;
         let now = Instant::now();
-        let state = State { loaded, stamps, looked: now, read: now, failed: false, address: None };
+        let state = TlsState { loaded, stamps, looked: now, read: now, failed: false, address: None };
         Ok(Arc::new(Tls { files, state: Mutex::new(state) }))
     }
 

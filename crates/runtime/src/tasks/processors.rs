@@ -23,8 +23,8 @@ fn least(read: &dyn Fn(&str) -> Option<String>) -> Option<f64> {
     let allowed = read("/proc/self/status").and_then(|status| allowed(&status));
     let groups = read("/proc/self/cgroup").unwrap_or_default();
     let quotas = places(&groups).into_iter().filter_map(|place| match place {
-        Place::Second(directory) => quota(&read(&format!("{directory}/cpu.max"))?),
-        Place::First(directory) => quota_of(
+        QuotaDirectory::Second(directory) => quota(&read(&format!("{directory}/cpu.max"))?),
+        QuotaDirectory::First(directory) => quota_of(
             &read(&format!("{directory}/cpu.cfs_quota_us"))?,
             &read(&format!("{directory}/cpu.cfs_period_us"))?,
         ),
@@ -34,7 +34,7 @@ fn least(read: &dyn Fn(&str) -> Option<String>) -> Option<f64> {
 
 /// A directory that may bound the process.
 #[derive(Debug, PartialEq, Eq)]
-enum Place {
+enum QuotaDirectory {
     /// Of control groups of version 1.
     First(String),
     /// Of control groups of version 2.
@@ -42,7 +42,7 @@ enum Place {
 }
 
 /// The directories of the groups that a process is in and of those above them, as `/proc/<pid>/cgroup` tells them.
-fn places(groups: &str) -> Vec<Place> {
+fn places(groups: &str) -> Vec<QuotaDirectory> {
     let mut places = Vec::new();
     for line in groups.lines() {
         let mut parts = line.splitn(3, ':');
@@ -50,12 +50,12 @@ fn places(groups: &str) -> Vec<Place> {
             continue;
         };
         if controllers.is_empty() {
-            places.extend(upwards(GROUPS, path).map(Place::Second));
+            places.extend(upwards(GROUPS, path).map(QuotaDirectory::Second));
         } else if controllers.split(',').any(|controller| controller == "cpu") {
             // Mounted by the names of all its controllers, and linked by the name of each.
-            places.extend(upwards(&format!("{GROUPS}/cpu"), path).map(Place::First));
+            places.extend(upwards(&format!("{GROUPS}/cpu"), path).map(QuotaDirectory::First));
             if controllers != "cpu" {
-                places.extend(upwards(&format!("{GROUPS}/{controllers}"), path).map(Place::First));
+                places.extend(upwards(&format!("{GROUPS}/{controllers}"), path).map(QuotaDirectory::First));
             }
         }
     }
@@ -184,7 +184,7 @@ mod tests {
         for text in ["", "max", "100000", "0 100000", "100000 0", "-1 100000", "x y"] {
             assert_eq!(quota(text), None, "{text:?}");
         }
-        assert_eq!(places("nonsense\n::\n1:cpu\n"), [Place::Second(GROUPS.to_owned())]);
+        assert_eq!(places("nonsense\n::\n1:cpu\n"), [QuotaDirectory::Second(GROUPS.to_owned())]);
     }
 
     #[test]

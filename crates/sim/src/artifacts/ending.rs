@@ -47,7 +47,7 @@ pub async fn end(world: &Arc<World>, give_up: Moment) -> Vec<Violation> {
         match reading::read_all(world, keys.clone()).await {
             Ok(asked) => {
                 let chosen = Some(served.number.0);
-                world.artifacts.told(crate::check::artifacts::Asked { chosen, ..asked });
+                world.artifacts.told(crate::check::artifacts::ReadAsked { chosen, ..asked });
                 return Vec::new();
             }
             Err(error) if world.executor.now() > give_up => {

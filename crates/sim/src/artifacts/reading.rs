@@ -12,7 +12,7 @@ use wire::messages::RequestOptions;
 
 use super::{READER_FIRST, READERS};
 use crate::book::{LIVELY, OWN, STILL, STORE, lively, own, still};
-use crate::check::artifacts::Asked;
+use crate::check::artifacts::ReadAsked;
 use crate::cluster::World;
 use crate::dice::Dice;
 use crate::executor::{ProcessId, WallClock};
@@ -25,7 +25,7 @@ const AGAIN: Duration = Duration::from_millis(100);
 const IN_THE_MIDST: Duration = Duration::from_millis(30);
 
 /// One reader.
-struct Reader {
+struct ArtifactReader {
     world: Arc<World>,
     number: u32,
     ports: Ports,
@@ -36,7 +36,7 @@ struct Reader {
 pub async fn read(world: Arc<World>, number: u32, process: ProcessId, end: Moment) {
     let ports = world.ports(Host(READERS + number), process, Arc::new(WallClock::default()));
     let dice = Dice::apart(world.setup.seed, 7000 + u64::from(number));
-    let mut reader = Reader { world, number, ports, dice };
+    let mut reader = ArtifactReader { world, number, ports, dice };
     let client = loop {
         if reader.ports.clock.now() >= end {
             return;
@@ -65,12 +65,12 @@ pub async fn read(world: Arc<World>, number: u32, process: ProcessId, end: Momen
 ///
 /// # Errors
 /// When a key could not be read.
-pub(super) async fn read_all(world: &Arc<World>, keys: Vec<Bytes>) -> Result<Asked, String> {
+pub(super) async fn read_all(world: &Arc<World>, keys: Vec<Bytes>) -> Result<ReadAsked, String> {
     let number = world.setup.readers + 1;
     let process = world.executor.process();
     let ports = world.ports(Host(READERS + number), process, Arc::new(WallClock::default()));
     let dice = Dice::apart(world.setup.seed, 7000 + u64::from(number));
-    let reader = Reader { world: world.clone(), number, ports, dice };
+    let reader = ArtifactReader { world: world.clone(), number, ports, dice };
     let client = reader.connect().await.ok_or("no node can be reached")?;
     let store = client.store(STORE).map_err(|error| error.to_string())?;
     let answers = store.multi_get(keys.clone(), &RequestOptions::default()).await;
@@ -80,7 +80,7 @@ pub(super) async fn read_all(world: &Arc<World>, keys: Vec<Bytes>) -> Result<Ask
     let values = values.map_err(|error| error.to_string())?;
     let ended = world.executor.now();
     client.close();
-    Ok(Asked {
+    Ok(ReadAsked {
         client: READER_FIRST + number,
         ended,
         chosen: None,
@@ -88,7 +88,7 @@ pub(super) async fn read_all(world: &Arc<World>, keys: Vec<Bytes>) -> Result<Ask
     })
 }
 
-impl Reader {
+impl ArtifactReader {
     async fn connect(&self) -> Option<Client> {
         let options = ClientOptions {
             spread: Dice::apart(self.world.setup.seed, 7500 + u64::from(self.number)).chance(700),
@@ -140,7 +140,7 @@ impl Reader {
         }
         let answers: Vec<_> = answers.into_iter().filter_map(|(key, answer)| Some((key, answer?))).collect();
         if !answers.is_empty() {
-            book.told(Asked { client, ended, chosen: chosen.map(|number| number.0), answers });
+            book.told(ReadAsked { client, ended, chosen: chosen.map(|number| number.0), answers });
         }
     }
 

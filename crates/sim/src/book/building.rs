@@ -7,8 +7,8 @@ use model::{ManifestDigest, Token};
 use runtime::Disk;
 use runtime::disk::simulated::SimulatedDisk;
 use storage::readonly::{
-    BuildOptions, BuildRecord, Compression, Cutter, Duplicates, Given, Manifest, Merged, Place, Records,
-    TokenHash, build, build_child,
+    BuildOptions, BuildRecord, Compression, Cutter, Duplicates, Manifest, Merged, Place, Records,
+    RecordsGiven, TokenHash, build, build_child,
 };
 
 use super::{Book, Built, STORE};
@@ -101,7 +101,7 @@ impl Book {
             Some((source, parent, _)) => {
                 let source: Arc<dyn Disk> = Arc::new(source);
                 let to: Arc<dyn Disk> = Arc::new(disk.clone());
-                let given = (Given::All, Duplicates::Refuse);
+                let given = (RecordsGiven::All, Duplicates::Refuse);
                 let built = build_child(to, merged(&table), (source, &parent), number, given);
                 built.await.expect("the disks are sound")
             }

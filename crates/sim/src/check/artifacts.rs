@@ -14,7 +14,7 @@ use super::Violation;
 /// One request of one client, and the numbers of the artifacts that its values say they are from. `None` is a key that
 /// was absent although every artifact has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Read {
+pub struct NumbersRead {
     /// Who asked.
     pub client: u32,
     /// When the answer had come.
@@ -33,7 +33,7 @@ pub struct Swap {
 }
 
 /// Judges the reads of all clients, each client's in their order, by the swaps in their order.
-pub fn check(reads: &[Read], swaps: &[Swap]) -> Vec<Violation> {
+pub fn check(reads: &[NumbersRead], swaps: &[Swap]) -> Vec<Violation> {
     let violation = |detail: String| Violation { invariant: 10, about: None, detail };
     let mut violations = Vec::new();
     let mut clients: Vec<u32> = reads.iter().map(|read| read.client).collect();
@@ -77,7 +77,7 @@ pub type Table = BTreeMap<Bytes, Bytes>;
 
 /// One request of one client, and what it was told of each key. Keys that it was refused are left out.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Asked {
+pub struct ReadAsked {
     /// Who asked.
     pub client: u32,
     /// When the answer had come.
@@ -88,7 +88,7 @@ pub struct Asked {
     pub answers: Vec<(Bytes, Option<Bytes>)>,
 }
 
-impl Asked {
+impl ReadAsked {
     /// Whether all answers are those of this artifact.
     fn fits(&self, table: &Table) -> bool {
         self.answers.iter().all(|(key, value)| table.get(key) == value.as_ref())
@@ -107,7 +107,7 @@ impl Asked {
 
 /// Judges the requests of all clients, each client's in their order, by what was built and by the swaps in the order in
 /// which they were published. Before the first of them nothing is served, and every key is absent.
-pub fn judge(asked: &[Asked], built: &BTreeMap<u64, Table>, swaps: &[Swap]) -> Vec<Violation> {
+pub fn judge(asked: &[ReadAsked], built: &BTreeMap<u64, Table>, swaps: &[Swap]) -> Vec<Violation> {
     let nothing = Table::new();
     let table = |number: u64| built.get(&number).unwrap_or(&nothing);
     let served: Vec<Swap> =
@@ -159,14 +159,14 @@ mod tests {
         Moment { nanos }
     }
 
-    fn read(client: u32, ended: u64, numbers: &[u64]) -> Read {
+    fn read(client: u32, ended: u64, numbers: &[u64]) -> NumbersRead {
         let numbers = numbers.iter().map(|&number| (number > 0).then_some(number)).collect();
-        Read { client, ended: at(ended), numbers }
+        NumbersRead { client, ended: at(ended), numbers }
     }
 
     const SWAPS: [(u64, u64); 3] = [(10, 1), (20, 2), (30, 1)];
 
-    fn judged(reads: &[Read]) -> usize {
+    fn judged(reads: &[NumbersRead]) -> usize {
         check(reads, &SWAPS.map(|(ordered, number)| Swap { ordered: at(ordered), number })).len()
     }
 
@@ -193,15 +193,15 @@ mod tests {
             .collect()
     }
 
-    fn asked(ended: u64, chosen: Option<u64>, answers: &[(&str, Option<u64>)]) -> Asked {
+    fn asked(ended: u64, chosen: Option<u64>, answers: &[(&str, Option<u64>)]) -> ReadAsked {
         let answer = |(key, says): &(&str, Option<u64>)| {
             (Bytes::from((*key).to_owned()), says.map(|says| Bytes::from(format!("{says}:x"))))
         };
-        Asked { client: 1, ended: at(ended), chosen, answers: answers.iter().map(answer).collect() }
+        ReadAsked { client: 1, ended: at(ended), chosen, answers: answers.iter().map(answer).collect() }
     }
 
     /// Artifact 1 from 10 on, 2 from 20 on, 1 again from 30 on. 3 is never served.
-    fn convicts(requests: &[Asked]) -> usize {
+    fn convicts(requests: &[ReadAsked]) -> usize {
         let built = (1..=3).map(|number| (number, table(number))).collect();
         judge(requests, &built, &SWAPS.map(|(ordered, number)| Swap { ordered: at(ordered), number })).len()
     }

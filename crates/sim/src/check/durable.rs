@@ -19,7 +19,7 @@ use crate::history::Remains;
 
 /// The event that a write is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Event {
+pub struct DurableEvent {
     /// Its name.
     pub dot: Dot,
     /// When it was stamped.
@@ -28,7 +28,7 @@ pub struct Event {
 
 /// Copies of a write on different nodes: for each replica that has one, the node where it lies. `strict`: no fallback
 /// stood in for it.
-pub fn copies(held: &Remains, event: Event, strict: bool) -> BTreeMap<NodeId, NodeId> {
+pub fn copies(held: &Remains, event: DurableEvent, strict: bool) -> BTreeMap<NodeId, NodeId> {
     let mut lies: BTreeMap<NodeId, Vec<NodeId>> = BTreeMap::new();
     let former = held.former.iter().filter(|_| !strict);
     let own = held.replicas.iter().chain(former).map(|(node, set)| (*node, *node, set));
@@ -70,7 +70,7 @@ fn place(
 }
 
 /// Whether a set holds the write, or what replaced it.
-pub fn holds(store: &str, set: &VersionSet, event: Event) -> bool {
+pub fn holds(store: &str, set: &VersionSet, event: DurableEvent) -> bool {
     let later = || {
         let rank = |dot, timestamp| (timestamp, dot) >= (event.timestamp, event.dot);
         set.versions().iter().any(|version| rank(version.dot, version.timestamp))
@@ -85,8 +85,8 @@ mod tests {
 
     const N: [NodeId; 4] = [NodeId(1), NodeId(2), NodeId(3), NodeId(4)];
 
-    fn event(node: u32, count: u64) -> Event {
-        Event { dot: Story::dot(node, count), timestamp: Timestamp(count) }
+    fn event(node: u32, count: u64) -> DurableEvent {
+        DurableEvent { dot: Story::dot(node, count), timestamp: Timestamp(count) }
     }
 
     fn held(replicas: &[(u32, VersionSet)], hints: &[(NodeId, NodeId, VersionSet)]) -> Remains {

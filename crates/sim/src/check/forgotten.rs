@@ -33,12 +33,12 @@ pub(crate) struct Forgetting<'a> {
     /// Which key each operation is of.
     places: Vec<usize>,
     /// What may become of each write, once somebody has asked: thousands of gets of a key ask about the same writes.
-    fates: Vec<OnceCell<Fate>>,
+    fates: Vec<OnceCell<DeletionFate>>,
 }
 
 /// The first moments at which a write may be gone.
 #[derive(Clone, Copy)]
-struct Fate {
+struct DeletionFate {
     /// Forgotten, with a deletion or an expired value.
     forgotten: Option<Moment>,
     /// Hidden by one, forgotten or not.
@@ -139,11 +139,11 @@ impl<'a> Forgetting<'a> {
         self.fate(write).hidden.is_some_and(|hidden| hidden < at)
     }
 
-    fn fate(&self, write: OperationId) -> Fate {
+    fn fate(&self, write: OperationId) -> DeletionFate {
         *self.fates[write.0].get_or_init(|| {
             let event = self.known.event(write);
             let takers = || self.takers(write).iter().filter(|taker| taker.may_take(write, event));
-            Fate {
+            DeletionFate {
                 forgotten: takers().filter_map(|taker| taker.forgotten).min(),
                 hidden: takers().map(|taker| taker.hides).min(),
             }

@@ -7,7 +7,7 @@ use model::{Dot, Timestamp, WallMillis};
 
 use super::owing::Owing;
 use super::{Attribution, Rules, StoreKey, Violation, name};
-use crate::history::{History, Life, Lifetime, OperationId, Outcome, Remains};
+use crate::history::{History, Lifetime, OperationId, Outcome, Remains, ValueLife};
 
 /// A value that lives longer has not expired by any clock of a run.
 const CLOCKS_DIFFER_MS: u64 = 700_000;
@@ -53,8 +53,8 @@ fn held(
     let (dot, timestamp) = touch.witnessed(&history.witnessed)?;
     let value = &known.touches(&place).iter().find(|seen| seen.dot == dot)?.value;
     let lives = history.witnessed.lives.get(&(touch.store.to_owned(), touch.key.clone()))?;
-    let Some(&Life::Until(new)) = lives.get(&(timestamp, dot)) else { return None };
-    let before: Vec<Life> = known
+    let Some(&ValueLife::Until(new)) = lives.get(&(timestamp, dot)) else { return None };
+    let before: Vec<ValueLife> = known
         .events_of(&place, value)
         .into_iter()
         .map(|(dot, timestamp)| (timestamp, dot))
@@ -64,11 +64,11 @@ fn held(
     if before.is_empty() {
         return None;
     }
-    let bears_out = |&life: &Life| match (condition, life) {
-        (Lifetime::IfNone | Lifetime::IfSooner, Life::Ever) => true,
-        (Lifetime::IfSome, Life::Until(_)) => true,
-        (Lifetime::IfLater, Life::Until(old)) => new > old,
-        (Lifetime::IfSooner, Life::Until(old)) => new < old,
+    let bears_out = |&life: &ValueLife| match (condition, life) {
+        (Lifetime::IfNone | Lifetime::IfSooner, ValueLife::Ever) => true,
+        (Lifetime::IfSome, ValueLife::Until(_)) => true,
+        (Lifetime::IfLater, ValueLife::Until(old)) => new > old,
+        (Lifetime::IfSooner, ValueLife::Until(old)) => new < old,
         _ => false,
     };
     Some(match before.iter().any(bears_out) {
@@ -95,14 +95,14 @@ fn kept(
     let own: Event = (timestamp, dot);
     let told = |why: String| Err(format!("{}: {id:?} at {dot} {why}", name(&place)));
     match lives.get(&own)? {
-        Life::Gone => None,
-        Life::Until(until) if lives.range(..own).any(|(_, life)| *life == Life::Until(*until)) => {
+        ValueLife::Gone => None,
+        ValueLife::Until(until) if lives.range(..own).any(|(_, life)| *life == ValueLife::Until(*until)) => {
             Some(Ok(()))
         }
-        Life::Until(until) => {
+        ValueLife::Until(until) => {
             Some(told(format!("keeps an expiry that no value of the key had: {}", until.0)))
         }
-        Life::Ever => {
+        ValueLife::Ever => {
             // What it has seen is this or something later.
             let seen = history
                 .all()
@@ -118,8 +118,8 @@ fn kept(
                 .filter(|&event| event < own)
                 .max()?;
             let mut since = lives.range(seen..own);
-            let lasts = |(event, life): (&Event, &Life)| match life {
-                Life::Until(until) => lasts(event.0, *until),
+            let lasts = |(event, life): (&Event, &ValueLife)| match life {
+                ValueLife::Until(until) => lasts(event.0, *until),
                 _ => false,
             };
             match since.all(lasts) && lives.contains_key(&seen) {
@@ -149,14 +149,14 @@ mod tests {
         (violations.len(), judged)
     }
 
-    fn lives(story: &mut Story, node: u32, timestamp: u64, life: Life) {
+    fn lives(story: &mut Story, node: u32, timestamp: u64, life: ValueLife) {
         let place = ("default".to_owned(), Bytes::from("k"));
         let event = (Timestamp(timestamp), Story::dot(node, 1));
         story.history.witnessed.lives.entry(place).or_default().insert(event, life);
     }
 
     /// A put of "a", which lives so, and an acknowledged change of its expiry to 1000 under a condition.
-    fn changed(before: Life, condition: Lifetime) -> Story {
+    fn changed(before: ValueLife, condition: Lifetime) -> Story {
         let mut story = Story { store: "default", ..Story::default() };
         let put = story.put_blind("a");
         story.stamped(put, 1, 10);
@@ -173,23 +173,23 @@ mod tests {
             ends: true,
             at: story.history.operation(change).invoked,
         });
-        lives(&mut story, 2, 11, Life::Until(WallMillis(1000)));
+        lives(&mut story, 2, 11, ValueLife::Until(WallMillis(1000)));
         story
     }
 
     #[test]
     fn an_expiry_changes_only_where_the_condition_holds() {
-        let (sooner, later) = (Life::Until(WallMillis(500)), Life::Until(WallMillis(2000)));
+        let (sooner, later) = (ValueLife::Until(WallMillis(500)), ValueLife::Until(WallMillis(2000)));
         for (condition, before, fine) in [
-            (Lifetime::IfNone, Life::Ever, true),
+            (Lifetime::IfNone, ValueLife::Ever, true),
             (Lifetime::IfNone, sooner, false),
             (Lifetime::IfSome, sooner, true),
-            (Lifetime::IfSome, Life::Ever, false),
+            (Lifetime::IfSome, ValueLife::Ever, false),
             (Lifetime::IfLater, sooner, true),
             (Lifetime::IfLater, later, false),
-            (Lifetime::IfLater, Life::Ever, false),
+            (Lifetime::IfLater, ValueLife::Ever, false),
             (Lifetime::IfSooner, later, true),
-            (Lifetime::IfSooner, Life::Ever, true),
+            (Lifetime::IfSooner, ValueLife::Ever, true),
             (Lifetime::IfSooner, sooner, false),
         ] {
             let mut story = changed(before, condition);
@@ -200,7 +200,7 @@ mod tests {
     }
 
     /// A put of "a", which lives so, and then one of "b" that keeps its expiry and lives so.
-    fn kept(before: Life, after: Life) -> Story {
+    fn kept(before: ValueLife, after: ValueLife) -> Story {
         let mut story = Story { store: "default", ..Story::default() };
         let put = story.put_blind("a");
         story.stamped(put, 1, 10);
@@ -215,22 +215,22 @@ mod tests {
 
     #[test]
     fn what_keeps_an_expiry_has_that_of_a_value_before_it() {
-        let (long, short) = (Life::Until(WallMillis(1_000_000)), Life::Until(WallMillis(900)));
+        let (long, short) = (ValueLife::Until(WallMillis(1_000_000)), ValueLife::Until(WallMillis(900)));
         for (before, after, fine) in [
             (long, long, true),
             (long, short, false),
-            (long, Life::Ever, false),
-            (short, Life::Ever, true),
-            (Life::Ever, Life::Ever, true),
-            (Life::Gone, Life::Ever, true),
-            (Life::Ever, long, false),
+            (long, ValueLife::Ever, false),
+            (short, ValueLife::Ever, true),
+            (ValueLife::Ever, ValueLife::Ever, true),
+            (ValueLife::Gone, ValueLife::Ever, true),
+            (ValueLife::Ever, long, false),
         ] {
             assert_eq!(broken(&kept(before, after)), (usize::from(!fine), 1), "{before:?} {after:?}");
         }
-        let mut story = kept(long, Life::Ever);
-        lives(&mut story, 3, 15, Life::Gone);
+        let mut story = kept(long, ValueLife::Ever);
+        lives(&mut story, 3, 15, ValueLife::Gone);
         assert_eq!(broken(&story), (0, 1), "it may have seen the deletion");
-        let mut story = kept(long, Life::Ever);
+        let mut story = kept(long, ValueLife::Ever);
         story.history.operations[1].strict = false;
         assert_eq!(broken(&story), (1, 1), "nothing kept it from its replicas");
         story.history.operations[1].returned = Some(Moment { nanos: 1_000_000_000 });

@@ -6,7 +6,7 @@
 
 use model::{Moment, VersionSet};
 
-use super::durable::{self, Event};
+use super::durable::{self, DurableEvent};
 use super::forgotten::Forgetting;
 use super::owing::Owing;
 use super::{Attribution, Rules, Violation, name};
@@ -24,7 +24,7 @@ pub fn check(history: &History, remains: &[Remains], rules: Rules) -> Vec<Violat
     for (id, operation) in history.all() {
         let Outcome::Written { dot, .. } = operation.outcome else { continue };
         let (_, timestamp) = known.event(id).expect("its answer names the event");
-        let holds = |set: &VersionSet| durable::holds(operation.store, set, Event { dot, timestamp });
+        let holds = |set: &VersionSet| durable::holds(operation.store, set, DurableEvent { dot, timestamp });
         if forgetting.is_taken(id, THE_END) {
             continue;
         }

@@ -123,7 +123,7 @@ pub struct Judged {
     /// Answers that depend on absence.
     pub absences: absent::Absences,
     /// Answers that say that a fallback stood in.
-    pub sloppy: sloppy::Told,
+    pub sloppy: sloppy::SloppyTold,
 }
 
 /// All invariants; and how much was judged.

@@ -8,7 +8,7 @@ use super::Violation;
 
 /// What is left of moves.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Left {
+pub struct LeftOver {
     /// Partitions that still move.
     pub moving: Vec<PartitionId>,
     /// A store whose numbers still change.
@@ -24,7 +24,7 @@ pub struct Left {
 }
 
 /// What should not be left.
-pub fn check(left: &Left) -> Vec<Violation> {
+pub fn check(left: &LeftOver) -> Vec<Violation> {
     let moving =
         left.moving.iter().map(|id| format!("partition {id} still moves, long after the last fault"));
     let changing =
@@ -48,8 +48,8 @@ mod tests {
 
     #[test]
     fn whatever_is_left_of_a_move_is_a_broken_promise() {
-        assert_eq!(check(&Left::default()), []);
-        let left = Left {
+        assert_eq!(check(&LeftOver::default()), []);
+        let left = LeftOver {
             moving: vec![PartitionId(1)],
             changing: Some("s".to_owned()),
             behind: vec![NodeId(2)],

@@ -3,7 +3,7 @@
 
 use model::{Moment, VersionSet};
 
-use super::durable::{self, Event};
+use super::durable::{self, DurableEvent};
 use super::forgotten::Forgetting;
 use super::owing::Owing;
 use super::{Attribution, Rules, StoreKey, Violation, name};
@@ -43,7 +43,7 @@ fn kept(
         }
         // Without a name for its event, all that is known is that the key cannot be empty.
         let holds = |set: &VersionSet| match known.event(id) {
-            Some((dot, timestamp)) => durable::holds(place.0, set, Event { dot, timestamp }),
+            Some((dot, timestamp)) => durable::holds(place.0, set, DurableEvent { dot, timestamp }),
             None => !set.versions().is_empty(),
         };
         let copies = held.replicas.iter().filter(|(node, _)| holds(&held.of_replica(*node))).count();

@@ -15,7 +15,7 @@ use std::ops::AddAssign;
 use bytes::Bytes;
 use model::{Moment, Vector, VersionSet};
 
-use super::durable::{self, Event};
+use super::durable::{self, DurableEvent};
 use super::forgotten::{Forgetting, replaced_by};
 use super::owing::Owing;
 use super::{Attribution, Rules, StoreKey, Violation, name, siblings};
@@ -74,11 +74,11 @@ impl AddAssign for Pairs {
 /// What an answer must be for the sake of one write.
 enum Demand {
     /// It holds the event, or what replaced it.
-    Holds(Event),
+    Holds(DurableEvent),
     /// It is not empty.
     Something,
     /// It is not a value that the write had replaced, nor one that the write outranks.
-    NothingOlder(Event),
+    NothingOlder(DurableEvent),
     /// Nothing of what the deletion replaced; [`super::deleted`] sees to it.
     Undone,
 }
@@ -149,7 +149,7 @@ struct Answer<'a> {
     operation: &'a Operation,
     at: Moment,
     /// The put whose value a plain client was shown, and the latest event that this value is.
-    shown: Option<(OperationId, Option<Event>)>,
+    shown: Option<(OperationId, Option<DurableEvent>)>,
 }
 
 impl<'a> Judge<'a> {
@@ -161,7 +161,7 @@ impl<'a> Judge<'a> {
             Outcome::Shown(Some(value)) => self.known.of_value(place, value).map(|put| {
                 let events = self.known.events_of(place, value).into_iter();
                 let latest = events.max_by_key(|&(dot, timestamp)| (timestamp, dot));
-                (put, latest.map(|(dot, timestamp)| Event { dot, timestamp }))
+                (put, latest.map(|(dot, timestamp)| DurableEvent { dot, timestamp }))
             }),
             _ => return None,
         };
@@ -178,7 +178,7 @@ impl<'a> Judge<'a> {
     /// What the get's answer owes to the write.
     fn demand(&self, answer: &Answer<'_>, write: OperationId) -> Result<Demand, Excuse> {
         let written = self.history.operation(write);
-        let event = self.known.event(write).map(|(dot, timestamp)| Event { dot, timestamp });
+        let event = self.known.event(write).map(|(dot, timestamp)| DurableEvent { dot, timestamp });
         let is_forgotten = || self.forgetting.is_taken(write, answer.at);
         let deletes = written.action == Action::Delete;
         let plain = written.outcome == Outcome::Acknowledged;
@@ -206,7 +206,7 @@ impl<'a> Judge<'a> {
         &self,
         answer: &Answer<'_>,
         write: OperationId,
-        event: Option<Event>,
+        event: Option<DurableEvent>,
     ) -> Result<Demand, Excuse> {
         let (shown, _) = answer.shown.ok_or(Excuse::Nameless)?;
         if shown == write {
@@ -252,7 +252,7 @@ impl<'a> Judge<'a> {
         value: &Bytes,
         answer: &Answer<'_>,
         write: OperationId,
-        by: Event,
+        by: DurableEvent,
     ) -> Option<String> {
         let (shown, latest) = answer.shown?;
         let latest = latest?;

@@ -13,26 +13,26 @@ const UNEXPLAINED_MAX: u64 = 10;
 
 /// How many answers said that a fallback stood in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Told {
+pub struct SloppyTold {
     /// All of them.
     pub all: u64,
     /// Those without a reason that the simulator knows.
     pub unexplained: u64,
 }
 
-impl std::ops::AddAssign for Told {
-    fn add_assign(&mut self, other: Told) {
+impl std::ops::AddAssign for SloppyTold {
+    fn add_assign(&mut self, other: SloppyTold) {
         self.all += other.all;
         self.unexplained += other.unexplained;
     }
 }
 
 /// Checks each answer that says so; and how many there were.
-pub fn check(history: &History, remains: &[Remains], rules: Rules) -> (Vec<Violation>, Told) {
+pub fn check(history: &History, remains: &[Remains], rules: Rules) -> (Vec<Violation>, SloppyTold) {
     let known = Attribution::new(history, remains);
     let owing = Owing::new(history, &known, rules);
     let (mut violations, mut unexplained) = (Vec::new(), Vec::new());
-    let mut told = Told::default();
+    let mut told = SloppyTold::default();
     for (id, operation) in history.all() {
         if !matches!(operation.outcome, Outcome::Got(_) | Outcome::Written { .. }) {
             continue;

@@ -9,7 +9,7 @@ use super::{Attribution, StoreKey, Violation, name, sets};
 use crate::history::{Action, History, OperationId, Outcome, Remains};
 
 /// What is known of each dot so far.
-struct Seen<'a> {
+struct DotsKnown<'a> {
     history: &'a History,
     known: Attribution,
     dots: BTreeMap<(StoreKey, Dot), Option<OperationId>>,
@@ -20,7 +20,7 @@ struct Seen<'a> {
 
 /// Checks every value that anybody saw.
 pub fn check(history: &History, remains: &[Remains]) -> Vec<Violation> {
-    let mut seen = Seen {
+    let mut seen = DotsKnown {
         history,
         known: Attribution::new(history, remains),
         dots: BTreeMap::new(),
@@ -44,7 +44,7 @@ pub fn check(history: &History, remains: &[Remains]) -> Vec<Violation> {
     seen.violations.into_iter().map(|detail| Violation { invariant: 5, about: None, detail }).collect()
 }
 
-impl Seen<'_> {
+impl DotsKnown<'_> {
     /// An answer holds nothing that was asked for after it.
     fn answer(&mut self, place: &StoreKey, set: &VersionSet, get: OperationId) {
         for version in set.versions() {

@@ -8,9 +8,9 @@ use model::elasticity::Money;
 use model::elasticity::adapter::{
     EngineFacts, Evidence, Instance, InstanceState, MachineType, MemberState, PROTOCOL, ProviderFacts,
 };
-use protocol::elasticity::{Action, Controller, Observation, Question, Refusal, Sample};
+use protocol::elasticity::{Controller, FleetAction, Observation, Question, Sample, VerbRefusal};
 
-use super::world::{Node, STEP_S, Sleeper, World, does_work};
+use super::world::{FleetNode, STEP_S, Sleeper, World, does_work};
 use super::{Plant, judge};
 
 impl World {
@@ -86,7 +86,7 @@ impl World {
     fn answer(&mut self, question: &Question, observation: &mut Observation) {
         match question {
             Question::Preflight { instance } => {
-                let refusal = Refusal { for_good: true, detail: "protected".to_owned() };
+                let refusal = VerbRefusal { for_good: true, detail: "protected".to_owned() };
                 let refuses = self.now < self.protects_until;
                 let answer = if refuses { Err(refusal) } else { Ok(()) };
                 observation.preflight.insert(instance.clone(), answer);
@@ -130,9 +130,9 @@ impl World {
             let actions = controller.decide(&observation).actions;
             let asks: Vec<Question> = actions
                 .iter()
-                .filter_map(
-                    |action| if let Action::Ask(question) = action { Some(question.clone()) } else { None },
-                )
+                .filter_map(|action| {
+                    if let FleetAction::Ask(question) = action { Some(question.clone()) } else { None }
+                })
                 .collect();
             if asks.is_empty() {
                 break actions;
@@ -152,54 +152,54 @@ impl World {
                 return false;
             }
         }
-        matches!(actions.last(), Some(Action::Publish(_)))
+        matches!(actions.last(), Some(FleetAction::Publish(_)))
     }
 
     /// Does one act; whether the turn goes on.
-    pub(super) fn act(&mut self, generation: u64, action: &Action) -> bool {
+    pub(super) fn act(&mut self, generation: u64, action: &FleetAction) -> bool {
         let is_late = generation != self.fleet.generation;
-        if is_late && (action.must_be_fresh() || matches!(action, Action::Publish(_))) {
+        if is_late && (action.must_be_fresh() || matches!(action, FleetAction::Publish(_))) {
             return false;
         }
         match action {
-            Action::Publish(next) => {
+            FleetAction::Publish(next) => {
                 judge::published(self, next);
                 self.fleet = (**next).clone();
             }
-            Action::Ensure { token, .. } => {
+            FleetAction::Ensure { token, .. } => {
                 let is_there = self.hosted.iter().any(|one| one.instance.token.as_ref() == Some(&token.0));
                 if !is_there || self.wrong(100) {
                     self.host(&token.0, false);
                 }
             }
-            Action::Terminate { instance, .. } => self.terminate(instance),
-            Action::Join { token, member } if self.wrong(20) => {
+            FleetAction::Terminate { instance, .. } => self.terminate(instance),
+            FleetAction::Join { token, member } if self.wrong(20) => {
                 self.refused.insert(token.clone(), format!("{member} has another version"));
             }
-            Action::Join { member, .. } => {
+            FleetAction::Join { member, .. } => {
                 let takes = self.dice.between(60, 300);
                 let from = [MemberState::Waiting, MemberState::Standby, MemberState::Drained];
                 self.change(member, &from, MemberState::Joining, Some(takes));
             }
-            Action::Drain { member, .. } => {
+            FleetAction::Drain { member, .. } => {
                 let sticks = self.wrong(50);
                 let takes = self.dice.between(60, 400);
                 let from = [MemberState::Serving, MemberState::Joining, MemberState::Drained];
                 self.change(member, &from, MemberState::Draining, (!sticks).then_some(takes));
                 // One that hangs is begun anew.
-                let hangs = |node: &&mut Node| &node.member.id == member && node.done_at.is_none();
+                let hangs = |node: &&mut FleetNode| &node.member.id == member && node.done_at.is_none();
                 let hangs = self.nodes.iter_mut().find(hangs);
                 if let Some(node) = hangs.filter(|node| node.member.state == MemberState::Draining && !sticks)
                 {
                     node.done_at = Some(self.now + takes);
                 }
             }
-            Action::Cancel { member, .. } => {
+            FleetAction::Cancel { member, .. } => {
                 let from = [MemberState::Draining, MemberState::Drained];
                 self.change(member, &from, MemberState::Serving, None);
             }
-            Action::Forget { member, .. } => self.nodes.retain(|node| &node.member.id != member),
-            Action::Ask(_) => unreachable!("questions are answered within the turn"),
+            FleetAction::Forget { member, .. } => self.nodes.retain(|node| &node.member.id != member),
+            FleetAction::Ask(_) => unreachable!("questions are answered within the turn"),
         }
         true
     }

@@ -1,7 +1,7 @@
 //! What must not happen on a day, judged by what the world knows and the machine does not.
 
 use model::elasticity::adapter::{InstanceState, MemberState};
-use model::elasticity::{Fleet, Machine, MachineState, Reason, Verdict};
+use model::elasticity::{Fleet, Machine, MachineState, Reason, RuleVerdict};
 
 use super::world::{Hosted, STEP_S, STRANGER, World};
 use super::{Load, Weather};
@@ -32,14 +32,15 @@ pub(super) fn published(world: &mut World, next: &Fleet) {
     let by_rule = next.decisions.iter().filter(|one| one.number >= number).find(|one| {
         one.held.is_none() && one.reasons.iter().any(|reason| matches!(reason, Reason::Rule { .. }))
     });
-    let moved =
-        by_rule.filter(|one| matches!(one.verdict, Verdict::Add | Verdict::Remove)).map(|one| one.verdict);
+    let moved = by_rule
+        .filter(|one| matches!(one.verdict, RuleVerdict::Add | RuleVerdict::Remove))
+        .map(|one| one.verdict);
     let stale = before.in_state(MachineState::Serving).find(|machine| {
         let node = world.nodes.iter().find(|node| Some(&node.member.id) == machine.member.as_ref());
         node.is_some_and(|node| node.measured_at + SAMPLE_AGE_MAX_S < world.now)
     });
     let mut broken = Vec::new();
-    if let (Some(Verdict::Remove), Some(stale)) = (moved, stale) {
+    if let (Some(RuleVerdict::Remove), Some(stale)) = (moved, stale) {
         broken.push(format!("a member is removed while {} is not measured", stale.token));
     }
     let is_new = |machine: &&Machine| !before.machines.iter().any(|one| one.token == machine.token);

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use model::WallMillis;
 use model::elasticity::adapter::{Instance, InstanceState, Member, MemberState};
 use model::elasticity::{
-    Budget, Cooldowns, Deadlines, Fleet, FleetOrder, Given, Machine, MachineState, Mode, Money, Objective,
-    Policy, Resize, Sizing, Token,
+    Budget, Cooldowns, Deadlines, Fleet, FleetOrder, FleetOrderGiven, Machine, MachineState, Mode, Money,
+    Objective, Policy, Resize, Sizing, Token,
 };
-use protocol::elasticity::{Action, Controller, Sample, samples_kept};
+use protocol::elasticity::{Controller, FleetAction, Sample, samples_kept};
 
 use super::{Day, Load, Weather, judge};
 use crate::dice::Dice;
@@ -38,7 +38,7 @@ pub(super) struct Hosted {
 
 /// A member and what it does.
 #[derive(Clone, Debug)]
-pub(super) struct Node {
+pub(super) struct FleetNode {
     pub member: Member,
     pub done_at: Option<u64>,
     /// Its drain has said once that it was done, and was not.
@@ -51,7 +51,7 @@ pub(super) struct Node {
 pub(super) struct Sleeper {
     pub wakes_at: u64,
     pub generation: u64,
-    pub actions: Vec<Action>,
+    pub actions: Vec<FleetAction>,
 }
 
 /// What of metrics comes.
@@ -70,7 +70,7 @@ pub(super) struct World {
     pub now: u64,
     pub fleet: Fleet,
     pub hosted: Vec<Hosted>,
-    pub nodes: Vec<Node>,
+    pub nodes: Vec<FleetNode>,
     pub keys: Vec<String>,
     pub samples: Vec<Sample>,
     pub refused: BTreeMap<Token, String>,
@@ -382,7 +382,7 @@ impl World {
         let Some(order) = order else { return };
         let number = self.fleet.orders.last().map_or(0, |given| given.number) + 1;
         let at = WallMillis(self.now * 1000);
-        self.fleet.orders.push(Given { number, order, by: "op".to_owned(), at, answer: None });
+        self.fleet.orders.push(FleetOrderGiven { number, order, by: "op".to_owned(), at, answer: None });
         self.fleet.generation += 1;
     }
 
@@ -399,11 +399,11 @@ impl World {
 }
 
 /// Whether requests come to it.
-pub(super) fn does_work(node: &Node) -> bool {
+pub(super) fn does_work(node: &FleetNode) -> bool {
     matches!(node.member.state, MemberState::Serving | MemberState::Draining)
 }
 
-fn node(id: String, address: Option<String>, state: MemberState) -> Node {
+fn node(id: String, address: Option<String>, state: MemberState) -> FleetNode {
     let member = Member { id, address, state, permille: None, detail: None, measures: BTreeMap::new() };
-    Node { member, done_at: None, lied: false, measured_at: 0 }
+    FleetNode { member, done_at: None, lied: false, measured_at: 0 }
 }

@@ -22,7 +22,7 @@ pub struct Events {
     /// Deletions, in the order in which they were first stored.
     pub deletions: Vec<Deletion>,
     /// All events of each key in their order, and how long the values live that they wrote.
-    pub lives: BTreeMap<(String, Bytes), BTreeMap<(Timestamp, Dot), Life>>,
+    pub lives: BTreeMap<(String, Bytes), BTreeMap<(Timestamp, Dot), ValueLife>>,
     /// When any node removed its own record of each key, or a hint of a deletion, in order. Only collection rounds remove
     /// records; a hint may also have been delivered.
     pub removals: BTreeMap<(String, Bytes), Vec<Moment>>,
@@ -45,7 +45,7 @@ pub struct Deletion {
 
 /// How long what an event wrote lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Life {
+pub enum ValueLife {
     /// It was a deletion.
     Gone,
     /// For ever.
@@ -154,7 +154,7 @@ impl Events {
     }
 
     /// An event of a key is stored, which writes what lives so long.
-    pub(crate) fn lived(&mut self, place: &Place, version: &Version, life: Life) {
+    pub(crate) fn lived(&mut self, place: &Place, version: &Version, life: ValueLife) {
         let event = (version.timestamp, version.dot);
         match self.lives.get_mut(place) {
             Some(lives) => lives.entry(event).or_insert(life),

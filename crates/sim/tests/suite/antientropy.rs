@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use client::{ClientError, PutOptions};
 use model::{Dot, NodeId, Token, VersionSet};
-use runtime::disk::simulated::{Fault as DiskFault, Operation};
+use runtime::disk::simulated::{DiskOperation, Fault as DiskFault};
 use sim::cluster::{LAST_WRITE, World};
 use sim::host::Host;
 use storage::Change;
@@ -287,7 +287,7 @@ fn a_failing_sync_costs_nothing_once_the_node_is_back() {
     play(setup(8), |world, client| async move {
         let keys = keys(30);
         put_all(&world, &client, &keys[..10], "v").await;
-        world.machines()[1].disk().inject(DiskFault::next(Operation::Sync, 1));
+        world.machines()[1].disk().inject(DiskFault::next(DiskOperation::Sync, 1));
         let store = client.store(LAST_WRITE).expect("the cluster has it");
         let mut failed = 0;
         for key in &keys {

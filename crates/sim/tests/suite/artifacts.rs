@@ -15,7 +15,7 @@ use model::readonly::Order;
 use model::{ArtifactNumber, Cluster, ManifestDigest, StoreName, Token, VersionSet};
 use parking_lot::Mutex;
 use runtime::disk::simulated::SimulatedDisk;
-use sim::check::artifacts::{Read, Swap, check};
+use sim::check::artifacts::{NumbersRead, Swap, check};
 use sim::cluster::World;
 use sim::dice::Dice;
 use sim::executor::WallClock;
@@ -84,7 +84,7 @@ pub(crate) async fn built_of(
 /// What all readers have heard, and what was ordered.
 #[derive(Clone, Default)]
 pub(crate) struct Record {
-    pub(crate) reads: Arc<Mutex<Vec<Read>>>,
+    pub(crate) reads: Arc<Mutex<Vec<NumbersRead>>>,
     pub(crate) swaps: Arc<Mutex<Vec<Swap>>>,
     /// What is served now, for planted replicas.
     served: Arc<Mutex<Option<(ArtifactNumber, ManifestDigest)>>>,
@@ -214,7 +214,7 @@ async fn read_on(world: Arc<World>, record: Record, number: u32, plant: Plant) {
         match found {
             Ok(found) => {
                 let numbers = found.into_iter().map(|found| number_of(found.value())).collect();
-                record.reads.lock().push(Read { client: number, ended, numbers });
+                record.reads.lock().push(NumbersRead { client: number, ended, numbers });
             }
             Err(error) => record.failed.lock().push(error.to_string()),
         }

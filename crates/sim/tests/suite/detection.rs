@@ -7,7 +7,7 @@ use std::time::Duration;
 use model::{Moment, NodeId};
 use node::events::Event;
 use parking_lot::Mutex;
-use protocol::gossip::State;
+use protocol::gossip::NodeLiveness;
 use runtime::BoxFuture;
 use sim::check;
 use sim::cluster::{STORES, World};
@@ -58,11 +58,11 @@ fn play(seed: u64, loss_per_mille: u64, scenario: impl FnOnce(Arc<World>) -> Box
             let until = acting.executor.now().after(Duration::from_secs(40));
             acting.executor.spawn(clients, Box::pin(worker.work(until)));
         }
-        await_states(&acting, |_, _, state| state == State::Alive).await;
+        await_states(&acting, |_, _, state| state == NodeLiveness::Alive).await;
         scenario.await;
         acting.wires.heal();
         acting.executor.sleep(Duration::from_secs(50)).await;
-        await_states(&acting, |_, _, state| state == State::Alive).await;
+        await_states(&acting, |_, _, state| state == NodeLiveness::Alive).await;
         for store in STORES {
             for number in 0..acting.setup.keys {
                 left.lock().push(
@@ -82,12 +82,12 @@ fn play(seed: u64, loss_per_mille: u64, scenario: impl FnOnce(Arc<World>) -> Box
 }
 
 /// What the node at `viewer` believes about the node at `of`; `None` while it does not run.
-fn state(world: &World, viewer: usize, of: usize) -> Option<State> {
+fn state(world: &World, viewer: usize, of: usize) -> Option<NodeLiveness> {
     Some(world.node(viewer)?.gossip().state(NodeId(of as u32 + 1)))
 }
 
 /// Waits until `wanted` (viewer, of, state) holds for every pair of nodes.
-async fn await_states(world: &World, wanted: impl Fn(usize, usize, State) -> bool) {
+async fn await_states(world: &World, wanted: impl Fn(usize, usize, NodeLiveness) -> bool) {
     let pairs =
         || (0..5).flat_map(|viewer| (0..5).filter(move |&of| of != viewer).map(move |of| (viewer, of)));
     while !pairs().all(|(viewer, of)| state(world, viewer, of).is_some_and(|state| wanted(viewer, of, state)))
@@ -112,8 +112,8 @@ fn behind_a_one_way_partition_only_those_who_cannot_be_heard_avoid_each_other() 
         Box::pin(async move {
             world.wires.block(Host(1), Host(2));
             await_states(&world, |viewer, of, state| match (viewer, of) {
-                (0, 1) | (1, 0) => state == State::Suspected,
-                _ => state == State::Alive,
+                (0, 1) | (1, 0) => state == NodeLiveness::Suspected,
+                _ => state == NodeLiveness::Alive,
             })
             .await;
             world.executor.sleep(Duration::from_secs(20)).await;
@@ -139,11 +139,11 @@ fn a_five_second_pause_is_suspected_and_causes_no_down_and_no_lost_write() {
                     }),
                 );
                 await_states(&world, |viewer, of, state| {
-                    viewer == position || of != position || state == State::Suspected
+                    viewer == position || of != position || state == NodeLiveness::Suspected
                 })
                 .await;
                 assert!(paused.load(Ordering::Relaxed), "suspected while it paused");
-                await_states(&world, |_, of, state| of != position || state == State::Alive).await;
+                await_states(&world, |_, of, state| of != position || state == NodeLiveness::Alive).await;
             }
             assert!(!was_ever_down(&world, 1) && !was_ever_down(&world, 4));
         })
@@ -158,7 +158,7 @@ fn a_flapping_node_is_avoided_while_it_is_away_and_never_down() {
                 world.pause(1, Duration::from_millis(2_500)).await;
                 world.executor.sleep(Duration::from_millis(500)).await;
             }
-            await_states(&world, |_, _, state| state == State::Alive).await;
+            await_states(&world, |_, _, state| state == NodeLiveness::Alive).await;
             assert!(!was_ever_down(&world, 2));
             let events = world.node(0).unwrap().events().after(0, usize::MAX);
             let suspected = |event: &Event| matches!(event, Event::PeerSuspected { peer: NodeId(2), .. });
@@ -173,10 +173,10 @@ fn a_node_that_stops_cleanly_has_left_to_all_and_is_alive_after_its_restart() {
         Box::pin(async move {
             world.stop(2).await;
             let before = world.executor.now();
-            let others = |world: &World, state: State| {
+            let others = |world: &World, state: NodeLiveness| {
                 [0, 1, 3, 4].iter().all(|&viewer| self::state(world, viewer, 2) == Some(state))
             };
-            while !others(&world, State::Left) {
+            while !others(&world, NodeLiveness::Left) {
                 world.executor.sleep(Duration::from_millis(10)).await;
             }
             assert!(world.executor.now().since(before) < Duration::from_secs(2), "it said so itself");

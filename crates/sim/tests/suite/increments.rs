@@ -11,8 +11,8 @@ use runtime::disk::simulated::SimulatedDisk;
 use sim::check::artifacts::check;
 use sim::cluster::World;
 use storage::readonly::{
-    BuildOptions, BuildRecord, Compression, Cutter, Duplicates, Given, Manifest, Merged, Place, Records,
-    TokenHash, build, build_child, copy, publish,
+    BuildOptions, BuildRecord, Compression, Cutter, Duplicates, Manifest, Merged, Place, Records,
+    RecordsGiven, TokenHash, build, build_child, copy, publish,
 };
 
 use crate::artifacts::{KEYS, Plant, Story, Upon, name, told};
@@ -99,7 +99,8 @@ async fn child(world: &World, number: u64, says: u64, disk: &SimulatedDisk) -> M
     let source: Arc<dyn Disk> = Arc::new(before);
     let to: Arc<dyn Disk> = Arc::new(disk.clone());
     let built =
-        build_child(to, merged(says), (source, &parent), number, (Given::All, Duplicates::Refuse)).await;
+        build_child(to, merged(says), (source, &parent), number, (RecordsGiven::All, Duplicates::Refuse))
+            .await;
     let manifest = built.expect("the disks are sound");
     assert_eq!(manifest.deltas().len(), manifest.chunks.len(), "each chunk has changed a little");
     manifest

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use client::{Client, ClientOptions, PutOptions};
 use model::NodeId;
-use protocol::gossip::State;
+use protocol::gossip::NodeLiveness;
 use sim::cluster::{LAST_WRITE, World};
 use sim::host::Host;
 use wire::messages::Condition;
@@ -25,7 +25,7 @@ fn a_coordinator_that_no_replica_hears_takes_no_write_and_leaves_none_in_doubt()
                 let node = world.node(viewer).expect("it runs");
                 node.gossip().state(NodeId(of))
             };
-            let suspected = || [2, 3].iter().all(|&of| believed(0, of) == State::Suspected);
+            let suspected = || [2, 3].iter().all(|&of| believed(0, of) == NodeLiveness::Suspected);
             until(&world, "it knows that nobody answers it", suspected).await;
             let store = client.store(LAST_WRITE).expect("the cluster has it");
             for key in keys(60) {
@@ -33,8 +33,10 @@ fn a_coordinator_that_no_replica_hears_takes_no_write_and_leaves_none_in_doubt()
                 assert!(put.is_ok(), "{key:?}: {put:?}");
             }
             world.wires.heal();
-            until(&world, "it is heard again", || [2, 3].iter().all(|&of| believed(0, of) == State::Alive))
-                .await;
+            until(&world, "it is heard again", || {
+                [2, 3].iter().all(|&of| believed(0, of) == NodeLiveness::Alive)
+            })
+            .await;
         });
     }
 }

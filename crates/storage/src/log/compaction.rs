@@ -20,7 +20,7 @@ use runtime::{DiskError, File, Moment};
 use super::core::Core;
 use super::format::{Kind, RecordHeader, SEGMENT_HEADER_BYTES, SegmentKind, encode, segment_header};
 use super::index::Slot;
-use super::reader::{Item, Record, SegmentReader};
+use super::reader::{Item, LogRecord, SegmentReader};
 use super::segment::Segment;
 use crate::error::StorageError;
 use crate::hash::fingerprint;
@@ -142,7 +142,7 @@ impl Core {
         &self,
         source: &Segment,
         offset: u64,
-        record: &Record<'_>,
+        record: &LogRecord<'_>,
         output: &mut Option<Output>,
     ) -> Result<(), StorageError> {
         let header = record.header;
@@ -347,7 +347,7 @@ impl Core {
 }
 
 impl Output {
-    fn copy(&mut self, partition: PartitionId, from: Slot, header: &RecordHeader, record: &Record<'_>) {
+    fn copy(&mut self, partition: PartitionId, from: Slot, header: &RecordHeader, record: &LogRecord<'_>) {
         let offset = self.segment.written() + self.buffer.len() as u64;
         encode(&mut self.buffer, self.segment.salt, offset, header, record.key, record.value);
         let offset = u32::try_from(offset).expect("what is needed of the sources fits one segment");

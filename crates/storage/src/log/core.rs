@@ -39,7 +39,7 @@ pub(super) struct Core {
 }
 
 /// What lies at a slot.
-pub(super) enum Found {
+pub(super) enum SlotFound {
     /// A record that holds: its whole bytes, header and key included.
     Record(Vec<u8>),
     /// A record whose checksum does not hold.
@@ -116,7 +116,7 @@ impl Core {
             let mut corrupt = false;
             for slot in find() {
                 match self.read(partition, &slot)? {
-                    Found::Record(bytes) => {
+                    SlotFound::Record(bytes) => {
                         let value_from = slot_value(&slot, &bytes);
                         if bytes[RECORD_HEADER_BYTES..value_from] == *key {
                             let mut record = Bytes::from(bytes);
@@ -124,8 +124,8 @@ impl Core {
                             return Ok(Some(Newest { slot, record }));
                         }
                     }
-                    Found::Corrupt => corrupt = true,
-                    Found::Moved => continue 'again,
+                    SlotFound::Corrupt => corrupt = true,
+                    SlotFound::Moved => continue 'again,
                 }
             }
             return match corrupt {
@@ -138,8 +138,8 @@ impl Core {
     }
 
     /// Reads and verifies the record at a slot.
-    pub(super) fn read(&self, partition: PartitionId, slot: &Slot) -> Result<Found, StorageError> {
-        let Some(segment) = self.segments.get(slot.segment) else { return Ok(Found::Moved) };
+    pub(super) fn read(&self, partition: PartitionId, slot: &Slot) -> Result<SlotFound, StorageError> {
+        let Some(segment) = self.segments.get(slot.segment) else { return Ok(SlotFound::Moved) };
         let waiting = match segment.written() >= slot.end() {
             true => None,
             false => self.appending.tail().read_waiting(slot),
@@ -152,7 +152,7 @@ impl Core {
                 bytes.truncate(count);
                 bytes
             }
-            (None, None) => return Ok(Found::Corrupt),
+            (None, None) => return Ok(SlotFound::Corrupt),
         };
         let sound = peek(&bytes).is_some_and(|header| {
             header.kind == Kind::Put
@@ -163,10 +163,10 @@ impl Core {
                 && value_holds(&header, &bytes[RECORD_HEADER_BYTES + usize::from(header.key_bytes)..])
         });
         match sound {
-            true => Ok(Found::Record(bytes)),
+            true => Ok(SlotFound::Record(bytes)),
             false => {
                 self.count_corrupt(slot.segment, slot.offset, partition);
-                Ok(Found::Corrupt)
+                Ok(SlotFound::Corrupt)
             }
         }
     }
@@ -209,14 +209,14 @@ impl Walkable for Core {
             let mut corrupt = 0;
             for slot in index.find(token, fingerprint) {
                 match self.read(partition, &slot)? {
-                    Found::Record(bytes) => {
+                    SlotFound::Record(bytes) => {
                         let value_from = slot_value(&slot, &bytes);
                         let bytes = Bytes::from(bytes);
                         records
                             .push((bytes.slice(RECORD_HEADER_BYTES..value_from), bytes.slice(value_from..)));
                     }
-                    Found::Corrupt => corrupt += 1,
-                    Found::Moved => continue 'again,
+                    SlotFound::Corrupt => corrupt += 1,
+                    SlotFound::Moved => continue 'again,
                 }
             }
             return Ok(corrupt);

@@ -6,7 +6,7 @@
 use model::{PartitionId, Token};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::core::{Core, Found};
+use super::core::{Core, SlotFound};
 use super::format::{Kind, RECORD_HEADER_BYTES, header_holds, peek};
 use super::index::{Gate, Slot};
 use super::tail::Entry;
@@ -31,7 +31,7 @@ impl Core {
         }
         let mut discarded = false;
         for slot in gate.find(token, fingerprint) {
-            if matches!(self.read(partition, &slot)?, Found::Corrupt) {
+            if matches!(self.read(partition, &slot)?, SlotFound::Corrupt) {
                 self.remove_damaged(partition, &gate, &slot, key)?;
                 self.damage.discard(slot.place());
                 discarded = true;
@@ -57,7 +57,7 @@ impl Core {
                 }
             });
             for slot in slots {
-                if !matches!(self.read(partition, &slot)?, Found::Corrupt) {
+                if !matches!(self.read(partition, &slot)?, SlotFound::Corrupt) {
                     continue;
                 }
                 match self.readable_key(&slot)? {

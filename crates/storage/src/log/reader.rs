@@ -15,7 +15,7 @@ const CHUNK_BYTES: usize = 1 << 20;
 
 /// What comes next in a segment.
 pub(super) enum Item<'a> {
-    Record(Record<'a>),
+    Record(LogRecord<'a>),
     /// No record starts in these bytes; behind them comes one, or the end.
     Gap {
         to_end: bool,
@@ -23,7 +23,7 @@ pub(super) enum Item<'a> {
 }
 
 /// A record whose header holds.
-pub(super) struct Record<'a> {
+pub(super) struct LogRecord<'a> {
     pub(super) header: RecordHeader,
     pub(super) key: &'a [u8],
     pub(super) value: &'a [u8],
@@ -76,7 +76,7 @@ impl SegmentReader {
                 let bytes = self.view(start, header.length())?;
                 let (key, value) = bytes[RECORD_HEADER_BYTES..].split_at(usize::from(header.key_bytes));
                 let sound = value_holds(&header, value);
-                Ok(Some((start, Item::Record(Record { header, key, value, sound }))))
+                Ok(Some((start, Item::Record(LogRecord { header, key, value, sound }))))
             }
             Some(_) => {
                 self.offset = offset;

@@ -9,7 +9,7 @@ use runtime::DiskError;
 
 use super::format::{Kind, RECORD_HEADER_BYTES, SegmentKind, header_holds, peek};
 use super::index::Slot;
-use super::reader::{Item, Record, SegmentReader};
+use super::reader::{Item, LogRecord, SegmentReader};
 use super::segment::Segment;
 use super::tail::Point;
 use crate::error::StorageError;
@@ -21,7 +21,7 @@ pub(super) type Files = BTreeMap<u32, Arc<Segment>>;
 /// Takes the records of segments, in the order of the log.
 pub(super) trait Target {
     /// `slot` is where the record lies; its value may be damaged.
-    fn apply(&mut self, slot: Slot, record: &Record<'_>) -> Result<(), DiskError>;
+    fn apply(&mut self, slot: Slot, record: &LogRecord<'_>) -> Result<(), DiskError>;
 }
 
 /// What is known to have been synced, whatever the bytes look like now.

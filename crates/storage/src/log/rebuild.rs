@@ -8,7 +8,7 @@ use runtime::DiskError;
 
 use super::format::Kind;
 use super::index::{Index, Slot};
-use super::reader::Record;
+use super::reader::LogRecord;
 use super::reading::{Files, Target, same_key};
 
 /// The newest record met so far of one key.
@@ -44,7 +44,7 @@ impl<'a> Rebuild<'a> {
 }
 
 impl Target for Rebuild<'_> {
-    fn apply(&mut self, slot: Slot, record: &Record<'_>) -> Result<(), DiskError> {
+    fn apply(&mut self, slot: Slot, record: &LogRecord<'_>) -> Result<(), DiskError> {
         let header = &record.header;
         if header.kind == Kind::Drop {
             let floor = self.floors.entry(header.partition).or_default();

@@ -4,7 +4,7 @@ use runtime::DiskError;
 
 use super::format::Kind;
 use super::index::{Index, Slot};
-use super::reader::Record;
+use super::reader::LogRecord;
 use super::reading::{Files, Target, same_key};
 use super::snapshot::Snapshot;
 
@@ -28,7 +28,7 @@ impl<'a> Replay<'a> {
 }
 
 impl Target for Replay<'_> {
-    fn apply(&mut self, slot: Slot, record: &Record<'_>) -> Result<(), DiskError> {
+    fn apply(&mut self, slot: Slot, record: &LogRecord<'_>) -> Result<(), DiskError> {
         let partition = self.index.get_or_create(record.header.partition);
         if record.header.kind == Kind::Drop {
             partition.all_gates().clear();

@@ -64,7 +64,7 @@ pub(super) struct Point {
 
 /// The end of the log.
 pub(super) struct Tail {
-    state: Mutex<State>,
+    state: Mutex<TailState>,
     writer: Mutex<()>,
     /// Positions up to which everything is in the file, and synced. Neither goes back, and the second never passes the
     /// first.
@@ -85,7 +85,7 @@ pub(super) struct Start {
     pub(super) sequence_next: u64,
 }
 
-struct State {
+struct TailState {
     active: Arc<Segment>,
     /// Where in the active segment the first byte that waits will lie.
     start: u64,
@@ -101,7 +101,7 @@ struct State {
     closed: bool,
 }
 
-impl State {
+impl TailState {
     fn end(&self) -> u64 {
         self.start + (self.in_flight.as_ref().map_or(0, |bytes| bytes.len()) + self.pending.len()) as u64
     }
@@ -130,7 +130,7 @@ impl Tail {
         segment_bytes: u64,
     ) -> Tail {
         let first = active.id;
-        let state = State {
+        let state = TailState {
             active,
             start: 0,
             in_flight: None,
@@ -197,7 +197,7 @@ impl Tail {
     }
 
     /// The segment's header before its first record, and the mark of the last sync before the first record after it.
-    fn begin_batch(&self, state: &mut State) {
+    fn begin_batch(&self, state: &mut TailState) {
         if state.end() == 0 {
             let header = segment_header(self.engine, state.active.id, SegmentKind::Log);
             state.pending.extend_from_slice(&header);
@@ -320,9 +320,9 @@ impl Tail {
     }
 
     /// Id of the active segment, the log's end as a point and as a position, and the next sequence.
-    pub(super) fn end(&self) -> End {
+    pub(super) fn end(&self) -> TailEnd {
         let state = self.state.lock();
-        End {
+        TailEnd {
             point: Point { segment: state.active.id, offset: state.end() as u32 },
             position: state.position,
             waiting: state.waiting(),
@@ -381,7 +381,7 @@ impl Tail {
 }
 
 /// The end of the log, at one moment.
-pub(super) struct End {
+pub(super) struct TailEnd {
     pub(super) point: Point,
     pub(super) position: u64,
     pub(super) waiting: usize,

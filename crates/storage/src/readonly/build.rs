@@ -96,7 +96,7 @@ impl Settled {
 }
 
 /// What building hands out, in this order: what is settled, then each chunk from its beginning to its end.
-pub enum Step {
+pub enum BuildStep {
     /// What holds for all chunks.
     Settled(Settled),
     /// Of the next chunk.
@@ -110,7 +110,7 @@ pub(super) fn distinct<E: From<BuildError>>(
     each: &mut dyn FnMut(BuildRecord<'_>, bool) -> Result<(), E>,
 ) -> Result<(), E> {
     let failed = |error: DiskError| BuildError::from(error);
-    let mut held = Held::default();
+    let mut held = PendingRecord::default();
     loop {
         let next = merged.current();
         let again = next.is_some_and(|next| held.is_key_of(&next));
@@ -139,10 +139,10 @@ pub fn steps<E: From<BuildError>>(
     options: &BuildOptions,
     settled: Option<Settled>,
     mut cutter: Cutter,
-    step: &mut dyn FnMut(Step) -> Result<(), E>,
+    step: &mut dyn FnMut(BuildStep) -> Result<(), E>,
 ) -> Result<(), E> {
     let mut sample = settled.is_none().then(Records::default);
-    settled.map_or(Ok(()), |settled| step(Step::Settled(settled)))?;
+    settled.map_or(Ok(()), |settled| step(BuildStep::Settled(settled)))?;
     let mut cuts = Vec::new();
     distinct(merged, options.duplicates, &mut |record: BuildRecord<'_>, is_last| {
         let full = match &mut sample {
@@ -157,21 +157,21 @@ pub fn steps<E: From<BuildError>>(
         };
         if full || (is_last && sample.is_some()) {
             let records = sample.take().expect("it is there until it is full");
-            step(Step::Settled(Settled::of(options, &records)))?;
+            step(BuildStep::Settled(Settled::of(options, &records)))?;
             for record in records.iter() {
                 cutter.push(record, &mut cuts);
-                cuts.drain(..).try_for_each(|cut| step(Step::Cut(cut)))?;
+                cuts.drain(..).try_for_each(|cut| step(BuildStep::Cut(cut)))?;
             }
         }
-        cuts.drain(..).try_for_each(|cut| step(Step::Cut(cut)))
+        cuts.drain(..).try_for_each(|cut| step(BuildStep::Cut(cut)))
     })?;
     cutter.finish(&mut cuts);
-    cuts.drain(..).try_for_each(|cut| step(Step::Cut(cut)))
+    cuts.drain(..).try_for_each(|cut| step(BuildStep::Cut(cut)))
 }
 
 /// The record that goes on when the next one has another key.
 #[derive(Default)]
-struct Held {
+struct PendingRecord {
     there: bool,
     token: u64,
     bytes: Vec<u8>,
@@ -179,7 +179,7 @@ struct Held {
     place: Place,
 }
 
-impl Held {
+impl PendingRecord {
     fn take(&mut self, record: BuildRecord<'_>) {
         self.there = true;
         self.token = record.token.0;
@@ -308,12 +308,12 @@ pub fn make_chunks(
     let mut number = 0;
     steps(merged, options, settled, cutter, &mut |step| {
         let cut = match step {
-            Step::Settled(settled) => {
+            BuildStep::Settled(settled) => {
                 let maker = ChunkMaker::new(disk.clone(), options.hash, &settled);
                 made = Some((maker, settled));
                 return Ok(());
             }
-            Step::Cut(cut) => cut,
+            BuildStep::Cut(cut) => cut,
         };
         let (maker, _) = made.as_mut().expect("all is settled before the first chunk begins");
         match cut {
@@ -351,8 +351,8 @@ pub fn settle(merged: Merged, options: &BuildOptions) -> Result<Settled, BuildEr
     }
     let cutter = Cutter::new(&[0], (0, u64::MAX));
     let stopped = steps(merged, options, None, cutter, &mut |step| match step {
-        Step::Settled(settled) => Err(Stop::Settled(settled)),
-        Step::Cut(_) => unreachable!("all is settled before the first chunk begins"),
+        BuildStep::Settled(settled) => Err(Stop::Settled(settled)),
+        BuildStep::Cut(_) => unreachable!("all is settled before the first chunk begins"),
     });
     match stopped {
         Err(Stop::Settled(settled)) => Ok(settled),

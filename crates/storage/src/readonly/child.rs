@@ -37,7 +37,7 @@ const VALUE_BYTES_MAX: usize = 64 << 20;
 
 /// What the records of a build are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Given {
+pub enum RecordsGiven {
     /// All that the artifact is to hold.
     All,
     /// Changes of what the parent holds, each made by [`put`] or [`DELETE`].
@@ -52,13 +52,13 @@ pub fn put(value: &[u8]) -> Vec<u8> {
     [&[0], value].concat()
 }
 
-impl Given {
+impl RecordsGiven {
     /// What a record says its key is to have; `None` deletes it.
     fn value(self, record: &[u8]) -> Option<&[u8]> {
         match (self, record) {
-            (Given::All, value) => Some(value),
-            (Given::Changes, [0, value @ ..]) => Some(value),
-            (Given::Changes, _) => None,
+            (RecordsGiven::All, value) => Some(value),
+            (RecordsGiven::Changes, [0, value @ ..]) => Some(value),
+            (RecordsGiven::Changes, _) => None,
         }
     }
 }
@@ -116,7 +116,7 @@ pub struct ChildMaker {
     disk: Arc<dyn Disk>,
     source: Arc<dyn Disk>,
     parent: Arc<Manifest>,
-    given: Given,
+    given: RecordsGiven,
     sealer: Sealer,
     opener: Opener,
 }
@@ -127,7 +127,7 @@ impl ChildMaker {
         disk: Arc<dyn Disk>,
         source: Arc<dyn Disk>,
         parent: Arc<Manifest>,
-        given: Given,
+        given: RecordsGiven,
     ) -> ChildMaker {
         let sealer = Sealer::new(parent.compression, &parent.dictionary);
         let opener = Opener::new(&parent.dictionary);
@@ -193,7 +193,7 @@ impl ChildMaker {
                 Cut::Records(records) => records,
                 Cut::Begin(_) => break,
                 Cut::End(_) => {
-                    while let (Given::All, Some(gone)) = (self.given, old.current()) {
+                    while let (RecordsGiven::All, Some(gone)) = (self.given, old.current()) {
                         delta.delete(gone.key)?;
                         old.advance().map_err(damaged)?;
                     }
@@ -208,7 +208,7 @@ impl ChildMaker {
                 let mut is_there = false;
                 while let Some(before) = old.current() {
                     match (before.token, before.key).cmp(&(new.token, new.key)) {
-                        Ordering::Less if self.given == Given::All => delta.delete(before.key)?,
+                        Ordering::Less if self.given == RecordsGiven::All => delta.delete(before.key)?,
                         Ordering::Less => {}
                         order => {
                             is_there = order.is_eq();
@@ -331,7 +331,7 @@ pub async fn build_child(
     merged: Merged,
     (source, parent): (Arc<dyn Disk>, &Manifest),
     number: u64,
-    (given, duplicates): (Given, Duplicates),
+    (given, duplicates): (RecordsGiven, Duplicates),
 ) -> Result<Manifest, ChildError> {
     let parent = Arc::new(parent.clone());
     let mut maker = ChildMaker::new(disk.clone(), source.clone(), parent.clone(), given);

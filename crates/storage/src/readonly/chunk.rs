@@ -63,20 +63,20 @@ pub(super) enum Aim {
 }
 
 /// What was found out about a read before its error is told to the caller.
-pub(super) enum Refused {
+pub(super) enum ChunkRefused {
     Damaged,
     Disk(DiskError),
 }
 
-impl From<Damaged> for Refused {
-    fn from(_: Damaged) -> Refused {
-        Refused::Damaged
+impl From<Damaged> for ChunkRefused {
+    fn from(_: Damaged) -> ChunkRefused {
+        ChunkRefused::Damaged
     }
 }
 
-impl From<DiskError> for Refused {
-    fn from(error: DiskError) -> Refused {
-        Refused::Disk(error)
+impl From<DiskError> for ChunkRefused {
+    fn from(error: DiskError) -> ChunkRefused {
+        ChunkRefused::Disk(error)
     }
 }
 
@@ -154,10 +154,10 @@ impl Chunk {
 
     /// The error of a read.
     #[cold]
-    pub(super) fn error(&self, refused: Refused) -> ReadError {
+    pub(super) fn error(&self, refused: ChunkRefused) -> ReadError {
         match refused {
-            Refused::Damaged => ReadError::Corrupt { chunk: self.entry.digest },
-            Refused::Disk(error) => ReadError::Disk { chunk: self.entry.digest, error },
+            ChunkRefused::Damaged => ReadError::Corrupt { chunk: self.entry.digest },
+            ChunkRefused::Disk(error) => ReadError::Disk { chunk: self.entry.digest, error },
         }
     }
 
@@ -223,7 +223,7 @@ impl Chunk {
         key: &[u8],
         opener: &Opener,
         out: &mut Vec<u8>,
-    ) -> Result<bool, Refused> {
+    ) -> Result<bool, ChunkRefused> {
         let start = out.len();
         let found = match (&self.index, aim) {
             (_, Aim::Nowhere) => None,
@@ -233,14 +233,15 @@ impl Chunk {
         };
         match found {
             // Zeros in the place of a page that was missing may have looked like a key that is not there.
-            None if !self.mapping.is_sound() => Err(Refused::Damaged),
+            None if !self.mapping.is_sound() => Err(ChunkRefused::Damaged),
             None => {
                 debug_assert_eq!(out.len(), start, "a key that is not there has no value");
                 Ok(false)
             }
             Some(Compression::None) => Ok(true),
             Some(coding) => {
-                let value = opener.open(coding, &out[start..], VALUE_BYTES_MAX).ok_or(Refused::Damaged)?;
+                let value =
+                    opener.open(coding, &out[start..], VALUE_BYTES_MAX).ok_or(ChunkRefused::Damaged)?;
                 out.truncate(start);
                 out.extend_from_slice(&value);
                 Ok(true)
@@ -255,7 +256,7 @@ impl Chunk {
         token: Token,
         key: &[u8],
         out: &mut Vec<u8>,
-    ) -> Result<Option<Compression>, Refused> {
+    ) -> Result<Option<Compression>, ChunkRefused> {
         debug_assert!(
             u64::from(pages.end) * PAGE_BYTES as u64 <= self.data_bytes,
             "pages {pages:?} lie within {} bytes",
@@ -277,10 +278,10 @@ impl Chunk {
                             return Ok(Some(record.coding));
                         }
                         out.truncate(start);
-                        return Err(Refused::Damaged);
+                        return Err(ChunkRefused::Damaged);
                     }
                     if !record.holds(record.key, record.stored) {
-                        return Err(Refused::Damaged);
+                        return Err(ChunkRefused::Damaged);
                     }
                 }
             }
@@ -295,7 +296,7 @@ impl Chunk {
         ways: Ways,
         key: &[u8],
         out: &mut Vec<u8>,
-    ) -> Result<Option<Compression>, Refused> {
+    ) -> Result<Option<Compression>, ChunkRefused> {
         for position in table.candidates(ways) {
             let head = self.head(position)?;
             let body = self.body(position, &head)?;
@@ -310,10 +311,10 @@ impl Chunk {
                     return Ok(Some(head.coding));
                 }
                 out.truncate(start);
-                return Err(Refused::Damaged);
+                return Err(ChunkRefused::Damaged);
             }
             if !head.holds(stored_key, stored, self.salt, position) {
-                return Err(Refused::Damaged);
+                return Err(ChunkRefused::Damaged);
             }
         }
         Ok(None)
@@ -321,22 +322,22 @@ impl Chunk {
 
     /// The head of the record at a position, not verified.
     #[inline]
-    fn head(&self, position: u32) -> Result<Head, Refused> {
+    fn head(&self, position: u32) -> Result<Head, ChunkRefused> {
         let at = u64::from(position);
         let end = at + record::HEAD_BYTES as u64;
         if end > self.data_bytes {
-            return Err(Refused::Damaged);
+            return Err(ChunkRefused::Damaged);
         }
         let view = self.mapping.view(at..end)?;
-        Head::read(&view).ok_or(Refused::Damaged)
+        Head::read(&view).ok_or(ChunkRefused::Damaged)
     }
 
     /// Where key and value of a record lie.
     #[inline]
-    fn body(&self, position: u32, head: &Head) -> Result<Range<u64>, Refused> {
+    fn body(&self, position: u32, head: &Head) -> Result<Range<u64>, ChunkRefused> {
         let start = u64::from(position) + record::HEAD_BYTES as u64;
         let end = u64::from(position) + head.record_bytes() as u64;
-        if end > self.data_bytes { Err(Refused::Damaged) } else { Ok(start..end) }
+        if end > self.data_bytes { Err(ChunkRefused::Damaged) } else { Ok(start..end) }
     }
 
     /// Visits records in the order of tokens, from a place on that a walk before named; 0 is the first. The place
@@ -345,7 +346,7 @@ impl Chunk {
         &self,
         from: u64,
         visit: &mut dyn FnMut(Visited<'_>) -> ControlFlow<()>,
-    ) -> Result<Option<u64>, Refused> {
+    ) -> Result<Option<u64>, ChunkRefused> {
         let end = match &self.index {
             Index::Pages { fences, .. } => (fences.len() as u64) << 16,
             Index::Slots(_) => self.data_bytes,
@@ -362,7 +363,7 @@ impl Chunk {
         pages: u64,
         from: u64,
         visit: &mut dyn FnMut(Visited<'_>) -> ControlFlow<()>,
-    ) -> Result<Option<u64>, Refused> {
+    ) -> Result<Option<u64>, ChunkRefused> {
         let (mut number, mut index) = (from >> 16, (from & 0xffff) as usize);
         while number < pages {
             let at = number * PAGE_BYTES as u64;
@@ -371,7 +372,7 @@ impl Chunk {
             while index < page.count() {
                 let record = page.record(index)?;
                 if !record.holds(record.key, record.stored) {
-                    return Err(Refused::Damaged);
+                    return Err(ChunkRefused::Damaged);
                 }
                 index += 1;
                 let next = (number << 16) + index as u64;
@@ -386,23 +387,23 @@ impl Chunk {
     }
 
     /// Copies key and value of the record at a position, and verifies them.
-    fn copy_record(&self, position: u32, copy: &mut Vec<u8>) -> Result<Head, Refused> {
+    fn copy_record(&self, position: u32, copy: &mut Vec<u8>) -> Result<Head, ChunkRefused> {
         let head = self.head(position)?;
         copy.clear();
         copy.extend_from_slice(&self.mapping.view(self.body(position, &head)?)?);
         let (key, stored) = copy.split_at(head.key_bytes);
-        if head.holds(key, stored, self.salt, position) { Ok(head) } else { Err(Refused::Damaged) }
+        if head.holds(key, stored, self.salt, position) { Ok(head) } else { Err(ChunkRefused::Damaged) }
     }
 
     fn walk_slots(
         &self,
         from: u64,
         visit: &mut dyn FnMut(Visited<'_>) -> ControlFlow<()>,
-    ) -> Result<Option<u64>, Refused> {
+    ) -> Result<Option<u64>, ChunkRefused> {
         let mut at = from;
         let mut copy = Vec::new();
         while at < self.data_bytes {
-            let position = u32::try_from(at).map_err(|_| Refused::Damaged)?;
+            let position = u32::try_from(at).map_err(|_| ChunkRefused::Damaged)?;
             let head = self.copy_record(position, &mut copy)?;
             let (key, stored) = copy.split_at(head.key_bytes);
             at += head.record_bytes() as u64;

@@ -41,12 +41,12 @@ mod verify;
 
 pub use artifact::{Artifact, MANIFEST_PATH, WalkCursor, WalkLimit, WalkPage, chunk_path};
 pub use build::{
-    BuildError, BuildOptions, ChunkMaker, Duplicates, PAGES_RECORD_BYTES_MAX, Settled, Step, build,
+    BuildError, BuildOptions, BuildStep, ChunkMaker, Duplicates, PAGES_RECORD_BYTES_MAX, Settled, build,
     make_chunks, publish, settle, steps,
 };
 pub use child::{
-    Changed, ChildError, ChildMaker, DELETE, DELTA_PART_MAX, Given, build_child, child_manifest, copy, put,
-    steps_within,
+    Changed, ChildError, ChildMaker, DELETE, DELTA_PART_MAX, RecordsGiven, build_child, child_manifest, copy,
+    put, steps_within,
 };
 pub use chunk_writer::{ChunkWriter, DATA_BYTES_MAX, Finished, WriteError};
 pub use coding::{Compression, DICTIONARY_BYTES_MAX, Sealer, train};
@@ -59,6 +59,6 @@ pub use lineage::{DeltaEntry, FORMAT_WITH_PARENT, Lineage};
 pub use manifest::{CHUNKS_MAX, ChunkEntry, Manifest, ManifestError, TokenHash};
 pub use merge::{Merge, MergeError, MergeInputs, merge};
 pub use proof::{prove, prove_delta};
-pub use ranges::{Load, Range, ranges};
+pub use ranges::{Range, RangeBytes, ranges};
 pub use sort::{BuildRecord, Merged, Place, Records, Run};
 pub use verify::Verify;

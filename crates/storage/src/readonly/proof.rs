@@ -6,7 +6,7 @@ use model::Token;
 use runtime::{Disk, DiskError};
 
 use super::artifact::chunk_path;
-use super::chunk::{Chunk, Refused};
+use super::chunk::{Chunk, ChunkRefused};
 use super::coding::Opener;
 use super::error::OpenError;
 use super::format::Digest;
@@ -79,8 +79,8 @@ pub fn prove(
         return Err(wrong(what));
     }
     walked.map_err(|refused| match refused {
-        Refused::Damaged => wrong("a checksum does not match".to_owned()),
-        Refused::Disk(error) => OpenError::Disk { chunk: Some(entry.digest), error },
+        ChunkRefused::Damaged => wrong("a checksum does not match".to_owned()),
+        ChunkRefused::Disk(error) => OpenError::Disk { chunk: Some(entry.digest), error },
     })?;
     if (records, payload_bytes) != (entry.records, entry.payload_bytes) {
         return Err(wrong(format!("it holds {records} records, and the manifest says {}", entry.records)));

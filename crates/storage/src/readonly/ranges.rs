@@ -14,7 +14,7 @@ use model::Token;
 
 /// What one or more partitions hold, keys and values before compression.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Load {
+pub struct RangeBytes {
     /// How many records.
     pub records: u64,
     /// Bytes of their keys and values.
@@ -27,7 +27,7 @@ pub struct Range {
     /// From the first token of the first chunk to the last one of the last chunk.
     pub slice: Slice,
     /// What lies in it.
-    pub load: Load,
+    pub load: RangeBytes,
 }
 
 impl Range {
@@ -43,7 +43,7 @@ impl Range {
 ///
 /// # Panics
 /// When there is not one load for each partition, or the tokens at which partitions begin do not ascend from 0.
-pub fn ranges(starts: &[u64], loads: &[Load], chunk_bytes_min: u64, range_bytes: u64) -> Vec<Range> {
+pub fn ranges(starts: &[u64], loads: &[RangeBytes], chunk_bytes_min: u64, range_bytes: u64) -> Vec<Range> {
     let range_bytes = range_bytes.max(SAMPLE_BYTES as u64);
     let mut ranges: Vec<Range> = Vec::new();
     for chunks in whole_chunks(starts, loads, chunk_bytes_min) {
@@ -56,13 +56,13 @@ pub fn ranges(starts: &[u64], loads: &[Load], chunk_bytes_min: u64, range_bytes:
 }
 
 /// What [`Cutter`](super::Cutter) makes one chunk of, or several that are parts of one partition.
-fn whole_chunks(starts: &[u64], loads: &[Load], chunk_bytes_min: u64) -> Vec<Range> {
+fn whole_chunks(starts: &[u64], loads: &[RangeBytes], chunk_bytes_min: u64) -> Vec<Range> {
     let partitions = partitions(starts);
     assert_eq!(partitions.len(), loads.len(), "each partition has its load");
     let mut found: Vec<Range> = Vec::new();
     let begin = |first: u64| Range {
         slice: Slice { first: Token(first), last: Token(u64::MAX) },
-        load: Load::default(),
+        load: RangeBytes::default(),
     };
     // Begins where the chunk before it ended, and takes small neighbours in.
     let mut open = begin(0);
@@ -72,7 +72,8 @@ fn whole_chunks(starts: &[u64], loads: &[Load], chunk_bytes_min: u64) -> Vec<Ran
             found.push(open);
             open = begin(partition.first.0);
         }
-        open.load = Load { records: open.load.records + load.records, bytes: open.load.bytes + load.bytes };
+        open.load =
+            RangeBytes { records: open.load.records + load.records, bytes: open.load.bytes + load.bytes };
         if load.bytes >= chunk_bytes_min {
             open.slice.last = partition.last;
             found.push(open);
@@ -136,7 +137,7 @@ mod tests {
             let mut records: Vec<(u64, usize)> =
                 (0..count).map(|_| (dice.below(1000), 1 + dice.below(60) as usize)).collect();
             records.sort_unstable();
-            let mut loads = vec![Load::default(); starts.len()];
+            let mut loads = vec![RangeBytes::default(); starts.len()];
             for (token, bytes) in &records {
                 let load = &mut loads[starts.partition_point(|start| start <= token) - 1];
                 load.records += 1;
@@ -154,7 +155,7 @@ mod tests {
                     .copied()
                     .collect();
                 let bytes = inside.iter().map(|(_, bytes)| *bytes as u64).sum::<u64>();
-                assert_eq!(Load { records: inside.len() as u64, bytes }, range.load);
+                assert_eq!(RangeBytes { records: inside.len() as u64, bytes }, range.load);
                 apart.extend(slices(Cutter::within(&starts, range.slice, bounds), &inside));
             }
             assert_eq!(apart, whole, "seed {seed}");
@@ -165,7 +166,7 @@ mod tests {
     fn ranges_cover_all_tokens_and_the_first_holds_what_decides() {
         let starts: Vec<u64> = (0..64).map(|partition| partition << 58).collect();
         for bytes in [0, 1, 900_000, 1 << 20, 9 << 20] {
-            let loads = vec![Load { records: bytes.min(1), bytes }; 64];
+            let loads = vec![RangeBytes { records: bytes.min(1), bytes }; 64];
             let ranges = ranges(&starts, &loads, 1 << 20, 1);
             let total: u64 = ranges.iter().map(|range| range.load.bytes).sum();
             assert_eq!(total, 64 * bytes);

@@ -38,7 +38,7 @@ enum Kind {
 }
 
 /// Where a record lies in the buffer.
-struct Found {
+struct RecordFound {
     key: Range<usize>,
     stored: Range<usize>,
     /// How the value is compressed; `None` deletes the key.
@@ -67,7 +67,7 @@ pub(super) struct Stream {
     /// Where in the buffer that begins what is not in `found` yet.
     at: usize,
     /// Records of one page, or one record.
-    found: Vec<Found>,
+    found: Vec<RecordFound>,
     next: usize,
 }
 
@@ -153,7 +153,7 @@ impl Stream {
             let (start, end) = (self.at + body.start, self.at + body.end);
             let middle = start + record.key.len();
             let coding = Some(record.coding);
-            self.found.push(Found { key: start..middle, stored: middle..end, coding });
+            self.found.push(RecordFound { key: start..middle, stored: middle..end, coding });
         }
         self.at += PAGE_BYTES;
         Ok(())
@@ -177,7 +177,7 @@ impl Stream {
             return Err(Damaged.into());
         }
         let coding = (!deletes).then_some(head.coding);
-        self.found.push(Found { key, stored, coding });
+        self.found.push(RecordFound { key, stored, coding });
         self.at = end;
         Ok(())
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use model::{PartitionId, Token};
 use runtime::Disk;
 use runtime::disk::os::OsDisk;
-use runtime::disk::simulated::{Operation, SimulatedDisk};
+use runtime::disk::simulated::{DiskOperation, SimulatedDisk};
 use storage::{
     Durability, EnginePorts, LogEngine, LogOptions, RepairableEngine, StorageEngine, StorageError,
 };
@@ -153,7 +153,7 @@ fn a_removal_beside_its_copy_is_kept_as_long_as_the_copy() {
     let (beside, removed) = (engine.clone(), AtomicBool::new(false));
     let onlooker = move |call: Call<'_>| {
         let copies = call.path.strip_suffix(".tmp").is_some_and(|name| name.ends_with(char::is_numeric));
-        if copies && call.operation == Operation::Append && !removed.swap(true, Ordering::Relaxed) {
+        if copies && call.operation == DiskOperation::Append && !removed.swap(true, Ordering::Relaxed) {
             let engine = beside.lock().unwrap().clone().unwrap();
             assert!(write(&*engine, 0, b"removed", None).unwrap().is_some(), "it was there");
         }

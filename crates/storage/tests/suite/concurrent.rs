@@ -12,7 +12,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use runtime::disk::simulated::{Fault, Operation, SimulatedDisk};
+use runtime::disk::simulated::{DiskOperation, Fault, SimulatedDisk};
 use runtime::{Clock, Disk};
 use storage::{Durability, LogEngine, LogOptions, Remains, StorageEngine, StorageError};
 
@@ -218,7 +218,7 @@ impl Run<'_> {
 
     /// One operation fails, and once only.
     fn fault(&mut self) -> Fault {
-        use Operation::{Append, Create, Read, Remove, Rename, Sync, SyncDirectory, Truncate};
+        use DiskOperation::{Append, Create, Read, Remove, Rename, Sync, SyncDirectory, Truncate};
         let dice = &mut self.dice;
         let operation =
             dice.one_of(&[Sync, Sync, Sync, SyncDirectory, Append, Rename, Create, Remove, Truncate, Read]);
@@ -292,28 +292,28 @@ fn options(plan: &Plan) -> LogOptions {
 }
 
 /// An operation, a part of its path, and how often it may pass before.
-type CutChoice = (Option<Operation>, &'static str, u64);
+type CutChoice = (Option<DiskOperation>, &'static str, u64);
 
 /// Somewhere, or where it hurts.
 const CUTS: [CutChoice; 12] = [
     (None, "", 400),
     (None, "", 60),
-    (Some(Operation::Sync), ".log", 40),
-    (Some(Operation::Append), ".log", 60),
-    (Some(Operation::Append), "0.tmp", 3),
-    (Some(Operation::Append), ".tmp", 20),
-    (Some(Operation::Sync), ".tmp", 10),
-    (Some(Operation::Rename), ".tmp", 10),
-    (Some(Operation::Append), "index", 10),
-    (Some(Operation::Remove), ".log", 10),
-    (Some(Operation::Remove), ".compacted", 4),
-    (Some(Operation::SyncDirectory), "", 30),
+    (Some(DiskOperation::Sync), ".log", 40),
+    (Some(DiskOperation::Append), ".log", 60),
+    (Some(DiskOperation::Append), "0.tmp", 3),
+    (Some(DiskOperation::Append), ".tmp", 20),
+    (Some(DiskOperation::Sync), ".tmp", 10),
+    (Some(DiskOperation::Rename), ".tmp", 10),
+    (Some(DiskOperation::Append), "index", 10),
+    (Some(DiskOperation::Remove), ".log", 10),
+    (Some(DiskOperation::Remove), ".compacted", 4),
+    (Some(DiskOperation::SyncDirectory), "", 30),
 ];
 
 const SNAPSHOT_CUTS: [CutChoice; 3] = [
-    (Some(Operation::Sync), "index", 6),
-    (Some(Operation::Rename), "index", 6),
-    (Some(Operation::Remove), "0.", 6),
+    (Some(DiskOperation::Sync), "index", 6),
+    (Some(DiskOperation::Rename), "index", 6),
+    (Some(DiskOperation::Remove), "0.", 6),
 ];
 
 fn cut(dice: &mut Dice, choices: &[CutChoice]) -> Cut {

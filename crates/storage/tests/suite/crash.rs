@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use model::PartitionId;
 use runtime::Disk;
-use runtime::disk::simulated::{Fault, Operation, SimulatedDisk};
+use runtime::disk::simulated::{DiskOperation, Fault, SimulatedDisk};
 use storage::{Durability, Durable, LogEngine, LogOptions, Remains, StorageEngine, StorageError};
 
 use crate::ledger::{End, Ledger};
@@ -241,7 +241,7 @@ fn what_a_restart_found_is_acknowledged_only_after_a_sync() {
     let engine = world.block_on(harness.open(&disk, &world)).unwrap();
     world.block_on(engine.close()).unwrap();
     let engine = world.block_on(harness.open(&disk, &world)).unwrap();
-    disk.inject(Fault::next(Operation::Sync, 1));
+    disk.inject(Fault::next(DiskOperation::Sync, 1));
     let commit = write(&*engine, 0, b"k", Some(b"v".to_vec())).unwrap().unwrap();
     assert!(world.block_on(engine.durable(commit).wait()).is_err());
     disk.kill();
@@ -287,7 +287,7 @@ fn a_write_whose_sync_failed_takes_nothing_along_that_was_acknowledged_before() 
         world.block_on(engine.durable(commit).wait())
     };
     put(&world, &*engine, "k", "promised").unwrap();
-    disk.inject(Fault::next(Operation::Sync, 1));
+    disk.inject(Fault::next(DiskOperation::Sync, 1));
     assert!(put(&world, &*engine, "k", "in doubt").is_err());
     disk.kill();
     let world = World::default();

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use model::{PartitionId, Token};
-use runtime::disk::simulated::{Operation, SimulatedDisk};
+use runtime::disk::simulated::{DiskOperation, SimulatedDisk};
 use runtime::{Clock, Disk, Tasks};
 use storage::{Change, Commit, Durability, StorageEngine, StorageError};
 
@@ -29,7 +29,7 @@ const TURNS_MAX: u64 = 150;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cut {
     /// At such an operation; `None` for any that changes something.
-    pub(crate) operation: Option<Operation>,
+    pub(crate) operation: Option<DiskOperation>,
     /// Where the path contains this.
     pub(crate) path_part: &'static str,
     /// After this many of them.
@@ -153,7 +153,7 @@ impl Crowd {
 
     /// The disk does something: the power may go, and others may run meanwhile.
     pub(crate) fn watch(self: &Arc<Self>, call: Call<'_>) {
-        if matches!(call.operation, Operation::Sync) {
+        if matches!(call.operation, DiskOperation::Sync) {
             let _ = match call.begins {
                 true => self.syncing.fetch_add(1, Ordering::Relaxed),
                 false => self.syncing.fetch_sub(1, Ordering::Relaxed),
@@ -163,12 +163,12 @@ impl Crowd {
             self.cut_at(call);
         }
         let log = call.path.ends_with(".log");
-        let locked = log && call.operation == Operation::Append;
+        let locked = log && call.operation == DiskOperation::Append;
         let polls = self.world.polls();
         // The second call of one poll may be that of a rotation, which holds all locks of the log's end.
         let full = call.length > self.plan.segment_bytes || self.last_turn.load(Ordering::Relaxed) == polls;
         if self.busy.load(Ordering::Relaxed)
-            || (log && matches!(call.operation, Operation::Create | Operation::Truncate))
+            || (log && matches!(call.operation, DiskOperation::Create | DiskOperation::Truncate))
             || (locked && full)
             || self.turns.load(Ordering::Relaxed) >= TURNS_MAX
             || self.draw(|dice| dice.below(8)) >= self.plan.turns
@@ -190,7 +190,7 @@ impl Crowd {
         let Some(cut) = armed.as_mut() else { return };
         let fits = match cut.operation {
             Some(operation) => operation == call.operation,
-            None => call.operation != Operation::Read,
+            None => call.operation != DiskOperation::Read,
         };
         if !fits || !call.path.contains(cut.path_part) {
             return;
@@ -216,7 +216,7 @@ impl Crowd {
         let Ok(Some(commit)) = self.change(&**engine, (partition, key), removes) else { return };
         let mut seams = self.seams.lock().unwrap();
         match call.operation {
-            Operation::Sync => seams.changes_beside_syncs += 1,
+            DiskOperation::Sync => seams.changes_beside_syncs += 1,
             _ if call.path.contains("index") => seams.changes_beside_snapshots += 1,
             _ if call.path.ends_with(".tmp") => {
                 seams.changes_beside_copies += 1;

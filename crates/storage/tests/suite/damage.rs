@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use model::{PartitionId, Token};
-use runtime::disk::simulated::{Fault, Operation, SimulatedDisk};
+use runtime::disk::simulated::{DiskOperation, Fault, SimulatedDisk};
 use runtime::{Disk, DiskError};
 use storage::{
     Durability, LogEngine, LogOptions, Met, Remains, RepairableEngine, ScanLimit, StorageEngine, StorageError,
@@ -270,7 +270,7 @@ fn only_damaged_records_that_were_met_are_forgotten_and_no_others_are_read() {
     assert_eq!(engine.discard_damaged(partition), Ok(0), "nobody has met any");
     assert_eq!(read(3), Err(StorageError::Corrupt { partition }));
     // Two reads for the one that was met: what it is, and whose.
-    disk.inject(Fault { skip: 2, ..Fault::next(Operation::Read, 100) });
+    disk.inject(Fault { skip: 2, ..Fault::next(DiskOperation::Read, 100) });
     assert_eq!(engine.discard_damaged(partition), Ok(1));
     disk.clear_faults();
     assert_eq!((read(3), read(1)), (Ok(None), Err(StorageError::Corrupt { partition })));

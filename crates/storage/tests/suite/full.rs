@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use model::PartitionId;
-use runtime::disk::simulated::{Fault, Operation, SimulatedDisk};
+use runtime::disk::simulated::{DiskOperation, Fault, SimulatedDisk};
 use runtime::{Disk, DiskError};
 use storage::{Durability, Durable, LogEngine, LogOptions, StorageEngine, StorageError};
 
@@ -163,7 +163,7 @@ fn a_full_disk_answers_who_waits_for_a_sync() {
 
 #[test]
 fn a_failed_sync_stops_the_engine_for_good() {
-    for operation in [Operation::Sync, Operation::SyncDirectory] {
+    for operation in [DiskOperation::Sync, DiskOperation::SyncDirectory] {
         let (world, disk) = (World::default(), SimulatedDisk::new(0));
         let engine = open(&disk, &world, small(Durability::Always)).unwrap();
         disk.inject(Fault::next(operation, 1));
@@ -185,7 +185,7 @@ fn a_failed_sync_stops_the_engine_for_good() {
 fn a_sync_that_fails_in_the_background_stops_the_engine() {
     let (world, disk) = (World::default(), SimulatedDisk::new(0));
     let engine = open(&disk, &world, small(Durability::Every { milliseconds: 10 })).unwrap();
-    disk.inject(Fault::next(Operation::Sync, 1));
+    disk.inject(Fault::next(DiskOperation::Sync, 1));
     let commit = write(&*engine, 0, b"k", Some(b"v".to_vec())).unwrap().unwrap();
     assert_eq!(world.block_on(engine.durable(commit).wait()), Ok(()), "in the file, as promised");
     world.pass(Duration::from_millis(50));
@@ -199,11 +199,11 @@ fn a_failed_append_stops_the_engine_and_a_failed_read_does_not() {
     let engine = open(&disk, &world, small(Durability::Every { milliseconds: 10 })).unwrap();
     let commit = write(&*engine, 0, b"k", Some(b"v".to_vec())).unwrap().unwrap();
     world.block_on(engine.durable(commit).wait()).unwrap();
-    disk.inject(Fault::next(Operation::Read, 1));
+    disk.inject(Fault::next(DiskOperation::Read, 1));
     let failed = engine.get(PartitionId(0), model::Token::of(b"k"), b"k");
     assert!(matches!(failed, Err(StorageError::Disk(DiskError::Failed { .. }))), "{failed:?}");
     assert_eq!(get(&*engine, 0, "k"), Some(b"v".to_vec()));
-    disk.inject(Fault::next(Operation::Append, 1));
+    disk.inject(Fault::next(DiskOperation::Append, 1));
     let commit = write(&*engine, 0, b"k", Some(b"w".to_vec())).unwrap().unwrap();
     let answer = world.block_on(engine.durable(commit).wait());
     assert!(matches!(answer, Err(StorageError::Fatal { .. })), "{answer:?}");

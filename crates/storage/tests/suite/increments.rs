@@ -7,9 +7,9 @@ use model::Token;
 use runtime::Disk;
 use runtime::disk::simulated::SimulatedDisk;
 use storage::readonly::{
-    BuildRecord, ChildError, ChunkEntry, ChunkWriter, Compression, DELETE, DELTA_PART_MAX, Duplicates, Given,
-    Layout, Manifest, ManifestError, MergeError, MergeInputs, Merged, Place, Records, Sealer, Slice,
-    TokenHash, build_child, chunk_path, merge, prove_delta, put,
+    BuildRecord, ChildError, ChunkEntry, ChunkWriter, Compression, DELETE, DELTA_PART_MAX, Duplicates,
+    Layout, Manifest, ManifestError, MergeError, MergeInputs, Merged, Place, Records, RecordsGiven, Sealer,
+    Slice, TokenHash, build_child, chunk_path, merge, prove_delta, put,
 };
 
 use crate::readonly::{
@@ -22,14 +22,14 @@ fn child_of(
     table: &Table,
     number: u64,
 ) -> Result<(SimulatedDisk, Manifest), ChildError> {
-    child_given(parent, table, number, Given::All)
+    child_given(parent, table, number, RecordsGiven::All)
 }
 
 fn child_given(
     parent: (&SimulatedDisk, &Manifest),
     table: &Table,
     number: u64,
-    given: Given,
+    given: RecordsGiven,
 ) -> Result<(SimulatedDisk, Manifest), ChildError> {
     let disk = SimulatedDisk::new(number);
     let mut records = Records::default();
@@ -157,7 +157,7 @@ fn a_merge_makes_the_bytes_of_a_full_build_with_the_parents_slices() {
                         check(&next, &table, &absent);
                         let changes = changes(&before, &table, &absent);
                         let by_changes =
-                            child_given((&disk, &parent), &changes, 7 + generation, Given::Changes);
+                            child_given((&disk, &parent), &changes, 7 + generation, RecordsGiven::Changes);
                         assert_eq!(by_changes.unwrap().1, child, "seed {seed}, generation {generation}");
                         assert_eq!(Manifest::decode(&child.encode()).as_ref(), Ok(&child));
                         for (old, new) in parent.chunks.iter().zip(&child.chunks) {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use model::{PartitionId, Token};
 use runtime::Disk;
-use runtime::disk::simulated::{Operation, SimulatedDisk};
+use runtime::disk::simulated::{DiskOperation, SimulatedDisk};
 use storage::{Change, Durability, LogEngine, LogOptions, StorageEngine, StorageError};
 
 use crate::setup::{DIRECTORY, get, write};
@@ -138,7 +138,7 @@ fn what_is_appended_while_a_segment_is_being_closed_is_in_it() {
     let engine: Arc<Mutex<Option<Arc<LogEngine>>>> = Arc::default();
     let (beside, written) = (engine.clone(), AtomicU32::new(0));
     let onlooker = move |call: Call<'_>| {
-        if call.begins && call.operation == Operation::Append && call.path.ends_with("0000000001.log") {
+        if call.begins && call.operation == DiskOperation::Append && call.path.ends_with("0000000001.log") {
             let number = written.fetch_add(1, Ordering::Relaxed);
             if number < 2 {
                 let engine = beside.lock().unwrap().clone().unwrap();

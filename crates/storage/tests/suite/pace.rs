@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use model::{PartitionId, Token, WallMillis};
-use runtime::disk::simulated::{Operation, SimulatedDisk};
+use runtime::disk::simulated::{DiskOperation, SimulatedDisk};
 use runtime::{BoxFuture, Clock, Disk, Moment};
 use storage::{
     Durability, EnginePorts, LogEngine, LogOptions, RepairableEngine, StorageEngine, StorageError,
@@ -29,7 +29,7 @@ struct Watched {
 
 #[derive(Clone)]
 struct Told {
-    operation: Operation,
+    operation: DiskOperation,
     name: String,
     length: u64,
     at: Duration,
@@ -64,7 +64,7 @@ impl Watched {
                 return;
             }
             let name = call.path.rsplit('/').next().unwrap().to_owned();
-            if call.operation == Operation::Append && is_output(&name) {
+            if call.operation == DiskOperation::Append && is_output(&name) {
                 told.worked.fetch_add(2_000_000, Ordering::Relaxed);
             }
             let at = Duration::from_nanos(told.world.now().nanos);
@@ -77,7 +77,7 @@ impl Watched {
     }
 
     /// What was done to files whose names are wanted.
-    fn told(&self, operation: Operation, wanted: impl Fn(&str) -> bool) -> Vec<Told> {
+    fn told(&self, operation: DiskOperation, wanted: impl Fn(&str) -> bool) -> Vec<Told> {
         let calls = self.calls.lock().unwrap();
         calls.iter().filter(|call| call.operation == operation && wanted(&call.name)).cloned().collect()
     }
@@ -112,7 +112,7 @@ fn copies_are_written_in_steps_with_rests_thrice_as_long_until_dead_bytes_exceed
     let engine = watched.open(&disk, options(2 << 20));
     half_dead(&engine, &watched.world, 8, 9);
     watched.world.pass(Duration::from_secs(1));
-    let copies = watched.told(Operation::Append, is_output);
+    let copies = watched.told(DiskOperation::Append, is_output);
     let lengths: Vec<u64> = copies.iter().map(|call| call.length).collect();
     assert_eq!(lengths, [1, 2, 3, 4].map(|steps| HEADER + steps * STEP));
     // After the first step 11 of 19 records are dead, after the second 13 of 21: more than three in five.
@@ -128,7 +128,7 @@ fn a_step_ends_after_four_mib_were_read_though_nothing_in_them_is_needed() {
     let engine = watched.open(&disk, options(12 << 20));
     half_dead(&engine, &watched.world, 0, 96);
     watched.world.pass(Duration::from_secs(1));
-    let reads = watched.told(Operation::Read, |name| name == "0000000001.log");
+    let reads = watched.told(DiskOperation::Read, |name| name == "0000000001.log");
     let (none, rest) = (Duration::ZERO, Duration::from_micros(100));
     // A mebibyte with each read: the fifth is beyond the limit.
     let expected = [none, none, none, none, rest, none, none, none, none, rest, none];
@@ -142,7 +142,7 @@ fn copies_are_synced_whenever_eight_mib_are_not() {
     let engine = watched.open(&disk, options(21 << 20));
     half_dead(&engine, &watched.world, 80, 90);
     watched.world.pass(Duration::from_secs(10));
-    let syncs = watched.told(Operation::Sync, is_output);
+    let syncs = watched.told(DiskOperation::Sync, is_output);
     let lengths: Vec<u64> = syncs.iter().map(|call| call.length).collect();
     assert_eq!(lengths, [8 << 20, 10 << 20].map(|bytes| HEADER + bytes));
     assert_eq!(engine.stats().compacted_bytes, HEADER + (10 << 20));
@@ -207,8 +207,8 @@ fn an_active_segment_is_closed_early_when_half_of_it_and_enough_is_dead_and_not_
         let mut news: BTreeMap<String, bool> = BTreeMap::new();
         for call in watched.calls.lock().unwrap().iter().filter(|call| call.name.ends_with(".log")) {
             match call.operation {
-                Operation::Append => *news.entry(call.name.clone()).or_default() = true,
-                Operation::Sync => {
+                DiskOperation::Append => *news.entry(call.name.clone()).or_default() = true,
+                DiskOperation::Sync => {
                     let had_news = news.insert(call.name.clone(), false);
                     assert_eq!(had_news, Some(true), "{} was synced once more", call.name);
                 }
@@ -314,7 +314,7 @@ fn a_removal_that_nothing_older_needs_goes_with_its_segment() {
 
 /// How often an index was written so far.
 fn indexes(watched: &Watched) -> usize {
-    watched.told(Operation::Rename, |name| name == "index.tmp").len()
+    watched.told(DiskOperation::Rename, |name| name == "index.tmp").len()
 }
 
 #[test]
@@ -376,7 +376,7 @@ fn an_index_is_written_in_blocks_of_8192_entries_with_a_rest_after_every_four() 
         put(partition, number);
     }
     watched.world.pass(Duration::from_secs(1));
-    let appends = watched.told(Operation::Append, |name| name == "index.tmp");
+    let appends = watched.told(DiskOperation::Append, |name| name == "index.tmp");
     let lengths: Vec<u64> = appends.windows(2).map(|pair| pair[1].length - pair[0].length).collect();
     // After the head: three blocks of the large partition, one of each other, segments, the end.
     let (head, full) = (64, 24 + 8192 * 24);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use model::{StoreName, Token};
-use runtime::disk::simulated::{Fault, Operation, SimulatedDisk};
+use runtime::disk::simulated::{DiskOperation, Fault, SimulatedDisk};
 use runtime::disk::waiting::without_waiting;
 use runtime::{Disk, DiskError};
 use storage::readonly::{
@@ -415,7 +415,7 @@ fn a_read_that_must_not_wait_is_refused_and_an_error_of_the_device_stays_one() {
         assert!(refused > 50, "{refused}");
         disk.set_cold(None);
         let key = table.keys().next().unwrap();
-        disk.inject(Fault::next(Operation::Read, 1));
+        disk.inject(Fault::next(DiskOperation::Read, 1));
         assert!(matches!(
             artifact.get(Token::of(key), key),
             Err(ReadError::Disk { error: DiskError::Failed { .. }, .. })

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use runtime::DiskError;
 use runtime::disk::os::OsDisk;
-use runtime::disk::simulated::{Fault, Operation, SimulatedDisk};
+use runtime::disk::simulated::{DiskOperation, Fault, SimulatedDisk};
 use storage::{
     Durability, EnginePorts, LogEngine, LogOptions, MemoryEngine, RepairableEngine, StorageEngine,
     StorageError,
@@ -60,7 +60,7 @@ fn reads_to_open(clean: bool, written: u32) -> u64 {
     let mut allowed = 0;
     loop {
         disk.clear_faults();
-        disk.inject(Fault { skip: allowed, ..Fault::next(Operation::Read, 1) });
+        disk.inject(Fault { skip: allowed, ..Fault::next(DiskOperation::Read, 1) });
         let world = World::default();
         if let Ok(engine) = open(&world) {
             disk.clear_faults();

@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use model::{PartitionId, Token};
 use runtime::Disk;
-use runtime::disk::simulated::{Operation, SimulatedDisk};
+use runtime::disk::simulated::{DiskOperation, SimulatedDisk};
 use storage::{
     Change, Durability, LogEngine, LogOptions, Remains, RepairableEngine, StorageEngine, StorageError,
 };
@@ -126,7 +126,7 @@ fn with_index_and(beside: &'static [(&'static str, &'static str)]) -> (World, Si
     let engine: Arc<Mutex<Option<Arc<LogEngine>>>> = Arc::default();
     let (writer, written) = (engine.clone(), AtomicBool::new(false));
     let onlooker = move |call: Call<'_>| {
-        let index = call.operation == Operation::Append && call.path.ends_with("/index.tmp");
+        let index = call.operation == DiskOperation::Append && call.path.ends_with("/index.tmp");
         if index && !written.swap(true, Ordering::Relaxed) {
             let engine = writer.lock().unwrap().clone().unwrap();
             for (key, value) in beside {

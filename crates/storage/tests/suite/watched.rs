@@ -3,13 +3,13 @@
 
 use std::sync::Arc;
 
-use runtime::disk::simulated::Operation;
+use runtime::disk::simulated::DiskOperation;
 use runtime::{BoxFuture, Disk, DiskError, File, FileStat};
 
 /// One operation on its way.
 #[derive(Clone, Copy)]
 pub(crate) struct Call<'a> {
-    pub(crate) operation: Operation,
+    pub(crate) operation: DiskOperation,
     pub(crate) path: &'a str,
     /// It is about to begin; otherwise it is over. A sync takes its time in between.
     pub(crate) begins: bool,
@@ -53,7 +53,7 @@ fn watch_later(
 }
 
 impl WatchedDisk {
-    fn call<'a>(&self, operation: Operation, path: &'a str) -> Call<'a> {
+    fn call<'a>(&self, operation: DiskOperation, path: &'a str) -> Call<'a> {
         Call { operation, path, begins: true, length: 0 }
     }
 
@@ -64,7 +64,8 @@ impl WatchedDisk {
 
 impl Disk for WatchedDisk {
     fn create(&self, path: &str) -> Result<Arc<dyn File>, DiskError> {
-        let created = watch(&self.onlooker, self.call(Operation::Create, path), || self.disk.create(path));
+        let created =
+            watch(&self.onlooker, self.call(DiskOperation::Create, path), || self.disk.create(path));
         created.map(|file| self.wrap(path, file))
     }
     fn open(&self, path: &str) -> Result<Arc<dyn File>, DiskError> {
@@ -74,16 +75,16 @@ impl Disk for WatchedDisk {
         self.disk.stat(path)
     }
     fn rename(&self, from: &str, to: &str) -> Result<(), DiskError> {
-        watch(&self.onlooker, self.call(Operation::Rename, from), || self.disk.rename(from, to))
+        watch(&self.onlooker, self.call(DiskOperation::Rename, from), || self.disk.rename(from, to))
     }
     fn remove(&self, path: &str) -> Result<(), DiskError> {
-        watch(&self.onlooker, self.call(Operation::Remove, path), || self.disk.remove(path))
+        watch(&self.onlooker, self.call(DiskOperation::Remove, path), || self.disk.remove(path))
     }
     fn list(&self, directory: &str) -> Result<Vec<String>, DiskError> {
         self.disk.list(directory)
     }
     fn sync_directory(&self, directory: &str) -> BoxFuture<'static, Result<(), DiskError>> {
-        let call = self.call(Operation::SyncDirectory, directory);
+        let call = self.call(DiskOperation::SyncDirectory, directory);
         watch_later(&self.onlooker, call, || self.disk.sync_directory(directory))
     }
     fn lock(&self, path: &str) -> Result<Box<dyn Send + Sync>, DiskError> {
@@ -98,7 +99,7 @@ impl Disk for WatchedDisk {
 }
 
 impl WatchedFile {
-    fn call(&self, operation: Operation, more: usize) -> Call<'_> {
+    fn call(&self, operation: DiskOperation, more: usize) -> Call<'_> {
         let length = self.file.length() + more as u64;
         Call { operation, path: &self.path, begins: true, length }
     }
@@ -106,16 +107,16 @@ impl WatchedFile {
 
 impl File for WatchedFile {
     fn append(&self, bytes: &[u8]) -> Result<u64, DiskError> {
-        watch(&self.onlooker, self.call(Operation::Append, bytes.len()), || self.file.append(bytes))
+        watch(&self.onlooker, self.call(DiskOperation::Append, bytes.len()), || self.file.append(bytes))
     }
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, DiskError> {
-        watch(&self.onlooker, self.call(Operation::Read, 0), || self.file.read_at(offset, buffer))
+        watch(&self.onlooker, self.call(DiskOperation::Read, 0), || self.file.read_at(offset, buffer))
     }
     fn sync(&self) -> BoxFuture<'static, Result<(), DiskError>> {
-        watch_later(&self.onlooker, self.call(Operation::Sync, 0), || self.file.sync())
+        watch_later(&self.onlooker, self.call(DiskOperation::Sync, 0), || self.file.sync())
     }
     fn truncate(&self, length: u64) -> Result<(), DiskError> {
-        watch(&self.onlooker, self.call(Operation::Truncate, 0), || self.file.truncate(length))
+        watch(&self.onlooker, self.call(DiskOperation::Truncate, 0), || self.file.truncate(length))
     }
     fn length(&self) -> u64 {
         self.file.length()

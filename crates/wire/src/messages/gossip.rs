@@ -4,7 +4,7 @@
 
 use bytes::{Bytes, BytesMut};
 use model::{Generation, NodeId};
-use protocol::gossip::{Load, Row};
+use protocol::gossip::{GossipLoad, Row};
 
 use crate::codec::{Field, Reader, fields};
 use crate::decode_error::DecodeError;
@@ -31,7 +31,7 @@ fields! {
     }
 }
 
-impl Field for Load {
+impl Field for GossipLoad {
     const BYTES_MIN: usize = 3;
     fn bytes_bound(&self) -> usize {
         self.operations_per_second.bytes_bound() + self.data_bytes.bytes_bound() + self.links.bytes_bound()
@@ -42,7 +42,7 @@ impl Field for Load {
         self.links.write(out);
     }
     fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
-        Ok(Load {
+        Ok(GossipLoad {
             operations_per_second: Field::read(reader)?,
             data_bytes: Field::read(reader)?,
             links: Field::read(reader)?,
@@ -51,7 +51,7 @@ impl Field for Load {
 }
 
 impl Field for Row {
-    const BYTES_MIN: usize = 6 + Load::BYTES_MIN;
+    const BYTES_MIN: usize = 6 + GossipLoad::BYTES_MIN;
     fn bytes_bound(&self) -> usize {
         36 + self.load.bytes_bound()
     }

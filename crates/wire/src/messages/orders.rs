@@ -34,7 +34,7 @@ fields! {
     pub struct OrderTold {
         /// Its number; 0 of one that the node has refused by itself.
         pub number: u64,
-        /// `Option<model::order::Answer>` as JSON.
+        /// `Option<model::order::OrderOutcome>` as JSON.
         pub json: Bytes,
         /// The cluster document as JSON, of an order that was carried out.
         pub cluster: Option<Bytes>,

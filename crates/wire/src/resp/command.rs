@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 use super::argument::ArgRange;
 use super::error::RespError;
 use super::inline;
-use super::number::{Line, line};
+use super::number::{NumberLine, line};
 use super::protocol::Protocol;
 use super::reply::ReplyWriter;
 
@@ -26,7 +26,7 @@ const DROPPED_NAME_BYTES_MAX: usize = 128;
 
 /// What a connection may send in one command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct CommandLimits {
     /// Arguments, the command's name included. A command that has more is read to its end and handed out without them,
     /// to be refused; on a connection that has not authenticated, it is an error.
     pub args_max: usize,
@@ -38,9 +38,9 @@ pub struct Limits {
     pub unauthenticated: bool,
 }
 
-impl Limits {
+impl CommandLimits {
     /// For a connection that may do everything: a multi-put of the most keys, a frame's worth of bytes.
-    pub const DEFAULT: Limits = Limits {
+    pub const DEFAULT: CommandLimits = CommandLimits {
         args_max: 2 * MULTI_KEYS_MAX + 1,
         bulk_bytes_max: FRAME_BYTES_MAX,
         command_bytes_max: FRAME_BYTES_MAX,
@@ -48,7 +48,7 @@ impl Limits {
     };
 
     /// For a connection that has not authenticated: enough to do so.
-    pub const UNAUTHENTICATED: Limits = Limits {
+    pub const UNAUTHENTICATED: CommandLimits = CommandLimits {
         args_max: 10,
         bulk_bytes_max: 16 * 1024,
         command_bytes_max: 256 * 1024,
@@ -123,12 +123,12 @@ impl Command {
 /// Most commands are answered at a look at their arguments; for these nothing is split off and shared. Hand in the
 /// input unchanged.
 #[derive(Debug)]
-pub struct Seen {
+pub struct CommandRead {
     bytes: usize,
     args: SmallVec<[ArgRange; 4]>,
 }
 
-impl Seen {
+impl CommandRead {
     /// The number of arguments, the name included.
     #[allow(clippy::len_without_is_empty)] // It never is.
     pub fn len(&self) -> usize {
@@ -156,7 +156,7 @@ impl Seen {
 #[derive(Debug)]
 pub enum Arrived {
     /// It is there: take it, or pass it.
-    Seen(Seen),
+    Seen(CommandRead),
     /// It has been taken: it was an inline line, or had more arguments than are kept.
     Taken(Command),
 }
@@ -169,7 +169,7 @@ impl std::fmt::Debug for Command {
 
 impl Dropping {
     /// Takes the name off the input.
-    fn new(name: Seen, left: usize, input: &mut BytesMut) -> Self {
+    fn new(name: CommandRead, left: usize, input: &mut BytesMut) -> Self {
         let kept = name.arg(input, 0).unwrap_or_default();
         let bytes = Bytes::copy_from_slice(&kept[..kept.len().min(DROPPED_NAME_BYTES_MAX)]);
         let args = SmallVec::from_slice(&[ArgRange::new(0, bytes.len())]);
@@ -182,7 +182,7 @@ impl Dropping {
 /// Takes commands off the front of one connection's input.
 #[derive(Debug)]
 pub struct CommandParser {
-    limits: Limits,
+    limits: CommandLimits,
     /// Arguments to be kept of those that the command at the front has announced; 0 before its first line is read.
     expected: usize,
     /// Those that come after them, and are dropped as they come.
@@ -212,7 +212,7 @@ impl CommandParser {
     ///
     /// # Panics
     /// When a limit is 4 GiB or more.
-    pub fn new(limits: Limits) -> Self {
+    pub fn new(limits: CommandLimits) -> Self {
         let (expected, surplus, args) = (0, 0, SmallVec::new());
         let mut parser = CommandParser { limits, expected, surplus, dropping: None, args, at: 0, bulk: None };
         parser.set_limits(limits);
@@ -223,7 +223,7 @@ impl CommandParser {
     ///
     /// # Panics
     /// When a limit is 4 GiB or more.
-    pub fn set_limits(&mut self, limits: Limits) {
+    pub fn set_limits(&mut self, limits: CommandLimits) {
         assert!(u32::try_from(limits.command_bytes_max).is_ok(), "positions in a command have 32 bits");
         self.limits = limits;
     }
@@ -277,7 +277,7 @@ impl CommandParser {
             if !self.read_args(input)? {
                 return Ok(None);
             }
-            let seen = Seen { bytes: self.at, args: std::mem::take(&mut self.args) };
+            let seen = CommandRead { bytes: self.at, args: std::mem::take(&mut self.args) };
             (self.expected, self.at) = (0, 0);
             match std::mem::take(&mut self.surplus) {
                 0 => return Ok(Some(Arrived::Seen(seen))),
@@ -290,9 +290,9 @@ impl CommandParser {
     #[inline]
     fn read_header(&mut self, input: &mut BytesMut) -> Result<Option<usize>, RespError> {
         let (count, length) = match line(&input[1..]) {
-            Line::Incomplete => return Ok(None),
-            Line::Invalid => return Err(RespError::MultibulkLength),
-            Line::Number(count, length) => (count, length),
+            NumberLine::Incomplete => return Ok(None),
+            NumberLine::Invalid => return Err(RespError::MultibulkLength),
+            NumberLine::Number(count, length) => (count, length),
         };
         let Ok(count @ 1..) = usize::try_from(count) else {
             input.advance(1 + length);
@@ -378,9 +378,9 @@ impl CommandParser {
         let (number, line_bytes) = match input.get(self.at..) {
             None | Some([]) => return Ok(None),
             Some([b'$', rest @ ..]) => match line(rest) {
-                Line::Incomplete => return Ok(None),
-                Line::Invalid => return Err(RespError::BulkLength),
-                Line::Number(number, length) => (number, length),
+                NumberLine::Incomplete => return Ok(None),
+                NumberLine::Invalid => return Err(RespError::BulkLength),
+                NumberLine::Number(number, length) => (number, length),
             },
             Some([got, ..]) => return Err(RespError::ExpectedBulk { got: *got }),
         };

@@ -17,7 +17,7 @@ mod protocol;
 mod reply;
 mod reply_parser;
 
-pub use command::{Arrived, Command, CommandParser, Limits, Seen};
+pub use command::{Arrived, Command, CommandLimits, CommandParser, CommandRead};
 pub use error::{HTTP, RespError};
 pub use number::integer;
 pub use protocol::Protocol;

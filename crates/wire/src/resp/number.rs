@@ -2,7 +2,7 @@
 
 /// A line `<number>\r\n` at the front of some bytes.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Line {
+pub(super) enum NumberLine {
     /// It has not arrived whole.
     Incomplete,
     /// It holds something else.
@@ -16,7 +16,7 @@ const LINE_BYTES_MAX: usize = 22;
 
 /// Reads a decimal number and the end of its line, in the one form that Redis accepts: no plus, no leading zeros.
 #[inline]
-pub(super) fn line(bytes: &[u8]) -> Line {
+pub(super) fn line(bytes: &[u8]) -> NumberLine {
     // Lengths below ten thousand, whole lines: nearly all that there are.
     let mut value = 0_i64;
     for (length, &byte) in bytes.iter().take(5).enumerate() {
@@ -24,7 +24,7 @@ pub(super) fn line(bytes: &[u8]) -> Line {
         if digit > 9 {
             let end = byte == b'\r' && bytes.get(length + 1) == Some(&b'\n');
             if end && length > 0 && (bytes[0] != b'0' || length == 1) {
-                return Line::Number(value, length + 2);
+                return NumberLine::Number(value, length + 2);
             }
             break;
         }
@@ -34,18 +34,22 @@ pub(super) fn line(bytes: &[u8]) -> Line {
 }
 
 #[cold]
-fn line_general(bytes: &[u8]) -> Line {
+fn line_general(bytes: &[u8]) -> NumberLine {
     let window = &bytes[..bytes.len().min(LINE_BYTES_MAX)];
     let Some(end) = window.iter().position(|&byte| byte == b'\r') else {
         let plausible =
             window.iter().enumerate().all(|(at, b)| b.is_ascii_digit() || (at == 0 && *b == b'-'));
-        return if plausible && bytes.len() < LINE_BYTES_MAX { Line::Incomplete } else { Line::Invalid };
+        return if plausible && bytes.len() < LINE_BYTES_MAX {
+            NumberLine::Incomplete
+        } else {
+            NumberLine::Invalid
+        };
     };
     match (integer(&window[..end]), bytes.get(end + 1)) {
-        (None, _) => Line::Invalid,
-        (Some(_), None) => Line::Incomplete,
-        (Some(number), Some(b'\n')) => Line::Number(number, end + 2),
-        (Some(_), Some(_)) => Line::Invalid,
+        (None, _) => NumberLine::Invalid,
+        (Some(_), None) => NumberLine::Incomplete,
+        (Some(number), Some(b'\n')) => NumberLine::Number(number, end + 2),
+        (Some(_), Some(_)) => NumberLine::Invalid,
     }
 }
 
@@ -125,15 +129,15 @@ mod tests {
     #[test]
     fn a_line_waits_only_while_it_can_still_become_a_number() {
         for text in ["", "1", "12345678", "1\r", "-", "-1"] {
-            assert_eq!(line(text.as_bytes()), Line::Incomplete, "{text:?}");
+            assert_eq!(line(text.as_bytes()), NumberLine::Incomplete, "{text:?}");
         }
         for text in ["a", "01\r\n", "\r\n", "1\rx", "1x\r\n", "1111111111111111111111", "--1"] {
-            assert_eq!(line(text.as_bytes()), Line::Invalid, "{text:?}");
+            assert_eq!(line(text.as_bytes()), NumberLine::Invalid, "{text:?}");
         }
-        assert_eq!(line(b"0\r\n$"), Line::Number(0, 3));
-        assert_eq!(line(b"12345\r\n"), Line::Number(12_345, 7));
-        assert_eq!(line(b"-1\r\n"), Line::Number(-1, 4));
-        assert_eq!(line(b"-9223372036854775808\r\n"), Line::Number(i64::MIN, 22));
+        assert_eq!(line(b"0\r\n$"), NumberLine::Number(0, 3));
+        assert_eq!(line(b"12345\r\n"), NumberLine::Number(12_345, 7));
+        assert_eq!(line(b"-1\r\n"), NumberLine::Number(-1, 4));
+        assert_eq!(line(b"-9223372036854775808\r\n"), NumberLine::Number(i64::MIN, 22));
     }
 
     #[test]

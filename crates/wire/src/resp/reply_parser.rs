@@ -3,7 +3,7 @@
 use bytes::{Bytes, BytesMut};
 
 use super::error::RespError;
-use super::number::{Line, integer, line};
+use super::number::{NumberLine, integer, line};
 
 /// A reply of either version.
 #[derive(Clone, Debug, PartialEq)]
@@ -101,9 +101,11 @@ fn measure(input: &[u8], start: usize, depth: usize) -> Result<Extent, RespError
             })
         }
         b':' | b'$' | b'!' | b'=' | b'*' | b'~' | b'>' | b'%' => match line(rest) {
-            Line::Incomplete => Ok(Extent::Lacks { bytes_min: input.len() + 1 }),
-            Line::Invalid => Err(RespError::Reply),
-            Line::Number(number, length) => measure_counted(input, kind, number, start + 1 + length, depth),
+            NumberLine::Incomplete => Ok(Extent::Lacks { bytes_min: input.len() + 1 }),
+            NumberLine::Invalid => Err(RespError::Reply),
+            NumberLine::Number(number, length) => {
+                measure_counted(input, kind, number, start + 1 + length, depth)
+            }
         },
         _ => Err(RespError::Reply),
     }

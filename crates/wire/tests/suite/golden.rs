@@ -129,7 +129,7 @@ fn row() -> protocol::gossip::Row {
         left: true,
         generation: Generation(7),
         epoch: 12,
-        load: protocol::gossip::Load { operations_per_second: 1000, data_bytes: 1 << 30, links: 5 },
+        load: protocol::gossip::GossipLoad { operations_per_second: 1000, data_bytes: 1 << 30, links: 5 },
     }
 }
 

@@ -4,7 +4,7 @@ use bytes::{Bytes, BytesMut};
 use expect_test::expect_file;
 use model::*;
 use proptest::prelude::*;
-use protocol::gossip::State;
+use protocol::gossip::NodeLiveness;
 use protocol::report::*;
 use wire::DecodeError;
 use wire::messages::*;
@@ -54,7 +54,7 @@ fn seen() -> NodeSeen {
         node: NodeId(3),
         zone: Some(Zone("a".to_owned())),
         native: Some("10.0.0.3:7401".to_owned()),
-        state: State::Suspected,
+        state: NodeLiveness::Suspected,
         why: "missed heartbeats".to_owned(),
         phi: 8.25,
         heard_ms_ago: 1200,
@@ -238,7 +238,7 @@ fn what_a_node_says_of_moves_is_what_steps_are_decided_by() {
 fn only_artifacts_that_are_staged_are_held() {
     let report = report();
     let staged = report.staged();
-    let said = protocol::push::Report {
+    let said = protocol::push::PushReport {
         node: NodeId(2),
         generation: Generation(8),
         number: ArtifactNumber(7),

@@ -4,11 +4,15 @@ use bytes::BytesMut;
 use expect_test::{Expect, expect};
 use proptest::collection::vec;
 use proptest::prelude::*;
-use wire::resp::{Arrived, Command, CommandParser, Limits, RespError};
+use wire::resp::{Arrived, Command, CommandLimits, CommandParser, RespError};
 
 /// What comes out of `input` when it arrives in pieces of these lengths, over and over: commands, then perhaps the
 /// error.
-fn parse_in_pieces(input: &[u8], pieces: &[usize], limits: Limits) -> (Vec<Vec<Vec<u8>>>, Option<RespError>) {
+fn parse_in_pieces(
+    input: &[u8],
+    pieces: &[usize],
+    limits: CommandLimits,
+) -> (Vec<Vec<Vec<u8>>>, Option<RespError>) {
     let mut parser = CommandParser::new(limits);
     let (mut buffer, mut commands) = (BytesMut::new(), Vec::new());
     let (mut rest, mut pieces) = (input, pieces.iter().cycle());
@@ -41,9 +45,13 @@ fn show((commands, error): (Vec<Vec<Vec<u8>>>, Option<RespError>)) -> String {
 
 /// The same for every way to cut the input into equal pieces.
 fn check(input: &[u8], expected: Expect) {
-    let whole = show(parse_in_pieces(input, &[input.len()], Limits::DEFAULT));
+    let whole = show(parse_in_pieces(input, &[input.len()], CommandLimits::DEFAULT));
     for piece in 1..input.len().min(40) {
-        assert_eq!(show(parse_in_pieces(input, &[piece], Limits::DEFAULT)), whole, "in pieces of {piece}");
+        assert_eq!(
+            show(parse_in_pieces(input, &[piece], CommandLimits::DEFAULT)),
+            whole,
+            "in pieces of {piece}"
+        );
     }
     expected.assert_eq(&whole);
 }
@@ -262,12 +270,13 @@ fn other_protocols_are_recognised() {
 #[test]
 fn an_http_request_is_recognised_whatever_its_method() {
     for line in ["SET /k HTTP/1.1", "FOO http://h/k HTTP/1.0", "PRI * HTTP/2.0", "CONNECT h:1 HTTP/1.1"] {
-        let (commands, error) = parse_in_pieces(format!("{line}\r\n").as_bytes(), &[1000], Limits::DEFAULT);
+        let (commands, error) =
+            parse_in_pieces(format!("{line}\r\n").as_bytes(), &[1000], CommandLimits::DEFAULT);
         assert_eq!((commands, error), (vec![], Some(RespError::Foreign { looks_like: "HTTP" })), "{line}");
     }
     let is_http = |name: &str| {
         let mut input = BytesMut::from(format!("*1\r\n${}\r\n{name}\r\n", name.len()).as_bytes());
-        CommandParser::new(Limits::DEFAULT).parse(&mut input).unwrap().unwrap().is_http()
+        CommandParser::new(CommandLimits::DEFAULT).parse(&mut input).unwrap().unwrap().is_http()
     };
     assert!(["POST", "post", "Host:", "HOST:localhost"].into_iter().all(is_http));
     assert!(!["POS", "POSTS", "Host", "host", "GET", ""].into_iter().any(is_http));
@@ -288,18 +297,21 @@ fn a_key_may_look_like_another_protocol() {
 #[test]
 fn an_inline_command_without_end_is_refused_at_its_limit() {
     let line = vec![b'a'; 64 * 1024];
-    assert_eq!(parse_in_pieces(&line, &[1000], Limits::DEFAULT), (vec![], None));
+    assert_eq!(parse_in_pieces(&line, &[1000], CommandLimits::DEFAULT), (vec![], None));
     let line = vec![b'a'; 64 * 1024 + 1];
     for pieces in [&[1000][..], &[70_000]] {
-        assert_eq!(parse_in_pieces(&line, pieces, Limits::DEFAULT), (vec![], Some(RespError::InlineTooBig)));
+        assert_eq!(
+            parse_in_pieces(&line, pieces, CommandLimits::DEFAULT),
+            (vec![], Some(RespError::InlineTooBig))
+        );
     }
     let line = [vec![b'a'; 64 * 1024 + 1], b"\r\n".to_vec()].concat();
-    assert_eq!(parse_in_pieces(&line, &[70_000], Limits::DEFAULT).1, Some(RespError::InlineTooBig));
+    assert_eq!(parse_in_pieces(&line, &[70_000], CommandLimits::DEFAULT).1, Some(RespError::InlineTooBig));
 }
 
 #[test]
 fn before_authentication_commands_are_small_and_the_refusal_says_so() {
-    let parse = |input: &[u8]| parse_in_pieces(input, &[7], Limits::UNAUTHENTICATED);
+    let parse = |input: &[u8]| parse_in_pieces(input, &[7], CommandLimits::UNAUTHENTICATED);
     assert_eq!(parse(b"*2\r\n$4\r\nAUTH\r\n$1\r\np\r\n").0.len(), 1);
     let many = parse(b"*11\r\n").1.unwrap();
     assert_eq!(many.to_string(), "Protocol error: unauthenticated multibulk length");
@@ -309,7 +321,7 @@ fn before_authentication_commands_are_small_and_the_refusal_says_so() {
 
 #[test]
 fn many_arguments_together_stay_under_the_limit_of_a_command() {
-    let limits = Limits { command_bytes_max: 100, ..Limits::DEFAULT };
+    let limits = CommandLimits { command_bytes_max: 100, ..CommandLimits::DEFAULT };
     let small =
         b"*2\r\n$40\r\n0123456789012345678901234567890123456789\r\n$30\r\n012345678901234567890123456789\r\n";
     assert_eq!(parse_in_pieces(small, &[9], limits).0.len(), 1);
@@ -321,7 +333,8 @@ fn many_arguments_together_stay_under_the_limit_of_a_command() {
 /// It once ended the connection, so a client that sent too many keys never read why.
 #[test]
 fn a_command_with_too_many_arguments_is_read_to_its_end_and_handed_out_without_them() {
-    let limits = Limits { args_max: 3, bulk_bytes_max: 10, command_bytes_max: 60, unauthenticated: false };
+    let limits =
+        CommandLimits { args_max: 3, bulk_bytes_max: 10, command_bytes_max: 60, unauthenticated: false };
     let input = b"*5\r\n$4\r\nMSET\r\n$1\r\na\r\n$2\r\n\r\n\r\n$0\r\n\r\n$1\r\nd\r\nPING\r\n";
     for piece in 1..=input.len() {
         let mut parser = CommandParser::new(limits);
@@ -344,7 +357,7 @@ fn a_command_with_too_many_arguments_is_read_to_its_end_and_handed_out_without_t
     let unended = b"*5\r\n$4\r\nMSET\r\n$1\r\nab\r\n";
     assert_eq!(refused(unended, limits), Some(RespError::BulkEnd.to_string()));
     assert_eq!(refused(b"*1048577\r\n", limits), Some(RespError::MultibulkLength.to_string()));
-    let unauthenticated = Limits { unauthenticated: true, ..limits };
+    let unauthenticated = CommandLimits { unauthenticated: true, ..limits };
     assert_eq!(refused(input, unauthenticated), Some(RespError::UnauthenticatedMultibulkLength.to_string()));
 }
 
@@ -352,7 +365,7 @@ fn a_command_with_too_many_arguments_is_read_to_its_end_and_handed_out_without_t
 fn arguments_share_the_receive_buffer() {
     let mut input = BytesMut::from(&b"*2\r\n$3\r\nGET\r\n$3\r\nkey\r\n*1\r\n"[..]);
     let received = input.as_ptr() as usize;
-    let command = CommandParser::new(Limits::DEFAULT).parse(&mut input).unwrap().unwrap();
+    let command = CommandParser::new(CommandLimits::DEFAULT).parse(&mut input).unwrap().unwrap();
     assert_eq!(command.bytes(1).unwrap().as_ptr() as usize, received + 17);
     assert_eq!((command.name(), command.arg(1), command.arg(2)), (&b"GET"[..], Some(&b"key"[..]), None));
     assert_eq!(command.bytes(2), None);
@@ -364,7 +377,7 @@ fn a_command_may_be_looked_at_and_passed_without_being_taken() {
     let mut input = BytesMut::from(
         &b"*2\r\n$3\r\nGET\r\n$1\r\na\r\n*1\r\n$4\r\nPING\r\nping now\r\n*2\r\n$3\r\nGET\r\n$1"[..],
     );
-    let mut parser = CommandParser::new(Limits::DEFAULT);
+    let mut parser = CommandParser::new(CommandLimits::DEFAULT);
     let Some(Arrived::Seen(get)) = parser.look(&mut input).unwrap() else { panic!("it is no inline line") };
     assert_eq!((get.len(), get.arg(&input, 1), get.arg(&input, 2)), (2, Some(&b"a"[..]), None));
     get.pass(&mut input);
@@ -381,7 +394,7 @@ fn a_command_may_be_looked_at_and_passed_without_being_taken() {
 #[test]
 fn the_parser_says_how_much_of_a_large_argument_is_missing() {
     let mut input = BytesMut::from(&b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$1000\r\nabc"[..]);
-    let mut parser = CommandParser::new(Limits::DEFAULT);
+    let mut parser = CommandParser::new(CommandLimits::DEFAULT);
     assert_eq!(parser.bytes_lacking(input.len()), 0, "nothing is known yet");
     assert_eq!(parser.parse(&mut input), Ok(None));
     assert_eq!(parser.bytes_lacking(input.len()), 997 + 2);
@@ -437,7 +450,7 @@ proptest! {
             let args: Vec<&[u8]> = command.iter().map(Vec::as_slice).collect();
             Command::encode(&args, &mut input);
         }
-        prop_assert_eq!(parse_in_pieces(&input, &pieces, Limits::DEFAULT), (commands, None));
+        prop_assert_eq!(parse_in_pieces(&input, &pieces, CommandLimits::DEFAULT), (commands, None));
     }
 }
 
@@ -446,7 +459,7 @@ proptest! {
 
     #[test]
     fn any_input_means_the_same_in_any_pieces(input in fragments(), pieces in vec(1..9_usize, 1..5)) {
-        let limits = Limits { args_max: 5, bulk_bytes_max: 20, command_bytes_max: 40, unauthenticated: false };
+        let limits = CommandLimits { args_max: 5, bulk_bytes_max: 20, command_bytes_max: 40, unauthenticated: false };
         let whole = parse_in_pieces(&input, &[input.len().max(1)], limits);
         prop_assert_eq!(parse_in_pieces(&input, &pieces, limits), whole);
     }

@@ -10,7 +10,7 @@ use proptest::option;
 use proptest::prelude::*;
 use proptest::sample::select;
 use protocol::antientropy::merkle::{Digest, Span};
-use protocol::gossip::{Load, Row};
+use protocol::gossip::{GossipLoad, Row};
 use protocol::report::Parts;
 use wire::ErrorCode;
 use wire::messages::*;
@@ -133,7 +133,7 @@ fn row() -> impl Strategy<Value = Row> {
             left,
             generation,
             epoch,
-            load: Load { operations_per_second: load.0, data_bytes: load.1, links: load.2 },
+            load: GossipLoad { operations_per_second: load.0, data_bytes: load.1, links: load.2 },
         },
     )
 }

@@ -4,7 +4,7 @@ use arrow_array::Array;
 use model::{NodeId, Ring, Token, Zone, limits};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use storage::readonly::{CHUNK_BYTES_MIN, Load, TokenHash};
+use storage::readonly::{CHUNK_BYTES_MIN, RangeBytes, TokenHash};
 
 use crate::arrays::{Bytes, lengths};
 use crate::refused;
@@ -29,7 +29,7 @@ struct Unfit {
 #[pyclass]
 pub(crate) struct Measure {
     starts: Vec<u64>,
-    loads: Vec<Load>,
+    loads: Vec<RangeBytes>,
     unfit: Unfit,
 }
 
@@ -38,7 +38,7 @@ impl Measure {
     #[new]
     fn new() -> Measure {
         let starts = partition_starts();
-        Measure { loads: vec![Load::default(); starts.len()], starts, unfit: Unfit::default() }
+        Measure { loads: vec![RangeBytes::default(); starts.len()], starts, unfit: Unfit::default() }
     }
 
     /// Takes the keys of a batch, and how long its values are.
@@ -90,11 +90,11 @@ impl Measure {
 #[pyfunction]
 pub(crate) fn ranges(loads: Vec<(usize, u64, u64)>, range_bytes: u64) -> PyResult<Vec<(u64, u64, u64, u64)>> {
     let starts = partition_starts();
-    let mut all = vec![Load::default(); starts.len()];
+    let mut all = vec![RangeBytes::default(); starts.len()];
     for (partition, records, bytes) in loads {
         let load =
             all.get_mut(partition).ok_or_else(|| refused(format!("there is no partition {partition}")))?;
-        *load = Load { records, bytes };
+        *load = RangeBytes { records, bytes };
     }
     let ranges = storage::readonly::ranges(&starts, &all, CHUNK_BYTES_MIN, range_bytes);
     let row = |range: &storage::readonly::Range| {

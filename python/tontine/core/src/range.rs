@@ -10,7 +10,7 @@ use runtime::disk::os::OsDisk;
 use runtime::{Disk, DiskError};
 use storage::readonly::{
     BuildError, BuildOptions, BuildRecord, CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, ChunkEntry, Cutter, Duplicates,
-    Load, Merged, Place, Records, Run, Settled, Slice, TokenHash, WriteError, make_chunks, settle,
+    Merged, Place, RangeBytes, Records, Run, Settled, Slice, TokenHash, WriteError, make_chunks, settle,
 };
 
 use crate::arrays::Bytes;
@@ -28,8 +28,8 @@ pub(crate) struct RangeBuild {
     options: BuildOptions,
     range: Slice,
     /// What the range held when the data frame was measured.
-    measured: Load,
-    taken: Load,
+    measured: RangeBytes,
+    taken: RangeBytes,
     records: Records,
     runs: Vec<Run>,
     scratch: String,
@@ -60,8 +60,8 @@ impl RangeBuild {
                 duplicates: Duplicates::Refuse,
             },
             range: Slice { first: Token(first), last: Token(last) },
-            measured: Load { records, bytes },
-            taken: Load::default(),
+            measured: RangeBytes { records, bytes },
+            taken: RangeBytes::default(),
             records: Records::default(),
             runs: Vec::new(),
             scratch,
@@ -164,7 +164,7 @@ impl RangeBuild {
         if self.taken == self.measured {
             return Ok(());
         }
-        let Load { records, bytes } = self.taken;
+        let RangeBytes { records, bytes } = self.taken;
         Err(changed(&format!(
             "a range holds {records} records of {bytes} bytes, after {} of {}",
             self.measured.records, self.measured.bytes

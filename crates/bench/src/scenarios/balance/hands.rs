@@ -8,7 +8,7 @@ use model::{Cluster, NodeId, PartitionId};
 use super::super::ScenarioError;
 use super::super::operator::Operator;
 use super::Moves;
-use super::watch::Stage;
+use super::watch::WatchStage;
 
 /// A node above this gives, and one below takes: the share that it uses of what it may.
 const STRUGGLING: f64 = 0.85;
@@ -39,7 +39,7 @@ pub(super) fn prepare(operator: &Operator, moves: Moves, settings: &[String]) ->
 }
 
 /// Under load: something may move from now on.
-pub(super) fn conduct(operator: &Operator, moves: Moves, stage: &Stage) -> Result<(), ScenarioError> {
+pub(super) fn conduct(operator: &Operator, moves: Moves, stage: &WatchStage) -> Result<(), ScenarioError> {
     match moves {
         Moves::Even | Moves::Thresholds => operator.run(&["balance", "on"]).map(|_| ()),
         Moves::Off => Ok(()),
@@ -47,7 +47,7 @@ pub(super) fn conduct(operator: &Operator, moves: Moves, stage: &Stage) -> Resul
     }
 }
 
-fn by_hand(operator: &Operator, stage: &Stage) -> Result<(), ScenarioError> {
+fn by_hand(operator: &Operator, stage: &WatchStage) -> Result<(), ScenarioError> {
     while stage.wait_until(stage.at() + LOOK_S) {
         let Some((from, to)) = choose(&stage.used()) else { continue };
         let Some(partition) = stage.cluster().and_then(|cluster| first_of(&cluster, from)) else { continue };

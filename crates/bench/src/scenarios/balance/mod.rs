@@ -35,11 +35,11 @@ use crate::processes::Context;
 use crate::report::{Percentiles, median};
 
 use self::cluster::{Capped, Shape};
-use self::generator::{Generator, Load, Seen};
+use self::generator::{CallOutcome, Generator, LoadShape};
 use self::interrupt::Interrupt;
 use self::rows::AloneRow;
 use self::series::{Series, Summary, mean};
-use self::watch::{Atlas, Stage, Watched, watch};
+use self::watch::{Atlas, WatchStage, Watched, watch};
 use super::script::{ask, system};
 use super::{ScenarioError, ScenarioReport, TontineArgs};
 
@@ -211,8 +211,8 @@ impl BalanceScenario {
         self.records.unwrap_or(if self.experiment == Experiment::Unequal { three } else { one })
     }
 
-    fn load_of(&self, keys: Vec<Bytes>) -> Load {
-        Load {
+    fn load_of(&self, keys: Vec<Bytes>) -> LoadShape {
+        LoadShape {
             keys,
             zipf: false,
             writes: WRITES,
@@ -348,7 +348,7 @@ impl BalanceScenario {
         capped.bound(&caps[..2])?;
         let context = Context::here();
         let seconds = self.before + self.within;
-        let script = |stage: &Stage| {
+        let script = |stage: &WatchStage| {
             if !stage.wait_until(before) {
                 return Ok(());
             }
@@ -394,7 +394,7 @@ impl BalanceScenario {
             let caps = self.caps();
             capped.bound(&caps)?;
             rest(GATHERS, interrupt)?;
-            let load = Load { zipf: true, rate: Some(self.rate), ..self.load_of(keys) };
+            let load = LoadShape { zipf: true, rate: Some(self.rate), ..self.load_of(keys) };
             let context = Context::here();
             let (watched, _) = self.under_load(&capped, load, true, self.within, interrupt, |_| Ok(()))?;
             let Watched { seconds, plans, said, seen_over_mean } = watched;
@@ -415,12 +415,12 @@ impl BalanceScenario {
     fn under_load(
         &self,
         capped: &Capped,
-        load: Load,
+        load: LoadShape,
         in_turn: bool,
         seconds: u64,
         interrupt: &Interrupt,
-        hands: impl FnOnce(&Stage) -> Result<(), ScenarioError> + Send,
-    ) -> Result<(Watched, Seen), ScenarioError> {
+        hands: impl FnOnce(&WatchStage) -> Result<(), ScenarioError> + Send,
+    ) -> Result<(Watched, CallOutcome), ScenarioError> {
         let mut atlas = Atlas::new(&load.keys, in_turn);
         let cluster = ask(&capped.addresses, async |client| Ok(client.cluster()))?;
         let warm_up = if load.rate.is_some() { Duration::ZERO } else { WARM_UP };

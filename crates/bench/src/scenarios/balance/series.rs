@@ -64,7 +64,7 @@ pub(super) struct PlanMark {
 
 /// What the program said, in words.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct Said {
+pub(super) struct ProgramSaid {
     /// When, in seconds since the measured part began.
     pub(super) at: f64,
     /// The command.
@@ -91,7 +91,7 @@ pub(super) struct Series {
     /// All plans.
     pub(super) plans: Vec<PlanMark>,
     /// What was said.
-    pub(super) said: Vec<Said>,
+    pub(super) said: Vec<ProgramSaid>,
 }
 
 /// What a run amounts to.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   this thread:  every 200 ms, or at once, the cluster document ──▶ generator       every second a [`Second`]
-//!   its hands:    another thread that does what an operator does, by what [`Stage`] shows
+//!   its hands:    another thread that does what an operator does, by what [`WatchStage`] shows
 //! ```
 
 use std::collections::BTreeMap;
@@ -25,7 +25,7 @@ use super::cluster::{Bounded, Capped};
 use super::draws::{Owned, Routes};
 use super::generator::{Generator, STORE};
 use super::interrupt::Interrupt;
-use super::series::{NodeSecond, PlanMark, Said, Second, mean};
+use super::series::{NodeSecond, PlanMark, ProgramSaid, Second, mean};
 
 /// How often the cluster document is asked for…
 const LOOK: Duration = Duration::from_millis(200);
@@ -38,13 +38,13 @@ const JUDGED_S: usize = 5;
 
 /// What both threads see.
 #[derive(Debug, Default)]
-pub(super) struct Stage {
+pub(super) struct WatchStage {
     over: AtomicBool,
     seconds: Mutex<Vec<Second>>,
     cluster: Mutex<Option<Arc<Cluster>>>,
 }
 
-impl Stage {
+impl WatchStage {
     /// Waits until this many seconds have passed; `false` when the run ended before.
     pub(super) fn wait_until(&self, second: f64) -> bool {
         while !self.over.load(Ordering::Relaxed) {
@@ -122,7 +122,7 @@ impl Atlas {
 pub(super) struct Watched {
     pub(super) seconds: Vec<Second>,
     pub(super) plans: Vec<PlanMark>,
-    pub(super) said: Vec<Said>,
+    pub(super) said: Vec<ProgramSaid>,
     /// Largest utilisation by partitions over the mean at the end, as the autopilot saw it.
     pub(super) seen_over_mean: Option<f64>,
 }
@@ -134,9 +134,9 @@ pub(super) fn watch(
     atlas: Atlas,
     seconds: u64,
     interrupt: &Interrupt,
-    hands: impl FnOnce(&Stage) -> Result<(), ScenarioError> + Send,
+    hands: impl FnOnce(&WatchStage) -> Result<(), ScenarioError> + Send,
 ) -> Result<Watched, ScenarioError> {
-    let stage = Stage::default();
+    let stage = WatchStage::default();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(system)?;
     thread::scope(|scope| {
         let hands = scope.spawn(|| hands(&stage));
@@ -153,9 +153,9 @@ struct Eyes<'a> {
     capped: &'a Capped,
     generator: &'a Generator,
     atlas: Atlas,
-    stage: &'a Stage,
+    stage: &'a WatchStage,
     interrupt: &'a Interrupt,
-    said: Vec<Said>,
+    said: Vec<ProgramSaid>,
 }
 
 /// What had been done by a moment.
@@ -267,7 +267,7 @@ impl Eyes<'_> {
     fn ask(&mut self, words: &[&str], began: Instant) {
         let at = began.elapsed().as_secs_f64();
         if let Ok(text) = self.capped.operator.say(words) {
-            self.said.push(Said { at, command: format!("tontine {}", words.join(" ")), text });
+            self.said.push(ProgramSaid { at, command: format!("tontine {}", words.join(" ")), text });
         }
     }
 

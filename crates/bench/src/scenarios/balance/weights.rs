@@ -17,7 +17,7 @@ use super::super::script::{ask, system};
 use super::super::{ScenarioError, ScenarioReport};
 use super::cluster::{Capped, Shape};
 use super::draws::Routes;
-use super::generator::{Generator, Load};
+use super::generator::{Generator, LoadShape};
 use super::interrupt::Interrupt;
 use super::{BalanceScenario, rest, rows};
 
@@ -54,7 +54,7 @@ pub(super) fn measure(
             let list: Vec<String> = list.iter().map(ToString::to_string).collect();
             let list = list.join(" ");
             for (writes, depth) in [(1.0, 1), (1.0, 8), (0.0, 1), (0.0, 8)] {
-                let load = Load {
+                let load = LoadShape {
                     keys: keys.clone(),
                     zipf: false,
                     writes,
@@ -104,7 +104,7 @@ fn lists(capped: &Capped) -> Result<(Lists, String), ScenarioError> {
 
 /// Microseconds that each process ran for each operation, and operations per second.
 fn cost(
-    load: Load,
+    load: LoadShape,
     first: &str,
     pids: &[u32],
     interrupt: &Interrupt,

@@ -50,7 +50,7 @@ impl<F: Fn() -> Ask> Asks for F {
 
 /// How fast, and for how long.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Pace {
+pub(super) struct FeedPace {
     /// Requests under way of a closed loop; an open one begins this many a second instead.
     pub(super) load: PaceLoad,
     /// Seconds that count.
@@ -70,7 +70,7 @@ pub(super) enum PaceLoad {
 
 /// What came of it.
 #[derive(Clone, Debug)]
-pub(super) struct Measured {
+pub(super) struct RunMeasured {
     /// Seconds that were measured.
     pub(super) seconds: f64,
     /// Requests that were done.
@@ -95,7 +95,7 @@ pub(super) struct Measured {
     pub(super) busiest_stamped: Option<f64>,
 }
 
-impl Measured {
+impl RunMeasured {
     /// A percentile of latencies, in milliseconds.
     pub(super) fn at_ms(&self, quantile: f64) -> f64 {
         self.latencies.value_at_quantile(quantile) as f64 / 1e6
@@ -116,7 +116,7 @@ struct Counts {
 }
 
 /// Runs requests, and says what came of them.
-pub(super) fn run(site: &Site, asks: Rc<dyn Asks>, pace: Pace) -> Measured {
+pub(super) fn run(site: &Site, asks: Rc<dyn Asks>, pace: FeedPace) -> RunMeasured {
     let local = tokio::task::LocalSet::new();
     site.runtime.block_on(local.run_until(async {
         let counts = Rc::new(Counts {
@@ -154,7 +154,7 @@ pub(super) fn run(site: &Site, asks: Rc<dyn Asks>, pace: Pace) -> Measured {
         let read = std::mem::take(&mut *counts.read.borrow_mut());
         let asked: Vec<f64> = read.iter().map(|keys| site.nodes_asked(keys) as f64).collect();
         let latencies = counts.latencies.borrow().clone();
-        Measured {
+        RunMeasured {
             seconds,
             requests: counts.requests.get(),
             keys: counts.keys.get(),

@@ -9,13 +9,13 @@ use crate::generators::rng::Rng;
 use crate::scenarios::ScenarioError;
 use crate::scenarios::balance::interrupt::Interrupt;
 
-use super::drive::{Ask, Asks, Measured, Pace, PaceLoad, run};
+use super::drive::{Ask, Asks, FeedPace, PaceLoad, RunMeasured, run};
 use super::rows::Row;
 use super::site::{Site, key};
-use super::{FeedsScenario, LINES, Line, NUMBERS, Numbers};
+use super::{FeedsScenario, LINES, Line, NUMBERS, QuorumNumbers};
 
 /// Measures a cluster with one placement, and adds rows.
-type Measure<'a> = &'a mut dyn FnMut(&Site, &mut Vec<Row>, (Numbers, Line));
+type Measure<'a> = &'a mut dyn FnMut(&Site, &mut Vec<Row>, (QuorumNumbers, Line));
 
 /// The one feed.
 const GROUP: &str = "a";
@@ -186,10 +186,10 @@ impl FeedsScenario {
     }
 
     /// As fast as one client can.
-    pub(super) fn closed(&self, site: &Site, asks: Rc<dyn Asks>) -> Measured {
+    pub(super) fn closed(&self, site: &Site, asks: Rc<dyn Asks>) -> RunMeasured {
         let seconds = self.seconds();
         let pace =
-            Pace { load: PaceLoad::Closed(self.connections.max(1)), seconds, warm_up: seconds * WARM_UP };
+            FeedPace { load: PaceLoad::Closed(self.connections.max(1)), seconds, warm_up: seconds * WARM_UP };
         run(site, asks, pace)
     }
 }

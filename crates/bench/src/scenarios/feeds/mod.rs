@@ -60,16 +60,16 @@ const LINES: [Line; 3] = [
 
 /// N, R and W.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Numbers {
+struct QuorumNumbers {
     name: &'static str,
     consistency: &'static str,
     replicas: usize,
 }
 
 /// Both.
-const NUMBERS: [Numbers; 2] = [
-    Numbers { name: "N=1", consistency: "1,1,1", replicas: 1 },
-    Numbers { name: "N=3 R=2", consistency: "3,2,2", replicas: 3 },
+const NUMBERS: [QuorumNumbers; 2] = [
+    QuorumNumbers { name: "N=1", consistency: "1,1,1", replicas: 1 },
+    QuorumNumbers { name: "N=3 R=2", consistency: "3,2,2", replicas: 3 },
 ];
 
 /// What to measure.

@@ -1,19 +1,19 @@
 //! What was measured, as a table for people and as figures for programs.
 
 use super::super::ScenarioReport;
-use super::drive::Measured;
-use super::{Line, Numbers};
+use super::drive::RunMeasured;
+use super::{Line, QuorumNumbers};
 
 /// Of fewer requests messages are not told.
 const REQUESTS_MIN: u64 = 100;
 
 /// One measurement.
 pub(super) struct Row {
-    pub(super) numbers: Numbers,
+    pub(super) numbers: QuorumNumbers,
     pub(super) line: String,
     /// What was asked, such as `get of 100`.
     pub(super) ask: String,
-    pub(super) measured: Measured,
+    pub(super) measured: RunMeasured,
     /// What the busiest node did over the mean, where that is asked.
     pub(super) busiest: Option<f64>,
     /// Nodes that a read of the twenty newest asks, where that was not measured by the requests themselves.
@@ -21,7 +21,7 @@ pub(super) struct Row {
 }
 
 impl Row {
-    pub(super) fn new(numbers: Numbers, line: Line, ask: String, measured: Measured) -> Row {
+    pub(super) fn new(numbers: QuorumNumbers, line: Line, ask: String, measured: RunMeasured) -> Row {
         Row { numbers, line: line.name.to_owned(), ask, measured, busiest: None, newest: None }
     }
 
@@ -116,7 +116,7 @@ mod tests {
     fn a_row_is_a_line_of_the_table_and_figures_by_name() {
         let mut latencies = latencies();
         latencies.record(2_000_000).unwrap();
-        let measured = Measured {
+        let measured = RunMeasured {
             seconds: 2.0,
             requests: 100,
             keys: 1000,

@@ -18,7 +18,7 @@ use super::super::balance::cluster::{Capped, Shape};
 use super::super::balance::interrupt::Interrupt;
 use super::super::script::system;
 use super::super::{ScenarioError, TontineArgs};
-use super::{Line, Numbers};
+use super::{Line, QuorumNumbers};
 
 /// The store of every line.
 const STORE: &str = "feeds";
@@ -67,7 +67,7 @@ impl Site {
     pub(super) fn start(
         tontine: &TontineArgs,
         interrupt: &Interrupt,
-        (nodes, numbers): (usize, Numbers),
+        (nodes, numbers): (usize, QuorumNumbers),
         line: Line,
     ) -> Result<Site, ScenarioError> {
         let shape =

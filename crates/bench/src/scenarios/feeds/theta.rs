@@ -11,7 +11,7 @@ use bytes::Bytes;
 use crate::scenarios::ScenarioError;
 use crate::scenarios::balance::interrupt::Interrupt;
 
-use super::drive::{Ask, Asks, Pace, PaceLoad, run};
+use super::drive::{Ask, Asks, FeedPace, PaceLoad, run};
 use super::rows::Row;
 use super::site::{Site, key};
 use super::{FeedsScenario, Line, NUMBERS};
@@ -70,8 +70,11 @@ impl FeedsScenario {
                 let newest = Rc::new(Cell::new(LOADED_FIRST));
                 let asks = appends(&newest, value);
                 let seconds = self.seconds();
-                let pace =
-                    |load, seconds: f64| Pace { load, seconds, warm_up: if self.quick { 0.3 } else { 2.0 } };
+                let pace = |load, seconds: f64| FeedPace {
+                    load,
+                    seconds,
+                    warm_up: if self.quick { 0.3 } else { 2.0 },
+                };
                 let greatest = run(&site, asks.clone(), pace(PaceLoad::Closed(FLIGHTS), seconds));
                 if theta.is_none() {
                     rate = (greatest.requests as f64 / greatest.seconds * LOADED).max(1.0);

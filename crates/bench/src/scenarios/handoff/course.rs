@@ -33,7 +33,7 @@ const PAGE_RECORDS: u32 = 1000;
 
 /// When what happened, in seconds since the measured part of the run began.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Course {
+pub(super) struct Timeline {
     pub(super) killed: f64,
     /// When the node was started again.
     pub(super) back: f64,
@@ -105,7 +105,7 @@ impl<'a> Conductor<'a> {
         opened: &Opened,
         watched: &[Watched],
         over: &AtomicBool,
-    ) -> Result<Course, ScenarioError> {
+    ) -> Result<Timeline, ScenarioError> {
         let script = Script::begin(opened, over)?;
         let used = |other: Option<u32>| {
             let own = Some(std::process::id());
@@ -130,7 +130,7 @@ impl<'a> Conductor<'a> {
             (at_return - left) / (back - killed),
             (at_end - at_return) / (drained - back),
         ];
-        Ok(Course { killed, back, drained, hints_held, cores })
+        Ok(Timeline { killed, back, drained, hints_held, cores })
     }
 
     /// Starts the victim with the command that `dev` has printed.
@@ -181,15 +181,15 @@ impl<'a> Conductor<'a> {
 }
 
 /// Hints for the victim.
-struct Held {
+struct HintsSeen {
     count: u64,
     all_answered: bool,
 }
 
 /// Hints for the victim at all nodes that answer; `None` when none does.
-async fn hints(client: &Client) -> Option<Held> {
+async fn hints(client: &Client) -> Option<HintsSeen> {
     let cluster = client.cluster();
-    let mut held = Held { count: 0, all_answered: true };
+    let mut held = HintsSeen { count: 0, all_answered: true };
     let mut answered = false;
     for node in &cluster.nodes {
         let Ok(report) = client.report(node.id, Parts::STATUS).await else {

@@ -23,7 +23,7 @@ use crate::workload::{Preset, WorkloadOptions};
 
 use super::script::{Opened, PhaseFigures, TIMEOUT, WARM_UP, beside, within};
 use super::{ScenarioError, ScenarioReport, TontineArgs, native_addresses};
-use course::{Compared, Conductor, Course, VICTIM};
+use course::{Compared, Conductor, Timeline, VICTIM};
 
 /// Loading is no part of the figures: a pipeline makes it short.
 const LOAD_DEPTH: usize = 16;
@@ -119,7 +119,7 @@ impl HandoffScenario {
     }
 
     /// Puts what was seen into figures and words.
-    fn judge(&self, report: &mut ScenarioReport, run: &RunReport, course: &Course, compared: Compared) {
+    fn judge(&self, report: &mut ScenarioReport, run: &RunReport, course: &Timeline, compared: Compared) {
         let phases = Phases::of(&run.series, course);
         let sum = |counts: &std::collections::BTreeMap<String, u64>| counts.values().sum::<u64>();
         let outcomes = &run.outcomes;
@@ -199,7 +199,7 @@ struct Phases {
 
 impl Phases {
     /// Whole seconds only, but for draining, which may be short: there every second counts that it touches.
-    fn of(series: &[SecondReport], course: &Course) -> Phases {
+    fn of(series: &[SecondReport], course: &Timeline) -> Phases {
         // The last second is cut off by the end of the run.
         let series = &series[..series.len().saturating_sub(1)];
         let touches = |second: &SecondReport| {
@@ -233,7 +233,7 @@ mod tests {
                 max_us: 1.0,
             })
             .collect();
-        let course = Course { killed: 2.5, back: 5.5, drained: 6.25, hints_held: 1, cores: [1.0; 3] };
+        let course = Timeline { killed: 2.5, back: 5.5, drained: 6.25, hints_held: 1, cores: [1.0; 3] };
         let phases = Phases::of(&series, &course);
         // 0, 1, 7 and 8; the killing happened in 2, and 9 is not whole.
         assert_eq!(phases.undisturbed.throughput, f64::from(1 + 2 + 128 + 256) / 4.0);

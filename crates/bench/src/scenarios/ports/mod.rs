@@ -23,7 +23,7 @@ use super::tools::{Side, ToolRun, alternate};
 use super::wrk::Wrk;
 use super::{ScenarioError, ScenarioReport, TontineArgs};
 
-use node::{Kind, Node, USER, free_addresses};
+use node::{PortsNode, ProtectionKind, USER, free_addresses};
 
 /// Where keys are.
 const KEYS: &str = "/v1/stores/default/keys/";
@@ -95,11 +95,12 @@ impl PortsScenario {
         let parent = self.tontine.scratch.as_deref();
         let operator = Operator { program: program.clone(), connect: String::new() };
         let start = |kind| {
-            let node = Node::start(&program, parent, kind)?;
+            let node = PortsNode::start(&program, parent, kind)?;
             self.fill(&operator, &node)?;
-            Ok::<Node, ScenarioError>(node)
+            Ok::<PortsNode, ScenarioError>(node)
         };
-        let (plain, tls, users) = (start(Kind::Plain)?, start(Kind::Tls)?, start(Kind::Users)?);
+        let (plain, tls, users) =
+            (start(ProtectionKind::Plain)?, start(ProtectionKind::Tls)?, start(ProtectionKind::Users)?);
         let nginx = Nginx::start(parent, self.value_length)?;
 
         let (plain, tls, users) = (&plain, &tls, &users);
@@ -129,7 +130,7 @@ impl PortsScenario {
         format!("{what}, {} connections, {} bytes", self.connections, self.value_length)
     }
 
-    fn ask(&self, node: &Node, ask: Ask) -> Result<ToolRun, ScenarioError> {
+    fn ask(&self, node: &PortsNode, ask: Ask) -> Result<ToolRun, ScenarioError> {
         match ask {
             Ask::Http(method) => {
                 let bearer = |secret: &String| format!("Authorization: Bearer {secret}");
@@ -175,7 +176,7 @@ impl PortsScenario {
     }
 
     /// Loads every record, under the names of `redis-benchmark`.
-    fn fill(&self, operator: &Operator, node: &Node) -> Result<(), ScenarioError> {
+    fn fill(&self, operator: &Operator, node: &PortsNode) -> Result<(), ScenarioError> {
         let value = "x".repeat(self.value_length);
         let lines = (0..self.records).map(|record| format!("key:{record:012}\t{value}\n"));
         let mut file = tempfile::Builder::new().suffix(".tsv").tempfile().map_err(system)?;

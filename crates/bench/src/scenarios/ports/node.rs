@@ -23,7 +23,7 @@ pub(super) const USER: &str = "bench";
 
 /// How it is protected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum ProtectionKind {
     /// Not at all.
     Plain,
     /// By TLS, for anyone.
@@ -34,10 +34,10 @@ pub(super) enum Kind {
 
 /// A node that serves.
 #[derive(Debug)]
-pub(super) struct Node {
+pub(super) struct PortsNode {
     process: ServerProcess,
     folder: TempDir,
-    kind: Kind,
+    kind: ProtectionKind,
     native: String,
     /// Where Redis clients call it.
     pub(super) resp: String,
@@ -49,12 +49,16 @@ pub(super) struct Node {
     words: Vec<String>,
 }
 
-impl Node {
+impl PortsNode {
     /// Starts it, with its cluster.
     ///
     /// # Errors
     /// When a command fails, or the node does not serve in time.
-    pub(super) fn start(program: &Path, parent: Option<&Path>, kind: Kind) -> Result<Node, ScenarioError> {
+    pub(super) fn start(
+        program: &Path,
+        parent: Option<&Path>,
+        kind: ProtectionKind,
+    ) -> Result<PortsNode, ScenarioError> {
         let folder = match parent {
             Some(parent) => tempfile::tempdir_in(parent),
             None => tempfile::tempdir(),
@@ -71,7 +75,7 @@ impl Node {
         .map(str::to_owned)
         .collect();
         let operator = Operator { program: program.to_owned(), connect: native.clone() };
-        if kind != Kind::Plain {
+        if kind != ProtectionKind::Plain {
             operator.run_alone(&["cert", "init", &at("tls")])?;
             operator.run_alone(&["cert", "node", &at("tls"), "node", "127.0.0.1"])?;
             for (option, file) in
@@ -82,9 +86,9 @@ impl Node {
             words.extend(["--tls".to_owned(), "require".to_owned()]);
         }
         let name = match kind {
-            Kind::Plain => "plain",
-            Kind::Tls => "tls",
-            Kind::Users => "users",
+            ProtectionKind::Plain => "plain",
+            ProtectionKind::Tls => "tls",
+            ProtectionKind::Users => "users",
         };
         // A node waits for its cluster only while that is being created. Both end by themselves, or with this function.
         let create =
@@ -97,12 +101,13 @@ impl Node {
         }
         thread::sleep(POLL);
         let process = start_beside(name, program, words, parent)?;
-        let mut node = Node { process, folder, kind, native, resp, http, secret: None, words: Vec::new() };
+        let mut node =
+            PortsNode { process, folder, kind, native, resp, http, secret: None, words: Vec::new() };
         if let Some(authority) = node.authority() {
             node.words = vec!["--tls-authority".to_owned(), authority.to_string_lossy().into_owned()];
         }
         node.wait(&operator)?;
-        if kind == Kind::Users {
+        if kind == ProtectionKind::Users {
             node.close(&operator)?;
         }
         Ok(node)
@@ -148,12 +153,12 @@ impl Node {
 
     /// The authority of its certificate, if it has one.
     pub(super) fn authority(&self) -> Option<PathBuf> {
-        (self.kind != Kind::Plain).then(|| self.folder.path().join("tls/authority.pem"))
+        (self.kind != ProtectionKind::Plain).then(|| self.folder.path().join("tls/authority.pem"))
     }
 
     /// `http://HOST:PORT`, or `https://…`.
     pub(super) fn origin(&self) -> String {
-        let scheme = if self.kind == Kind::Plain { "http" } else { "https" };
+        let scheme = if self.kind == ProtectionKind::Plain { "http" } else { "https" };
         format!("{scheme}://{}", self.http)
     }
 

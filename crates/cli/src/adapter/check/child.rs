@@ -16,7 +16,7 @@ const END_TIME_MAX: Duration = Duration::from_secs(15);
 const LOOK_PAUSE: Duration = Duration::from_millis(20);
 
 /// What came of a call.
-pub(super) enum Told {
+pub(super) enum CallResult {
     Result(Json),
     Error { code: i32, message: String },
 }
@@ -57,7 +57,7 @@ impl Child {
     }
 
     /// Calls a method and waits for its answer.
-    pub(super) fn call(&mut self, method: &str, params: &Json) -> Result<Told, String> {
+    pub(super) fn call(&mut self, method: &str, params: &Json) -> Result<CallResult, String> {
         let id = self.send(method, params)?;
         let answer = self.answer()?;
         if answer["id"] != id {
@@ -71,7 +71,7 @@ impl Child {
         self.write(line)?;
         let answer = self.answer()?;
         match told(&answer)? {
-            Told::Error { code, .. } if code == wanted && answer["id"].is_null() => Ok(()),
+            CallResult::Error { code, .. } if code == wanted && answer["id"].is_null() => Ok(()),
             _ => Err(format!("it answers {answer}; an error {wanted} under the id null is due")),
         }
     }
@@ -152,13 +152,13 @@ impl Drop for Child {
     }
 }
 
-fn told(answer: &Json) -> Result<Told, String> {
+fn told(answer: &Json) -> Result<CallResult, String> {
     if let Some(result) = answer.get("result") {
-        return Ok(Told::Result(result.clone()));
+        return Ok(CallResult::Result(result.clone()));
     }
     let error = &answer["error"];
     let code = error["code"].as_i64().and_then(|code| i32::try_from(code).ok());
     let code =
         code.ok_or_else(|| format!("the answer {answer} has neither a result nor an error with a code"))?;
-    Ok(Told::Error { code, message: error["message"].as_str().unwrap_or_default().to_owned() })
+    Ok(CallResult::Error { code, message: error["message"].as_str().unwrap_or_default().to_owned() })
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use model::elasticity::adapter::{Boot, Evidence, Member, MemberState, Members};
 use serde_json::json;
 
-use super::child::Told;
+use super::child::CallResult;
 use super::{Checking, Kept};
 use crate::failure::CliError;
 
@@ -41,11 +41,11 @@ impl Checking<'_> {
         self.note("evidence of no member is an error -32602", lacking);
         let unknown = json!({ "fleet": fleet, "address": "192.0.2.1" });
         let unknown = match self.child.call("evidence", &unknown) {
-            Ok(Told::Result(result)) => serde_json::from_value::<Evidence>(result)
+            Ok(CallResult::Result(result)) => serde_json::from_value::<Evidence>(result)
                 .map(drop)
                 .map_err(|error| format!("it answers in another form: {error}")),
-            Ok(Told::Error { message, .. }) if !message.is_empty() => Ok(()),
-            Ok(Told::Error { .. }) => Err("it fails without a message".to_owned()),
+            Ok(CallResult::Error { message, .. }) if !message.is_empty() => Ok(()),
+            Ok(CallResult::Error { .. }) => Err("it fails without a message".to_owned()),
             Err(why) => Err(why),
         };
         self.note("evidence may be asked of the address of a machine that never became a member", unknown);

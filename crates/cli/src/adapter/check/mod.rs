@@ -16,7 +16,7 @@ use model::elasticity::adapter::{EngineFacts, PROTOCOL, ProviderFacts};
 use serde::Serialize;
 use serde_json::{Value as Json, json};
 
-use self::child::{Child, Told};
+use self::child::{CallResult, Child};
 use super::rpc::{NO_JSON, NO_METHOD, NO_REQUEST, PARAMS};
 use crate::durations;
 use crate::failure::CliError;
@@ -134,20 +134,20 @@ impl Checking<'_> {
     /// The result of a call that must succeed, as the contract has it.
     fn result<T: serde::de::DeserializeOwned>(&mut self, method: &str, params: &Json) -> Result<T, String> {
         match self.child.call(method, params)? {
-            Told::Result(result) => serde_json::from_value(result)
+            CallResult::Result(result) => serde_json::from_value(result)
                 .map_err(|error| format!("{method} answers in another form: {error}")),
-            Told::Error { code, message } => Err(format!("{method} fails with {code}: {message}")),
+            CallResult::Error { code, message } => Err(format!("{method} fails with {code}: {message}")),
         }
     }
 
     /// A call must fail with this code.
     fn fails(&mut self, method: &str, params: &Json, wanted: i32) -> Kept {
         match self.child.call(method, params)? {
-            Told::Error { code, message } if !message.is_empty() && code == wanted => Ok(()),
-            Told::Error { code, .. } => {
+            CallResult::Error { code, message } if !message.is_empty() && code == wanted => Ok(()),
+            CallResult::Error { code, .. } => {
                 Err(format!("it fails with {code}, or without a message; {wanted} is due"))
             }
-            Told::Result(_) => Err(format!("it succeeds, and an error {wanted} is due")),
+            CallResult::Result(_) => Err(format!("it succeeds, and an error {wanted} is due")),
         }
     }
 

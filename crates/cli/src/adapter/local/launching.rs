@@ -19,7 +19,7 @@ use rustix::process::{WaitOptions, wait};
 
 use super::place::Place;
 use super::{LaunchArguments, groups};
-use crate::adapter::rpc::Failure;
+use crate::adapter::rpc::RpcFailure;
 use crate::failure::CliError;
 
 /// Variables that machines have in common with this process.
@@ -30,12 +30,12 @@ const LOCK_TIME_MAX: Duration = Duration::from_secs(5);
 const LOCK_PAUSE: Duration = Duration::from_millis(5);
 
 /// Starts a machine's first process, unless it has begun before.
-pub(super) fn start(place: &Place) -> Result<(), Failure> {
+pub(super) fn start(place: &Place) -> Result<(), RpcFailure> {
     if place.has_started() || place.ending().is_some() {
         return Ok(());
     }
     let Some(machine) = place.owned()? else { return Ok(()) };
-    let failed = |error| Failure::io(format!("cannot start the machine {}", place.token()))(error);
+    let failed = |error| RpcFailure::io(format!("cannot start the machine {}", place.token()))(error);
     let log = File::options().append(true).create(true).open(place.log()).map_err(failed)?;
     // Also where the program's file was replaced meanwhile.
     let mut command = Command::new("/proc/self/exe");

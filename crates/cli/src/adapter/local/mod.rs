@@ -30,9 +30,9 @@ use serde::Deserialize;
 use serde_json::Value as Json;
 
 use self::addresses::Addresses;
-use self::place::{Machine, Place, Places};
+use self::place::{LocalMachine, Place, Places};
 use self::types::Type;
-use super::rpc::{self, Adapter, Failure};
+use super::rpc::{self, Adapter, RpcFailure};
 use crate::failure::CliError;
 
 pub(super) use self::launching::launch;
@@ -125,7 +125,7 @@ struct One {
 }
 
 impl Adapter for Local {
-    async fn call(&self, method: &str, params: Json) -> Result<Json, Failure> {
+    async fn call(&self, method: &str, params: Json) -> Result<Json, RpcFailure> {
         match method {
             "describe" => {
                 place::check_name("fleet", &rpc::read::<Whole>(params)?.fleet)?;
@@ -141,7 +141,7 @@ impl Adapter for Local {
                 let place = self.named(params)?;
                 match place.owned()? {
                     Some(_) => Ok(rpc::nothing()),
-                    None => Err(Failure::refused(format!("there is no machine {}", place.token()))),
+                    None => Err(RpcFailure::refused(format!("there is no machine {}", place.token()))),
                 }
             }
             "terminate" => {
@@ -149,7 +149,7 @@ impl Adapter for Local {
                 self.places.tend();
                 Ok(rpc::nothing())
             }
-            _ => Err(Failure::method(method, &METHODS)),
+            _ => Err(RpcFailure::method(method, &METHODS)),
         }
     }
 }
@@ -172,20 +172,22 @@ impl Local {
         }
     }
 
-    fn named(&self, params: Json) -> Result<Place, Failure> {
+    fn named(&self, params: Json) -> Result<Place, RpcFailure> {
         let One { fleet, instance } = rpc::read(params)?;
         self.places.place(&fleet, &instance)
     }
 
-    fn ensure(&self, wanted: Ensure) -> Result<Json, Failure> {
+    fn ensure(&self, wanted: Ensure) -> Result<Json, RpcFailure> {
         let Ensure { fleet, token, kind, script } = wanted;
         let place = self.places.place(&fleet, &token)?;
         let Some(found) = self.types.iter().find(|one| one.name == kind) else {
             let names: Vec<&str> = self.types.iter().map(|one| one.name.as_str()).collect();
             let names = names.join(", ");
-            return Err(Failure::refused(format!("there is no type {kind:?} of machines; there is {names}")));
+            return Err(RpcFailure::refused(format!(
+                "there is no type {kind:?} of machines; there is {names}"
+            )));
         };
-        let machine = Machine::new((fleet, token), found);
+        let machine = LocalMachine::new((fleet, token), found);
         self.places.make(&place, machine, &script)?;
         launching::start(&place)?;
         Ok(rpc::nothing())

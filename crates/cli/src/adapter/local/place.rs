@@ -28,7 +28,7 @@ use super::addresses::Addresses;
 use super::processes::Mark;
 use super::types::Type;
 use super::{groups, launching};
-use crate::adapter::rpc::Failure;
+use crate::adapter::rpc::RpcFailure;
 
 /// Who makes machines here.
 const MADE_BY: &str = "tontine adapter local";
@@ -58,7 +58,7 @@ const GONE: &str = ".gone-";
 
 /// What a machine is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Machine {
+pub(super) struct LocalMachine {
     made_by: String,
     fleet: String,
     pub(super) token: String,
@@ -68,21 +68,28 @@ pub(super) struct Machine {
     pub(super) processors_milli: Option<u64>,
 }
 
-impl Machine {
+impl LocalMachine {
     /// One of this fleet and token, without an address yet.
-    pub(super) fn new((fleet, token): (String, String), kind: &Type) -> Machine {
+    pub(super) fn new((fleet, token): (String, String), kind: &Type) -> LocalMachine {
         let (kind, processors_milli) = (kind.name.clone(), kind.processors_milli);
-        Machine { made_by: MADE_BY.to_owned(), fleet, token, address: String::new(), kind, processors_milli }
+        LocalMachine {
+            made_by: MADE_BY.to_owned(),
+            fleet,
+            token,
+            address: String::new(),
+            kind,
+            processors_milli,
+        }
     }
 }
 
 /// Refuses what could lead elsewhere.
-pub(super) fn check_name(what: &str, name: &str) -> Result<(), Failure> {
+pub(super) fn check_name(what: &str, name: &str) -> Result<(), RpcFailure> {
     let is_letter = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
     match (1..=NAME_BYTES_MAX).contains(&name.len()) && name.chars().all(is_letter) && !name.starts_with('.')
     {
         true => Ok(()),
-        false => Err(Failure::params(format!(
+        false => Err(RpcFailure::params(format!(
             "{what} {name:?} must be 1 to {NAME_BYTES_MAX} letters, digits and -_. that begin with no dot"
         ))),
     }
@@ -106,7 +113,7 @@ impl Places {
     }
 
     /// Where the machine of a token is, if there is one.
-    pub(super) fn place(&self, fleet: &str, token: &str) -> Result<Place, Failure> {
+    pub(super) fn place(&self, fleet: &str, token: &str) -> Result<Place, RpcFailure> {
         check_name("fleet", fleet)?;
         check_name("token", token)?;
         Ok(Place { fleet: self.root.join(fleet), names: (fleet.to_owned(), token.to_owned()) })
@@ -126,10 +133,10 @@ impl Places {
     }
 
     /// The machines of a fleet, by token.
-    pub(super) fn list(&self, fleet: &str) -> Result<Vec<Instance>, Failure> {
+    pub(super) fn list(&self, fleet: &str) -> Result<Vec<Instance>, RpcFailure> {
         check_name("fleet", fleet)?;
         let mut instances = Vec::new();
-        for token in names(&self.root.join(fleet)).map_err(Failure::io("cannot list machines"))? {
+        for token in names(&self.root.join(fleet)).map_err(RpcFailure::io("cannot list machines"))? {
             let place = self.place(fleet, &token)?;
             // What is no machine of ours is nobody's concern here.
             if let Ok(Some(machine)) = place.owned() {
@@ -140,14 +147,19 @@ impl Places {
     }
 
     /// Makes a machine that does not run yet; does nothing where the token has one.
-    pub(super) fn make(&self, place: &Place, mut machine: Machine, script: &str) -> Result<(), Failure> {
-        let failed = |error| Failure::io(format!("cannot make the machine {}", place.token()))(error);
+    pub(super) fn make(
+        &self,
+        place: &Place,
+        mut machine: LocalMachine,
+        script: &str,
+    ) -> Result<(), RpcFailure> {
+        let failed = |error| RpcFailure::io(format!("cannot make the machine {}", place.token()))(error);
         let held = self.lock().map_err(failed)?;
         if place.owned()?.is_some() {
             return Ok(());
         }
         if place.fleet.join(ENDED).join(place.token()).exists() {
-            return Err(Failure::refused(format!(
+            return Err(RpcFailure::refused(format!(
                 "the machine of token {} was ended, and a token works once; ask with another one",
                 place.token()
             )));
@@ -184,9 +196,9 @@ impl Places {
     }
 
     /// An address that no machine has.
-    fn free_address(&self) -> Result<String, Failure> {
+    fn free_address(&self) -> Result<String, RpcFailure> {
         let mut taken = BTreeSet::new();
-        for fleet in names(&self.root).map_err(Failure::io("cannot list machines"))? {
+        for fleet in names(&self.root).map_err(RpcFailure::io("cannot list machines"))? {
             let listed = names(&self.root.join(&fleet)).unwrap_or_default();
             let places = listed.iter().filter_map(|token| self.place(&fleet, token).ok());
             taken.extend(places.filter_map(|place| Some(place.owned().ok()??.address)));
@@ -194,7 +206,7 @@ impl Places {
         let free = self.addresses.all().map(|address| address.to_string());
         let free = free.into_iter().find(|address| !taken.contains(address));
         free.ok_or_else(|| {
-            Failure::passing(format!(
+            RpcFailure::passing(format!(
                 "all {} addresses of {} are taken; end machines, or give more with --addresses",
                 self.addresses.count(),
                 self.addresses
@@ -268,17 +280,19 @@ impl Place {
     ///
     /// # Errors
     /// Where something is that is no machine of this adapter.
-    pub(super) fn owned(&self) -> Result<Option<Machine>, Failure> {
+    pub(super) fn owned(&self) -> Result<Option<LocalMachine>, RpcFailure> {
         let directory = self.directory();
         let stranger = |why: &str| {
-            Failure::refused(format!(
+            RpcFailure::refused(format!(
                 "{} is no machine of this adapter, and is left alone: {why}",
                 directory.display()
             ))
         };
         match std::fs::symlink_metadata(&directory) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(Failure::io(format!("cannot look at {}", directory.display()))(error)),
+            Err(error) => {
+                return Err(RpcFailure::io(format!("cannot look at {}", directory.display()))(error));
+            }
             Ok(found) if !found.is_dir() => return Err(stranger("it is no directory")),
             Ok(_) => {}
         }
@@ -287,7 +301,7 @@ impl Place {
             Err(error) if error.kind() == io::ErrorKind::NotFound && !directory.exists() => return Ok(None),
             text => text.map_err(|error| stranger(&format!("{MACHINE}: {error}")))?,
         };
-        let machine: Machine =
+        let machine: LocalMachine =
             serde_json::from_slice(&text).map_err(|error| stranger(&format!("{MACHINE}: {error}")))?;
         let is_ours = machine.made_by == MADE_BY
             && (machine.fleet.as_str(), machine.token.as_str()) == (&self.names.0, &self.names.1);
@@ -295,7 +309,7 @@ impl Place {
     }
 
     /// Writes everything beside, and renames it into place.
-    fn build(&self, machine: &Machine, script: &str) -> io::Result<()> {
+    fn build(&self, machine: &LocalMachine, script: &str) -> io::Result<()> {
         let new = self.fleet.join(format!("{NEW}{}", self.token()));
         std::fs::create_dir(&new)?;
         std::fs::create_dir(new.join("data"))?;
@@ -362,7 +376,7 @@ impl Place {
         !is_free || self.mark().any()
     }
 
-    fn instance(&self, machine: Machine) -> Instance {
+    fn instance(&self, machine: LocalMachine) -> Instance {
         let state = match (self.ending(), self.has_started()) {
             (Some(_), _) => InstanceState::Ending,
             (None, false) => InstanceState::Pending,
@@ -381,11 +395,11 @@ impl Place {
     }
 
     /// Begins to end it; does nothing where there is none, or where that has begun.
-    pub(super) fn terminate(&self) -> Result<(), Failure> {
+    pub(super) fn terminate(&self) -> Result<(), RpcFailure> {
         if self.owned()?.is_none() {
             return Ok(());
         }
-        let failed = |error| Failure::io(format!("cannot end the machine {}", self.token()))(error);
+        let failed = |error| RpcFailure::io(format!("cannot end the machine {}", self.token()))(error);
         let noted = OpenOptions::new().write(true).create_new(true).open(self.directory().join(ENDING));
         match noted {
             Ok(mut file) => file.write_all(now_ms().to_string().as_bytes()).map_err(failed)?,

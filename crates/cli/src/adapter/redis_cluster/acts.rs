@@ -12,15 +12,15 @@ use serde_json::Value as Json;
 use super::Redis;
 use super::map::{Id, View};
 use super::mover::{stays_apart, step};
-use super::resp::{Link, Reply, Trouble};
+use super::resp::{Link, RedisReply, Trouble};
 use super::shares::{incoming, outgoing};
-use super::sight::Seen;
+use super::sight::ClusterSight;
 use super::{MEMBERS_MIN, mover};
-use crate::adapter::rpc::{self, Failure};
+use crate::adapter::rpc::{self, RpcFailure};
 
 impl Redis {
     /// Gives a member without slots its share.
-    pub(super) async fn join(&self, member: &Id) -> Result<Json, Failure> {
+    pub(super) async fn join(&self, member: &Id) -> Result<Json, RpcFailure> {
         let _turn = self.mover.turn.lock().await;
         let mut seen = self.servers.look().await?;
         self.mover.wake();
@@ -32,7 +32,7 @@ impl Redis {
     }
 
     /// Has all slots of a member go to the others.
-    pub(super) async fn drain(&self, member: &Id) -> Result<Json, Failure> {
+    pub(super) async fn drain(&self, member: &Id) -> Result<Json, RpcFailure> {
         let _turn = self.mover.turn.lock().await;
         let mut seen = self.servers.look().await?;
         self.mover.wake();
@@ -48,7 +48,7 @@ impl Redis {
             let takers: BTreeSet<Id> = serving(&seen).into_iter().filter(|id| id != member).collect();
             if takers.len() < MEMBERS_MIN {
                 let (others, short) = (takers.len(), member.short());
-                return Err(Failure::refused(format!(
+                return Err(RpcFailure::refused(format!(
                     "without {short} there are {others} members with slots, and a Redis Cluster needs {MEMBERS_MIN}; add one first"
                 )));
             }
@@ -68,12 +68,12 @@ impl Redis {
     }
 
     /// Takes a drain back: the member keeps what it has, and gets its share again.
-    pub(super) async fn cancel(&self, member: &Id) -> Result<Json, Failure> {
+    pub(super) async fn cancel(&self, member: &Id) -> Result<Json, RpcFailure> {
         let _turn = self.mover.turn.lock().await;
         let mut seen = self.servers.look().await?;
         self.mover.wake();
         if !seen.servers.contains_key(member) {
-            return Err(Failure::refused(format!(
+            return Err(RpcFailure::refused(format!(
                 "{} is no member any more, so its drain cannot be taken back",
                 member.short()
             )));
@@ -101,21 +101,21 @@ impl Redis {
     }
 
     /// Has all others drop a member that has no slots.
-    pub(super) async fn forget(&self, member: &Id) -> Result<Json, Failure> {
+    pub(super) async fn forget(&self, member: &Id) -> Result<Json, RpcFailure> {
         let mut seen = self.servers.look().await?;
         let short = member.short();
         let holders = seen.holders();
         if holders.contains(member) {
-            return Err(Failure::passing(format!("{short} has slots; call `drain` first")));
+            return Err(RpcFailure::passing(format!("{short} has slots; call `drain` first")));
         }
         if seen.views().any(|(id, view)| names(view, member) || (id == member && is_open(view))) {
-            return Err(Failure::passing(format!(
+            return Err(RpcFailure::passing(format!(
                 "slots move to or from {short}; they come to their end first"
             )));
         }
         let others = seen.servers.iter().filter(|(id, _)| *id != member && holders.contains(id));
         if let Some(why) = others.filter_map(|(_, server)| server.answer.as_ref().err()).next() {
-            return Err(Failure::passing(format!("{short} is not forgotten by all: {why}")));
+            return Err(RpcFailure::passing(format!("{short} is not forgotten by all: {why}")));
         }
         let told = seen.servers.iter_mut().filter(|(id, _)| *id != member);
         let told = told.filter_map(|(_, server)| server.answer.as_mut().ok()).map(|answer| async {
@@ -132,7 +132,12 @@ impl Redis {
     }
 
     /// Notes which slots come to a member, so that it has its share.
-    async fn take_share(&self, seen: &mut Seen, member: &Id, is_new: bool) -> Result<Json, Failure> {
+    async fn take_share(
+        &self,
+        seen: &mut ClusterSight,
+        member: &Id,
+        is_new: bool,
+    ) -> Result<Json, RpcFailure> {
         let owners = settled(seen, member)?;
         let view = answered(seen, member)?;
         let mut owners = owners;
@@ -144,8 +149,8 @@ impl Redis {
         let coming = incoming(&owners, &givers, member, |slot| view.migrating.contains_key(&slot));
         if is_new {
             let link = link(seen, member)?;
-            if let Reply::Number(keys @ 1..) = link.call(&["DBSIZE"]).await? {
-                return Err(Failure::refused(format!(
+            if let RedisReply::Number(keys @ 1..) = link.call(&["DBSIZE"]).await? {
+                return Err(RpcFailure::refused(format!(
                     "{} has no slots and {keys} keys, which are of no cluster; start it with an empty directory",
                     member.short()
                 )));
@@ -157,7 +162,12 @@ impl Redis {
     }
 
     /// Takes notes of slots that come to a member back, but for those that have begun to.
-    async fn take_back(&self, seen: &mut Seen, member: &Id, coming: &[(u16, Id)]) -> Result<(), Failure> {
+    async fn take_back(
+        &self,
+        seen: &mut ClusterSight,
+        member: &Id,
+        coming: &[(u16, Id)],
+    ) -> Result<(), RpcFailure> {
         let begun =
             |(slot, from): &&(u16, Id)| seen.view(from).is_none_or(|view| view.migrating.contains_key(slot));
         let still: Vec<(u16, Id)> = coming.iter().filter(|one| !begun(one)).cloned().collect();
@@ -169,50 +179,50 @@ impl Redis {
 }
 
 /// How a member sees the cluster; it must answer.
-fn answered<'a>(seen: &'a Seen, member: &Id) -> Result<&'a View, Failure> {
+fn answered<'a>(seen: &'a ClusterSight, member: &Id) -> Result<&'a View, RpcFailure> {
     let short = member.short();
     match seen.servers.get(member).map(|server| &server.answer) {
         Some(Ok(answer)) => Ok(&answer.view),
-        Some(Err(why)) => Err(Failure::passing(format!("{short} does not answer: {why}"))),
-        None => Err(Failure::passing(format!("no member knows {short}"))),
+        Some(Err(why)) => Err(RpcFailure::passing(format!("{short} does not answer: {why}"))),
+        None => Err(RpcFailure::passing(format!("no member knows {short}"))),
     }
 }
 
 /// The owner of each slot, where members agree, all know this one, and nothing else is under way.
-fn settled(seen: &Seen, member: &Id) -> Result<Vec<Id>, Failure> {
-    let owners = seen.owners().map_err(Failure::passing)?;
+fn settled(seen: &ClusterSight, member: &Id) -> Result<Vec<Id>, RpcFailure> {
+    let owners = seen.owners().map_err(RpcFailure::passing)?;
     if let Some(slot) = seen.other_open(member) {
-        return Err(Failure::passing(format!(
+        return Err(RpcFailure::passing(format!(
             "slot {slot} is on its way between other members, and one act at a time is carried out"
         )));
     }
     let unknown = |(_, view): &(&Id, &View)| view.listed(member).is_none();
     match seen.views().find(unknown) {
         Some((id, _)) => {
-            Err(Failure::passing(format!("{} does not know {} yet", id.short(), member.short())))
+            Err(RpcFailure::passing(format!("{} does not know {} yet", id.short(), member.short())))
         }
         None => Ok(owners),
     }
 }
 
 /// Members with slots that keep them.
-fn serving(seen: &Seen) -> BTreeSet<Id> {
+fn serving(seen: &ClusterSight) -> BTreeSet<Id> {
     seen.holders().into_iter().filter(|id| !seen.is_draining(id)).collect()
 }
 
-fn link<'a>(seen: &'a mut Seen, id: &Id) -> Result<&'a mut Link, Failure> {
+fn link<'a>(seen: &'a mut ClusterSight, id: &Id) -> Result<&'a mut Link, RpcFailure> {
     let answer = seen.servers.get_mut(id).and_then(|server| server.answer.as_mut().ok());
     answer
         .map(|answer| &mut answer.link)
-        .ok_or_else(|| Failure::passing(format!("{} does not answer", id.short())))
+        .ok_or_else(|| RpcFailure::passing(format!("{} does not answer", id.short())))
 }
 
 /// Notes at a member which slots it takes. All of them are noted, or the verb is to be called again.
-async fn note(seen: &mut Seen, taker: &Id, slots: &[(u16, Id)]) -> Result<(), Failure> {
+async fn note(seen: &mut ClusterSight, taker: &Id, slots: &[(u16, Id)]) -> Result<(), RpcFailure> {
     let noted = mover::step(link(seen, taker)?, "mark", slots).await?;
     match noted.len() == slots.len() {
         true => Ok(()),
-        false => Err(Failure::passing(format!(
+        false => Err(RpcFailure::passing(format!(
             "{} could note {} of {} slots that it is to take",
             taker.short(),
             noted.len(),
@@ -229,9 +239,9 @@ fn is_open(view: &View) -> bool {
     !view.importing.is_empty() || !view.migrating.is_empty()
 }
 
-fn unsettable(member: &Id, trouble: &Trouble) -> Failure {
+fn unsettable(member: &Id, trouble: &Trouble) -> RpcFailure {
     match trouble {
-        Trouble::Said(why) => Failure::refused(format!(
+        Trouble::Said(why) => RpcFailure::refused(format!(
             "{} would become a replica when it is empty, and does not take another setting: {why}; set \
              cluster-allow-replica-migration to no in its configuration",
             member.short()

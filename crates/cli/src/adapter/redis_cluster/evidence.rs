@@ -18,8 +18,8 @@ use model::elasticity::adapter::Evidence;
 
 use super::Redis;
 use super::map::Id;
-use super::sight::{Answer, Seen};
-use crate::adapter::rpc::Failure;
+use super::sight::{ClusterSight, ServerAnswer};
+use crate::adapter::rpc::RpcFailure;
 
 /// Of whom evidence is asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,7 +32,7 @@ pub(super) enum Subject {
 
 impl Redis {
     /// What the other members say.
-    pub(super) async fn evidence(&self, subject: &Subject) -> Result<Evidence, Failure> {
+    pub(super) async fn evidence(&self, subject: &Subject) -> Result<Evidence, RpcFailure> {
         let hosts = match subject {
             Subject::Member(_) => Vec::new(),
             Subject::Address(address) => match hosts(address).await {
@@ -69,9 +69,9 @@ async fn hosts(address: &str) -> Result<Vec<IpAddr>, String> {
 }
 
 /// Members that say that the cluster serves all slots.
-async fn states(seen: &mut Seen) -> BTreeSet<Id> {
+async fn states(seen: &mut ClusterSight) -> BTreeSet<Id> {
     let asked = seen.servers.iter_mut().filter_map(|(id, server)| Some((id, server.answer.as_mut().ok()?)));
-    let asked = asked.map(|(id, Answer { link, .. })| async move {
+    let asked = asked.map(|(id, ServerAnswer { link, .. })| async move {
         let text = link.text(&["CLUSTER", "INFO"]).await.ok()?;
         text.lines().any(|line| line.trim() == "cluster_state:ok").then(|| id.clone())
     });
@@ -79,7 +79,7 @@ async fn states(seen: &mut Seen) -> BTreeSet<Id> {
 }
 
 /// What follows from what the others said.
-fn judge(seen: &Seen, named: &BTreeSet<Id>, serving: &BTreeSet<Id>) -> Evidence {
+fn judge(seen: &ClusterSight, named: &BTreeSet<Id>, serving: &BTreeSet<Id>) -> Evidence {
     let witnesses: Vec<String> = seen.views().map(|(id, _)| id.as_str().to_owned()).collect();
     let mut evidence = Evidence { witnesses, ..Evidence::default() };
     if evidence.witnesses.is_empty() {
@@ -120,7 +120,7 @@ fn judge(seen: &Seen, named: &BTreeSet<Id>, serving: &BTreeSet<Id>) -> Evidence 
 }
 
 /// Why the others do not tell for sure, if they do not.
-fn unknown(seen: &Seen, named: &BTreeSet<Id>, holders: &BTreeSet<Id>) -> Option<String> {
+fn unknown(seen: &ClusterSight, named: &BTreeSet<Id>, holders: &BTreeSet<Id>) -> Option<String> {
     for id in holders.difference(named) {
         match seen.servers.get(id) {
             Some(server) if server.is_failed => {

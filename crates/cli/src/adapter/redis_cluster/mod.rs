@@ -32,11 +32,11 @@ use serde_json::Value as Json;
 
 use self::evidence::Subject;
 use self::map::Id;
-use self::mover::{Mover, Pace};
+use self::mover::{KeyPace, Mover};
 use self::observing::Samples;
 use self::resp::Credentials;
 use self::sight::Servers;
-use super::rpc::{self, Adapter, Failure};
+use super::rpc::{self, Adapter, RpcFailure};
 use super::tontine::quoted;
 use crate::failure::CliError;
 
@@ -100,7 +100,7 @@ pub(super) async fn run(mut arguments: RedisArguments) -> Result<ExitCode, CliEr
     let credentials =
         Credentials { username: arguments.username.clone(), password_file: arguments.password_file.clone() };
     let servers = Arc::new(Servers::new(arguments.seeds.clone(), credentials));
-    let pace = Pace { keys_max: usize::from(arguments.batch), percent: arguments.pace };
+    let pace = KeyPace { keys_max: usize::from(arguments.batch), percent: arguments.pace };
     let mover = Arc::new(Mover::new(Arc::clone(&servers), pace));
     let moves = Arc::clone(&mover);
     tokio::spawn(async move { moves.run().await });
@@ -135,7 +135,7 @@ struct OfSubject {
 }
 
 impl Adapter for Redis {
-    async fn call(&self, method: &str, params: Json) -> Result<Json, Failure> {
+    async fn call(&self, method: &str, params: Json) -> Result<Json, RpcFailure> {
         if METHODS.contains(&method) {
             let OfFleet { _fleet } = rpc::read(params.clone())?;
         }
@@ -148,28 +148,28 @@ impl Adapter for Redis {
             "drain" => self.drain(&member(params)?).await,
             "cancel" => self.cancel(&member(params)?).await,
             "forget" => self.forget(&member(params)?).await,
-            _ => Err(Failure::method(method, &METHODS)),
+            _ => Err(RpcFailure::method(method, &METHODS)),
         }
     }
 }
 
-fn member(params: Json) -> Result<Id, Failure> {
+fn member(params: Json) -> Result<Id, RpcFailure> {
     id(&rpc::read::<OfMember>(params)?.member)
 }
 
-fn id(text: &str) -> Result<Id, Failure> {
+fn id(text: &str) -> Result<Id, RpcFailure> {
     Id::parse(text).ok_or_else(|| {
-        Failure::params(format!("{text:?} is no member: a member's id has 40 hexadecimal digits"))
+        RpcFailure::params(format!("{text:?} is no member: a member's id has 40 hexadecimal digits"))
     })
 }
 
-fn subject(params: Json) -> Result<Subject, Failure> {
+fn subject(params: Json) -> Result<Subject, RpcFailure> {
     match rpc::read(params)? {
         OfSubject { member: Some(member), address: _ } => Ok(Subject::Member(id(&member)?)),
         OfSubject { member: None, address: Some(address) } => Ok(Subject::Address(address)),
-        OfSubject { member: None, address: None } => {
-            Err(Failure::params("evidence takes a member, or the address of a machine that never became one"))
-        }
+        OfSubject { member: None, address: None } => Err(RpcFailure::params(
+            "evidence takes a member, or the address of a machine that never became one",
+        )),
     }
 }
 

@@ -27,8 +27,8 @@ use parking_lot::Mutex;
 use tokio::sync::{MutexGuard, Notify};
 
 use super::map::Id;
-use super::resp::{Link, Reply, Trouble};
-use super::sight::{Seen, Servers};
+use super::resp::{Link, RedisReply, Trouble};
+use super::sight::{ClusterSight, Servers};
 
 const SCRIPT: &str = include_str!("script.lua");
 /// How much later than it was meant a step may come to a server.
@@ -52,7 +52,7 @@ const HELD_TOLD: usize = 3;
 
 /// How fast keys may move.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Pace {
+pub(super) struct KeyPace {
     /// Keys of a batch at most.
     pub(super) keys_max: usize,
     /// The share of the time in which batches are under way, in percent.
@@ -62,7 +62,7 @@ pub(super) struct Pace {
 /// What brings open slots to their end.
 pub(super) struct Mover {
     servers: Arc<Servers>,
-    pace: Pace,
+    pace: KeyPace,
     wanted: Notify,
     /// What stood in the way last, for people.
     trouble: Mutex<Option<String>>,
@@ -97,7 +97,7 @@ struct Task {
 }
 
 impl Mover {
-    pub(super) fn new(servers: Arc<Servers>, pace: Pace) -> Mover {
+    pub(super) fn new(servers: Arc<Servers>, pace: KeyPace) -> Mover {
         let (wanted, trouble, turn) = (Notify::new(), Mutex::default(), tokio::sync::Mutex::new(()));
         Mover { servers, pace, wanted, trouble, turn }
     }
@@ -188,7 +188,7 @@ fn told(held: &[String], is_open: bool) -> Result<bool, String> {
 }
 
 /// What open slots need, and what they wait for where nothing can be done.
-fn tasks(seen: &Seen) -> (Vec<Task>, Vec<String>) {
+fn tasks(seen: &ClusterSight) -> (Vec<Task>, Vec<String>) {
     let (mut tasks, mut held) = (Vec::new(), Vec::new());
     let waits = |slot: u16, id: &Id| format!("slot {slot} waits for {}, which does not answer", id.short());
     for (id, view) in seen.views() {
@@ -319,11 +319,13 @@ impl Moving<'_> {
             let (slot_word, count) = (slot.to_string(), self.keys.to_string());
             let listed = ["CLUSTER", "GETKEYSINSLOT", slot_word.as_str(), count.as_str()];
             let link = self.link(from).await?;
-            let Reply::List(keys) = link.call(&listed).await? else { return Err(link.odd("GETKEYSINSLOT")) };
+            let RedisReply::List(keys) = link.call(&listed).await? else {
+                return Err(link.odd("GETKEYSINSLOT"));
+            };
             if keys.is_empty() {
                 return Ok(());
             }
-            let keys = keys.into_iter().map(|key| if let Reply::Bulk(key) = key { key } else { None });
+            let keys = keys.into_iter().map(|key| if let RedisReply::Bulk(key) = key { key } else { None });
             let keys: Option<Vec<Vec<u8>>> = keys.collect();
             let keys = keys.ok_or_else(|| link.odd("GETKEYSINSLOT"))?;
             let words = self.migrate(target, keys)?;
@@ -349,7 +351,7 @@ impl Moving<'_> {
 
     /// Chooses the size of the next batch by how long this one took, and leaves the server to its clients for a while.
     async fn rest(&mut self, took: Duration) {
-        let Pace { keys_max, percent } = self.mover.pace;
+        let KeyPace { keys_max, percent } = self.mover.pace;
         if took > BATCH_TIME_LONG {
             self.keys = (self.keys / 2).max(1);
         } else if took < BATCH_TIME_SHORT {
@@ -415,8 +417,10 @@ async fn run(link: &mut Link, until: u64, step: &str, slots: &[(u16, Id)]) -> Re
     let mut words =
         vec!["EVAL".to_owned(), SCRIPT.to_owned(), "0".to_owned(), until.to_string(), step.to_owned()];
     words.extend(slots.iter().flat_map(|(slot, peer)| [slot.to_string(), peer.as_str().to_owned()]));
-    let Reply::List(done) = link.call(&words).await? else { return Err(link.odd("EVAL")) };
-    let slot = |reply: &Reply| if let Reply::Number(slot) = reply { u16::try_from(*slot).ok() } else { None };
+    let RedisReply::List(done) = link.call(&words).await? else { return Err(link.odd("EVAL")) };
+    let slot = |reply: &RedisReply| {
+        if let RedisReply::Number(slot) = reply { u16::try_from(*slot).ok() } else { None }
+    };
     let done: Option<Vec<u16>> = done.iter().map(slot).collect();
     done.ok_or_else(|| link.odd("EVAL"))
 }

@@ -13,8 +13,8 @@ use model::elasticity::adapter::{Measured, Member, MemberState, Members};
 
 use super::Redis;
 use super::map::{Id, SLOTS};
-use super::sight::{Answer, Seen, Server};
-use crate::adapter::rpc::Failure;
+use super::sight::{ClusterSight, Server, ServerAnswer};
+use crate::adapter::rpc::RpcFailure;
 
 /// Processor time of the server, in percent of one processor: one thread serves its clients.
 const PROCESSOR: &str = "processor";
@@ -30,11 +30,11 @@ const SPAN_MIN: Duration = Duration::from_millis(500);
 const SPAN_MAX: Duration = Duration::from_secs(60);
 
 /// What servers had counted when they were last asked.
-pub(super) type Samples = BTreeMap<Id, Sample>;
+pub(super) type Samples = BTreeMap<Id, RedisSample>;
 
 /// What a server has counted since it started.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Sample {
+pub(super) struct RedisSample {
     /// Drawn anew at each start.
     run: String,
     at: Instant,
@@ -43,15 +43,15 @@ pub(super) struct Sample {
     memory_bytes: f64,
 }
 
-impl Sample {
+impl RedisSample {
     /// Reads the answer to `INFO`.
-    fn parse(text: &str, at: Instant) -> Option<Sample> {
+    fn parse(text: &str, at: Instant) -> Option<RedisSample> {
         let field = |name: &str| {
             text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
         };
         let number =
             |name: &str| field(name)?.parse::<f64>().ok().filter(|value| value.is_finite() && *value >= 0.0);
-        Some(Sample {
+        Some(RedisSample {
             run: field("run_id")?.to_owned(),
             at,
             processor_s: number("used_cpu_sys")? + number("used_cpu_user")?,
@@ -61,14 +61,14 @@ impl Sample {
     }
 
     /// Seconds since an earlier one, if a rate can be told from the two.
-    fn span_s(&self, earlier: &Sample) -> Option<f64> {
+    fn span_s(&self, earlier: &RedisSample) -> Option<f64> {
         let span = self.at.checked_duration_since(earlier.at)?;
         let grows = self.processor_s >= earlier.processor_s && self.operations >= earlier.operations;
         let told = self.run == earlier.run && grows && (SPAN_MIN..=SPAN_MAX).contains(&span);
         told.then_some(span.as_secs_f64())
     }
 
-    fn measures(&self, earlier: Option<&Sample>) -> BTreeMap<String, Measured> {
+    fn measures(&self, earlier: Option<&RedisSample>) -> BTreeMap<String, Measured> {
         let age_ms = u64::try_from(self.at.elapsed().as_millis()).unwrap_or(u64::MAX);
         let told = |name: &str, value: f64| (name.to_owned(), Measured { value, age_ms });
         let mut measures = BTreeMap::from([told(MEMORY_BYTES, self.memory_bytes)]);
@@ -84,14 +84,15 @@ impl Sample {
 
 impl Redis {
     /// All members. Slots that were left open are seen to from now on.
-    pub(super) async fn observe(&self) -> Result<Members, Failure> {
+    pub(super) async fn observe(&self) -> Result<Members, RpcFailure> {
         let mut seen = self.servers.look().await?;
         if seen.any_open() {
             self.mover.wake();
         }
         let mut earlier = self.samples.lock().clone();
         let mut samples = samples(&mut seen).await;
-        let lacks = |(id, now): (&Id, &Sample)| earlier.get(id).is_none_or(|one| now.span_s(one).is_none());
+        let lacks =
+            |(id, now): (&Id, &RedisSample)| earlier.get(id).is_none_or(|one| now.span_s(one).is_none());
         if samples.iter().any(lacks) {
             earlier.extend(samples);
             tokio::time::sleep(SPAN_MIN + Duration::from_millis(20)).await;
@@ -109,18 +110,18 @@ impl Redis {
 }
 
 /// What those count that answer.
-async fn samples(seen: &mut Seen) -> Samples {
+async fn samples(seen: &mut ClusterSight) -> Samples {
     let asked = seen.servers.iter_mut().filter_map(|(id, server)| Some((id, server.answer.as_mut().ok()?)));
-    let asked = asked.map(|(id, Answer { link, .. })| async move {
+    let asked = asked.map(|(id, ServerAnswer { link, .. })| async move {
         let text = link.text(&["INFO"]).await.ok()?;
-        Some((id.clone(), Sample::parse(&text, Instant::now())?))
+        Some((id.clone(), RedisSample::parse(&text, Instant::now())?))
     });
     join_all(asked).await.into_iter().flatten().collect()
 }
 
 /// What there is to see.
 struct Sight<'a> {
-    seen: &'a Seen,
+    seen: &'a ClusterSight,
     trouble: Option<String>,
 }
 
@@ -149,7 +150,7 @@ impl Sight<'_> {
     }
 
     /// How far a member is by the slots that it has and those that are noted to move, and how much of that is done.
-    fn state(&self, id: &Id, Answer { view, .. }: &Answer) -> (MemberState, Option<u32>) {
+    fn state(&self, id: &Id, ServerAnswer { view, .. }: &ServerAnswer) -> (MemberState, Option<u32>) {
         let has = view.own().count();
         // Those that come from one that is drained come to a member that serves.
         let joins = view.importing.values().filter(|from| !self.seen.is_draining(from)).count();
@@ -175,12 +176,12 @@ fn permille(part: usize, whole: usize) -> Option<u32> {
 mod tests {
     use super::*;
 
-    fn sample(run: &str, at: Instant, processor: &str) -> Option<Sample> {
+    fn sample(run: &str, at: Instant, processor: &str) -> Option<RedisSample> {
         let text = format!(
             "# Server\r\nrun_id:{run}\r\nused_memory:1000\r\nused_cpu_sys:{processor}\r\nused_cpu_user:0.5\r\n\
              used_cpu_sys_children:9\r\ntotal_commands_processed:100\r\n"
         );
-        Sample::parse(&text, at)
+        RedisSample::parse(&text, at)
     }
 
     #[test]

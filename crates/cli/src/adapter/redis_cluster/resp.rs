@@ -13,7 +13,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::adapter::rpc::{CREDENTIALS, Failure};
+use crate::adapter::rpc::{CREDENTIALS, RpcFailure};
 
 /// How long a server may take to accept a connection.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(2);
@@ -32,12 +32,12 @@ const WORDS_MAX: usize = 160;
 
 /// A reply that is no error.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Reply {
+pub(super) enum RedisReply {
     Status(String),
     Error(String),
     Number(i64),
     Bulk(Option<Vec<u8>>),
-    List(Vec<Reply>),
+    List(Vec<RedisReply>),
 }
 
 /// Why a command has no result.
@@ -59,11 +59,11 @@ impl Trouble {
     }
 }
 
-impl From<Trouble> for Failure {
-    fn from(trouble: Trouble) -> Failure {
+impl From<Trouble> for RpcFailure {
+    fn from(trouble: Trouble) -> RpcFailure {
         match trouble {
-            Trouble::Lost(words) | Trouble::Said(words) => Failure::passing(words),
-            Trouble::Credentials(words) => Failure {
+            Trouble::Lost(words) | Trouble::Said(words) => RpcFailure::passing(words),
+            Trouble::Credentials(words) => RpcFailure {
                 code: CREDENTIALS,
                 message: format!(
                     "{words}; give the adapter the right ones with --username and --password-file"
@@ -135,7 +135,7 @@ impl Link {
     }
 
     /// Sends a command and waits for its reply.
-    pub(super) async fn call<W: AsRef<[u8]>>(&mut self, words: &[W]) -> Result<Reply, Trouble> {
+    pub(super) async fn call<W: AsRef<[u8]>>(&mut self, words: &[W]) -> Result<RedisReply, Trouble> {
         self.call_within(words, REPLY_TIME_MAX).await
     }
 
@@ -144,7 +144,7 @@ impl Link {
         &mut self,
         words: &[W],
         within: Duration,
-    ) -> Result<Reply, Trouble> {
+    ) -> Result<RedisReply, Trouble> {
         let mut request = format!("*{}\r\n", words.len()).into_bytes();
         for word in words {
             let word = word.as_ref();
@@ -160,7 +160,7 @@ impl Link {
         let reply = timeout(within, exchange).await;
         let reply = reply.unwrap_or_else(|_| Err(format!("no reply within {} s", within.as_secs())));
         match reply {
-            Ok(Reply::Error(words)) => Err(refused(self.address, &words)),
+            Ok(RedisReply::Error(words)) => Err(refused(self.address, &words)),
             Ok(reply) => Ok(reply),
             Err(why) => Err(Trouble::Lost(format!("{} does not answer: {why}", self.address))),
         }
@@ -169,10 +169,10 @@ impl Link {
     /// The text that a command answers.
     pub(super) async fn text(&mut self, words: &[&str]) -> Result<String, Trouble> {
         match self.call(words).await? {
-            Reply::Bulk(Some(bytes)) => {
+            RedisReply::Bulk(Some(bytes)) => {
                 String::from_utf8(bytes).map_err(|_| self.odd(words.join(" ").as_str()))
             }
-            Reply::Status(text) => Ok(text),
+            RedisReply::Status(text) => Ok(text),
             _ => Err(self.odd(words.join(" ").as_str())),
         }
     }
@@ -186,7 +186,7 @@ impl Link {
     pub(super) async fn clock_us(&mut self) -> Result<u64, Trouble> {
         if self.clock.is_none() {
             let asked = Instant::now();
-            let Reply::List(parts) = self.call(&["TIME"]).await? else { return Err(self.odd("TIME")) };
+            let RedisReply::List(parts) = self.call(&["TIME"]).await? else { return Err(self.odd("TIME")) };
             let parts: Option<Vec<u64>> = parts.iter().map(number).collect();
             let [seconds, micros] = parts.unwrap_or_default()[..] else { return Err(self.odd("TIME")) };
             self.clock = Some((seconds.saturating_mul(1_000_000).saturating_add(micros), asked));
@@ -195,28 +195,32 @@ impl Link {
         Ok(then.saturating_add(u64::try_from(asked.elapsed().as_micros()).unwrap_or(u64::MAX)))
     }
 
-    fn reply<'a>(&'a mut self, depth: usize, left: &'a mut usize) -> BoxFuture<'a, Result<Reply, String>> {
+    fn reply<'a>(
+        &'a mut self,
+        depth: usize,
+        left: &'a mut usize,
+    ) -> BoxFuture<'a, Result<RedisReply, String>> {
         Box::pin(async move {
             let line = self.line(left).await?;
             let (kind, rest) = line.split_at_checked(1).ok_or("an empty line")?;
             let size = || rest.parse::<usize>().map_err(|_| "a size that is no number".to_owned());
             match kind {
-                "+" => Ok(Reply::Status(rest.to_owned())),
-                "-" => Ok(Reply::Error(rest.to_owned())),
-                ":" => rest.parse().map(Reply::Number).map_err(|_| "a number that is none".to_owned()),
-                "$" | "*" if rest == "-1" => Ok(Reply::Bulk(None)),
+                "+" => Ok(RedisReply::Status(rest.to_owned())),
+                "-" => Ok(RedisReply::Error(rest.to_owned())),
+                ":" => rest.parse().map(RedisReply::Number).map_err(|_| "a number that is none".to_owned()),
+                "$" | "*" if rest == "-1" => Ok(RedisReply::Bulk(None)),
                 "$" => {
                     let mut bulk = vec![0; spend(left, size()?.saturating_add(2))?];
                     self.stream.read_exact(&mut bulk).await.map_err(|error| error.to_string())?;
                     bulk.truncate(bulk.len() - 2);
-                    Ok(Reply::Bulk(Some(bulk)))
+                    Ok(RedisReply::Bulk(Some(bulk)))
                 }
                 "*" if depth > 0 => {
                     let mut list = Vec::new();
                     for _ in 0..size()? {
                         list.push(self.reply(depth - 1, left).await?);
                     }
-                    Ok(Reply::List(list))
+                    Ok(RedisReply::List(list))
                 }
                 _ => Err("this is no reply of Redis".to_owned()),
             }
@@ -242,10 +246,10 @@ fn spend(left: &mut usize, bytes: usize) -> Result<usize, String> {
     Ok(bytes)
 }
 
-fn number(reply: &Reply) -> Option<u64> {
+fn number(reply: &RedisReply) -> Option<u64> {
     match reply {
-        Reply::Bulk(Some(bytes)) => std::str::from_utf8(bytes).ok()?.parse().ok(),
-        Reply::Number(number) => u64::try_from(*number).ok(),
+        RedisReply::Bulk(Some(bytes)) => std::str::from_utf8(bytes).ok()?.parse().ok(),
+        RedisReply::Number(number) => u64::try_from(*number).ok(),
         _ => None,
     }
 }

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 
 use super::map::{Id, SLOTS, View};
 use super::resp::{Credentials, Link, Trouble};
-use crate::adapter::rpc::Failure;
+use crate::adapter::rpc::RpcFailure;
 
 /// Servers that a cluster may have here.
 const SERVERS_MAX: usize = 512;
@@ -24,7 +24,7 @@ pub(super) struct Servers {
 }
 
 /// A server that answered.
-pub(super) struct Answer {
+pub(super) struct ServerAnswer {
     pub(super) view: View,
     pub(super) link: Link,
 }
@@ -35,11 +35,11 @@ pub(super) struct Server {
     /// Whether a member that answers does not reach it.
     pub(super) is_failed: bool,
     /// What it says, or why it says nothing.
-    pub(super) answer: Result<Answer, String>,
+    pub(super) answer: Result<ServerAnswer, String>,
 }
 
 /// All servers of the cluster.
-pub(super) struct Seen {
+pub(super) struct ClusterSight {
     pub(super) servers: BTreeMap<Id, Server>,
 }
 
@@ -49,14 +49,14 @@ impl Servers {
     }
 
     /// Connects to a server, and hears how it sees the cluster.
-    async fn ask(&self, address: SocketAddr) -> Result<Answer, Trouble> {
+    async fn ask(&self, address: SocketAddr) -> Result<ServerAnswer, Trouble> {
         let mut link = Link::open(address, &self.credentials).await?;
         let text = link.text(&["CLUSTER", "NODES"]).await?;
         let mut view = View::parse(&text).map_err(|why| Trouble::Lost(format!("{address}: {why}")))?;
         // One that nobody has met yet does not know where it is itself.
         let own = view.listed.iter_mut().find(|one| one.id == view.myself);
         own.into_iter().for_each(|one| one.address = one.address.or(Some(address)));
-        Ok(Answer { view, link })
+        Ok(ServerAnswer { view, link })
     }
 
     /// Connects to this very server.
@@ -69,7 +69,7 @@ impl Servers {
     }
 
     /// Asks everybody.
-    pub(super) async fn look(&self) -> Result<Seen, Failure> {
+    pub(super) async fn look(&self) -> Result<ClusterSight, RpcFailure> {
         self.look_without(|_, _| false).await
     }
 
@@ -77,9 +77,9 @@ impl Servers {
     pub(super) async fn look_without(
         &self,
         is_left_out: impl Fn(&Id, Option<SocketAddr>) -> bool,
-    ) -> Result<Seen, Failure> {
+    ) -> Result<ClusterSight, RpcFailure> {
         let (met, is_left_out) = (self.meet().await?, &is_left_out);
-        let mut seen = Seen { servers: BTreeMap::new() };
+        let mut seen = ClusterSight { servers: BTreeMap::new() };
         let mut named = met[0].1.listed.clone();
         for _ in 0..ROUNDS_MAX {
             let mut unasked = BTreeMap::new();
@@ -93,7 +93,7 @@ impl Servers {
                 }
             }
             if seen.servers.len() + unasked.len() > SERVERS_MAX {
-                return Err(Failure::refused(format!("the cluster has more than {SERVERS_MAX} servers")));
+                return Err(RpcFailure::refused(format!("the cluster has more than {SERVERS_MAX} servers")));
             }
             let asked = unasked.into_iter().map(|(id, address)| async move {
                 let answer = match address {
@@ -123,7 +123,7 @@ impl Servers {
     }
 
     /// Seeds and servers seen last that answer and know others: at least one. They are asked for names only.
-    async fn meet(&self) -> Result<Vec<(SocketAddr, View)>, Failure> {
+    async fn meet(&self) -> Result<Vec<(SocketAddr, View)>, RpcFailure> {
         let known = self.known.lock().clone();
         let places: BTreeSet<SocketAddr> = known.keys().chain(&self.seeds).copied().collect();
         let asked = places.into_iter().map(|address| async move { (address, self.ask(address).await) });
@@ -131,14 +131,14 @@ impl Servers {
         for (address, answer) in join_all(asked).await {
             match answer {
                 // A machine's address may be another one's by now; a seed's is looked at more closely.
-                Ok(Answer { view, .. })
+                Ok(ServerAnswer { view, .. })
                     if !self.seeds.contains(&address) && known.get(&address) != Some(&view.myself) =>
                 {
                     why = Trouble::Lost(format!("at {address} runs another server than before"));
                 }
                 // One that was forgotten, or that has not met the others yet, knows nobody.
-                Ok(Answer { view, .. }) if view.listed.len() > 1 => met.push((address, view)),
-                Ok(Answer { view, .. }) => {
+                Ok(ServerAnswer { view, .. }) if view.listed.len() > 1 => met.push((address, view)),
+                Ok(ServerAnswer { view, .. }) => {
                     let alone = view.myself.short();
                     why = Trouble::Lost(format!(
                         "{alone} knows no other member; start the adapter with other --seeds"
@@ -151,23 +151,23 @@ impl Servers {
     }
 }
 
-fn stranger(address: SocketAddr, view: &View, first: SocketAddr) -> Failure {
-    Failure::passing(format!(
+fn stranger(address: SocketAddr, view: &View, first: SocketAddr) -> RpcFailure {
+    RpcFailure::passing(format!(
         "{} at {address} is of another cluster than the server at {first}: neither knows the other. Start the adapter with \
          --seeds of one cluster",
         view.myself.short()
     ))
 }
 
-fn replica(id: &Id) -> Failure {
-    Failure::refused(format!(
+fn replica(id: &Id) -> RpcFailure {
+    RpcFailure::refused(format!(
         "{} is a replica, and this adapter manages clusters of masters only: a new master would have no replica, and a \
          drained one would leave its replicas behind. Remove the replicas, or resize this cluster by hand",
         id.short()
     ))
 }
 
-impl Seen {
+impl ClusterSight {
     /// Whether a server is one of these, or knows any of them. One that was forgotten may still know the others.
     fn has_any_of(&self, view: &View) -> bool {
         view.listed.iter().any(|one| self.servers.contains_key(&one.id))

@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 
 use client::{Client, PlanQuery};
 use model::balance::Mode;
-use model::order::{Answer, Office, Order, Refusal};
+use model::order::{Office, Order, OrderOutcome, OrderRefusal};
 use model::plan::{Consent, Phase, Planned, Wish};
 use model::{Cluster, NodeId, Role};
 use protocol::report::Parts;
 use serde_json::Value as Json;
 
 use super::{Tontine, not_golden, of_client};
-use crate::adapter::rpc::{self, Failure};
+use crate::adapter::rpc::{self, RpcFailure};
 use crate::words;
 
 /// How long the answer to an order is waited for: several may be in one call.
@@ -25,13 +25,13 @@ const SERVE_PAUSE: Duration = Duration::from_millis(50);
 
 impl Tontine {
     /// Makes a node a member that has its share.
-    pub(super) async fn join(&self, member: NodeId) -> Result<Json, Failure> {
+    pub(super) async fn join(&self, member: NodeId) -> Result<Json, RpcFailure> {
         let (client, cluster) = self.view().await?;
         not_golden(&cluster)?;
         let office = office(&client).await?;
         match cluster.node(member).map(|node| node.role) {
             Some(Role::Leaving) => {
-                return Err(Failure::passing(format!(
+                return Err(RpcFailure::passing(format!(
                     "{member} is being drained; call `cancel` to take that back"
                 )));
             }
@@ -57,7 +57,7 @@ impl Tontine {
     }
 
     /// Takes all data from a member.
-    pub(super) async fn drain(&self, member: NodeId) -> Result<Json, Failure> {
+    pub(super) async fn drain(&self, member: NodeId) -> Result<Json, RpcFailure> {
         let (client, cluster) = self.view().await?;
         let Some(node) = cluster.node(member) else { return Ok(rpc::nothing()) };
         let is_empty = places(&cluster, member) == 0;
@@ -69,10 +69,10 @@ impl Tontine {
     }
 
     /// Takes a drain back.
-    pub(super) async fn cancel(&self, member: NodeId) -> Result<Json, Failure> {
+    pub(super) async fn cancel(&self, member: NodeId) -> Result<Json, RpcFailure> {
         let (client, cluster) = self.view().await?;
         let Some(node) = cluster.node(member) else {
-            return Err(Failure::refused(format!(
+            return Err(RpcFailure::refused(format!(
                 "{member} is no member any more, so its drain cannot be taken back"
             )));
         };
@@ -90,7 +90,7 @@ impl Tontine {
     }
 
     /// Takes a member that holds nothing out of the cluster.
-    pub(super) async fn forget(&self, member: NodeId) -> Result<Json, Failure> {
+    pub(super) async fn forget(&self, member: NodeId) -> Result<Json, RpcFailure> {
         let (client, cluster) = self.view().await?;
         if cluster.node(member).is_some() {
             ordered(&client, &Order::Remove { node: member }).await?;
@@ -108,22 +108,22 @@ async fn serves(client: &Client, member: NodeId) {
 }
 
 /// The state of the office; an unreadable one is nothing to act on.
-pub(super) async fn office(client: &Client) -> Result<Office, Failure> {
+pub(super) async fn office(client: &Client) -> Result<Office, RpcFailure> {
     let (_, office) = client.office().await.map_err(of_client)?;
     match &office.unread {
         None if !office.is_moving => Ok(office),
-        None => Err(Failure::passing("the documents are on their way to another coordination service")),
-        Some(why) => Err(Failure::passing(format!(
+        None => Err(RpcFailure::passing("the documents are on their way to another coordination service")),
+        Some(why) => Err(RpcFailure::passing(format!(
             "the coordination service cannot be read: {why}; `tontine doctor` says more"
         ))),
     }
 }
 
 /// The plan that is carried out.
-pub(super) async fn under_way(client: &Client) -> Result<Option<Planned>, Failure> {
+pub(super) async fn under_way(client: &Client) -> Result<Option<Planned>, RpcFailure> {
     let page = client.plan(PlanQuery::default()).await.map_err(of_client)?;
     if let Some(unread) = page.unread {
-        return Err(Failure::passing(format!("the plan that is carried out is not understood: {unread}")));
+        return Err(RpcFailure::passing(format!("the plan that is carried out is not understood: {unread}")));
     }
     Ok(page.plan.filter(Planned::is_under_way))
 }
@@ -141,19 +141,19 @@ pub(super) fn places(cluster: &Cluster, node: NodeId) -> usize {
 }
 
 /// Gives an order and waits for its answer; the plan that it made or began.
-async fn ordered(client: &Client, order: &Order) -> Result<Option<u64>, Failure> {
+async fn ordered(client: &Client, order: &Order) -> Result<Option<u64>, RpcFailure> {
     let by = format!("elasticity at {}", crate::headmaster::host());
     let ordered = client.order(order, &by, ANSWER_TIME_MAX).await.map_err(of_client)?;
     match ordered.answer {
-        Some(Answer::Done { plan, .. }) => Ok(plan),
-        Some(Answer::Refused { refusal, again_after_ms }) => {
+        Some(OrderOutcome::Done { plan, .. }) => Ok(plan),
+        Some(OrderOutcome::Refused { refusal, again_after_ms }) => {
             let why = words::refused(order, &refusal, &client.cluster());
             match again_after_ms.is_some() || passes(&refusal) {
-                true => Err(Failure::passing(why)),
-                false => Err(Failure::refused(why)),
+                true => Err(RpcFailure::passing(why)),
+                false => Err(RpcFailure::refused(why)),
             }
         }
-        None => Err(Failure::passing(format!(
+        None => Err(RpcFailure::passing(format!(
             "order {} has no answer after {} s; a headmaster carries it out when it can",
             ordered.number,
             ANSWER_TIME_MAX.as_secs()
@@ -162,17 +162,17 @@ async fn ordered(client: &Client, order: &Order) -> Result<Option<u64>, Failure>
 }
 
 /// Whether what an order was refused for goes away without anybody's doing.
-fn passes(refusal: &Refusal) -> bool {
+fn passes(refusal: &OrderRefusal) -> bool {
     matches!(
         refusal,
-        Refusal::OtherPlan { .. }
-            | Refusal::PlanIs { .. }
-            | Refusal::PlanStale { .. }
-            | Refusal::PlanGives { .. }
-            | Refusal::PlanEmpties { .. }
-            | Refusal::NodeDeaf { .. }
-            | Refusal::NodeNotRegistered { .. }
-            | Refusal::NodeHolds { .. }
-            | Refusal::Restored { .. }
+        OrderRefusal::OtherPlan { .. }
+            | OrderRefusal::PlanIs { .. }
+            | OrderRefusal::PlanStale { .. }
+            | OrderRefusal::PlanGives { .. }
+            | OrderRefusal::PlanEmpties { .. }
+            | OrderRefusal::NodeDeaf { .. }
+            | OrderRefusal::NodeNotRegistered { .. }
+            | OrderRefusal::NodeHolds { .. }
+            | OrderRefusal::Restored { .. }
     )
 }

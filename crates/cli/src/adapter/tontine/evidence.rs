@@ -24,7 +24,7 @@ use protocol::report::{Parts, Report};
 
 use super::observing::host;
 use super::{Tontine, of_client};
-use crate::adapter::rpc::Failure;
+use crate::adapter::rpc::RpcFailure;
 
 /// Of whom evidence is asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,7 +43,7 @@ struct Witness {
 }
 
 /// What was heard of the others.
-struct Heard {
+struct OthersHeard {
     witnesses: Vec<Witness>,
     /// Members that did not answer, and why.
     silent: Vec<(NodeId, String)>,
@@ -53,7 +53,7 @@ struct Heard {
 
 impl Tontine {
     /// What the other members say.
-    pub(super) async fn evidence(&self, subject: Subject) -> Result<Evidence, Failure> {
+    pub(super) async fn evidence(&self, subject: Subject) -> Result<Evidence, RpcFailure> {
         let (client, known) = self.view().await?;
         let named = match &subject {
             Subject::Member(node) => Some(*node),
@@ -63,7 +63,7 @@ impl Tontine {
         let others: Vec<NodeId> = others.map(|node| node.id).collect();
         let client = &client;
         let asked = others.iter().map(|&node| async move { (node, ask(client, node).await) });
-        let mut heard = Heard { witnesses: Vec::new(), silent: Vec::new(), office: None };
+        let mut heard = OthersHeard { witnesses: Vec::new(), silent: Vec::new(), office: None };
         for (node, answer) in join_all(asked).await {
             match answer {
                 Ok(witness) => heard.witnesses.push(witness),
@@ -92,7 +92,7 @@ async fn ask(client: &Client, node: NodeId) -> Result<Witness, ClientError> {
 }
 
 /// What follows from what was heard.
-fn judge(subject: &Subject, heard: &Heard) -> Evidence {
+fn judge(subject: &Subject, heard: &OthersHeard) -> Evidence {
     let witnesses = heard.witnesses.iter().map(|witness| witness.node.to_string()).collect();
     let newest = heard.witnesses.iter().map(|witness| &witness.cluster).max_by_key(|one| one.generation);
     let Some(cluster) = newest else {
@@ -100,11 +100,11 @@ fn judge(subject: &Subject, heard: &Heard) -> Evidence {
         return Evidence { witnesses, detail, ..Evidence::default() };
     };
     let mut lacking = Vec::new();
-    let mut note = |said: Said| {
+    let mut note = |said: EvidenceAnswer| {
         let (known, why) = match said {
-            Said::Yes => return Some(true),
-            Said::No(why) => (Some(false), why),
-            Said::Unknown(why) => (None, why),
+            EvidenceAnswer::Yes => return Some(true),
+            EvidenceAnswer::No(why) => (Some(false), why),
+            EvidenceAnswer::Unknown(why) => (None, why),
         };
         lacking.push(why);
         known
@@ -115,7 +115,7 @@ fn judge(subject: &Subject, heard: &Heard) -> Evidence {
     };
     let is_newest = is_newest(cluster, heard);
     let owns_nothing = note(match named.clone() {
-        Err(why) => Said::Unknown(why),
+        Err(why) => EvidenceAnswer::Unknown(why),
         Ok(named) => is_newest.clone().and(owns_nothing(cluster, named)),
     });
     let nothing_moves = note(is_newest.clone().and(nothing_moves(cluster, heard, named.unwrap_or_default())));
@@ -129,31 +129,31 @@ fn judge(subject: &Subject, heard: &Heard) -> Evidence {
 
 /// Whether something is so.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Said {
+enum EvidenceAnswer {
     Yes,
     No(String),
     Unknown(String),
 }
 
-impl Said {
+impl EvidenceAnswer {
     /// Both, where what is known to be otherwise outweighs what is not known.
-    fn and(self, other: Said) -> Said {
+    fn and(self, other: EvidenceAnswer) -> EvidenceAnswer {
         match (self, other) {
-            (_, no @ Said::No(_)) | (Said::Yes, no) => no,
+            (_, no @ EvidenceAnswer::No(_)) | (EvidenceAnswer::Yes, no) => no,
             (said, _) => said,
         }
     }
 }
 
 /// Whether this is the document of the coordination service, and all other members follow it.
-fn is_newest(cluster: &Cluster, heard: &Heard) -> Said {
+fn is_newest(cluster: &Cluster, heard: &OthersHeard) -> EvidenceAnswer {
     let asked: BTreeSet<NodeId> = heard.witnesses.iter().map(|witness| witness.node).collect();
     if let Some((node, why)) = heard.silent.first() {
-        return Said::Unknown(format!("{node} does not answer: {why}"));
+        return EvidenceAnswer::Unknown(format!("{node} does not answer: {why}"));
     }
     let behind = |witness: &&Witness| adopted(witness) < cluster.generation;
     if let Some(witness) = heard.witnesses.iter().find(behind) {
-        return Said::Unknown(format!(
+        return EvidenceAnswer::Unknown(format!(
             "{} still follows document {}, and the newest is {}",
             witness.node,
             adopted(witness).0,
@@ -161,12 +161,14 @@ fn is_newest(cluster: &Cluster, heard: &Heard) -> Said {
         ));
     }
     match heard.office.as_ref().map(|office| office.generation) {
-        Some(Some(generation)) if generation == cluster.generation && !asked.is_empty() => Said::Yes,
-        Some(Some(generation)) => Said::Unknown(format!(
+        Some(Some(generation)) if generation == cluster.generation && !asked.is_empty() => {
+            EvidenceAnswer::Yes
+        }
+        Some(Some(generation)) => EvidenceAnswer::Unknown(format!(
             "the coordination service has document {}, and the members follow {}",
             generation.0, cluster.generation.0
         )),
-        _ => Said::Unknown("no other member can read the coordination service".to_owned()),
+        _ => EvidenceAnswer::Unknown("no other member can read the coordination service".to_owned()),
     }
 }
 
@@ -175,40 +177,44 @@ fn adopted(witness: &Witness) -> Generation {
     moves.map_or_else(Generation::default, |moves| moves.adopted.min(witness.cluster.generation))
 }
 
-fn owns_nothing(cluster: &Cluster, named: Option<NodeId>) -> Said {
-    let Some(node) = named else { return Said::Yes };
+fn owns_nothing(cluster: &Cluster, named: Option<NodeId>) -> EvidenceAnswer {
+    let Some(node) = named else { return EvidenceAnswer::Yes };
     let places = super::acts::places(cluster, node);
     match (cluster.node(node), places) {
-        (_, 1..) => Said::No(format!("{node} holds {places} partitions")),
-        _ if cluster.ring.lists(node) => Said::No(format!("{node} is a fallback, or enters partitions")),
-        (Some(_), 0) => Said::Unknown(format!(
+        (_, 1..) => EvidenceAnswer::No(format!("{node} holds {places} partitions")),
+        _ if cluster.ring.lists(node) => {
+            EvidenceAnswer::No(format!("{node} is a fallback, or enters partitions"))
+        }
+        (Some(_), 0) => EvidenceAnswer::Unknown(format!(
             "{node} is a member yet, and may hold records or hints that others lack; it leaves when it is drained or forgotten"
         )),
-        (None, 0) => Said::Yes,
+        (None, 0) => EvidenceAnswer::Yes,
     }
 }
 
-fn nothing_moves(cluster: &Cluster, heard: &Heard, named: Option<NodeId>) -> Said {
+fn nothing_moves(cluster: &Cluster, heard: &OthersHeard, named: Option<NodeId>) -> EvidenceAnswer {
     let hints = |witness: &Witness| {
         let held = witness.report.status.iter().flat_map(|status| &status.hints);
         held.filter(|held| Some(held.target) == named).map(|held| held.hints).sum::<u64>()
     };
     if let Some(witness) = heard.witnesses.iter().find(|witness| hints(witness) > 0) {
-        return Said::No(format!("{} holds {} hints for it", witness.node, hints(witness)));
+        return EvidenceAnswer::No(format!("{} holds {} hints for it", witness.node, hints(witness)));
     }
     if let Some(plan) = heard.office.as_ref().and_then(|office| office.plan.as_ref()) {
-        return Said::No(format!("plan {} is under way", plan.number));
+        return EvidenceAnswer::No(format!("plan {} is under way", plan.number));
     }
     if !cluster.ring.is_settled() {
-        return Said::No("partitions move".to_owned());
+        return EvidenceAnswer::No("partitions move".to_owned());
     }
     match heard.witnesses.iter().find(|witness| witness.report.status.is_none()) {
-        Some(witness) => Said::Unknown(format!("{} does not say for whom it holds hints", witness.node)),
-        None => Said::Yes,
+        Some(witness) => {
+            EvidenceAnswer::Unknown(format!("{} does not say for whom it holds hints", witness.node))
+        }
+        None => EvidenceAnswer::Yes,
     }
 }
 
-fn nothing_short(cluster: &Cluster, heard: &Heard, subject: &Subject) -> Said {
+fn nothing_short(cluster: &Cluster, heard: &OthersHeard, subject: &Subject) -> EvidenceAnswer {
     let asked: BTreeSet<NodeId> = heard.witnesses.iter().map(|witness| witness.node).collect();
     let may_count = |node: &NodeId| asked.contains(node) && *subject != Subject::Member(*node);
     for store in cluster.definitions() {
@@ -217,7 +223,9 @@ fn nothing_short(cluster: &Cluster, heard: &Heard, subject: &Subject) -> Said {
             let there = replicas_before(&store, partition).iter().filter(|node| may_count(node)).count();
             if there < wanted {
                 let (store, partition) = (&store.name, partition.id);
-                return Said::No(format!("{partition} of store {store} has {there} of {wanted} replicas"));
+                return EvidenceAnswer::No(format!(
+                    "{partition} of store {store} has {there} of {wanted} replicas"
+                ));
             }
         }
     }
@@ -225,24 +233,24 @@ fn nothing_short(cluster: &Cluster, heard: &Heard, subject: &Subject) -> Said {
         let Some(((status, moves), repair)) =
             report.status.as_ref().zip(report.moves.as_ref()).zip(report.repair.as_ref())
         else {
-            return Said::Unknown(format!("{node} does not say whether it has all of its records"));
+            return EvidenceAnswer::Unknown(format!("{node} does not say whether it has all of its records"));
         };
         if let Some(why) = &status.storage_stopped {
-            return Said::No(format!("the storage of {node} has stopped: {why}"));
+            return EvidenceAnswer::No(format!("the storage of {node} has stopped: {why}"));
         }
         if repair.refill.as_ref().is_some_and(|refill| refill.is_under_way()) {
-            return Said::No(format!("{node} brings records in that it lost"));
+            return EvidenceAnswer::No(format!("{node} brings records in that it lost"));
         }
         if moves.entered.iter().any(|entered| !entered.whole) {
-            return Said::No(format!("{node} brings in partitions that it got"));
+            return EvidenceAnswer::No(format!("{node} brings in partitions that it got"));
         }
         let corrupt: u64 =
             status.stores.iter().map(|store| store.corrupt_records_left + store.corrupt_unplaced).sum();
         if corrupt > 0 {
-            return Said::No(format!("{node} has {corrupt} records that it cannot read"));
+            return EvidenceAnswer::No(format!("{node} has {corrupt} records that it cannot read"));
         }
     }
-    Said::Yes
+    EvidenceAnswer::Yes
 }
 
 /// The member whose address this is, by its text.
@@ -306,18 +314,18 @@ mod tests {
     }
 
     /// Node 4 has left, and everything is in order.
-    fn in_order() -> Heard {
+    fn in_order() -> OthersHeard {
         let cluster = cluster(&[1, 2, 3], 3, 7);
         let office = Office { generation: Some(Generation(7)), ..Office::default() };
         let witnesses = [1, 2, 3].map(|node| witness(node, &cluster)).into();
-        Heard { witnesses, silent: Vec::new(), office: Some(office) }
+        OthersHeard { witnesses, silent: Vec::new(), office: Some(office) }
     }
 
     const FOURTH: Subject = Subject::Member(NodeId(4));
 
     /// Evidence of what was in order but for one thing: it must be no proof, and say why.
     #[track_caller]
-    fn is_no_proof(words: &str, change: impl FnOnce(&mut Heard)) -> Evidence {
+    fn is_no_proof(words: &str, change: impl FnOnce(&mut OthersHeard)) -> Evidence {
         let mut heard = in_order();
         change(&mut heard);
         let evidence = judge(&FOURTH, &heard);
@@ -338,7 +346,7 @@ mod tests {
     #[test]
     fn a_member_that_is_there_yet_is_not_proved_to_be_empty() {
         let change = |nodes: &'static [u32], holders| {
-            move |heard: &mut Heard| {
+            move |heard: &mut OthersHeard| {
                 let cluster = cluster(nodes, holders, 7);
                 heard.witnesses.iter_mut().for_each(|witness| witness.cluster = cluster.clone());
             }

@@ -28,9 +28,9 @@ use wire::ErrorCode;
 
 use self::evidence::Subject;
 use self::observing::Samples;
-use super::rpc::{self, Adapter, CREDENTIALS, Failure};
+use super::rpc::{self, Adapter, CREDENTIALS, RpcFailure};
 use crate::failure::{CliError, no_tls};
-use crate::shared::Shared;
+use crate::shared::CliContext;
 
 /// Options of `tontine serve` that its boot script gives itself.
 const OWN_OPTIONS: [&str; 7] =
@@ -59,7 +59,7 @@ pub struct TontineArguments {
 }
 
 /// Runs the adapter until standard input ends.
-pub(super) async fn run(shared: Shared, mut arguments: TontineArguments) -> Result<ExitCode, CliError> {
+pub(super) async fn run(shared: CliContext, mut arguments: TontineArguments) -> Result<ExitCode, CliError> {
     let is_own = |word: &&String| OWN_OPTIONS.iter().any(|own| word.split('=').next() == Some(own));
     if let Some(word) = arguments.serve.iter().find(is_own) {
         let remedy = "leave it out: the boot script says where a node is";
@@ -74,7 +74,7 @@ pub(super) async fn run(shared: Shared, mut arguments: TontineArguments) -> Resu
 }
 
 struct Tontine {
-    shared: Shared,
+    shared: CliContext,
     arguments: TontineArguments,
     /// Knows members that came later than those of `--connect`. Another one may be opened at any time.
     client: Mutex<Option<Client>>,
@@ -102,7 +102,7 @@ struct OfSubject {
 }
 
 impl Adapter for Tontine {
-    async fn call(&self, method: &str, params: Json) -> Result<Json, Failure> {
+    async fn call(&self, method: &str, params: Json) -> Result<Json, RpcFailure> {
         if METHODS.contains(&method) {
             let OfFleet { _fleet } = rpc::read(params.clone())?;
         }
@@ -115,32 +115,32 @@ impl Adapter for Tontine {
             "drain" => self.drain(member(params)?).await,
             "cancel" => self.cancel(member(params)?).await,
             "forget" => self.forget(member(params)?).await,
-            _ => Err(Failure::method(method, &METHODS)),
+            _ => Err(RpcFailure::method(method, &METHODS)),
         }
     }
 }
 
-fn member(params: Json) -> Result<NodeId, Failure> {
+fn member(params: Json) -> Result<NodeId, RpcFailure> {
     node(&rpc::read::<OfMember>(params)?.member)
 }
 
-fn node(text: &str) -> Result<NodeId, Failure> {
-    crate::orders::parse_node(text).map_err(|why| Failure::params(format!("{text:?} is no member: {why}")))
+fn node(text: &str) -> Result<NodeId, RpcFailure> {
+    crate::orders::parse_node(text).map_err(|why| RpcFailure::params(format!("{text:?} is no member: {why}")))
 }
 
-fn subject(params: Json) -> Result<Subject, Failure> {
+fn subject(params: Json) -> Result<Subject, RpcFailure> {
     match rpc::read(params)? {
         OfSubject { member: Some(member), address: _ } => Ok(Subject::Member(node(&member)?)),
         OfSubject { member: None, address: Some(address) } => Ok(Subject::Address(address)),
-        OfSubject { member: None, address: None } => {
-            Err(Failure::params("evidence takes a member, or the address of a machine that never became one"))
-        }
+        OfSubject { member: None, address: None } => Err(RpcFailure::params(
+            "evidence takes a member, or the address of a machine that never became one",
+        )),
     }
 }
 
 impl Tontine {
     /// A client that has just heard of the newest document that the first node to answer follows.
-    async fn view(&self) -> Result<(Client, Arc<Cluster>), Failure> {
+    async fn view(&self) -> Result<(Client, Arc<Cluster>), RpcFailure> {
         let known = self.client.lock().clone();
         if let Some(client) = known
             && let Ok(cluster) = client.refresh().await
@@ -154,7 +154,7 @@ impl Tontine {
     }
 
     /// Refused for a golden ring, so that no machine is bought for one.
-    async fn facts(&self) -> Result<EngineFacts, Failure> {
+    async fn facts(&self) -> Result<EngineFacts, RpcFailure> {
         let (_, cluster) = self.view().await?;
         not_golden(&cluster)?;
         Ok(EngineFacts {
@@ -170,13 +170,14 @@ impl Tontine {
     }
 
     /// The script with which a machine starts.
-    async fn boot(&self) -> Result<Boot, Failure> {
+    async fn boot(&self) -> Result<Boot, RpcFailure> {
         let TontineArguments { coordination, port, zone, serve } = &self.arguments;
         let zone = match zone {
             Some(zone) => zone.clone(),
             None => only_zone(&self.view().await?.1)?,
         };
-        let program = std::env::current_exe().map_err(Failure::io("cannot find this program's own file"))?;
+        let program =
+            std::env::current_exe().map_err(RpcFailure::io("cannot find this program's own file"))?;
         let mut words = vec!["exec".to_owned(), quoted(&program.display().to_string()), "serve".to_owned()];
         words.extend(["--coordination".to_owned(), quoted(&coordination.to_string())]);
         words.push("--data-dir \"$MACHINE_DATA\"".to_owned());
@@ -188,9 +189,9 @@ impl Tontine {
 }
 
 /// A golden ring has no plan that gives a new member its share, and a member without one is of no use.
-fn not_golden(cluster: &Cluster) -> Result<(), Failure> {
+fn not_golden(cluster: &Cluster) -> Result<(), RpcFailure> {
     match cluster.ring.is_golden() {
-        true => Err(Failure::refused(format!(
+        true => Err(RpcFailure::refused(format!(
             "the ring of cluster {} is golden, so no fleet can manage it: its nodes join by `tontine node add`, one at a time, \
              and leave by `tontine node drain`",
             cluster.name
@@ -200,13 +201,13 @@ fn not_golden(cluster: &Cluster) -> Result<(), Failure> {
 }
 
 /// The zone of all members.
-fn only_zone(cluster: &Cluster) -> Result<String, Failure> {
+fn only_zone(cluster: &Cluster) -> Result<String, RpcFailure> {
     let mut zones: Vec<&str> = cluster.nodes.iter().map(|node| node.zone.0.as_str()).collect();
     zones.sort_unstable();
     zones.dedup();
     match zones[..] {
         [only] => Ok(only.to_owned()),
-        _ => Err(Failure::refused(format!(
+        _ => Err(RpcFailure::refused(format!(
             "the members are in zones {}, and nobody said in which new machines are: start the adapter with --zone",
             zones.join(", ")
         ))),
@@ -223,7 +224,7 @@ pub(in crate::adapter) fn quoted(word: &str) -> String {
 }
 
 /// What a node or the network said, by the codes of the contract.
-fn of_client(error: ClientError) -> Failure {
+fn of_client(error: ClientError) -> RpcFailure {
     of_command(error.into())
 }
 
@@ -233,7 +234,7 @@ fn is_judged(code: ErrorCode) -> bool {
 }
 
 /// The same of what stood in the way here.
-fn of_command(error: CliError) -> Failure {
+fn of_command(error: CliError) -> RpcFailure {
     let lacks_credentials = match &error {
         CliError::Client(error) | CliError::NoAnswer { error, .. } => match error {
             ClientError::Failed { code, .. } => is_judged(*code),
@@ -244,14 +245,14 @@ fn of_command(error: CliError) -> Failure {
         _ => false,
     };
     match &error {
-        _ if lacks_credentials => Failure {
+        _ if lacks_credentials => RpcFailure {
             code: CREDENTIALS,
             message: format!(
                 "{error}; give the adapter the right ones with --secret-file and --tls-authority"
             ),
         },
-        CliError::Usage(_) => Failure::refused(error.to_string()),
-        _ => Failure::passing(error.to_string()),
+        CliError::Usage(_) => RpcFailure::refused(error.to_string()),
+        _ => RpcFailure::passing(error.to_string()),
     }
 }
 

@@ -16,7 +16,7 @@ use protocol::report::{LoadReport, Parts, Report};
 
 use super::acts::{is_given_shares, office, places, under_way};
 use super::{Tontine, of_command};
-use crate::adapter::rpc::Failure;
+use crate::adapter::rpc::RpcFailure;
 use crate::status::{NodeStatus, ask_all};
 use crate::words;
 
@@ -37,20 +37,20 @@ const SPAN_MS_MIN: u64 = 500;
 const SPAN_MS_MAX: u64 = 60_000;
 
 /// What nodes had counted when they were last asked.
-pub(super) type Samples = BTreeMap<NodeId, Sample>;
+pub(super) type Samples = BTreeMap<NodeId, TontineSample>;
 
 /// What a node has counted in this incarnation.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Sample {
+pub(super) struct TontineSample {
     incarnation: u64,
     uptime_ms: u64,
     ran_us: Option<u64>,
     operations: u64,
 }
 
-impl Sample {
-    fn of(report: &Report, load: &LoadReport) -> Sample {
-        Sample {
+impl TontineSample {
+    fn of(report: &Report, load: &LoadReport) -> TontineSample {
+        TontineSample {
             incarnation: report.incarnation,
             uptime_ms: load.uptime_ms,
             // An older node tells of its workers only.
@@ -60,20 +60,20 @@ impl Sample {
     }
 
     /// Milliseconds since an earlier one, if a rate can be told from the two.
-    fn span_ms(&self, earlier: &Sample) -> Option<u64> {
+    fn span_ms(&self, earlier: &TontineSample) -> Option<u64> {
         let span = self.uptime_ms.checked_sub(earlier.uptime_ms)?;
         let is_one = self.incarnation == earlier.incarnation;
         (is_one && (SPAN_MS_MIN..=SPAN_MS_MAX).contains(&span)).then_some(span)
     }
 
     /// Operations in a second since an earlier one; none where the counter went back, which is no rest.
-    fn operations_per_second(&self, earlier: &Sample) -> Option<f64> {
+    fn operations_per_second(&self, earlier: &TontineSample) -> Option<f64> {
         let done = self.operations.checked_sub(earlier.operations)?;
         Some(done as f64 * 1_000.0 / self.span_ms(earlier)? as f64)
     }
 
     /// How many processors it used since an earlier one; none where the counter went back, or is not told.
-    fn processors_used(&self, earlier: &Sample) -> Option<f64> {
+    fn processors_used(&self, earlier: &TontineSample) -> Option<f64> {
         let ran_us = self.ran_us?.checked_sub(earlier.ran_us?)?;
         Some(ran_us as f64 / 1_000.0 / self.span_ms(earlier)? as f64)
     }
@@ -81,7 +81,7 @@ impl Sample {
 
 impl Tontine {
     /// All members, and nodes that wait to become one.
-    pub(super) async fn observe(&self) -> Result<Members, Failure> {
+    pub(super) async fn observe(&self) -> Result<Members, RpcFailure> {
         let (client, _) = self.view().await?;
         let office = office(&client).await?;
         let planned = if office.plan.is_some() { under_way(&client).await? } else { None };
@@ -97,7 +97,8 @@ impl Tontine {
         }
         *self.samples.lock() = samples(&nodes).collect();
         let age_ms = u64::try_from(asked.elapsed().as_millis()).unwrap_or(u64::MAX);
-        let seen = Seen { cluster: &client.cluster(), office: &office, planned: planned.as_ref(), age_ms };
+        let seen =
+            TontineSight { cluster: &client.cluster(), office: &office, planned: planned.as_ref(), age_ms };
         let members = nodes.iter().filter(|status| seen.cluster.node(status.node.id).is_some());
         let mut members: Vec<Member> =
             members.map(|status| seen.member(status, earlier.get(&status.node.id))).collect();
@@ -107,10 +108,10 @@ impl Tontine {
 }
 
 /// What nodes that answered have counted.
-fn samples(nodes: &[NodeStatus]) -> impl Iterator<Item = (NodeId, Sample)> {
+fn samples(nodes: &[NodeStatus]) -> impl Iterator<Item = (NodeId, TontineSample)> {
     nodes.iter().filter_map(|status| {
         let report = status.report()?;
-        Some((status.node.id, Sample::of(report, report.load.as_ref()?)))
+        Some((status.node.id, TontineSample::of(report, report.load.as_ref()?)))
     })
 }
 
@@ -119,18 +120,18 @@ fn lacks_rate(status: &NodeStatus, earlier: &Samples) -> bool {
     let Some(report) = status.report() else { return false };
     let Some(load) = &report.load else { return false };
     let before = earlier.get(&status.node.id);
-    before.is_none_or(|before| Sample::of(report, load).span_ms(before).is_none())
+    before.is_none_or(|before| TontineSample::of(report, load).span_ms(before).is_none())
 }
 
 /// What there is to see.
-struct Seen<'a> {
+struct TontineSight<'a> {
     cluster: &'a Cluster,
     office: &'a Office,
     planned: Option<&'a Planned>,
     age_ms: u64,
 }
 
-impl Seen<'_> {
+impl TontineSight<'_> {
     /// Nodes that are no members: some wait to become one, others have left and still run.
     fn others(&self) -> Vec<Member> {
         let Office { waiting, left, .. } = self.office;
@@ -140,7 +141,7 @@ impl Seen<'_> {
         others.map(|(node, state)| Member { state, ..blank(node) }).collect()
     }
 
-    fn member(&self, status: &NodeStatus, earlier: Option<&Sample>) -> Member {
+    fn member(&self, status: &NodeStatus, earlier: Option<&TontineSample>) -> Member {
         let node = &status.node;
         let report = match &status.answer {
             Ok(report) => report,
@@ -196,7 +197,7 @@ impl Seen<'_> {
         }
     }
 
-    fn measures(&self, report: &Report, earlier: Option<&Sample>) -> BTreeMap<String, Measured> {
+    fn measures(&self, report: &Report, earlier: Option<&TontineSample>) -> BTreeMap<String, Measured> {
         let mut measures = BTreeMap::new();
         let mut told = |name: &str, value: f64| {
             if value.is_finite() {
@@ -208,7 +209,7 @@ impl Seen<'_> {
             told(DISK_BYTES, status.stores.iter().map(|store| store.disk_bytes).sum::<u64>() as f64);
         }
         if let (Some(load), Some(earlier)) = (&report.load, earlier) {
-            let now = Sample::of(report, load);
+            let now = TontineSample::of(report, load);
             if let Some(operations) = now.operations_per_second(earlier) {
                 told(OPERATIONS, operations);
             }
@@ -248,8 +249,9 @@ mod tests {
 
     #[test]
     fn a_counter_that_goes_back_gives_no_rate_and_one_that_rests_gives_0() {
-        let sample = |uptime_ms, ran_us, operations| Sample { incarnation: 1, uptime_ms, ran_us, operations };
-        let rates = |earlier: Sample, now: Sample| {
+        let sample =
+            |uptime_ms, ran_us, operations| TontineSample { incarnation: 1, uptime_ms, ran_us, operations };
+        let rates = |earlier: TontineSample, now: TontineSample| {
             (now.operations_per_second(&earlier), now.processors_used(&earlier))
         };
         let before = sample(1_000, Some(500_000), 100);
@@ -258,7 +260,7 @@ mod tests {
         assert_eq!(rates(before, sample(3_000, Some(499_999), 99)), (None, None));
         assert_eq!(rates(before, sample(3_000, None, 300)), (Some(100.0), None));
         assert_eq!(rates(before, sample(1_400, Some(600_000), 300)), (None, None), "too short");
-        let again = Sample { incarnation: 2, ..sample(3_000, Some(1_500_000), 300) };
+        let again = TontineSample { incarnation: 2, ..sample(3_000, Some(1_500_000), 300) };
         assert_eq!(rates(before, again), (None, None), "another process");
     }
 }

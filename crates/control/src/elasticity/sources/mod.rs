@@ -55,13 +55,13 @@ type Values = BTreeMap<String, BTreeMap<Measure, (f64, WallMillis)>>;
 pub(super) struct Sources {
     fetcher: Arc<dyn Fetcher>,
     clock: Arc<dyn Clock>,
-    asked: Vec<Asked>,
+    asked: Vec<SourceAsked>,
     /// From which source each measure comes.
     owners: BTreeMap<Measure, Source>,
 }
 
 /// A source, and what it said last.
-struct Asked {
+struct SourceAsked {
     source: Source,
     at: Option<Moment>,
     /// Measures that it gave at any time; none while it was never heard.
@@ -77,12 +77,12 @@ struct Memory {
     /// When each figure of a member in Ganglia was measured.
     reported: BTreeMap<(String, Measure), WallMillis>,
     /// The last reading of each counter of a member.
-    counters: BTreeMap<(String, Measure), Reading>,
+    counters: BTreeMap<(String, Measure), SourceReading>,
 }
 
 /// A counter's reading.
 #[derive(Clone, Copy)]
-struct Reading {
+struct SourceReading {
     value: f64,
     at: WallMillis,
     /// Whether the page said when it was; otherwise it is by the monotonic clock, so that a step of the other is no time.
@@ -92,7 +92,7 @@ struct Reading {
 
 /// What a source said in one turn.
 #[derive(Default)]
-struct Heard {
+struct SourceHeard {
     gives: BTreeSet<Measure>,
     values: Values,
     failures: Vec<String>,
@@ -116,7 +116,7 @@ impl Sources {
         let (fetcher, clock, used) = (&self.fetcher, &self.clock, measures_used(policy));
         let turn = Turn { fetcher, clock, places: &places, used: &used, policy };
         let now = clock.now();
-        let is_due = |asked: &&mut Asked| asked.at.is_none_or(|at| now.since(at) >= ASK_SPAN);
+        let is_due = |asked: &&mut SourceAsked| asked.at.is_none_or(|at| now.since(at) >= ASK_SPAN);
         let due = self.asked.iter_mut().filter(is_due);
         futures_util::future::join_all(due.map(|asked| turn.ask(asked))).await;
         failures.extend(self.asked.iter().flat_map(|asked| asked.failures.iter().cloned()));
@@ -155,14 +155,14 @@ impl Sources {
         let mut before = std::mem::take(&mut self.asked);
         for source in &policy.sources {
             let known = before.iter().position(|asked| asked.source == *source);
-            self.asked.push(known.map_or_else(|| Asked::new(source), |at| before.swap_remove(at)));
+            self.asked.push(known.map_or_else(|| SourceAsked::new(source), |at| before.swap_remove(at)));
         }
     }
 }
 
-impl Asked {
-    fn new(source: &Source) -> Asked {
-        Asked {
+impl SourceAsked {
+    fn new(source: &Source) -> SourceAsked {
+        SourceAsked {
             source: source.clone(),
             at: None,
             gives: BTreeSet::new(),
@@ -211,8 +211,8 @@ struct Turn<'a> {
 }
 
 impl Turn<'_> {
-    async fn ask(&self, asked: &mut Asked) {
-        let Asked { source, memory, at, .. } = asked;
+    async fn ask(&self, asked: &mut SourceAsked) {
+        let SourceAsked { source, memory, at, .. } = asked;
         *at = Some(self.clock.now());
         let mut heard = match source.kind {
             SourceKind::Ganglia => self.ask_ganglia(source, memory).await,
@@ -238,8 +238,8 @@ impl Turn<'_> {
         asked.failures = heard.failures;
     }
 
-    async fn ask_ganglia(&self, source: &Source, memory: &mut Memory) -> Heard {
-        let mut heard = Heard::default();
+    async fn ask_ganglia(&self, source: &Source, memory: &mut Memory) -> SourceHeard {
+        let mut heard = SourceHeard::default();
         let hosts = match self.fetch(source, "", GANGLIA_LIMITS).await {
             Ok(document) => ganglia::read(document, |name| self.used.contains(name)),
             Err(why) => Err(why),
@@ -278,13 +278,13 @@ impl Turn<'_> {
         heard
     }
 
-    async fn ask_prometheus(&self, source: &Source, memory: &mut Memory) -> Heard {
+    async fn ask_prometheus(&self, source: &Source, memory: &mut Memory) -> SourceHeard {
         let pages = stream::iter(self.places.iter().map(|place| self.page(source, place)));
         let mut pages: Vec<_> = pages.buffer_unordered(MEMBERS_AT_ONCE).collect().await;
         pages.sort_by(|one, other| one.member.cmp(other.member));
-        let (mut heard, mut missing) = (Heard::default(), Vec::new());
+        let (mut heard, mut missing) = (SourceHeard::default(), Vec::new());
         memory.counters.retain(|(id, _), _| self.places.iter().any(|(member, _)| member == id));
-        for Page { member, content, seen, wall } in pages {
+        for MemberPage { member, content, seen, wall } in pages {
             let content = match content {
                 Ok(content) => content,
                 Err(why) => {
@@ -296,7 +296,7 @@ impl Turn<'_> {
             let values = heard.values.entry(member.to_owned()).or_default();
             for (name, series) in content {
                 let value = match series.is_counter {
-                    true => memory.gained((member, &name), Reading::new(series, seen), self.age_max()),
+                    true => memory.gained((member, &name), SourceReading::new(series, seen), self.age_max()),
                     false => Some(series.value),
                 };
                 let value = value.filter(|value| value.is_finite());
@@ -315,7 +315,7 @@ impl Turn<'_> {
     }
 
     /// A member's page.
-    async fn page<'b>(&self, source: &Source, (member, address): &'b Place) -> Page<'b> {
+    async fn page<'b>(&self, source: &Source, (member, address): &'b Place) -> MemberPage<'b> {
         let content = self.fetch(source, address, PROMETHEUS_LIMITS).await;
         let (seen, wall) = (self.clock.now(), self.clock.wall());
         let is_asked = |name: &str| {
@@ -323,7 +323,7 @@ impl Turn<'_> {
         };
         let content = content.and_then(|answer| http::page(&answer));
         let content = content.and_then(|page| prometheus::read(page, is_asked));
-        Page { member, content, seen, wall }
+        MemberPage { member, content, seen, wall }
     }
 
     async fn fetch(
@@ -348,23 +348,23 @@ impl Turn<'_> {
 }
 
 /// What a member's page said, and when.
-struct Page<'a> {
+struct MemberPage<'a> {
     member: &'a str,
     content: Result<BTreeMap<String, prometheus::Series>, String>,
     seen: Moment,
     wall: WallMillis,
 }
 
-impl Reading {
-    fn new(series: prometheus::Series, seen: Moment) -> Reading {
+impl SourceReading {
+    fn new(series: prometheus::Series, seen: Moment) -> SourceReading {
         let at = series.stamp.unwrap_or(seen.nanos / 1_000_000);
-        Reading { value: series.value, at: WallMillis(at), is_stamped: series.stamp.is_some(), seen }
+        SourceReading { value: series.value, at: WallMillis(at), is_stamped: series.stamp.is_some(), seen }
     }
 }
 
 impl Memory {
     /// What a member's counter gained in a second since it was read last; none where that was too long ago.
-    fn gained(&mut self, (member, name): (&str, &str), now: Reading, age_max: Duration) -> Option<f64> {
+    fn gained(&mut self, (member, name): (&str, &str), now: SourceReading, age_max: Duration) -> Option<f64> {
         let before = self.counters.insert((member.to_owned(), name.to_owned()), now)?;
         let is_usable = before.is_stamped == now.is_stamped && now.seen.since(before.seen) <= age_max;
         if is_usable { per_second((before.value, before.at), (now.value, now.at)) } else { None }

@@ -17,7 +17,7 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use runtime::disk::simulated::{Operation, SimulatedDisk};
+use runtime::disk::simulated::{DiskOperation, SimulatedDisk};
 use runtime::{BoxFuture, Disk, DiskError, File, FileStat};
 
 use super::violation;
@@ -58,7 +58,7 @@ struct LyingDisk {
     disk: SimulatedDisk,
     lie: Lie,
     /// What was last asked of the directory.
-    last: Mutex<Operation>,
+    last: Mutex<DiskOperation>,
 }
 
 /// How a process came to a file.
@@ -74,7 +74,7 @@ struct LyingFile {
     lie: Lie,
     way: Way,
     /// What last happened to the file through this handle, among opening, appending and truncating.
-    last: Mutex<Operation>,
+    last: Mutex<DiskOperation>,
 }
 
 fn done() -> BoxFuture<'static, Result<(), DiskError>> {
@@ -83,29 +83,29 @@ fn done() -> BoxFuture<'static, Result<(), DiskError>> {
 
 impl LyingDisk {
     /// Notes what is asked of the directory; returns what was asked before.
-    fn note(&self, operation: Operation) -> Operation {
+    fn note(&self, operation: DiskOperation) -> DiskOperation {
         std::mem::replace(&mut *self.last.lock(), operation)
     }
 
     fn wrap(&self, file: Arc<dyn File>, way: Way) -> Arc<dyn File> {
-        Arc::new(LyingFile { file, lie: self.lie, way, last: Mutex::new(Operation::Open) })
+        Arc::new(LyingFile { file, lie: self.lie, way, last: Mutex::new(DiskOperation::Open) })
     }
 }
 
 impl Disk for LyingDisk {
     fn create(&self, path: &str) -> Result<Arc<dyn File>, DiskError> {
-        self.note(Operation::Create);
+        self.note(DiskOperation::Create);
         self.disk.create(path).map(|file| self.wrap(file, Way::Created))
     }
     fn open(&self, path: &str) -> Result<Arc<dyn File>, DiskError> {
-        let way = match self.note(Operation::Open) {
-            Operation::SyncDirectory => Way::Loaded,
+        let way = match self.note(DiskOperation::Open) {
+            DiskOperation::SyncDirectory => Way::Loaded,
             _ => Way::CaughtUp,
         };
         self.disk.open(path).map(|file| self.wrap(file, way))
     }
     fn stat(&self, path: &str) -> Result<FileStat, DiskError> {
-        self.note(Operation::Open);
+        self.note(DiskOperation::Open);
         let stat = self.disk.stat(path)?;
         match self.lie {
             Lie::Identity => Ok(FileStat { identity: (0, 0), ..stat }),
@@ -113,7 +113,7 @@ impl Disk for LyingDisk {
         }
     }
     fn rename(&self, from: &str, to: &str) -> Result<(), DiskError> {
-        self.note(Operation::Rename);
+        self.note(DiskOperation::Rename);
         if self.lie == Lie::RenameInOneStep {
             match self.disk.remove(to) {
                 Ok(()) | Err(DiskError::NotFound { .. }) => {}
@@ -123,17 +123,17 @@ impl Disk for LyingDisk {
         self.disk.rename(from, to)
     }
     fn remove(&self, path: &str) -> Result<(), DiskError> {
-        self.note(Operation::Remove);
+        self.note(DiskOperation::Remove);
         self.disk.remove(path)
     }
     fn list(&self, directory: &str) -> Result<Vec<String>, DiskError> {
         self.disk.list(directory)
     }
     fn sync_directory(&self, directory: &str) -> BoxFuture<'static, Result<(), DiskError>> {
-        let before = self.note(Operation::SyncDirectory);
+        let before = self.note(DiskOperation::SyncDirectory);
         match self.lie {
             Lie::SyncDirectory => done(),
-            Lie::SyncDirectoryOfLoaded if before != Operation::Rename => done(),
+            Lie::SyncDirectoryOfLoaded if before != DiskOperation::Rename => done(),
             _ => self.disk.sync_directory(directory),
         }
     }
@@ -150,7 +150,7 @@ impl Disk for LyingDisk {
 
 impl File for LyingFile {
     fn append(&self, bytes: &[u8]) -> Result<u64, DiskError> {
-        *self.last.lock() = Operation::Append;
+        *self.last.lock() = DiskOperation::Append;
         self.file.append(bytes)
     }
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, DiskError> {
@@ -159,17 +159,19 @@ impl File for LyingFile {
     fn sync(&self) -> BoxFuture<'static, Result<(), DiskError>> {
         match (self.lie, self.way, *self.last.lock()) {
             (Lie::Sync, ..)
-            | (Lie::SyncOfTurn, Way::Loaded | Way::CaughtUp, Operation::Append)
-            | (Lie::SyncOfRead, Way::CaughtUp, Operation::Open)
-            | (Lie::SyncOfLoaded, Way::Loaded, Operation::Open)
+            | (Lie::SyncOfTurn, Way::Loaded | Way::CaughtUp, DiskOperation::Append)
+            | (Lie::SyncOfRead, Way::CaughtUp, DiskOperation::Open)
+            | (Lie::SyncOfLoaded, Way::Loaded, DiskOperation::Open)
             | (Lie::SyncOfNew, Way::Created, _) => done(),
             _ => self.file.sync(),
         }
     }
     fn truncate(&self, length: u64) -> Result<(), DiskError> {
-        let before = std::mem::replace(&mut *self.last.lock(), Operation::Truncate);
+        let before = std::mem::replace(&mut *self.last.lock(), DiskOperation::Truncate);
         match (self.lie, before) {
-            (Lie::TruncateOfTurn, Operation::Append) | (Lie::TruncateOfFound, Operation::Open) => Ok(()),
+            (Lie::TruncateOfTurn, DiskOperation::Append) | (Lie::TruncateOfFound, DiskOperation::Open) => {
+                Ok(())
+            }
             _ => self.file.truncate(length),
         }
     }
@@ -182,7 +184,7 @@ impl File for LyingFile {
 }
 
 fn lying(disk: SimulatedDisk, lie: Lie) -> Arc<dyn Disk> {
-    Arc::new(LyingDisk { disk, lie, last: Mutex::new(Operation::Open) })
+    Arc::new(LyingDisk { disk, lie, last: Mutex::new(DiskOperation::Open) })
 }
 
 /// A found state that no promise allows.

@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use coordination::documents::{
-    self, ActiveNode, Member, Move, ReadError, cluster_path, complete_epoch, open_epoch, publish_cluster,
-    read_cluster, read_epochs, read_member, register, write_member,
+    self, ActiveNode, Member, ReadError, ServiceMove, cluster_path, complete_epoch, open_epoch,
+    publish_cluster, read_cluster, read_epochs, read_member, register, write_member,
 };
 use coordination::memory::{MemoryFaults, MemoryService};
 use coordination::migrate::{Done, Ends, MigrateError, abort, migrate};
@@ -419,7 +419,7 @@ fn the_way_back_leads_to_the_place_in_force_wherever_it_ended() {
         for begin in [OLD, NEW] {
             let mut at = begin.to_owned();
             let mut hops = 0;
-            let mut came: Option<Move> = None;
+            let mut came: Option<ServiceMove> = None;
             loop {
                 let service = if at == OLD { places.old.open() } else { places.new.open() };
                 let arrived = match &came {

@@ -6,18 +6,18 @@ use std::task::{Context, Poll};
 use futures_util::task::AtomicWaker;
 use model::Moment;
 use parking_lot::Mutex;
-use protocol::admission::{Coming, Connection, InputRoom, Overloaded};
+use protocol::admission::{Coming, ConnectionAccount, InputRoom, Overloaded};
 use runtime::http::Account;
 
-use super::Shared;
-use crate::doors::closing::Stage;
+use super::HttpShared;
+use crate::doors::closing::DoorStage;
 
 /// What has come of a request counts in the node's admission account, as at its other doors.
 pub(super) struct InputAccount {
     coming: Coming,
     room: InputRoom,
     answer: Arc<AnswerRoom>,
-    shared: Arc<Shared>,
+    shared: Arc<HttpShared>,
     waker: Arc<AtomicWaker>,
 }
 
@@ -25,9 +25,9 @@ impl InputAccount {
     /// Nothing has come yet of one of up to `streams` requests at a time; `waker` wakes their connection when the door
     /// closes.
     pub(super) fn new(
-        (connection, streams): (&Arc<Connection>, usize),
+        (connection, streams): (&Arc<ConnectionAccount>, usize),
         answer: Arc<AnswerRoom>,
-        shared: Arc<Shared>,
+        shared: Arc<HttpShared>,
         waker: Arc<AtomicWaker>,
     ) -> InputAccount {
         let coming = connection.coming_among(streams);
@@ -58,7 +58,7 @@ pub(super) struct HeldRoom {
 
 impl AnswerRoom {
     /// Nothing is answered yet of one of up to `streams` requests at a time.
-    pub(super) fn new((connection, streams): (&Arc<Connection>, usize)) -> Arc<AnswerRoom> {
+    pub(super) fn new((connection, streams): (&Arc<ConnectionAccount>, usize)) -> Arc<AnswerRoom> {
         let coming = connection.coming_among(streams);
         let place = coming.place();
         Arc::new(AnswerRoom { place, going: Mutex::new(Going { coming, bytes: 0 }) })
@@ -107,10 +107,10 @@ impl Account for InputAccount {
 }
 
 /// Ready when a connection that is between two requests shall end.
-pub(super) fn poll_leaving(shared: &Shared, waker: &AtomicWaker, context: &mut Context<'_>) -> Poll<()> {
+pub(super) fn poll_leaving(shared: &HttpShared, waker: &AtomicWaker, context: &mut Context<'_>) -> Poll<()> {
     waker.register(context.waker());
     match shared.closing.stage() {
-        Stage::BetweenCommands => Poll::Ready(()),
-        Stage::Open | Stage::AfterAnswers => Poll::Pending,
+        DoorStage::BetweenCommands => Poll::Ready(()),
+        DoorStage::Open | DoorStage::AfterAnswers => Poll::Pending,
     }
 }

@@ -22,7 +22,7 @@ const TEXT: &str = "text/plain; charset=utf-8";
 const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// One answer.
-pub(super) struct Answer {
+pub(super) struct HttpAnswer {
     status: StatusCode,
     /// Its content type, with a body.
     kind: Option<&'static str>,
@@ -44,10 +44,10 @@ enum Body {
     Pieces(Pieces),
 }
 
-impl Answer {
-    fn new(status: StatusCode, kind: Option<&'static str>, body: impl Into<Bytes>) -> Answer {
+impl HttpAnswer {
+    fn new(status: StatusCode, kind: Option<&'static str>, body: impl Into<Bytes>) -> HttpAnswer {
         let body = Body::Whole(body.into());
-        Answer {
+        HttpAnswer {
             status,
             kind,
             body,
@@ -61,90 +61,93 @@ impl Answer {
     }
 
     /// A value.
-    pub(super) fn value(value: Bytes) -> Answer {
-        Answer::new(StatusCode::OK, Some(BYTES), value)
+    pub(super) fn value(value: Bytes) -> HttpAnswer {
+        HttpAnswer::new(StatusCode::OK, Some(BYTES), value)
     }
 
     /// A document that is JSON already.
-    pub(super) fn json(status: StatusCode, json: impl Into<Bytes>) -> Answer {
-        Answer::new(status, Some(JSON), json)
+    pub(super) fn json(status: StatusCode, json: impl Into<Bytes>) -> HttpAnswer {
+        HttpAnswer::new(status, Some(JSON), json)
     }
 
     /// Lines of JSON.
-    pub(super) fn json_lines(status: StatusCode, lines: impl Into<Bytes>) -> Answer {
-        Answer::new(status, Some(LINES), lines)
+    pub(super) fn json_lines(status: StatusCode, lines: impl Into<Bytes>) -> HttpAnswer {
+        HttpAnswer::new(status, Some(LINES), lines)
     }
 
     /// Events, each when it happens.
-    pub(super) fn events(pieces: Pieces) -> Answer {
-        Answer { body: Body::Pieces(pieces), ..Answer::new(StatusCode::OK, Some(EVENTS), Bytes::new()) }
+    pub(super) fn events(pieces: Pieces) -> HttpAnswer {
+        HttpAnswer {
+            body: Body::Pieces(pieces),
+            ..HttpAnswer::new(StatusCode::OK, Some(EVENTS), Bytes::new())
+        }
     }
 
     /// A document.
-    pub(super) fn document(status: StatusCode, document: &serde_json::Value) -> Answer {
-        Answer::new(status, Some(JSON), document.to_string())
+    pub(super) fn document(status: StatusCode, document: &serde_json::Value) -> HttpAnswer {
+        HttpAnswer::new(status, Some(JSON), document.to_string())
     }
 
     /// Done, with nothing to say.
-    pub(super) fn done() -> Answer {
-        Answer::new(StatusCode::NO_CONTENT, None, Bytes::new())
+    pub(super) fn done() -> HttpAnswer {
+        HttpAnswer::new(StatusCode::NO_CONTENT, None, Bytes::new())
     }
 
     /// A word for people.
-    pub(super) fn text(text: &'static str) -> Answer {
-        Answer::new(StatusCode::OK, Some(TEXT), text)
+    pub(super) fn text(text: &'static str) -> HttpAnswer {
+        HttpAnswer::new(StatusCode::OK, Some(TEXT), text)
     }
 
     /// Numbers for Prometheus.
-    pub(super) fn prometheus(text: String) -> Answer {
-        Answer::new(StatusCode::OK, Some(PROMETHEUS), text)
+    pub(super) fn prometheus(text: String) -> HttpAnswer {
+        HttpAnswer::new(StatusCode::OK, Some(PROMETHEUS), text)
     }
 
     /// R replicas said that the key is not there. `context` is that of its deletion, if it is too long for an ETag.
-    pub(super) fn absent(context: Option<String>) -> Answer {
+    pub(super) fn absent(context: Option<String>) -> HttpAnswer {
         let mut document = json!({ "error": not_found() });
         if let Some(context) = context {
             document["context"] = context.into();
         }
-        Answer::document(StatusCode::NOT_FOUND, &document)
+        HttpAnswer::document(StatusCode::NOT_FOUND, &document)
     }
 
     /// The error, with the status of its code.
-    pub(super) fn failure(failure: &Failure) -> Answer {
-        Answer::failure_as(status(failure.code), failure)
+    pub(super) fn failure(failure: &Failure) -> HttpAnswer {
+        HttpAnswer::failure_as(status(failure.code), failure)
     }
 
     /// The error, with a status that says more than that of its code.
-    pub(super) fn failure_as(status: StatusCode, failure: &Failure) -> Answer {
+    pub(super) fn failure_as(status: StatusCode, failure: &Failure) -> HttpAnswer {
         let document = json!({ "error": error(status, failure) });
         let lacking = if failure.code == ErrorCode::Forbidden { failure.detail.as_str() } else { "" };
         let refusal = Some(Box::new(Failure::new(failure.code, lacking)));
-        Answer { refusal, ..Answer::document(status, &document) }
+        HttpAnswer { refusal, ..HttpAnswer::document(status, &document) }
     }
 
     /// With the context of what is answered.
-    pub(super) fn tagged(self, tag: Option<String>) -> Answer {
-        Answer { etag: tag.map(|tag| format!("\"{tag}\"").into()), ..self }
+    pub(super) fn tagged(self, tag: Option<String>) -> HttpAnswer {
+        HttpAnswer { etag: tag.map(|tag| format!("\"{tag}\"").into()), ..self }
     }
 
     /// With the methods that its path takes.
-    pub(super) fn allowing(self, methods: &str) -> Answer {
-        Answer { allow: Some(Box::new(methods.into())), ..self }
+    pub(super) fn allowing(self, methods: &str) -> HttpAnswer {
+        HttpAnswer { allow: Some(Box::new(methods.into())), ..self }
     }
 
     /// Whether a fallback stood in for a replica.
-    pub(super) fn sloppy(self, sloppy: bool) -> Answer {
-        Answer { sloppy, ..self }
+    pub(super) fn sloppy(self, sloppy: bool) -> HttpAnswer {
+        HttpAnswer { sloppy, ..self }
     }
 
     /// About a store of this name.
-    pub(super) fn about(self, store: &str) -> Answer {
-        Answer { store: Some(store.into()), ..self }
+    pub(super) fn about(self, store: &str) -> HttpAnswer {
+        HttpAnswer { store: Some(store.into()), ..self }
     }
 
     /// Holding this until the other end has the body.
-    pub(super) fn holding(self, room: HeldRoom) -> Answer {
-        Answer { held: Some(room), ..self }
+    pub(super) fn holding(self, room: HeldRoom) -> HttpAnswer {
+        HttpAnswer { held: Some(room), ..self }
     }
 
     /// Bytes of its body.
@@ -288,7 +291,7 @@ mod tests {
         for &code in ErrorCode::ALL {
             let failure = Failure::new(code, "");
             for status in [status(code), StatusCode::SERVICE_UNAVAILABLE] {
-                let answer = Answer::failure_as(status, &failure);
+                let answer = HttpAnswer::failure_as(status, &failure);
                 let error: serde_json::Value = serde_json::from_slice(answer.bytes()).unwrap();
                 let expected = if status.as_u16() == 504 { "unknown" } else { "failed" };
                 assert_eq!(error["error"]["outcome"], expected, "{code} as {status}");
@@ -298,7 +301,7 @@ mod tests {
 
     #[test]
     fn an_absent_key_tells_a_context_that_is_too_long_for_an_etag() {
-        let body = |context: Option<&str>| Answer::absent(context.map(str::to_owned)).bytes().to_vec();
+        let body = |context: Option<&str>| HttpAnswer::absent(context.map(str::to_owned)).bytes().to_vec();
         let told: serde_json::Value = serde_json::from_slice(&body(Some("AQG"))).unwrap();
         assert_eq!((&told["context"], &told["error"]["kind"]), (&"AQG".into(), &"not-found".into()));
         assert!(!String::from_utf8_lossy(&body(None)).contains("context"));
@@ -308,16 +311,16 @@ mod tests {
     fn an_answer_lets_no_page_of_another_origin_read_it() {
         let failure = Failure::new(ErrorCode::Unauthenticated, "a: \"b\"");
         let answers = [
-            Answer::value(Bytes::from_static(b"<script>")),
-            Answer::failure(&failure),
-            Answer::done().tagged(Some("abc".to_owned())).sloppy(true),
+            HttpAnswer::value(Bytes::from_static(b"<script>")),
+            HttpAnswer::failure(&failure),
+            HttpAnswer::done().tagged(Some("abc".to_owned())).sloppy(true),
         ];
         for answer in answers {
             let text = String::from_utf8(answer.into_bytes()).unwrap();
             assert!(text.contains("\r\nx-content-type-options: nosniff\r\n"), "{text}");
             assert!(!text.contains("access-control-"), "{text}");
         }
-        let text = String::from_utf8(Answer::failure(&failure).into_bytes()).unwrap();
+        let text = String::from_utf8(HttpAnswer::failure(&failure).into_bytes()).unwrap();
         assert!(text.starts_with("HTTP/1.1 401 Unauthorized\r\n"), "{text}");
         assert!(text.contains("\r\nwww-authenticate: Basic realm=\"tontine\", Bearer\r\n"), "{text}");
         let body = text.split("\r\n\r\n").nth(1).unwrap();

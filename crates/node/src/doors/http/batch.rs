@@ -14,18 +14,18 @@ use runtime::http::{Arriving, StatusCode};
 use wire::error::ErrorCode;
 use wire::messages::Failure;
 
-use super::Call;
+use super::HttpCall;
 use super::account::HeldRoom;
-use super::answer::Answer;
-use super::batch_form::{KeyTask, Operation, parse};
-use super::outcomes::{Outcome, Telling};
+use super::answer::HttpAnswer;
+use super::batch_form::{BatchOperation, KeyTask, parse};
+use super::outcomes::{KeyOutcome, Telling};
 use super::parameters::{Parameters, expiry};
 use super::preconditions::Preconditions;
 use super::reading;
 use super::refused::{LimitOf, body as unread, full};
 use super::store_facts::{StoreFacts, check_key};
 use crate::doors::numbers;
-use crate::front::Entry;
+use crate::front::StampEntry;
 use crate::stores::WriteOrder;
 
 /// Longest body in bytes: with what it stands for, which is no longer, it is one frame of the native protocol.
@@ -35,7 +35,7 @@ pub(super) const BATCH_BYTES_MAX: usize = FRAME_BYTES_MAX / 2;
 struct Batch {
     keys: Vec<Bytes>,
     /// What became of each key; `None` of those that are not yet known.
-    outcomes: Vec<Option<Outcome>>,
+    outcomes: Vec<Option<KeyOutcome>>,
     /// Keys to read, by their place.
     gets: Vec<(usize, Bytes)>,
     /// Writes, by the place of their key.
@@ -45,13 +45,13 @@ struct Batch {
 }
 
 /// Carries out a batch.
-pub(super) async fn batch(call: &Call<'_>, body: Arriving) -> Result<Answer, Answer> {
+pub(super) async fn batch(call: &HttpCall<'_>, body: Arriving) -> Result<HttpAnswer, HttpAnswer> {
     let store = call.store()?;
     let answer = answered(call, &store, body).await;
     answer.map(|answer| answer.about(&store)).map_err(|refused| refused.about(&store))
 }
 
-async fn answered(call: &Call<'_>, store: &str, body: Arriving) -> Result<Answer, Answer> {
+async fn answered(call: &HttpCall<'_>, store: &str, body: Arriving) -> Result<HttpAnswer, HttpAnswer> {
     call.known()?;
     let facts = StoreFacts::of(call.door, store)?;
     let parameters = Parameters::of(call, facts.replicas)?;
@@ -61,7 +61,7 @@ async fn answered(call: &Call<'_>, store: &str, body: Arriving) -> Result<Answer
     let permit = call.admitted.admit(call.head_bytes + 2 * body.len()).map_err(|refused| full(&refused))?;
     // Its body may have been long on its way.
     call.known()?;
-    let operations = parse(&body).map_err(|failure| Answer::failure(&failure))?;
+    let operations = parse(&body).map_err(|failure| HttpAnswer::failure(&failure))?;
     drop(body);
     let mut batch = Batch::new(call, store, operations);
     batch.carry_out(call, store, facts, &parameters).await;
@@ -71,7 +71,7 @@ async fn answered(call: &Call<'_>, store: &str, body: Arriving) -> Result<Answer
 
 impl Batch {
     /// Sorts out what is refused, key by key.
-    fn new(call: &Call<'_>, store: &str, operations: Vec<Operation>) -> Batch {
+    fn new(call: &HttpCall<'_>, store: &str, operations: Vec<BatchOperation>) -> Batch {
         let (now, count) = (call.door.front.now(), operations.len());
         let mut batch = Batch {
             keys: Vec::with_capacity(count),
@@ -80,7 +80,7 @@ impl Batch {
             writes: Vec::new(),
             room: Vec::new(),
         };
-        for (at, Operation { key, task }) in operations.into_iter().enumerate() {
+        for (at, BatchOperation { key, task }) in operations.into_iter().enumerate() {
             batch.keys.push(key.clone());
             let right = match task {
                 KeyTask::Get => Right::Read,
@@ -97,7 +97,7 @@ impl Batch {
                     let (audit, name) = (call.door.numbers.audit(), call.found.route.name);
                     audit.refused(call.asker(), call.door.view(), name, &failure);
                     batch.outcomes.resize_with(at, || None);
-                    batch.outcomes.push(Some(Outcome::Refused(failure)));
+                    batch.outcomes.push(Some(KeyOutcome::Refused(failure)));
                 }
             }
         }
@@ -106,7 +106,13 @@ impl Batch {
     }
 
     /// Reads and writes what is left.
-    async fn carry_out(&mut self, call: &Call<'_>, store: &str, facts: StoreFacts, parameters: &Parameters) {
+    async fn carry_out(
+        &mut self,
+        call: &HttpCall<'_>,
+        store: &str,
+        facts: StoreFacts,
+        parameters: &Parameters,
+    ) {
         let (front, numbers) = (&call.door.front, &call.door.numbers);
         let (got_places, keys): (Vec<usize>, Vec<Bytes>) = std::mem::take(&mut self.gets).into_iter().unzip();
         let (written_places, orders): (Vec<usize>, Vec<_>) =
@@ -117,7 +123,7 @@ impl Batch {
             if gets == 0 {
                 return (Vec::new(), Vec::new());
             }
-            let reading::Read { answers, room } = reading::many(call, store, keys, &to_read).await;
+            let reading::KeysRead { answers, room } = reading::many(call, store, keys, &to_read).await;
             numbers.took(numbers::Operation::MultiGet, began);
             (answers, room)
         });
@@ -125,7 +131,7 @@ impl Batch {
             if writes == 0 {
                 return Vec::new();
             }
-            let written = front.multi_write_if(store, orders, &to_write, Entry::Client).await;
+            let written = front.multi_write_if(store, orders, &to_write, StampEntry::Client).await;
             numbers.took(numbers::Operation::MultiPut, began);
             written.unwrap_or_else(|failure| vec![Err(failure); writes])
         });
@@ -134,33 +140,33 @@ impl Batch {
         let now = front.now();
         let refused = |failure: Failure| {
             numbers.refused(failure.code);
-            Outcome::Refused(failure)
+            KeyOutcome::Refused(failure)
         };
         for (at, got) in got_places.into_iter().zip(got) {
             let shown = got.and_then(|got| Ok((facts.shown(&got, now)?, got.sloppy)));
-            let read = shown.map(|(shown, sloppy)| Outcome::Read { shown, sloppy });
+            let read = shown.map(|(shown, sloppy)| KeyOutcome::Read { shown, sloppy });
             self.outcomes[at] = Some(read.unwrap_or_else(refused));
         }
         for (at, written) in written_places.into_iter().zip(written) {
-            let written =
-                written.map(|written| Outcome::Written { context: written.context, sloppy: written.sloppy });
+            let written = written
+                .map(|written| KeyOutcome::Written { context: written.context, sloppy: written.sloppy });
             self.outcomes[at] = Some(written.unwrap_or_else(refused));
         }
     }
 
     /// The answer: all of it, or what there is room for.
-    fn told(&mut self, call: &Call<'_>) -> Result<Answer, Answer> {
+    fn told(&mut self, call: &HttpCall<'_>) -> Result<HttpAnswer, HttpAnswer> {
         let whole = self.json(Telling::Whole);
         // From here on the answer counts in its place.
         self.room.clear();
-        let whole = call.counted(Answer::json(StatusCode::OK, whole));
+        let whole = call.counted(HttpAnswer::json(StatusCode::OK, whole));
         let Err(refused) = whole else { return whole };
-        let brief = call.counted(Answer::json(StatusCode::OK, self.json(Telling::Brief)));
+        let brief = call.counted(HttpAnswer::json(StatusCode::OK, self.json(Telling::Brief)));
         brief.map_err(|_| match self.may_have_written() {
             true => {
                 let detail =
                     "this node has no room to say what became of each key; some may have been written";
-                Answer::failure(&Failure::new(ErrorCode::Indeterminate, detail))
+                HttpAnswer::failure(&Failure::new(ErrorCode::Indeterminate, detail))
             }
             false => refused,
         })
@@ -169,9 +175,9 @@ impl Batch {
     fn may_have_written(&self) -> bool {
         let is_failed = |code: ErrorCode| code.outcome() == wire::error::Outcome::Failed;
         self.outcomes.iter().flatten().any(|outcome| match outcome {
-            Outcome::Read { .. } => false,
-            Outcome::Written { .. } => true,
-            Outcome::Refused(failure) => !is_failed(failure.code),
+            KeyOutcome::Read { .. } => false,
+            KeyOutcome::Written { .. } => true,
+            KeyOutcome::Refused(failure) => !is_failed(failure.code),
         })
     }
 

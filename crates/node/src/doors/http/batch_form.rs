@@ -19,7 +19,7 @@ use super::preconditions::{self, Preconditions};
 
 /// One operation on one key.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Operation {
+pub(super) struct BatchOperation {
     pub(super) key: Bytes,
     pub(super) task: KeyTask,
 }
@@ -35,13 +35,13 @@ pub(super) enum KeyTask {
 /// The body.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Form {
+struct BatchBody {
     operations: Operations,
 }
 
 /// The operations of a body, as many as one may have.
 struct Operations {
-    list: Vec<Operation>,
+    list: Vec<BatchOperation>,
     /// How many there are.
     count: usize,
 }
@@ -80,9 +80,9 @@ enum ConditionForm {
 ///
 /// # Errors
 /// What of the body makes no sense: nothing of it is carried out.
-pub(super) fn parse(body: &[u8]) -> Result<Vec<Operation>, Failure> {
+pub(super) fn parse(body: &[u8]) -> Result<Vec<BatchOperation>, Failure> {
     let malformed = |detail: String| Failure::new(ErrorCode::Malformed, detail);
-    let form: Form = serde_json::from_slice(body)
+    let form: BatchBody = serde_json::from_slice(body)
         .map_err(|error| malformed(format!("the body is no document with operations: {error}")))?;
     let Operations { list, count } = form.operations;
     if count > MULTI_KEYS_MAX {
@@ -133,7 +133,7 @@ impl<'de> Visitor<'de> for EachOperation {
 }
 
 /// What one operation asks for.
-fn operation(form: OperationForm) -> Result<Operation, &'static str> {
+fn operation(form: OperationForm) -> Result<BatchOperation, &'static str> {
     let OperationForm { op, key, key64, value, value64, context, condition, ttl } = form;
     let key = bytes(key, key64)
         .map_err(|_| "key64 is not in base 64, filled with =, or is given beside a key")?
@@ -165,7 +165,7 @@ fn operation(form: OperationForm) -> Result<Operation, &'static str> {
         }
         Verb::Delete => KeyTask::Delete { preconditions },
     };
-    Ok(Operation { key, task })
+    Ok(BatchOperation { key, task })
 }
 
 /// Bytes that are given as text, or in base 64.
@@ -183,17 +183,17 @@ fn bytes(text: Option<String>, base64: Option<String>) -> Result<Option<Bytes>, 
 mod tests {
     use super::*;
 
-    fn one(operation: &str) -> Result<Vec<Operation>, Failure> {
+    fn one(operation: &str) -> Result<Vec<BatchOperation>, Failure> {
         parse(format!("{{\"operations\":[{operation}]}}").as_bytes())
     }
 
     #[test]
     fn keys_and_values_are_text_or_base_64() {
-        let put = |key: &'static [u8], value: &'static [u8]| Operation {
+        let put = |key: &'static [u8], value: &'static [u8]| BatchOperation {
             key: key.into(),
             task: KeyTask::Put { value: value.into(), preconditions: Preconditions::default(), ttl_ms: None },
         };
-        let get = |key: &'static [u8]| Operation { key: key.into(), task: KeyTask::Get };
+        let get = |key: &'static [u8]| BatchOperation { key: key.into(), task: KeyTask::Get };
         assert_eq!(one(r#"{"op":"get","key":"\u00e4"}"#).unwrap(), [get(b"\xc3\xa4")]);
         assert_eq!(one(r#"{"op":"get","key64":"/wA="}"#).unwrap(), [get(b"\xff\0")]);
         assert_eq!(one(r#"{"op":"put","key":"a","value":""}"#).unwrap(), [put(b"a", b"")]);

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use futures_util::future::{Either, select};
 use model::PartitionId;
 use model::limits::STORE_NAME_BYTES_MAX;
-use model::order::Answer as OrderAnswered;
+use model::order::OrderOutcome;
 use protocol::admission::Permit;
 use protocol::report::Parts;
 use runtime::http::{Arriving, StatusCode, path};
@@ -25,11 +25,11 @@ use wire::messages::{
     OrderTold, PlanGet, ReportGet, ReportGot, Request, Response,
 };
 
-use super::Call;
-use super::answer::Answer;
+use super::HttpCall;
+use super::answer::HttpAnswer;
 use super::parameters::{self, Parameters};
 use super::refused::{LimitOf, body as unread, full, malformed};
-use super::routes::Task;
+use super::routes::RouteTask;
 use crate::antientropy::AntiEntropy;
 use crate::doors::native::control::is_control;
 use crate::doors::native::{Answers, ControlRoom, Reporting, Service, Telling, rights};
@@ -84,10 +84,14 @@ enum RepairVerb {
 }
 
 /// Answers a request for a document, or with an order.
-pub(super) async fn answer(call: &Call<'_>, task: Task, body: Arriving) -> Result<Answer, Answer> {
+pub(super) async fn answer(
+    call: &HttpCall<'_>,
+    task: RouteTask,
+    body: Arriving,
+) -> Result<HttpAnswer, HttpAnswer> {
     let parameters = Parameters::of_none(call)?;
     let (request, bytes) = match task {
-        Task::OrderGive | Task::RepairOrder => {
+        RouteTask::OrderGive | RouteTask::RepairOrder => {
             call.json_only()?;
             // Who may give no order at all need not send one.
             call.known()?;
@@ -98,61 +102,61 @@ pub(super) async fn answer(call: &Call<'_>, task: Task, body: Arriving) -> Resul
         task => (asked(call, task, parameters)?, 0),
     };
     let view = call.door.view();
-    rights::judge(&call.who, view, &request).map_err(|failure| Answer::failure(&failure))?;
+    rights::judge(&call.who, view, &request).map_err(|failure| HttpAnswer::failure(&failure))?;
     let permit = admit(call, &request, call.head_bytes + bytes)?;
     let waited = without_wait(&request);
     let told = tell(call, rights::signed(&call.who, view, request)).await;
     drop(permit);
     if let Some(request) = waited {
         // The user may have been removed meanwhile.
-        rights::judge(&call.who, view, &request).map_err(|failure| Answer::failure(&failure))?;
+        rights::judge(&call.who, view, &request).map_err(|failure| HttpAnswer::failure(&failure))?;
     }
-    let answer = shown(task, told.map_err(|failure| Answer::failure(&failure))?)?;
-    if !matches!(task, Task::OrderGive | Task::RepairOrder) {
+    let answer = shown(task, told.map_err(|failure| HttpAnswer::failure(&failure))?)?;
+    if !matches!(task, RouteTask::OrderGive | RouteTask::RepairOrder) {
         return call.counted(answer);
     }
     // The order is given, also where there is no room to say what came of it.
     call.counted(answer).map_err(|_| {
         let detail = "this node has no room for the answer; the order was given";
-        Answer::failure(&Failure::new(ErrorCode::CoordinationUnconfirmed, detail))
+        HttpAnswer::failure(&Failure::new(ErrorCode::CoordinationUnconfirmed, detail))
     })
 }
 
 /// What a request without a body asks for.
-fn asked(call: &Call<'_>, task: Task, parameters: Parameters) -> Result<Request, Answer> {
+fn asked(call: &HttpCall<'_>, task: RouteTask, parameters: Parameters) -> Result<Request, HttpAnswer> {
     let wait_ms = parameters.wait_ms.unwrap_or_default();
     let report = |parts| Request::ReportGet(ReportGet { parts });
     Ok(match task {
-        Task::Cluster => Request::ClusterGet(ClusterGet {}),
-        Task::Status => report(Parts::STATUS),
-        Task::Nodes => report(Parts::NODES),
-        Task::Moves => report(Parts::MOVES),
-        Task::Artifacts => report(Parts::ARTIFACTS),
-        Task::Load => report(Parts::LOAD),
-        Task::HotKeys => report(Parts::KEYS),
-        Task::Repair => {
+        RouteTask::Cluster => Request::ClusterGet(ClusterGet {}),
+        RouteTask::Status => report(Parts::STATUS),
+        RouteTask::Nodes => report(Parts::NODES),
+        RouteTask::Moves => report(Parts::MOVES),
+        RouteTask::Artifacts => report(Parts::ARTIFACTS),
+        RouteTask::Load => report(Parts::LOAD),
+        RouteTask::HotKeys => report(Parts::KEYS),
+        RouteTask::Repair => {
             let (store, partition) = (parameters.store, parameters.partition);
             control(AntiEntropyOrder::Look, store, partition)?
         }
-        Task::Events => Request::EventsGet(EventsGet {
+        RouteTask::Events => Request::EventsGet(EventsGet {
             run: parameters.run.unwrap_or_default(),
             after: parameters.after.unwrap_or_default(),
             count_max: parameters.limit.unwrap_or(EVENTS_DEFAULT),
             wait_ms,
         }),
-        Task::OrderAnswer => Request::OrderAnswer(OrderAnswer { number: number(call)?, wait_ms }),
-        Task::Plans => Request::PlanGet(PlanGet { number: 0, all: true, since: 0, wait_ms: 0 }),
-        Task::Plan => {
+        RouteTask::OrderAnswer => Request::OrderAnswer(OrderAnswer { number: number(call)?, wait_ms }),
+        RouteTask::Plans => Request::PlanGet(PlanGet { number: 0, all: true, since: 0, wait_ms: 0 }),
+        RouteTask::Plan => {
             Request::PlanGet(PlanGet { number: number(call)?, all: false, since: parameters.since, wait_ms })
         }
-        Task::Office => Request::OfficeGet(OfficeGet {}),
+        RouteTask::Office => Request::OfficeGet(OfficeGet {}),
         other => unreachable!("{other:?} is no document"),
     })
 }
 
 /// What a body orders.
-fn ordered(task: Task, body: &Bytes, parameters: &Parameters) -> Result<Request, Answer> {
-    if task == Task::OrderGive {
+fn ordered(task: RouteTask, body: &Bytes, parameters: &Parameters) -> Result<Request, HttpAnswer> {
+    if task == RouteTask::OrderGive {
         let wait_ms = parameters.wait_ms.unwrap_or(ORDER_WAIT_MS);
         return Ok(Request::OrderGive(OrderGive { json: body.clone(), by: BY.to_owned(), wait_ms }));
     }
@@ -170,7 +174,7 @@ fn control(
     order: AntiEntropyOrder,
     store: Option<String>,
     partition: Option<u32>,
-) -> Result<Request, Answer> {
+) -> Result<Request, HttpAnswer> {
     if store.as_ref().is_some_and(|store| store.len() > STORE_NAME_BYTES_MAX) {
         return Err(malformed("there is no store of such a long name"));
     }
@@ -179,10 +183,10 @@ fn control(
 }
 
 /// The number in the path; `current` is the plan that is under way.
-fn number(call: &Call<'_>) -> Result<u64, Answer> {
+fn number(call: &HttpCall<'_>) -> Result<u64, HttpAnswer> {
     let name = path::decode(call.found.names.first().copied().unwrap_or_default());
     let name = name.map_err(|error| malformed(error.to_string()))?;
-    if call.found.route.task == Task::Plan && &name[..] == b"current" {
+    if call.found.route.task == RouteTask::Plan && &name[..] == b"current" {
         return Ok(0);
     }
     let number = parameters::place(&name).filter(|&number| number > 0);
@@ -190,7 +194,7 @@ fn number(call: &Call<'_>) -> Result<u64, Answer> {
 }
 
 /// A place among the requests under way. What the control plane asks has room of its own beside that of clients.
-fn admit(call: &Call<'_>, request: &Request, bytes: usize) -> Result<Permit, Answer> {
+fn admit(call: &HttpCall<'_>, request: &Request, bytes: usize) -> Result<Permit, HttpAnswer> {
     let own = call.admitted.admit(bytes);
     let admitted = match is_control(request) {
         true => own.or_else(|refused| call.door.desk.control.admit(bytes).map_err(|_| refused)),
@@ -200,7 +204,7 @@ fn admit(call: &Call<'_>, request: &Request, bytes: usize) -> Result<Permit, Ans
 }
 
 /// What the node says. A wait ends when the node stops.
-async fn tell(call: &Call<'_>, request: Request) -> Result<Response, Failure> {
+async fn tell(call: &HttpCall<'_>, request: Request) -> Result<Response, Failure> {
     let Some(at_once) = without_wait(&request) else { return carry_out(call, request).await };
     let (door, waiting) = (call.door, Box::pin(carry_out(call, request)));
     match select(waiting, Box::pin(door.closing())).await {
@@ -223,7 +227,7 @@ fn without_wait(request: &Request) -> Option<Request> {
     }
 }
 
-async fn carry_out(call: &Call<'_>, request: Request) -> Result<Response, Failure> {
+async fn carry_out(call: &HttpCall<'_>, request: Request) -> Result<Response, Failure> {
     let desk = &call.door.desk;
     match request {
         Request::ClusterGet(_) => {
@@ -247,7 +251,7 @@ async fn carry_out(call: &Call<'_>, request: Request) -> Result<Response, Failur
 }
 
 /// The answer to what was asked.
-fn shown(task: Task, told: Response) -> Result<Answer, Answer> {
+fn shown(task: RouteTask, told: Response) -> Result<HttpAnswer, HttpAnswer> {
     let json = match told {
         Response::ClusterDocument(document) => document.json,
         Response::ReportGot(report) => report.json,
@@ -257,23 +261,23 @@ fn shown(task: Task, told: Response) -> Result<Answer, Answer> {
         Response::OrderTold(told) => return order_shown(task, &told),
         other => {
             let detail = format!("unexpected answer {}", other.name());
-            return Err(Answer::failure(&Failure::new(ErrorCode::Internal, detail)));
+            return Err(HttpAnswer::failure(&Failure::new(ErrorCode::Internal, detail)));
         }
     };
-    Ok(Answer::json(StatusCode::OK, json))
+    Ok(HttpAnswer::json(StatusCode::OK, json))
 }
 
 /// What came of an order. One that was refused is no success of whoever gives it, but of whoever asks about it.
-fn order_shown(task: Task, told: &OrderTold) -> Result<Answer, Answer> {
-    let answer: Option<OrderAnswered> = serde_json::from_slice(&told.json).map_err(|error| {
-        Answer::failure(&Failure::new(ErrorCode::CoordinationUnconfirmed, error.to_string()))
+fn order_shown(task: RouteTask, told: &OrderTold) -> Result<HttpAnswer, HttpAnswer> {
+    let answer: Option<OrderOutcome> = serde_json::from_slice(&told.json).map_err(|error| {
+        HttpAnswer::failure(&Failure::new(ErrorCode::CoordinationUnconfirmed, error.to_string()))
     })?;
     let mut document = json!({ "number": told.number, "answer": answer });
     let status = match &answer {
-        _ if task == Task::OrderAnswer => StatusCode::OK,
+        _ if task == RouteTask::OrderAnswer => StatusCode::OK,
         None => StatusCode::ACCEPTED,
-        Some(OrderAnswered::Done { .. }) => StatusCode::OK,
-        Some(OrderAnswered::Refused { refusal, again_after_ms }) => {
+        Some(OrderOutcome::Done { .. }) => StatusCode::OK,
+        Some(OrderOutcome::Refused { refusal, again_after_ms }) => {
             let facts: Json = serde_json::to_value(refusal).unwrap_or_default();
             document["error"] = json!({
                 "kind": refusal.code(),
@@ -286,5 +290,5 @@ fn order_shown(task: Task, told: &OrderTold) -> Result<Answer, Answer> {
             StatusCode::CONFLICT
         }
     };
-    Ok(Answer::document(status, &document))
+    Ok(HttpAnswer::document(status, &document))
 }

@@ -30,12 +30,12 @@ use wire::error::ErrorCode;
 use wire::messages::Failure;
 
 use super::account::AnswerRoom;
-use super::answer::{Answer, EVENTS};
+use super::answer::{EVENTS, HttpAnswer};
 use super::parameters::Parameters;
 use super::refused::malformed;
-use super::{Call, Door};
+use super::{Door, HttpCall};
 use crate::access::Caller;
-use crate::doors::closing::Stage;
+use crate::doors::closing::DoorStage;
 use crate::events::Page;
 
 /// Most readers at a time, and at most one in so many of the connections that clients may have.
@@ -55,12 +55,12 @@ pub(super) struct Readers(AtomicUsize);
 
 /// A place among them; free again when this is dropped.
 struct ReaderPlace {
-    _of_node: Place,
-    _of_connection: Place,
+    _of_node: ReaderTicket,
+    _of_connection: ReaderTicket,
 }
 
 /// One that is counted.
-struct Place(Arc<Readers>);
+struct ReaderTicket(Arc<Readers>);
 
 impl Readers {
     pub(super) fn count(&self) -> usize {
@@ -68,21 +68,21 @@ impl Readers {
     }
 
     /// Takes a place, if there are fewer than `max`.
-    fn take(self: &Arc<Self>, max: usize) -> Option<Place> {
+    fn take(self: &Arc<Self>, max: usize) -> Option<ReaderTicket> {
         let more = |count: usize| (count < max).then_some(count + 1);
         self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
-        Some(Place(Arc::clone(self)))
+        Some(ReaderTicket(Arc::clone(self)))
     }
 }
 
-impl Drop for Place {
+impl Drop for ReaderTicket {
     fn drop(&mut self) {
         self.0.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 impl ReaderPlace {
-    fn take(call: &Call<'_>) -> Result<ReaderPlace, Failure> {
+    fn take(call: &HttpCall<'_>) -> Result<ReaderPlace, Failure> {
         let (max, own_max) = (readers_max(call.door.shared.admission.limits()), CONNECTION_READERS_MAX);
         let refused = |detail| Failure::new(ErrorCode::Overloaded, detail);
         let of_connection = call.readers.take(own_max).ok_or_else(|| {
@@ -125,7 +125,7 @@ pub(super) fn is_wanted(headers: &HeaderMap) -> bool {
 }
 
 /// Answers with events as they happen.
-pub(super) fn answer(call: &Call<'_>) -> Result<Answer, Answer> {
+pub(super) fn answer(call: &HttpCall<'_>) -> Result<HttpAnswer, HttpAnswer> {
     let parameters = Parameters::of_none(call)?;
     if parameters.limit.is_some() || parameters.wait_ms.is_some() {
         return Err(malformed("events that are sent as they happen have neither limit nor wait"));
@@ -136,9 +136,9 @@ pub(super) fn answer(call: &Call<'_>) -> Result<Answer, Answer> {
     // Another server's id is none of ours: it begins anew.
     let place = known.map_or(asked, |id| place_of(id.as_bytes()).unwrap_or_default());
     call.judge("", None)?;
-    let reader = ReaderPlace::take(call).map_err(|failure| Answer::failure(&failure))?;
+    let reader = ReaderPlace::take(call).map_err(|failure| HttpAnswer::failure(&failure))?;
     if call.is_head() {
-        return Ok(Answer::events(Box::pin(stream::empty())));
+        return Ok(HttpAnswer::events(Box::pin(stream::empty())));
     }
     let (door, room) = (call.door.clone(), call.room.clone());
     let events = EventStream { door, who: call.who.clone(), room, place, _reader: reader };
@@ -146,7 +146,7 @@ pub(super) fn answer(call: &Call<'_>) -> Result<Answer, Answer> {
         let piece = events.next().await?;
         Some((piece, events))
     });
-    Ok(Answer::events(Box::pin(pieces)))
+    Ok(HttpAnswer::events(Box::pin(pieces)))
 }
 
 /// The place behind the event with this id.
@@ -158,7 +158,7 @@ fn place_of(id: &[u8]) -> Option<EventPlace> {
 impl EventStream {
     /// The next piece; `None` when there is none any more for this reader.
     async fn next(&mut self) -> Option<Kept> {
-        if self.door.shared.closing.stage() > Stage::Open || self.judge().is_err() {
+        if self.door.shared.closing.stage() > DoorStage::Open || self.judge().is_err() {
             return None;
         }
         let clock = self.door.front.clock().clone();
@@ -170,7 +170,7 @@ impl EventStream {
                 select(clock.sleep(HEARTBEAT_TIME), Box::pin(self.door.closing())),
             );
             something.await;
-            if self.door.shared.closing.stage() > Stage::Open || self.judge().is_err() {
+            if self.door.shared.closing.stage() > DoorStage::Open || self.judge().is_err() {
                 return None;
             }
             page = self.page();

@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 
 use futures_util::task::AtomicWaker;
 use parking_lot::Mutex;
-use protocol::admission::{Connection, Overloaded, Peer};
+use protocol::admission::{ConnectionAccount, Overloaded, Peer};
 use runtime::http::streams::{STREAMS_MAX, Streams};
 use runtime::http::{Account, Handler};
 
@@ -24,7 +24,7 @@ pub(super) struct Guest<'a> {
     /// Its address.
     pub(super) peer: String,
     pub(super) scheme: Scheme,
-    pub(super) admitted: Arc<Connection>,
+    pub(super) admitted: Arc<ConnectionAccount>,
     pub(super) last: Mutex<Option<Last>>,
     /// Which of its requests read events as they happen.
     pub(super) readers: Arc<Readers>,

@@ -8,14 +8,14 @@ use serde::Deserialize;
 use serde_json::json;
 use wire::messages::{Got, Written};
 
-use super::Call;
-use super::answer::Answer;
+use super::HttpCall;
+use super::answer::HttpAnswer;
 use super::parameters::Parameters;
 use super::preconditions::{self, Preconditions, context, letters, tag};
 use super::refused::{LimitOf, body as unread, full, malformed};
 use super::store_facts::{StoreFacts, check_key};
 use crate::doors::numbers::Operation;
-use crate::front::Entry;
+use crate::front::StampEntry;
 use crate::stores::WriteOrder;
 
 /// The content type of a write whose context stands in its body.
@@ -39,7 +39,7 @@ struct Versioned {
 }
 
 /// What a body and its head say of a write.
-struct Asked {
+struct WriteAsked {
     value: Option<Bytes>,
     preconditions: Preconditions,
     /// Bytes that count while it is carried out.
@@ -47,7 +47,7 @@ struct Asked {
 }
 
 impl Target {
-    fn of(call: &Call<'_>) -> Result<Target, Answer> {
+    fn of(call: &HttpCall<'_>) -> Result<Target, HttpAnswer> {
         let [store, key] = call.found.names[..] else {
             unreachable!("a path of keys names a store and a key");
         };
@@ -58,56 +58,56 @@ impl Target {
         let target = Target { store, key, facts };
         match check_key(&target.key) {
             Ok(()) => Ok(target),
-            Err(failure) => Err(Answer::failure(&failure).about(&target.store)),
+            Err(failure) => Err(HttpAnswer::failure(&failure).about(&target.store)),
         }
     }
 
     /// An answer about this key, or a refusal.
-    fn told(&self, answer: Result<Answer, Answer>) -> Result<Answer, Answer> {
+    fn told(&self, answer: Result<HttpAnswer, HttpAnswer>) -> Result<HttpAnswer, HttpAnswer> {
         answer.map(|answer| answer.about(&self.store)).map_err(|refused| refused.about(&self.store))
     }
 }
 
 /// Reads a key.
-pub(super) async fn get(call: &Call<'_>) -> Result<Answer, Answer> {
+pub(super) async fn get(call: &HttpCall<'_>) -> Result<HttpAnswer, HttpAnswer> {
     let target = Target::of(call)?;
     let answer = read(call, &target).await;
     target.told(answer)
 }
 
-async fn read(call: &Call<'_>, target: &Target) -> Result<Answer, Answer> {
+async fn read(call: &HttpCall<'_>, target: &Target) -> Result<HttpAnswer, HttpAnswer> {
     let parameters = Parameters::of(call, target.facts.replicas)?;
     let asked = call.head_bytes + target.key.len();
     let permit = call.admitted.admit(asked).map_err(|refused| full(&refused))?;
     let (front, began) = (&call.door.front, call.door.front.clock().now());
     let got = front.get(&target.store, target.key.clone(), &parameters.to_read()).await;
     call.door.numbers.took(Operation::Get, began);
-    let answer = shown(call, target, &got.map_err(|failure| Answer::failure(&failure))?)?;
+    let answer = shown(call, target, &got.map_err(|failure| HttpAnswer::failure(&failure))?)?;
     // From here on the answer is what the node holds of it.
     drop(permit);
     call.counted(answer)
 }
 
 /// What a get answers.
-fn shown(call: &Call<'_>, target: &Target, got: &Got) -> Result<Answer, Answer> {
+fn shown(call: &HttpCall<'_>, target: &Target, got: &Got) -> Result<HttpAnswer, HttpAnswer> {
     let shown =
-        target.facts.shown(got, call.door.front.now()).map_err(|failure| Answer::failure(&failure))?;
+        target.facts.shown(got, call.door.front.now()).map_err(|failure| HttpAnswer::failure(&failure))?;
     let (context, values) = (shown.context, shown.values);
     let answer = match (&values[..], tag(&context)) {
-        ([], Ok(tag)) => Answer::absent(None).tagged(tag),
-        ([], Err(())) => Answer::absent(Some(letters(&context))),
-        ([value], Ok(tag)) => Answer::value(value.clone()).tagged(tag),
+        ([], Ok(tag)) => HttpAnswer::absent(None).tagged(tag),
+        ([], Err(())) => HttpAnswer::absent(Some(letters(&context))),
+        ([value], Ok(tag)) => HttpAnswer::value(value.clone()).tagged(tag),
         (_, tag) => {
             let values: Vec<String> = values.iter().map(|value| BASE64_STANDARD.encode(value)).collect();
             let document = json!({ "context": letters(&context), "values": values });
-            Answer::document(StatusCode::MULTIPLE_CHOICES, &document).tagged(tag.unwrap_or_default())
+            HttpAnswer::document(StatusCode::MULTIPLE_CHOICES, &document).tagged(tag.unwrap_or_default())
         }
     };
     Ok(answer.sloppy(got.sloppy))
 }
 
 /// Writes a key.
-pub(super) async fn put(call: &Call<'_>, body: Arriving) -> Result<Answer, Answer> {
+pub(super) async fn put(call: &HttpCall<'_>, body: Arriving) -> Result<HttpAnswer, HttpAnswer> {
     let target = Target::of(call)?;
     let answer = match asked(call, &target, body, true).await {
         Ok(asked) => write(call, &target, asked, Operation::Put).await,
@@ -117,7 +117,7 @@ pub(super) async fn put(call: &Call<'_>, body: Arriving) -> Result<Answer, Answe
 }
 
 /// Deletes a key.
-pub(super) async fn delete(call: &Call<'_>, body: Arriving) -> Result<Answer, Answer> {
+pub(super) async fn delete(call: &HttpCall<'_>, body: Arriving) -> Result<HttpAnswer, HttpAnswer> {
     let target = Target::of(call)?;
     let answer = match asked(call, &target, body, false).await {
         Ok(asked) => write(call, &target, asked, Operation::Delete).await,
@@ -127,7 +127,12 @@ pub(super) async fn delete(call: &Call<'_>, body: Arriving) -> Result<Answer, An
 }
 
 /// What a write asks for. Its head is judged before its body is read.
-async fn asked(call: &Call<'_>, target: &Target, body: Arriving, is_put: bool) -> Result<Asked, Answer> {
+async fn asked(
+    call: &HttpCall<'_>,
+    target: &Target,
+    body: Arriving,
+    is_put: bool,
+) -> Result<WriteAsked, HttpAnswer> {
     let headers = &call.head.headers;
     Parameters::of(call, target.facts.replicas)?;
     let preconditions = preconditions::of(headers).map_err(malformed)?;
@@ -151,13 +156,13 @@ async fn asked(call: &Call<'_>, target: &Target, body: Arriving, is_put: bool) -
             return Err(malformed("the context is in the body, so give neither If-Match nor If-None-Match"));
         }
         let preconditions = Preconditions { context, ..preconditions };
-        return Ok(Asked { value, preconditions, bytes });
+        return Ok(WriteAsked { value, preconditions, bytes });
     }
-    Ok(Asked { value: is_put.then_some(body), preconditions, bytes })
+    Ok(WriteAsked { value: is_put.then_some(body), preconditions, bytes })
 }
 
 /// The context and the value of a body in the JSON form.
-fn versioned(body: &[u8], is_put: bool) -> Result<(Option<Context>, Option<Bytes>), Answer> {
+fn versioned(body: &[u8], is_put: bool) -> Result<(Option<Context>, Option<Bytes>), HttpAnswer> {
     let form: Versioned = serde_json::from_slice(body)
         .map_err(|error| malformed(format!("the body is not a document with context and value: {error}")))?;
     let seen = form.context.as_deref().map(context).transpose().map_err(malformed)?;
@@ -172,11 +177,11 @@ fn versioned(body: &[u8], is_put: bool) -> Result<(Option<Context>, Option<Bytes
 }
 
 async fn write(
-    call: &Call<'_>,
+    call: &HttpCall<'_>,
     target: &Target,
-    asked: Asked,
+    asked: WriteAsked,
     operation: Operation,
-) -> Result<Answer, Answer> {
+) -> Result<HttpAnswer, HttpAnswer> {
     let front = &call.door.front;
     let permit = call.admitted.admit(asked.bytes).map_err(|refused| full(&refused))?;
     // Its body may have been long on its way.
@@ -187,18 +192,18 @@ async fn write(
     let value = asked.value.map_or(Value::Tombstone, Value::Present);
     let order = WriteOrder { context, condition, expires, value };
     let (options, began) = (parameters.to_write(), front.clock().now());
-    let entry = (Entry::Client, front.generation());
+    let entry = (StampEntry::Client, front.generation());
     let written = front.write_if(&target.store, target.key.clone(), order, &options, entry).await;
     call.door.numbers.took(operation, began);
-    let Written { context, sloppy, .. } = written.map_err(|failure| Answer::failure(&failure))?;
+    let Written { context, sloppy, .. } = written.map_err(|failure| HttpAnswer::failure(&failure))?;
     // It has been carried out. A reader that does not take the answer must not keep the room of the value.
     drop(permit);
     let answer = match tag(&context) {
-        Ok(tag) => Answer::done().tagged(tag),
+        Ok(tag) => HttpAnswer::done().tagged(tag),
         Err(()) => {
-            let answer = Answer::document(StatusCode::OK, &json!({ "context": letters(&context) }));
+            let answer = HttpAnswer::document(StatusCode::OK, &json!({ "context": letters(&context) }));
             // Done is done, also where there is no room to say what was seen.
-            call.counted(answer).unwrap_or_else(|_| Answer::done())
+            call.counted(answer).unwrap_or_else(|_| HttpAnswer::done())
         }
     };
     Ok(answer.sloppy(sloppy))

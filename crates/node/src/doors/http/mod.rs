@@ -36,7 +36,7 @@ use std::sync::atomic::AtomicU64;
 
 use futures_util::task::AtomicWaker;
 use parking_lot::Mutex;
-use protocol::admission::{Admission, Connection, Overloaded, REST_BYTES_MIN};
+use protocol::admission::{Admission, ConnectionAccount, Overloaded, REST_BYTES_MIN};
 use runtime::http::base64::prelude::{BASE64_STANDARD, Engine as _};
 use runtime::http::{
     self as web, Arrived, Arriving, HeaderMap, Method, Parts, Response, StatusCode, header, path, strangers,
@@ -47,15 +47,15 @@ use wire::error::ErrorCode;
 use wire::messages::Failure;
 
 use self::account::AnswerRoom;
-use self::answer::{Answer, JSON};
+use self::answer::{HttpAnswer, JSON};
 use self::event_stream::Readers;
 use self::guest::Guest;
 use self::numbers::Requests;
 use self::refused::{full, malformed};
-use self::routes::{Found, Right, Task};
+use self::routes::{Right, RouteFound, RouteTask};
 use crate::access;
 use crate::audit::Asker;
-use crate::doors::closing::{Closing, Stage};
+use crate::doors::closing::{Closing, DoorStage};
 use crate::doors::numbers::DoorNumbers;
 use crate::doors::parting::part;
 use crate::doors::secret::same;
@@ -76,7 +76,7 @@ pub struct HttpOptions {
 }
 
 /// What all workers' doors of one node share.
-pub struct Shared {
+pub struct HttpShared {
     options: HttpOptions,
     admission: Arc<Admission>,
     next_id: AtomicU64,
@@ -87,11 +87,11 @@ pub struct Shared {
     readers: Arc<Readers>,
 }
 
-impl Shared {
+impl HttpShared {
     /// Nobody is connected yet. `admission` says how much the node may take in, over all its doors.
     pub fn new(options: HttpOptions, admission: Arc<Admission>) -> Arc<Self> {
         let (clients, closing, readers) = (Mutex::default(), Closing::default(), Arc::default());
-        Arc::new(Shared { options, admission, next_id: AtomicU64::new(1), clients, closing, readers })
+        Arc::new(HttpShared { options, admission, next_id: AtomicU64::new(1), clients, closing, readers })
     }
 
     /// Connections now.
@@ -106,12 +106,12 @@ impl Shared {
 
     /// Closes each connection behind its next answer from now on: the node will stop.
     pub(crate) fn close_after_answers(&self) {
-        self.closing.reach(Stage::AfterAnswers);
+        self.closing.reach(DoorStage::AfterAnswers);
     }
 
     /// Closes each connection that is between two requests, now or later.
     pub(crate) fn close_between_requests(&self) {
-        self.closing.reach(Stage::BetweenCommands);
+        self.closing.reach(DoorStage::BetweenCommands);
         self.clients.lock().values().for_each(|waker| waker.wake());
     }
 }
@@ -123,7 +123,7 @@ pub type Ready = Arc<dyn Fn() -> Result<(), Failure> + Send + Sync>;
 #[derive(Clone)]
 pub struct Door {
     front: Arc<Front>,
-    shared: Arc<Shared>,
+    shared: Arc<HttpShared>,
     numbers: Arc<DoorNumbers>,
     requests: Arc<Requests>,
     metrics: Arc<Metrics>,
@@ -135,7 +135,7 @@ impl Door {
     /// Requests enter at `front`.
     pub(crate) fn new(
         front: Arc<Front>,
-        shared: Arc<Shared>,
+        shared: Arc<HttpShared>,
         numbers: Arc<DoorNumbers>,
         (metrics, ready): (Arc<Metrics>, Ready),
         desk: Arc<Desk>,
@@ -157,7 +157,7 @@ impl Door {
     {
         let unread = match Guest::admit(self, peer, scheme) {
             Err(full) => {
-                return self.part(stream, &Answer::failure(&self.too_many(&full)).into_bytes()).await;
+                return self.part(stream, &HttpAnswer::failure(&self.too_many(&full)).into_bytes()).await;
             }
             Ok(guest) => {
                 let (account, caller) = guest.caller(1);
@@ -206,7 +206,7 @@ impl Door {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send,
     {
-        let stops = self.shared.closing.stage() > Stage::Open;
+        let stops = self.shared.closing.stage() > DoorStage::Open;
         part(stream, last_words, (&self.shared.admission, stops), self.front.clock()).await;
     }
 
@@ -246,17 +246,17 @@ struct Last {
 }
 
 /// A request on its way to its answer.
-struct Call<'a> {
+struct HttpCall<'a> {
     door: &'a Door,
     /// Its address.
     peer: &'a str,
-    admitted: &'a Arc<Connection>,
+    admitted: &'a Arc<ConnectionAccount>,
     room: &'a Arc<AnswerRoom>,
     /// Who reads events as they happen on its connection.
     readers: &'a Arc<Readers>,
     head: &'a Parts,
     head_bytes: usize,
-    found: Found<'a>,
+    found: RouteFound<'a>,
     who: Arc<access::Caller>,
 }
 
@@ -274,14 +274,14 @@ impl web::Handler for Caller<'_> {
             }
             let known = |store: &str| self.guest.door.front.at_hand(store).is_some();
             self.guest.door.requests.count(answer.store().filter(|store| known(store)), answer.status());
-            answer.into_response(self.guest.door.shared.closing.stage() > Stage::Open)
+            answer.into_response(self.guest.door.shared.closing.stage() > DoorStage::Open)
         })
     }
 }
 
 impl Caller<'_> {
     /// Writes down who was refused. `request` is no text of the caller's.
-    fn noted(&self, who: &access::Caller, request: &'static str, refused: Answer) -> Answer {
+    fn noted(&self, who: &access::Caller, request: &'static str, refused: HttpAnswer) -> HttpAnswer {
         if let Some(failure) = refused.refusal() {
             let asker = Asker { caller: who, from: &self.guest.peer };
             self.guest.door.numbers.audit().refused(asker, self.guest.door.view(), request, failure);
@@ -291,7 +291,7 @@ impl Caller<'_> {
 
     /// Who asks, by what it gives. In a closed cluster that is a user, and its rights are asked for later. An open one may
     /// want the password.
-    fn authenticated(&self, headers: &HeaderMap) -> Result<Arc<access::Caller>, Answer> {
+    fn authenticated(&self, headers: &HeaderMap) -> Result<Arc<access::Caller>, HttpAnswer> {
         let (view, value) = (self.guest.door.view(), headers.get(header::AUTHORIZATION));
         let given = || value.and_then(|value| credentials(value.to_str().ok()?));
         if view.get().cluster().is_closed() {
@@ -304,9 +304,9 @@ impl Caller<'_> {
             }
             let (who, Some((user, secret))) = (nobody(), given()) else {
                 let detail = "the line Authorization is neither `Bearer SECRET` nor basic authentication";
-                return Err(Answer::failure(&Failure::new(ErrorCode::Unauthenticated, detail)));
+                return Err(HttpAnswer::failure(&Failure::new(ErrorCode::Unauthenticated, detail)));
             };
-            who.authenticate(view, &user, &secret).map_err(|failure| Answer::failure(&failure))?;
+            who.authenticate(view, &user, &secret).map_err(|failure| HttpAnswer::failure(&failure))?;
             *self.guest.last.lock() = Some(Last { given: value.as_bytes().into(), who: who.clone() });
             return Ok(who);
         }
@@ -315,12 +315,12 @@ impl Caller<'_> {
             true => Ok(nobody()),
             false => {
                 let detail = "give the cluster's password as a bearer token, or by basic authentication with any user name";
-                Err(Answer::failure(&Failure::new(ErrorCode::Unauthenticated, detail)))
+                Err(HttpAnswer::failure(&Failure::new(ErrorCode::Unauthenticated, detail)))
             }
         }
     }
 
-    async fn carry_out(&self, head: &Parts, body: Arriving) -> Result<Answer, Answer> {
+    async fn carry_out(&self, head: &Parts, body: Arriving) -> Result<HttpAnswer, HttpAnswer> {
         let door = self.guest.door;
         strangers::check(head, &door.shared.options.names, self.guest.scheme)
             .map_err(|stranger| refused::stranger(&stranger))
@@ -335,22 +335,22 @@ impl Caller<'_> {
         let (task, route) = (found.route.task, found.route);
         let Guest { peer, admitted, readers, .. } = self.guest;
         let (room, head_bytes) = (&self.room, body.head_bytes());
-        let call = Call { door, peer, admitted, room, readers, head, head_bytes, found, who };
+        let call = HttpCall { door, peer, admitted, room, readers, head, head_bytes, found, who };
         let answer = match task {
-            Task::Health => Ok(Answer::text("alive\n")),
-            Task::Ready => match (door.ready)() {
-                Ok(()) => Ok(Answer::text("ready\n")),
+            RouteTask::Health => Ok(HttpAnswer::text("alive\n")),
+            RouteTask::Ready => match (door.ready)() {
+                Ok(()) => Ok(HttpAnswer::text("ready\n")),
                 // Whatever the reason: ask again later.
-                Err(failure) => Err(Answer::failure_as(StatusCode::SERVICE_UNAVAILABLE, &failure)),
+                Err(failure) => Err(HttpAnswer::failure_as(StatusCode::SERVICE_UNAVAILABLE, &failure)),
             },
-            Task::OpenApi => call.counted(Answer::json(StatusCode::OK, openapi::DOCUMENT.clone())),
-            Task::Metrics => call.metrics(),
-            Task::Get => keys::get(&call).await,
-            Task::Put => keys::put(&call, body).await,
-            Task::Delete => keys::delete(&call, body).await,
-            Task::Page => Box::pin(pages::page(&call)).await,
-            Task::Batch => Box::pin(batch::batch(&call, body)).await,
-            Task::Events if event_stream::is_wanted(&head.headers) => event_stream::answer(&call),
+            RouteTask::OpenApi => call.counted(HttpAnswer::json(StatusCode::OK, openapi::DOCUMENT.clone())),
+            RouteTask::Metrics => call.metrics(),
+            RouteTask::Get => keys::get(&call).await,
+            RouteTask::Put => keys::put(&call, body).await,
+            RouteTask::Delete => keys::delete(&call, body).await,
+            RouteTask::Page => Box::pin(pages::page(&call)).await,
+            RouteTask::Batch => Box::pin(batch::batch(&call, body)).await,
+            RouteTask::Events if event_stream::is_wanted(&head.headers) => event_stream::answer(&call),
             task => Box::pin(desk::answer(&call, task, body)).await,
         };
         let answer = answer.unwrap_or_else(|refused| self.noted(&call.who, route.name, refused));
@@ -363,34 +363,34 @@ impl Caller<'_> {
     }
 }
 
-impl Call<'_> {
+impl HttpCall<'_> {
     /// Who asks, for the audit log.
     fn asker(&self) -> Asker<'_> {
         Asker { caller: &self.who, from: self.peer }
     }
 
     /// Refuses who may not do this, in a closed cluster.
-    fn judge(&self, store: &str, key: Option<&[u8]>) -> Result<(), Answer> {
+    fn judge(&self, store: &str, key: Option<&[u8]>) -> Result<(), HttpAnswer> {
         let Some(right) = self.found.route.right.asks() else { return Ok(()) };
         let judged = self.who.judge(self.door.view(), right, store, key);
-        judged.map_err(|failure| Answer::failure(&failure))
+        judged.map_err(|failure| HttpAnswer::failure(&failure))
     }
 
     /// The store that the path names, decoded.
-    fn store(&self) -> Result<String, Answer> {
+    fn store(&self) -> Result<String, HttpAnswer> {
         let name = path::decode(self.found.names.first().copied().unwrap_or_default());
         let name = name.map_err(|error| malformed(error.to_string()))?;
         Ok(String::from_utf8_lossy(&name).into_owned())
     }
 
     /// Refuses who is nobody, in a closed cluster.
-    fn known(&self) -> Result<(), Answer> {
+    fn known(&self) -> Result<(), HttpAnswer> {
         let known = self.who.user(self.door.view());
-        known.map(|_| ()).map_err(|failure| Answer::failure(&failure))
+        known.map(|_| ()).map_err(|failure| HttpAnswer::failure(&failure))
     }
 
     /// Refuses a body that does not say that it is JSON: a web page may send others without asking.
-    fn json_only(&self) -> Result<(), Answer> {
+    fn json_only(&self) -> Result<(), HttpAnswer> {
         let headers = &self.head.headers;
         let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
         let is_json = kind.split(';').next().is_some_and(|kind| kind.trim().eq_ignore_ascii_case(JSON));
@@ -403,13 +403,13 @@ impl Call<'_> {
     }
 
     /// The node's numbers, as Prometheus reads them.
-    fn metrics(&self) -> Result<Answer, Answer> {
+    fn metrics(&self) -> Result<HttpAnswer, HttpAnswer> {
         self.judge("", None)?;
-        self.counted(Answer::prometheus(self.door.metrics.text()))
+        self.counted(HttpAnswer::prometheus(self.door.metrics.text()))
     }
 
     /// Counts an answer until its reader has it.
-    fn counted(&self, answer: Answer) -> Result<Answer, Answer> {
+    fn counted(&self, answer: HttpAnswer) -> Result<HttpAnswer, HttpAnswer> {
         let bytes = if self.is_head() { 0 } else { answer.bytes_len() };
         let room = self.room.hold(bytes, self.door.front.clock().now());
         Ok(answer.holding(room.map_err(|refused| full(&refused))?))

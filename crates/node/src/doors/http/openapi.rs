@@ -11,7 +11,7 @@ use bytes::Bytes;
 use serde_json::{Map, Value as Json, json};
 
 use super::parameters::{NUMBER_MAX, PARAMETERS};
-use super::routes::{ANY, Right, Route, TABLE, Task};
+use super::routes::{ANY, Right, Route, RouteTask, TABLE};
 
 /// How bodies look, and what else many paths share.
 const SCHEMAS: &str = include_str!("openapi_schemas.json");
@@ -132,7 +132,7 @@ fn head(route: &Route) -> Json {
 }
 
 /// The name of an operation: that of its task, with a small letter in front.
-fn name(task: Task) -> String {
+fn name(task: RouteTask) -> String {
     let name = format!("{task:?}");
     name[..1].to_ascii_lowercase() + &name[1..]
 }
@@ -153,7 +153,7 @@ fn parameters(route: &Route) -> Vec<Json> {
         json!({ "name": name, "in": "header", "description": meaning, "schema": schema })
     };
     match route.task {
-        Task::Put | Task::Delete => {
+        RouteTask::Put | RouteTask::Delete => {
             told.push(header(
                 "If-Match",
                 TAGS,
@@ -161,7 +161,7 @@ fn parameters(route: &Route) -> Vec<Json> {
             ));
             told.push(header("If-None-Match", "^\\*$", "*: only if the key is not there."));
         }
-        Task::Events => told.push(header(
+        RouteTask::Events => told.push(header(
             "Last-Event-ID",
             "^[0-9]+-[0-9]+$",
             "Of events as they happen: the last id that was read.",
@@ -171,23 +171,23 @@ fn parameters(route: &Route) -> Vec<Json> {
     told
 }
 
-fn request_body(task: Task) -> Option<Json> {
+fn request_body(task: RouteTask) -> Option<Json> {
     let schema = |name: &str| json!({ "schema": { "$ref": format!("#/components/schemas/{name}") } });
     let of = |content: Json, required| Some(json!({ "required": required, "content": content }));
     match task {
-        Task::Put => of(
+        RouteTask::Put => of(
             json!({
                 "application/octet-stream": { "schema": { "type": "string", "format": "binary" } },
                 "application/vnd.tontine.versions+json": schema("VersionedValue"),
             }),
             false,
         ),
-        Task::Delete => {
+        RouteTask::Delete => {
             of(json!({ "application/vnd.tontine.versions+json": schema("VersionedDelete") }), false)
         }
-        Task::Batch => of(json!({ (JSON): schema("Batch") }), true),
-        Task::RepairOrder => of(json!({ (JSON): schema("RepairOrder") }), true),
-        Task::OrderGive => of(json!({ (JSON): schema("Order") }), true),
+        RouteTask::Batch => of(json!({ (JSON): schema("Batch") }), true),
+        RouteTask::RepairOrder => of(json!({ (JSON): schema("RepairOrder") }), true),
+        RouteTask::OrderGive => of(json!({ (JSON): schema("Order") }), true),
         _ => None,
     }
 }
@@ -204,7 +204,7 @@ fn responses(route: &Route, has_body: bool) -> Json {
         if let Some(content) = content {
             told["content"] = content;
         }
-        if matches!(route.task, Task::Get | Task::Put | Task::Delete)
+        if matches!(route.task, RouteTask::Get | RouteTask::Put | RouteTask::Delete)
             && matches!(status, 200 | 204 | 300 | 404)
         {
             told["headers"] = json!({
@@ -251,32 +251,32 @@ fn meaning(status: u16) -> &'static str {
     }
 }
 
-fn content(task: Task, status: u16) -> Option<Json> {
+fn content(task: RouteTask, status: u16) -> Option<Json> {
     let schema = |name: &str| json!({ "schema": { "$ref": format!("#/components/schemas/{name}") } });
     let of = |name: &str| Some(json_of(name));
     let text = |kind: &str| Some(json!({ (kind): { "schema": { "type": "string" } } }));
     match (task, status) {
         (_, 204) => None,
-        (Task::OrderGive | Task::OrderAnswer, 200 | 202 | 409) => of("OrderTold"),
-        (Task::Get, 404) => of("Absent"),
+        (RouteTask::OrderGive | RouteTask::OrderAnswer, 200 | 202 | 409) => of("OrderTold"),
+        (RouteTask::Get, 404) => of("Absent"),
         (_, 400..) => of("Failed"),
-        (Task::Get, 300) => of("Siblings"),
-        (Task::Get, _) => Some(
+        (RouteTask::Get, 300) => of("Siblings"),
+        (RouteTask::Get, _) => Some(
             json!({ "application/octet-stream": { "schema": { "type": "string", "format": "binary" } } }),
         ),
-        (Task::Put | Task::Delete, _) => of("Written"),
-        (Task::Page, _) => text("application/x-ndjson"),
-        (Task::Batch, _) => of("BatchResults"),
-        (Task::Cluster, _) => of("Cluster"),
-        (Task::Events, _) => Some(json!({
+        (RouteTask::Put | RouteTask::Delete, _) => of("Written"),
+        (RouteTask::Page, _) => text("application/x-ndjson"),
+        (RouteTask::Batch, _) => of("BatchResults"),
+        (RouteTask::Cluster, _) => of("Cluster"),
+        (RouteTask::Events, _) => Some(json!({
             (JSON): schema("EventPage"),
             "text/event-stream": { "schema": { "type": "string" } },
         })),
-        (Task::Plans | Task::Plan, _) => of("PlanPage"),
-        (Task::Office, _) => of("Office"),
-        (Task::OpenApi, _) => of("Document"),
-        (Task::Metrics, _) => text("text/plain; version=0.0.4; charset=utf-8"),
-        (Task::Health | Task::Ready, _) => text("text/plain; charset=utf-8"),
+        (RouteTask::Plans | RouteTask::Plan, _) => of("PlanPage"),
+        (RouteTask::Office, _) => of("Office"),
+        (RouteTask::OpenApi, _) => of("Document"),
+        (RouteTask::Metrics, _) => text("text/plain; version=0.0.4; charset=utf-8"),
+        (RouteTask::Health | RouteTask::Ready, _) => text("text/plain; charset=utf-8"),
         _ => of("Report"),
     }
 }

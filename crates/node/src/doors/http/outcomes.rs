@@ -18,7 +18,7 @@ use super::preconditions::letters;
 use super::store_facts::Shown;
 
 /// What became of a key.
-pub(super) enum Outcome {
+pub(super) enum KeyOutcome {
     /// It was read. It may be absent.
     Read { shown: Shown, sloppy: bool },
     /// It was written.
@@ -36,25 +36,25 @@ pub(super) enum Telling {
     Brief,
 }
 
-impl Outcome {
+impl KeyOutcome {
     /// The outcome of a key, for the other end.
     pub(super) fn told(&self, key: &[u8], telling: Telling) -> Json {
         let mut line = Map::new();
         put_bytes(&mut line, "key", key);
         match (self, telling) {
-            (Outcome::Read { .. }, Telling::Brief) => {
+            (KeyOutcome::Read { .. }, Telling::Brief) => {
                 let detail = "this node has no room for the answer now; ask for fewer keys, or later";
                 tell_refusal(&mut line, &Failure::new(ErrorCode::Overloaded, detail), Telling::Whole);
             }
-            (Outcome::Read { shown, sloppy }, Telling::Whole) => tell_read(&mut line, shown, *sloppy),
-            (Outcome::Written { context, sloppy }, _) => {
+            (KeyOutcome::Read { shown, sloppy }, Telling::Whole) => tell_read(&mut line, shown, *sloppy),
+            (KeyOutcome::Written { context, sloppy }, _) => {
                 line.insert("status".to_owned(), StatusCode::NO_CONTENT.as_u16().into());
                 if telling == Telling::Whole {
                     tell_context(&mut line, context);
                 }
                 tell_sloppy(&mut line, *sloppy);
             }
-            (Outcome::Refused(failure), _) => tell_refusal(&mut line, failure, telling),
+            (KeyOutcome::Refused(failure), _) => tell_refusal(&mut line, failure, telling),
         }
         Json::Object(line)
     }
@@ -120,12 +120,12 @@ mod tests {
 
     use super::*;
 
-    fn read(values: &[&'static [u8]]) -> Outcome {
+    fn read(values: &[&'static [u8]]) -> KeyOutcome {
         let values = values.iter().map(|value| Bytes::from_static(value)).collect();
-        Outcome::Read { shown: Shown { values, context: Context::default() }, sloppy: false }
+        KeyOutcome::Read { shown: Shown { values, context: Context::default() }, sloppy: false }
     }
 
-    fn told(outcome: &Outcome) -> String {
+    fn told(outcome: &KeyOutcome) -> String {
         outcome.told(b"k", Telling::Whole).to_string()
     }
 
@@ -142,11 +142,11 @@ mod tests {
 
     #[test]
     fn an_outcome_that_is_not_known_is_called_so_also_where_there_is_little_room() {
-        let sloppy = Outcome::Written { context: Context::default(), sloppy: true };
+        let sloppy = KeyOutcome::Written { context: Context::default(), sloppy: true };
         assert_eq!(told(&sloppy), r#"{"key":"k","sloppy":true,"status":204}"#);
         for &code in ErrorCode::ALL {
             for telling in [Telling::Whole, Telling::Brief] {
-                let told = Outcome::Refused(Failure::new(code, "x".repeat(10_000))).told(b"k", telling);
+                let told = KeyOutcome::Refused(Failure::new(code, "x".repeat(10_000))).told(b"k", telling);
                 let unknown = code.outcome() == wire::error::Outcome::Indeterminate;
                 assert_eq!(told["status"] == 504, unknown, "{told}");
                 assert_eq!(told["error"]["outcome"] == "unknown", unknown, "{told}");

@@ -17,10 +17,10 @@ use serde_json::{Map, Value as Json, json};
 use wire::error::ErrorCode;
 use wire::messages::Failure;
 
-use super::Call;
+use super::HttpCall;
 use super::account::HeldRoom;
-use super::answer::Answer;
-use super::outcomes::{Outcome, Telling, put_bytes};
+use super::answer::HttpAnswer;
+use super::outcomes::{KeyOutcome, Telling, put_bytes};
 use super::parameters::Parameters;
 use super::reading;
 use super::refused::{full, malformed};
@@ -43,8 +43,8 @@ const STRETCHES_MAX: usize = 64;
 const VALUES_TOGETHER: usize = 16;
 
 /// A page that is being filled.
-struct Page<'a> {
-    call: &'a Call<'a>,
+struct PageFilled<'a> {
+    call: &'a HttpCall<'a>,
     store: &'a str,
     facts: StoreFacts,
     parameters: Parameters,
@@ -58,7 +58,7 @@ struct Page<'a> {
 }
 
 /// Answers a page.
-pub(super) async fn page(call: &Call<'_>) -> Result<Answer, Answer> {
+pub(super) async fn page(call: &HttpCall<'_>) -> Result<HttpAnswer, HttpAnswer> {
     let store = call.store()?;
     call.judge(&store, None)?;
     let facts = StoreFacts::of(call.door, &store)?;
@@ -66,26 +66,35 @@ pub(super) async fn page(call: &Call<'_>) -> Result<Answer, Answer> {
     answer.map(|answer| answer.about(&store)).map_err(|refused| refused.about(&store))
 }
 
-async fn answered(call: &Call<'_>, store: &str, facts: StoreFacts) -> Result<Answer, Answer> {
+async fn answered(call: &HttpCall<'_>, store: &str, facts: StoreFacts) -> Result<HttpAnswer, HttpAnswer> {
     let parameters = Parameters::of(call, facts.replicas)?;
     let from = Position::new(parameters.after.unwrap_or_default());
     let from = from.ok_or_else(|| malformed("after takes what the page before it said"))?;
     let permit = call.admitted.admit(call.head_bytes).map_err(|refused| full(&refused))?;
-    let mut page =
-        Page { call, store, facts, parameters, from, lines: Vec::new(), listed: 0, met: 0, room: Vec::new() };
+    let mut page = PageFilled {
+        call,
+        store,
+        facts,
+        parameters,
+        from,
+        lines: Vec::new(),
+        listed: 0,
+        met: 0,
+        room: Vec::new(),
+    };
     let began = call.door.front.clock().now();
     let next = page.fill().await;
     call.door.numbers.took(Operation::Scan, began);
-    let last = match next.map_err(|failure| Answer::failure(&failure))? {
+    let last = match next.map_err(|failure| HttpAnswer::failure(&failure))? {
         Some(next) => json!({ "after": next.number().to_string() }),
         None => json!({ "end": true }),
     };
     page.add(&last);
     drop((permit, page.room));
-    call.counted(Answer::json_lines(StatusCode::OK, page.lines))
+    call.counted(HttpAnswer::json_lines(StatusCode::OK, page.lines))
 }
 
-impl Page<'_> {
+impl PageFilled<'_> {
     /// Lists keys; where to go on, if not at the end of the store.
     async fn fill(&mut self) -> Result<Option<Position>, Failure> {
         let front = &self.call.door.front;
@@ -147,7 +156,7 @@ impl Page<'_> {
     async fn add_values(&mut self, keys: &[Met]) -> Option<Position> {
         let (front, options) = (&self.call.door.front, self.parameters.to_read());
         let names = keys.iter().map(|met| met.key.clone()).collect();
-        let reading::Read { answers: mut got, room } =
+        let reading::KeysRead { answers: mut got, room } =
             reading::many(self.call, self.store, names, &options).await;
         self.room.extend(room);
         let is_long =
@@ -171,8 +180,8 @@ impl Page<'_> {
             let outcome = match shown {
                 // It was deleted meanwhile.
                 Ok((shown, _)) if shown.values.is_empty() => continue,
-                Ok((shown, sloppy)) => Outcome::Read { shown, sloppy },
-                Err(failure) => Outcome::Refused(failure),
+                Ok((shown, sloppy)) => KeyOutcome::Read { shown, sloppy },
+                Err(failure) => KeyOutcome::Refused(failure),
             };
             self.add(&outcome.told(&met.key, Telling::Whole));
             self.listed += 1;

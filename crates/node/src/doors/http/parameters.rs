@@ -5,8 +5,8 @@ use model::WallMillis;
 use runtime::http::path::query;
 use wire::messages::RequestOptions;
 
-use super::Call;
-use super::answer::Answer;
+use super::HttpCall;
+use super::answer::HttpAnswer;
 use super::refused::malformed;
 
 /// Longest time of a request in milliseconds: as long as a connection may be silent at most proxies.
@@ -103,13 +103,13 @@ pub(super) struct Parameters {
 impl Parameters {
     /// Those of a request to a store with so many replicas. A name that its route does not take is refused: a slip of the
     /// pen would otherwise write for ever what should expire.
-    pub(super) fn of(call: &Call<'_>, replicas: u8) -> Result<Parameters, Answer> {
+    pub(super) fn of(call: &HttpCall<'_>, replicas: u8) -> Result<Parameters, HttpAnswer> {
         let text = call.head.uri.query().unwrap_or_default();
         Parameters::parse(text, call.found.route.parameters, replicas).map_err(malformed)
     }
 
     /// Those of a request about no store.
-    pub(super) fn of_none(call: &Call<'_>) -> Result<Parameters, Answer> {
+    pub(super) fn of_none(call: &HttpCall<'_>) -> Result<Parameters, HttpAnswer> {
         Parameters::of(call, 0)
     }
 
@@ -191,7 +191,7 @@ impl Parameters {
     }
 
     /// When the value expires.
-    pub(super) fn expires(&self, now: WallMillis) -> Result<Option<WallMillis>, Answer> {
+    pub(super) fn expires(&self, now: WallMillis) -> Result<Option<WallMillis>, HttpAnswer> {
         self.ttl_ms.map(|ttl| expiry(ttl, now)).transpose().map_err(malformed)
     }
 }

@@ -5,7 +5,7 @@
 use bytes::Bytes;
 use wire::messages::{Failure, Got, RequestOptions};
 
-use super::Call;
+use super::HttpCall;
 use super::account::HeldRoom;
 use crate::doors::native::not_admitted;
 
@@ -13,13 +13,18 @@ use crate::doors::native::not_admitted;
 const TIMES_HELD: usize = 2;
 
 /// What was read, by the place of its key, and its room.
-pub(super) struct Read {
+pub(super) struct KeysRead {
     pub(super) answers: Vec<Result<Got, Failure>>,
     pub(super) room: Vec<HeldRoom>,
 }
 
 /// Reads keys of a store, each from its quorum.
-pub(super) async fn many(call: &Call<'_>, store: &str, keys: Vec<Bytes>, options: &RequestOptions) -> Read {
+pub(super) async fn many(
+    call: &HttpCall<'_>,
+    store: &str,
+    keys: Vec<Bytes>,
+    options: &RequestOptions,
+) -> KeysRead {
     let (count, front) = (keys.len(), &call.door.front);
     let mut answers: Vec<Option<Result<Got, Failure>>> = (0..count).map(|_| None).collect();
     let mut room = Vec::new();
@@ -42,5 +47,5 @@ pub(super) async fn many(call: &Call<'_>, store: &str, keys: Vec<Bytes>, options
             .unwrap_or_else(|| Failure::new(wire::error::ErrorCode::Internal, detail))
     };
     let answers = answers.into_iter().map(|answer| answer.unwrap_or_else(|| Err(lacking()))).collect();
-    Read { answers, room }
+    KeysRead { answers, room }
 }

@@ -6,38 +6,38 @@ use runtime::http::{Refused, StatusCode, Unread};
 use wire::error::ErrorCode;
 use wire::messages::Failure;
 
-use super::answer::Answer;
+use super::answer::HttpAnswer;
 
 /// Bytes of a text of the caller's that an answer says again: it needs neither a secret nor room.
 const ECHO_BYTES_MAX: usize = 100;
 
 /// A request that did not come whole.
-pub(super) fn before_its_end(why: Refused) -> Answer {
+pub(super) fn before_its_end(why: Refused) -> HttpAnswer {
     match why {
         Refused::HeadTooLong { bytes_max } => {
             let detail = format!("the head of the request is over the limit of {bytes_max} bytes");
             let failure = Failure::new(ErrorCode::Malformed, detail);
-            Answer::failure_as(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, &failure)
+            HttpAnswer::failure_as(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, &failure)
         }
         Refused::TooManyLines { lines_max } => {
             let detail = format!("the head of the request has more than {lines_max} lines");
             let failure = Failure::new(ErrorCode::Malformed, detail);
-            Answer::failure_as(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, &failure)
+            HttpAnswer::failure_as(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, &failure)
         }
-        Refused::Malformed { why } => Answer::failure(&Failure::new(ErrorCode::Malformed, why)),
+        Refused::Malformed { why } => HttpAnswer::failure(&Failure::new(ErrorCode::Malformed, why)),
         Refused::TooSlow { bytes_min, time_max } => {
             let detail = format!(
                 "less than {bytes_min} bytes of the request came within {time_max:?}; it was not carried out"
             );
-            Answer::failure_as(StatusCode::REQUEST_TIMEOUT, &Failure::new(ErrorCode::Malformed, detail))
+            HttpAnswer::failure_as(StatusCode::REQUEST_TIMEOUT, &Failure::new(ErrorCode::Malformed, detail))
         }
         Refused::NoRoom => {
             let detail = "this node has no room for more requests that are still coming in; try again later or on another node";
-            Answer::failure(&Failure::new(ErrorCode::Overloaded, detail))
+            HttpAnswer::failure(&Failure::new(ErrorCode::Overloaded, detail))
         }
         Refused::RoomLost => {
             let detail = "the request came in slowly, and others needed its room; it was not carried out";
-            Answer::failure(&Failure::new(ErrorCode::Overloaded, detail))
+            HttpAnswer::failure(&Failure::new(ErrorCode::Overloaded, detail))
         }
     }
 }
@@ -50,7 +50,7 @@ pub(super) enum LimitOf {
 }
 
 /// One whose body was not read, and whose limit `bytes_max` is.
-pub(super) fn body(why: Unread, bytes_max: usize, of: LimitOf) -> Answer {
+pub(super) fn body(why: Unread, bytes_max: usize, of: LimitOf) -> HttpAnswer {
     match why {
         Unread::TooLong => {
             let (code, of) = match of {
@@ -58,22 +58,22 @@ pub(super) fn body(why: Unread, bytes_max: usize, of: LimitOf) -> Answer {
                 LimitOf::Request => (ErrorCode::FrameTooLong, "such a request"),
             };
             let detail = format!("the body is longer than {bytes_max} bytes, the limit of {of}");
-            Answer::failure(&Failure::new(code, detail))
+            HttpAnswer::failure(&Failure::new(code, detail))
         }
         Unread::Broken => {
             let detail = "the body ended before its length, or its chunks make no sense; nothing was written";
-            Answer::failure(&Failure::new(ErrorCode::Malformed, detail))
+            HttpAnswer::failure(&Failure::new(ErrorCode::Malformed, detail))
         }
         Unread::Refused(why) => before_its_end(why),
     }
 }
 
 /// One that a web page sent, or could have.
-pub(super) fn stranger(stranger: &Stranger) -> Answer {
+pub(super) fn stranger(stranger: &Stranger) -> HttpAnswer {
     let detail = match stranger {
         Stranger::NoHost => {
             let detail = "the request must name its host once, and in the same way everywhere";
-            return Answer::failure(&Failure::new(ErrorCode::Malformed, detail));
+            return HttpAnswer::failure(&Failure::new(ErrorCode::Malformed, detail));
         }
         Stranger::Host(host) => format!(
             "the host {} is no address and no name of this node; use an address, or name the host with --http-name",
@@ -90,7 +90,7 @@ pub(super) fn stranger(stranger: &Stranger) -> Answer {
             )
         }
     };
-    Answer::failure(&Failure::new(ErrorCode::ForeignOrigin, detail))
+    HttpAnswer::failure(&Failure::new(ErrorCode::ForeignOrigin, detail))
 }
 
 /// The beginning of a text of the caller's, in quotes.
@@ -101,13 +101,13 @@ fn echo(text: &str) -> String {
 }
 
 /// One for which there is no room.
-pub(super) fn full(full: &Overloaded) -> Answer {
-    Answer::failure(&crate::doors::native::not_admitted(full))
+pub(super) fn full(full: &Overloaded) -> HttpAnswer {
+    HttpAnswer::failure(&crate::doors::native::not_admitted(full))
 }
 
 /// One that says what makes no sense.
-pub(super) fn malformed(detail: impl Into<String>) -> Answer {
-    Answer::failure(&Failure::new(ErrorCode::Malformed, detail))
+pub(super) fn malformed(detail: impl Into<String>) -> HttpAnswer {
+    HttpAnswer::failure(&Failure::new(ErrorCode::Malformed, detail))
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use runtime::http::{Method, StatusCode};
 use wire::error::ErrorCode;
 use wire::messages::Failure;
 
-use super::answer::Answer;
+use super::answer::HttpAnswer;
 
 /// What a request needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,7 +62,7 @@ impl Right {
 
 /// What is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Task {
+pub(super) enum RouteTask {
     Get,
     Put,
     Delete,
@@ -92,7 +92,7 @@ pub(super) enum Task {
 /// One line of the table.
 #[derive(Debug)]
 pub(super) struct Route {
-    pub(super) task: Task,
+    pub(super) task: RouteTask,
     pub(super) method: &'static str,
     /// Method and path.
     pub(super) name: &'static str,
@@ -109,7 +109,7 @@ macro_rules! routes {
         $meaning:literal;)*) => {
         /// All of them.
         pub(super) const TABLE: &[Route] = &[$(Route {
-            task: Task::$task,
+            task: RouteTask::$task,
             method: $method,
             name: concat!($method, " ", $path),
             path: $path,
@@ -184,7 +184,7 @@ impl Route {
 }
 
 /// A line, and what stands in the path for its names, not decoded.
-pub(super) struct Found<'a> {
+pub(super) struct RouteFound<'a> {
     pub(super) route: &'static Route,
     pub(super) names: Vec<&'a str>,
 }
@@ -193,21 +193,21 @@ pub(super) struct Found<'a> {
 ///
 /// # Errors
 /// The answer when there is none, for any or for this method.
-pub(super) fn find<'a>(method: &Method, path: &'a str) -> Result<Found<'a>, Answer> {
+pub(super) fn find<'a>(method: &Method, path: &'a str) -> Result<RouteFound<'a>, HttpAnswer> {
     let of_path = || TABLE.iter().filter_map(|route| Some((route, matched(route.path, path)?)));
     let wanted = if method == Method::HEAD { Method::GET } else { method.clone() };
     if let Some((route, names)) = of_path().find(|(route, _)| route.method == wanted.as_str()) {
-        return Ok(Found { route, names });
+        return Ok(RouteFound { route, names });
     }
     let methods: Vec<&str> = of_path().map(|(route, _)| route.method).collect();
     if methods.is_empty() {
         let detail = "there is no such path; a slash in a key is written %2F";
-        return Err(Answer::failure(&Failure::new(ErrorCode::UnknownRequest, detail)));
+        return Err(HttpAnswer::failure(&Failure::new(ErrorCode::UnknownRequest, detail)));
     }
     let head = methods.contains(&"GET").then_some("HEAD");
     let methods = methods.into_iter().chain(head).collect::<Vec<_>>().join(", ");
     let failure = Failure::new(ErrorCode::UnknownRequest, format!("the path takes {methods} only"));
-    Err(Answer::failure_as(StatusCode::METHOD_NOT_ALLOWED, &failure).allowing(&methods))
+    Err(HttpAnswer::failure_as(StatusCode::METHOD_NOT_ALLOWED, &failure).allowing(&methods))
 }
 
 #[cfg(test)]
@@ -246,9 +246,9 @@ mod tests {
     fn a_request_finds_its_line_and_head_that_of_get() {
         let found =
             |method: &str, path| find(&method.parse().unwrap(), path).map(|found| found.route.task).ok();
-        assert_eq!(found("GET", "/v1/stores/a/keys/b"), Some(Task::Get));
-        assert_eq!(found("HEAD", "/v1/stores/a/keys/b"), Some(Task::Get));
-        assert_eq!(found("HEAD", "/ready"), Some(Task::Ready));
+        assert_eq!(found("GET", "/v1/stores/a/keys/b"), Some(RouteTask::Get));
+        assert_eq!(found("HEAD", "/v1/stores/a/keys/b"), Some(RouteTask::Get));
+        assert_eq!(found("HEAD", "/ready"), Some(RouteTask::Ready));
         for (method, path, status) in [
             ("GET", "/", 400),
             ("GET", "/v1/stores/a/keys/b/c", 400),

@@ -7,7 +7,7 @@ use wire::error::ErrorCode;
 use wire::messages::{Failure, Got};
 
 use super::Door;
-use super::answer::Answer;
+use super::answer::HttpAnswer;
 use crate::front::AtHand;
 
 /// A store, as its requests are judged.
@@ -34,7 +34,7 @@ impl StoreFacts {
     ///
     /// # Errors
     /// When there is no such store.
-    pub(super) fn of(door: &Door, store: &str) -> Result<StoreFacts, Answer> {
+    pub(super) fn of(door: &Door, store: &str) -> Result<StoreFacts, HttpAnswer> {
         match door.front.at_hand(store) {
             Some((_, AtHand::Versions(local))) => {
                 let definition = local.definition();
@@ -51,7 +51,7 @@ impl StoreFacts {
             }),
             None => {
                 let failure = Failure::new(ErrorCode::UnknownStore, format!("there is no store {store:?}"));
-                Err(Answer::failure(&failure))
+                Err(HttpAnswer::failure(&failure))
             }
         }
     }

@@ -17,7 +17,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use protocol::admission::{self, Admission, AdmissionLimits, Connection, Overloaded, Permit};
+use protocol::admission::{self, Admission, AdmissionLimits, ConnectionAccount, Overloaded, Permit};
 use wire::messages::{Peer, Request};
 
 /// What a headmaster calls itself when it connects.
@@ -35,7 +35,7 @@ const CONNECTIONS_MAX: usize = 8;
 /// The room of one node, over all workers.
 pub struct ControlRoom {
     admission: Arc<Admission>,
-    connection: Arc<Connection>,
+    connection: Arc<ConnectionAccount>,
     /// Headmasters that have a place here.
     places: AtomicUsize,
 }
@@ -84,7 +84,7 @@ impl ControlRoom {
     pub(super) fn place(
         self: &Arc<Self>,
         peer: &Peer,
-        connection: &mut Arc<Connection>,
+        connection: &mut Arc<ConnectionAccount>,
     ) -> Option<ControlPlace> {
         if !matches!(peer, Peer::Client { name } if name == HEADMASTER) {
             return None;
@@ -124,7 +124,7 @@ pub(super) fn is_for_headmasters(request: &Request) -> bool {
 mod tests {
     use super::*;
 
-    fn connect(admission: &Arc<Admission>) -> Arc<Connection> {
+    fn connect(admission: &Arc<Admission>) -> Arc<ConnectionAccount> {
         admission.connect().unwrap()
     }
 

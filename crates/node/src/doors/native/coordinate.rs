@@ -5,11 +5,15 @@ use model::{Key, Value};
 use wire::error::ErrorCode;
 use wire::messages::{Delete, DeleteEntry, Failure, MultiGot, MultiWritten, Put, Request, Response};
 
-use crate::front::{Entry, Front};
+use crate::front::{Front, StampEntry};
 use crate::stores::WriteOrder;
 
 /// Carries out a request whose quorum this node drives.
-pub(super) async fn coordinate(front: &Front, request: Request, entry: Entry) -> Result<Response, Failure> {
+pub(super) async fn coordinate(
+    front: &Front,
+    request: Request,
+    entry: StampEntry,
+) -> Result<Response, Failure> {
     match request {
         Request::Get(get) => {
             check_key(&get.key)?;

@@ -26,7 +26,7 @@ use client::peers::Call;
 use futures_util::future::{Either, select};
 use model::limits::{FRAME_BYTES_MAX, KEY_BYTES_MAX};
 use model::{Moment, NodeId};
-use protocol::admission::{self, Admission, Connection, Permit};
+use protocol::admission::{self, Admission, ConnectionAccount, Permit};
 use protocol::gossip::Row;
 use protocol::report::{Parts, Report};
 use runtime::{BoxFuture, Link, LinkReceiver, LinkSender, NetworkError, Ports, Proof};
@@ -45,7 +45,7 @@ use crate::antientropy::AntiEntropy;
 use crate::audit::Asker;
 use crate::collection::Collection;
 use crate::doors::numbers::{Burst, DoorNumbers, Operation};
-use crate::front::{Entry, Front};
+use crate::front::{Front, StampEntry};
 use crate::metrics::Counter;
 
 pub use control::{ControlRoom, HEADMASTER};
@@ -102,7 +102,7 @@ struct Served {
     service: Service,
     sender: Arc<dyn LinkSender>,
     agreed: Agreed,
-    connection: Arc<Connection>,
+    connection: Arc<ConnectionAccount>,
     caller: Arc<Caller>,
     /// The other end's address.
     peer: String,
@@ -114,7 +114,7 @@ struct Served {
 #[derive(Clone, Copy)]
 struct Agreed {
     /// How its requests enter.
-    entry: Entry,
+    entry: StampEntry,
     /// Which node is at its other end, and under which incarnation, if it is one.
     node: Option<(NodeId, u64)>,
 }
@@ -143,7 +143,7 @@ impl Service {
         select(std::pin::pin!(reading), self.ports.clock.sleep(admission::FAREWELL_TIME_MAX)).await;
     }
 
-    async fn serve_admitted(self, mut link: Link, mut connection: Arc<Connection>) {
+    async fn serve_admitted(self, mut link: Link, mut connection: Arc<ConnectionAccount>) {
         // A greeting is short.
         link.receiver.bound(Box::new(|bytes| bytes == 0));
         let timer = self.ports.clock.sleep(HANDSHAKE_TIME_MAX);
@@ -211,7 +211,7 @@ impl Service {
     async fn shake_hands(
         &self,
         link: &mut Link,
-        connection: &mut Arc<Connection>,
+        connection: &mut Arc<ConnectionAccount>,
     ) -> Option<(Agreed, Option<ControlPlace>)> {
         let frame = link.receiver.receive().await.ok().flatten()?;
         let id = request_id(&frame).unwrap_or(0);
@@ -219,9 +219,9 @@ impl Service {
             Ok((_, Request::Hello(hello))) => self.welcome(&hello, link.proof).and_then(|welcome| {
                 let (peer, entry, node) = match hello.peer {
                     Peer::Node { id, incarnation } => {
-                        (admission::Peer::Node, Entry::Passed, Some((id, incarnation)))
+                        (admission::Peer::Node, StampEntry::Passed, Some((id, incarnation)))
                     }
-                    Peer::Client { .. } => (admission::Peer::Client, Entry::Client, None),
+                    Peer::Client { .. } => (admission::Peer::Client, StampEntry::Client, None),
                 };
                 let place = match connection.identify(peer) {
                     Ok(()) => None,
@@ -358,7 +358,7 @@ impl Served {
                 let detail = "hello is allowed once, as the first request on a connection";
                 self.answer(id, Err(Failure::new(ErrorCode::Malformed, detail)));
             }
-            Request::Gossip(_) if self.agreed.entry != Entry::Passed => {
+            Request::Gossip(_) if self.agreed.entry != StampEntry::Passed => {
                 let detail = "gossip is taken from nodes only, and this connection is a client's";
                 self.answer(id, Err(Failure::new(ErrorCode::UnknownRequest, detail)));
             }
@@ -373,7 +373,7 @@ impl Served {
                 let Some(permit) = self.permit(id, bytes) else { return true };
                 self.run(id, permit, None, self.events(get));
             }
-            step if self.agreed.entry == Entry::Passed && is_round_step(&step) => {
+            step if self.agreed.entry == StampEntry::Passed && is_round_step(&step) => {
                 return self.take_step(id, bytes, step);
             }
             coordinated => {

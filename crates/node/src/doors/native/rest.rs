@@ -11,17 +11,17 @@ use std::time::Duration;
 
 use protocol::admission::REST_BYTES_MIN;
 use runtime::Clock;
-use runtime::pace::Pace;
+use runtime::pace::StallTimer;
 use wire::ErrorCode;
 use wire::messages::Failure;
 
 /// Watches one connection.
-pub(crate) struct Rest(Pace);
+pub(crate) struct Rest(StallTimer);
 
 impl Rest {
     /// The next [`REST_BYTES_MIN`] of a command, or its end, must come within `time_max`.
     pub(crate) fn new(clock: Arc<dyn Clock>, time_max: Duration) -> Rest {
-        Rest(Pace::new(clock, REST_BYTES_MIN, time_max))
+        Rest(StallTimer::new(clock, REST_BYTES_MIN, time_max))
     }
 
     /// A read has found nothing, and of the command `which` so many bytes have come: ready when that is too slow.

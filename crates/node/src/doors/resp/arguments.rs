@@ -3,11 +3,11 @@
 use bytes::Bytes;
 use model::WallMillis;
 
-use super::reply::Reply;
+use super::reply::DoorReply;
 
 /// A whole number in the one form that Redis takes (neither `010` nor `+10` nor `-0`), in its own error form.
-pub(super) fn integer(argument: &Bytes) -> Result<i64, Reply> {
-    wire::resp::integer(argument).ok_or_else(|| Reply::err("value is not an integer or out of range"))
+pub(super) fn integer(argument: &Bytes) -> Result<i64, DoorReply> {
+    wire::resp::integer(argument).ok_or_else(|| DoorReply::err("value is not an integer or out of range"))
 }
 
 /// When a key expires, as a command says it.
@@ -37,12 +37,12 @@ impl Expiry {
     }
 
     /// The point in time for a command that refuses zero and negative spans.
-    pub(super) fn strictly_later(self, now: WallMillis, command: &str) -> Result<WallMillis, Reply> {
+    pub(super) fn strictly_later(self, now: WallMillis, command: &str) -> Result<WallMillis, DoorReply> {
         let (Expiry::Seconds(span) | Expiry::Millis(span) | Expiry::AtSeconds(span) | Expiry::AtMillis(span)) =
             self;
         match self.at(now) {
             Some(at) if span > 0 => Ok(at),
-            _ => Err(Reply::err(format!("invalid expire time in '{command}' command"))),
+            _ => Err(DoorReply::err(format!("invalid expire time in '{command}' command"))),
         }
     }
 }
@@ -70,15 +70,15 @@ pub(super) struct SetOptions {
 
 impl SetOptions {
     /// Parses what follows the value.
-    pub(super) fn parse(arguments: &[Bytes]) -> Result<SetOptions, Reply> {
+    pub(super) fn parse(arguments: &[Bytes]) -> Result<SetOptions, DoorReply> {
         let mut options = SetOptions::default();
         let mut rest = arguments.iter();
         while let Some(argument) = rest.next() {
             let mut expiry = |rest: &mut std::slice::Iter<'_, Bytes>, make: fn(i64) -> Expiry| {
                 if options.expiry.is_some() || options.keep_ttl {
-                    return Err(Reply::syntax());
+                    return Err(DoorReply::syntax());
                 }
-                let span = integer(rest.next().ok_or_else(Reply::syntax)?)?;
+                let span = integer(rest.next().ok_or_else(DoorReply::syntax)?)?;
                 options.expiry = Some(make(span));
                 Ok(())
             };
@@ -91,7 +91,7 @@ impl SetOptions {
                 b"GET" => options.get = true,
                 b"NX" if options.when != When::Present => options.when = When::Absent,
                 b"XX" if options.when != When::Absent => options.when = When::Present,
-                _ => return Err(Reply::syntax()),
+                _ => return Err(DoorReply::syntax()),
             }
         }
         Ok(options)
@@ -109,7 +109,7 @@ pub(super) enum Lifetime {
 
 impl Lifetime {
     /// Parses what follows the key; `None` without an option.
-    pub(super) fn parse(arguments: &[Bytes]) -> Result<Option<Lifetime>, Reply> {
+    pub(super) fn parse(arguments: &[Bytes]) -> Result<Option<Lifetime>, DoorReply> {
         match arguments {
             [] => Ok(None),
             [persist] if persist.eq_ignore_ascii_case(b"PERSIST") => Ok(Some(Lifetime::Ever)),
@@ -119,11 +119,11 @@ impl Lifetime {
                     b"PX" => Expiry::Millis,
                     b"EXAT" => Expiry::AtSeconds,
                     b"PXAT" => Expiry::AtMillis,
-                    _ => return Err(Reply::syntax()),
+                    _ => return Err(DoorReply::syntax()),
                 };
                 Ok(Some(Lifetime::For(make(integer(span)?))))
             }
-            _ => Err(Reply::syntax()),
+            _ => Err(DoorReply::syntax()),
         }
     }
 }
@@ -132,7 +132,7 @@ impl Lifetime {
 mod tests {
     use super::*;
 
-    fn parse(text: &str) -> Result<SetOptions, Reply> {
+    fn parse(text: &str) -> Result<SetOptions, DoorReply> {
         let arguments: Vec<Bytes> =
             text.split_whitespace().map(|word| Bytes::copy_from_slice(word.as_bytes())).collect();
         SetOptions::parse(&arguments)
@@ -144,9 +144,9 @@ mod tests {
         assert_eq!(options.expiry, Some(Expiry::Millis(1500)));
         assert!(options.get && options.when == When::Absent && !options.keep_ttl);
         for refused in ["NX XX", "EX 1 PX 2", "KEEPTTL EX 5", "EX 5 KEEPTTL", "EX", "BOGUS"] {
-            assert_eq!(parse(refused), Err(Reply::syntax()), "{refused}");
+            assert_eq!(parse(refused), Err(DoorReply::syntax()), "{refused}");
         }
-        assert_eq!(parse("EX ten"), Err(Reply::err("value is not an integer or out of range")));
+        assert_eq!(parse("EX ten"), Err(DoorReply::err("value is not an integer or out of range")));
     }
 
     #[test]
@@ -159,7 +159,7 @@ mod tests {
         assert_eq!(parse("persist"), Ok(Some(Lifetime::Ever)));
         assert_eq!(parse("pxat 5"), Ok(Some(Lifetime::For(Expiry::AtMillis(5)))));
         for refused in ["EX", "PERSIST EX", "EX 5 PERSIST", "NX", "KEEPTTL", "EX 5 PX 5"] {
-            assert_eq!(parse(refused), Err(Reply::syntax()), "{refused}");
+            assert_eq!(parse(refused), Err(DoorReply::syntax()), "{refused}");
         }
     }
 

@@ -22,7 +22,7 @@ pub(super) struct Client {
     /// When it last sent commands, in milliseconds after `since`, and above them which was the last: 1 for the first of
     /// [`Kind::ALL`], 0 before any.
     last: AtomicU64,
-    said: Mutex<Said>,
+    said: Mutex<ClientSaid>,
     /// How much of its answers is held.
     pub(super) room: Arc<Room>,
     /// Whether another connection has had it closed.
@@ -33,7 +33,7 @@ pub(super) struct Client {
 
 /// What a client has said of itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Said {
+pub(super) struct ClientSaid {
     /// Its name.
     pub(super) name: String,
     /// Its library's name and version.
@@ -83,7 +83,7 @@ impl Client {
     }
 
     /// Takes in what the client says of itself.
-    pub(super) fn describe(&self, said: Said) {
+    pub(super) fn describe(&self, said: ClientSaid) {
         *self.said.lock() = said;
     }
 
@@ -96,7 +96,7 @@ impl Client {
 
     /// Its line.
     pub(super) fn line(&self, now: Moment) -> String {
-        let Said { name, library: (library, version), protocol, user } = self.said.lock().clone();
+        let ClientSaid { name, library: (library, version), protocol, user } = self.said.lock().clone();
         let last = self.last.load(Ordering::Relaxed);
         let (which, millis) = (last >> MILLIS_BITS, last & ((1 << MILLIS_BITS) - 1));
         let command = which.checked_sub(1).and_then(|which| Kind::ALL.get(which as usize));
@@ -132,7 +132,7 @@ mod tests {
         );
         client.used(Some(Kind::Mget), at(5_500));
         let (name, user) = ("n".to_owned(), "shop".to_owned());
-        client.describe(Said { name, protocol: Protocol::Resp3, user, ..Said::default() });
+        client.describe(ClientSaid { name, protocol: Protocol::Resp3, user, ..ClientSaid::default() });
         assert_eq!(
             client.line(at(9_999)),
             "id=7 addr=1.2.3.4:5 laddr=here name=n age=8 idle=4 flags=N db=0 sub=0 psub=0 ssub=0 multi=-1 \

@@ -21,19 +21,19 @@ use bytes::{Buf, BytesMut};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use model::Moment;
-use protocol::admission::{self, Connection as Admitted, Permit};
+use protocol::admission::{self, ConnectionAccount, Permit};
 use protocol::pipeline::Pipeline;
 use runtime::BoxFuture;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use wire::messages::Failure;
-use wire::resp::{Arrived, Command, CommandParser, HTTP, Limits, RespError};
+use wire::resp::{Arrived, Command, CommandLimits, CommandParser, HTTP, RespError};
 
 use super::Door;
 use super::commands::{self, Kind};
-use super::reply::{Refusal, Reply};
+use super::reply::{DoorReply, ReplyRefusal};
 use super::rights;
 use super::session::{Session, Speaking};
-use super::together::{Answers, Means, Together, Turn};
+use super::together::{Answers, Means, Together, TogetherTurn};
 use super::transaction::Transaction;
 use super::unread::{Standstill, Unread};
 use crate::doors::closing::Leaving;
@@ -47,16 +47,16 @@ const READ_BYTES_MAX: usize = 128 * 1024;
 /// Bytes of answers that were sent and are still held, at most, while others wait behind them.
 const SENT_BYTES_MAX: usize = 256 * 1024;
 
-pub(super) async fn serve<S>(door: &Door, mut stream: S, session: Session, admitted: Arc<Admitted>)
+pub(super) async fn serve<S>(door: &Door, mut stream: S, session: Session, admitted: Arc<ConnectionAccount>)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send,
 {
     let is_known = session.is_known(door.front.replica().view());
-    let limits = if is_known { Limits::DEFAULT } else { Limits::UNAUTHENTICATED };
+    let limits = if is_known { CommandLimits::DEFAULT } else { CommandLimits::UNAUTHENTICATED };
     let answers = Answers::new(session.client.room.clone());
     let mut input = BytesMut::new();
     let mut coming = admitted.coming();
-    let mut connection = Connection {
+    let mut connection = ClientConnection {
         door,
         session,
         admitted,
@@ -99,17 +99,17 @@ where
         match poll_fn(|context| connection.go_on(&mut input, &mut stream, context)).await {
             Came::Progress => {}
             Came::TooSlow(failure) => connection.part_with(&failure),
-            Came::End => connection.end = connection.end.or(Some(End::Gone)),
+            Came::End => connection.end = connection.end.or(Some(ConnectionEnd::Gone)),
         }
     }
     door.shared.clients.lock().remove(&connection.session.id);
     match connection.end {
-        Some(End::Parts) => {
+        Some(ConnectionEnd::Parts) => {
             let last_words = connection.out.split_off(connection.sent);
             drop((input, coming));
             door.part(stream, &last_words).await;
         }
-        Some(End::Closes) => {
+        Some(ConnectionEnd::Closes) => {
             // The other end may be gone already; either way the connection is over.
             let _ = stream.shutdown().await;
         }
@@ -119,7 +119,7 @@ where
 
 /// Why nothing more is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
+enum ConnectionEnd {
     /// The other end has said all that it has to say.
     Gone,
     /// Nothing can be sent any more; what is under way is finished all the same.
@@ -141,18 +141,18 @@ enum Came {
 }
 
 /// A command that has come whole.
-enum Task {
+enum CommandTask {
     /// About the connection or the node.
     Session(Kind, Command),
     /// About keys.
     Keys(Kind, Command, Permit),
 }
 
-struct Connection<'a> {
+struct ClientConnection<'a> {
     door: &'a Door,
     session: Session,
     /// Its account with the node.
-    admitted: Arc<Admitted>,
+    admitted: Arc<ConnectionAccount>,
     parser: CommandParser,
     /// Answers that are being sent; borrowed while there are any.
     out: BytesMut,
@@ -167,7 +167,7 @@ struct Connection<'a> {
     /// Bytes that a read into a buffer of its own asks for.
     ask: usize,
     /// Commands that are not answered.
-    pipeline: Pipeline<Task, Reply>,
+    pipeline: Pipeline<CommandTask, DoorReply>,
     /// Requests under way for them.
     running: FuturesUnordered<BoxFuture<'static, ()>>,
     /// Where these give their answers.
@@ -185,10 +185,10 @@ struct Connection<'a> {
     begun: admission::InputRoom,
     leaving: Leaving,
     /// Set once.
-    end: Option<End>,
+    end: Option<ConnectionEnd>,
 }
 
-impl Connection<'_> {
+impl ClientConnection<'_> {
     /// Takes in what has come and starts what may start, until neither goes on.
     async fn carry_on(&mut self, input: &mut BytesMut) {
         loop {
@@ -215,7 +215,7 @@ impl Connection<'_> {
         let between = input.is_empty() && self.pipeline.is_empty() && self.unsent() == 0;
         let leaves = self.leaving.is_due(self.door.shared.closing.stage(), self.taken, between);
         if leaves {
-            self.end = Some(End::Parts);
+            self.end = Some(ConnectionEnd::Parts);
         }
         leaves
     }
@@ -226,8 +226,8 @@ impl Connection<'_> {
 
     /// Whether nothing is left to do; what is left to say to one that is parted with is said in parting.
     fn is_over(&self) -> bool {
-        let all_said =
-            (self.unsent() == 0 && !self.flushing) || matches!(self.end, Some(End::Parts | End::Broken));
+        let all_said = (self.unsent() == 0 && !self.flushing)
+            || matches!(self.end, Some(ConnectionEnd::Parts | ConnectionEnd::Broken));
         self.end.is_some() && self.pipeline.is_empty() && all_said
     }
 
@@ -238,7 +238,7 @@ impl Connection<'_> {
     {
         self.session.client.waker.register(context.waker());
         if self.session.client.is_killed() {
-            self.end = Some(End::Broken);
+            self.end = Some(ConnectionEnd::Broken);
         }
         while let Poll::Ready(Some(())) = self.running.poll_next_unpin(context) {}
         let mut progress = false;
@@ -306,7 +306,7 @@ impl Connection<'_> {
                 Poll::Ready(Came::Progress)
             }
             Poll::Ready(Err(_)) => {
-                self.end = Some(End::Broken);
+                self.end = Some(ConnectionEnd::Broken);
                 Poll::Ready(Came::End)
             }
             Poll::Pending if come > 0 => {
@@ -323,7 +323,7 @@ impl Connection<'_> {
     /// Sends as much as the other end takes.
     fn send<S: AsyncWrite + Unpin>(&mut self, stream: &mut S, context: &mut Context<'_>) {
         self.burst.settle();
-        if self.end == Some(End::Broken) {
+        if self.end == Some(ConnectionEnd::Broken) {
             self.drop_answers();
         }
         while self.sent < self.out.len() {
@@ -335,7 +335,7 @@ impl Connection<'_> {
                     self.encode(self.unread.bytes_max());
                 }
                 Poll::Ready(_) => {
-                    self.end = Some(End::Broken);
+                    self.end = Some(ConnectionEnd::Broken);
                     self.drop_answers();
                 }
                 Poll::Pending => {
@@ -350,7 +350,8 @@ impl Connection<'_> {
         self.sent = 0;
         self.unread.all_sent();
         // What was encrypted, and not taken yet.
-        self.flushing = self.end != Some(End::Broken) && Pin::new(stream).poll_flush(context).is_pending();
+        self.flushing =
+            self.end != Some(ConnectionEnd::Broken) && Pin::new(stream).poll_flush(context).is_pending();
     }
 
     /// Forgets all answers that there are: nobody reads them. The connection would wait for their turns for ever.
@@ -406,8 +407,8 @@ impl Connection<'_> {
                 Ok(None) => break,
                 Err(RespError::Foreign { looks_like: HTTP }) => self.close_http(),
                 Err(error) => {
-                    self.answer_in_turn(Reply::err(error));
-                    self.end = Some(End::Closes);
+                    self.answer_in_turn(DoorReply::err(error));
+                    self.end = Some(ConnectionEnd::Closes);
                 }
             }
         }
@@ -448,12 +449,12 @@ impl Connection<'_> {
         }
         let (touches, bytes) = (kind.touches(&command), command.bytes_len());
         if kind.is_about_session() {
-            return self.pipeline.enter(touches, bytes, Task::Session(kind, command));
+            return self.pipeline.enter(touches, bytes, CommandTask::Session(kind, command));
         }
         match self.admitted.admit(bytes) {
-            Ok(permit) => self.pipeline.enter(touches, bytes, Task::Keys(kind, command, permit)),
+            Ok(permit) => self.pipeline.enter(touches, bytes, CommandTask::Keys(kind, command, permit)),
             // In its turn: clients tell answers by their order.
-            Err(full) => self.answer_in_turn(Reply::failure(&not_admitted(&full))),
+            Err(full) => self.answer_in_turn(DoorReply::failure(&not_admitted(&full))),
         }
     }
 
@@ -462,8 +463,8 @@ impl Connection<'_> {
         let mut together = Together::default();
         while let Some((number, task)) = self.pipeline.start() {
             match task {
-                Task::Session(kind, command) => self.run_about_session(number, kind, &command).await,
-                Task::Keys(kind, command, permit) => {
+                CommandTask::Session(kind, command) => self.run_about_session(number, kind, &command).await,
+                CommandTask::Keys(kind, command, permit) => {
                     if let Some(refusal) = rights::refused_keys(self.door, &self.session, kind, &command) {
                         self.answers.room().hold(refusal.bytes_len());
                         self.pipeline.done(number, refusal);
@@ -472,7 +473,7 @@ impl Connection<'_> {
                     if let Some(operation) = kind.operation() {
                         self.timed.push((number, operation, self.burst.began()));
                     }
-                    together.add(&self.door.front, Turn { number, permit }, kind, command);
+                    together.add(&self.door.front, TogetherTurn { number, permit }, kind, command);
                 }
             }
         }
@@ -493,10 +494,10 @@ impl Connection<'_> {
         };
         self.register();
         if kind == Kind::Quit || self.session.closes {
-            self.end = self.end.or(Some(End::Closes));
+            self.end = self.end.or(Some(ConnectionEnd::Closes));
         }
         if self.session.is_known(self.door.front.replica().view()) {
-            self.parser.set_limits(Limits::DEFAULT);
+            self.parser.set_limits(CommandLimits::DEFAULT);
         }
         self.answers.room().hold(reply.bytes_len());
         self.pipeline.done(number, reply);
@@ -509,7 +510,7 @@ impl Connection<'_> {
         self.door.warn_of_http(&self.session.peer);
         self.encode(usize::MAX);
         if self.pipeline.is_empty() {
-            self.answer_in_turn(Reply::err(RespError::Foreign { looks_like: HTTP }));
+            self.answer_in_turn(DoorReply::err(RespError::Foreign { looks_like: HTTP }));
         } else {
             // What is held for them is dropped with the connection.
             self.pipeline = Pipeline::default();
@@ -517,18 +518,18 @@ impl Connection<'_> {
             self.running.clear();
             self.timed.clear();
         }
-        self.end = Some(End::Closes);
+        self.end = Some(ConnectionEnd::Closes);
     }
 
-    fn answer_in_turn(&mut self, reply: Reply) {
+    fn answer_in_turn(&mut self, reply: DoorReply) {
         self.answers.room().hold(reply.bytes_len());
         self.pipeline.enter_answered(reply);
     }
 
     /// Says a last thing after all other answers, and reads no more.
     fn part_with(&mut self, failure: &Failure) {
-        self.answer_in_turn(Reply::failure(failure));
-        self.end = Some(End::Parts);
+        self.answer_in_turn(DoorReply::failure(failure));
+        self.end = Some(ConnectionEnd::Parts);
     }
 
     /// Turns answers into bytes, in order, while fewer than `bytes_max` wait to be sent.
@@ -544,11 +545,11 @@ impl Connection<'_> {
         }
     }
 
-    fn answer(&mut self, reply: &Reply) {
+    fn answer(&mut self, reply: &DoorReply) {
         match reply.refusal() {
             None => {}
-            Some(Refusal::Of(code)) => self.burst.numbers().refused(code),
-            Some(Refusal::Rejected) => self.burst.numbers().rejected(),
+            Some(ReplyRefusal::Of(code)) => self.burst.numbers().refused(code),
+            Some(ReplyRefusal::Rejected) => self.burst.numbers().rejected(),
         }
         match self.session.speaking {
             Speaking::On => reply.encode(self.session.protocol, &mut self.out),

@@ -36,7 +36,7 @@ use wire::error::ErrorCode;
 
 use self::buffers::Buffers;
 use self::clients::Client;
-use crate::doors::closing::{Closing, Stage};
+use crate::doors::closing::{Closing, DoorStage};
 use crate::doors::numbers::DoorNumbers;
 use crate::doors::parting::part;
 use crate::front::Front;
@@ -72,7 +72,7 @@ impl Default for RespOptions {
 }
 
 /// What all workers' doors of one node share.
-pub struct Shared {
+pub struct RespShared {
     options: RespOptions,
     admission: Arc<Admission>,
     connections: AtomicUsize,
@@ -86,10 +86,10 @@ pub struct Shared {
     closing: Closing,
 }
 
-impl Shared {
+impl RespShared {
     /// Nobody is connected yet. `admission` says how much the node may take in, over all its doors.
     pub fn new(options: RespOptions, admission: Arc<Admission>) -> Arc<Self> {
-        Arc::new(Shared {
+        Arc::new(RespShared {
             options,
             admission,
             connections: AtomicUsize::new(0),
@@ -114,15 +114,15 @@ impl Shared {
 
     /// Closes each connection behind its next answer from now on: the node will stop.
     pub(crate) fn close_after_answers(&self) {
-        self.close(Stage::AfterAnswers);
+        self.close(DoorStage::AfterAnswers);
     }
 
     /// Closes each connection that is between two commands, now or later.
     pub(crate) fn close_between_commands(&self) {
-        self.close(Stage::BetweenCommands);
+        self.close(DoorStage::BetweenCommands);
     }
 
-    fn close(&self, stage: Stage) {
+    fn close(&self, stage: DoorStage) {
         self.closing.reach(stage);
         self.clients.lock().values().for_each(|client| client.waker.wake());
     }
@@ -137,14 +137,14 @@ impl Shared {
 #[derive(Clone)]
 pub struct Door {
     front: Arc<Front>,
-    shared: Arc<Shared>,
+    shared: Arc<RespShared>,
     buffers: Arc<Buffers>,
     numbers: Arc<DoorNumbers>,
 }
 
 impl Door {
     /// Commands enter at `front`.
-    pub(crate) fn new(front: Arc<Front>, shared: Arc<Shared>, numbers: Arc<DoorNumbers>) -> Self {
+    pub(crate) fn new(front: Arc<Front>, shared: Arc<RespShared>, numbers: Arc<DoorNumbers>) -> Self {
         Door { front, shared, buffers: Arc::default(), numbers }
     }
 
@@ -198,7 +198,7 @@ impl Door {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send,
     {
-        let stops = self.shared.closing.stage() > Stage::Open;
+        let stops = self.shared.closing.stage() > DoorStage::Open;
         part(stream, last_words, (&self.shared.admission, stops), self.front.clock()).await;
     }
 }

@@ -9,7 +9,7 @@ use crate::doors::numbers::DoorNumbers;
 
 /// One answer. Which bytes it becomes depends on the connection's protocol version.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Reply {
+pub(super) enum DoorReply {
     /// `+OK` and the like.
     Simple(&'static str),
     /// An error with its leading code word.
@@ -23,51 +23,51 @@ pub(super) enum Reply {
     /// No value.
     Null,
     /// Several answers.
-    Array(Vec<Reply>),
+    Array(Vec<DoorReply>),
     /// Names and answers.
-    Map(Vec<(Reply, Reply)>),
+    Map(Vec<(DoorReply, DoorReply)>),
 }
 
 /// Why an answer is an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Refusal {
+pub(super) enum ReplyRefusal {
     /// The store refused, with this code.
     Of(ErrorCode),
     /// The command was wrong by itself.
     Rejected,
 }
 
-impl Reply {
+impl DoorReply {
     /// `+OK`.
-    pub(super) const OK: Reply = Reply::Simple("OK");
+    pub(super) const OK: DoorReply = DoorReply::Simple("OK");
 
     /// Text as a value.
-    pub(super) fn text(text: impl Into<String>) -> Reply {
-        Reply::Bulk(Bytes::from(text.into().into_bytes()))
+    pub(super) fn text(text: impl Into<String>) -> DoorReply {
+        DoorReply::Bulk(Bytes::from(text.into().into_bytes()))
     }
 
     /// That the connection has not said who it is, in Redis's own words.
-    pub(super) fn no_auth() -> Reply {
-        Reply::Error("NOAUTH Authentication required.".to_owned())
+    pub(super) fn no_auth() -> DoorReply {
+        DoorReply::Error("NOAUTH Authentication required.".to_owned())
     }
 
     /// A generic error.
-    pub(super) fn err(detail: impl std::fmt::Display) -> Reply {
-        Reply::Error(format!("ERR {detail}"))
+    pub(super) fn err(detail: impl std::fmt::Display) -> DoorReply {
+        DoorReply::Error(format!("ERR {detail}"))
     }
 
     /// The error for a wrong number of arguments, in Redis's own form.
-    pub(super) fn arity(command: &str) -> Reply {
-        Reply::Error(format!("ERR wrong number of arguments for '{command}' command"))
+    pub(super) fn arity(command: &str) -> DoorReply {
+        DoorReply::Error(format!("ERR wrong number of arguments for '{command}' command"))
     }
 
     /// The error for options that make no sense, in Redis's own form.
-    pub(super) fn syntax() -> Reply {
-        Reply::Error("ERR syntax error".to_owned())
+    pub(super) fn syntax() -> DoorReply {
+        DoorReply::Error("ERR syntax error".to_owned())
     }
 
     /// A refusal of the store: the first word tells programs what it was.
-    pub(super) fn failure(failure: &Failure) -> Reply {
+    pub(super) fn failure(failure: &Failure) -> DoorReply {
         let word = match failure.code {
             ErrorCode::Overloaded | ErrorCode::TooManyConnections => "OVERLOADED",
             ErrorCode::InsufficientReplicas | ErrorCode::Isolated => "NOREPLICAS",
@@ -82,33 +82,35 @@ impl Reply {
         };
         let detail: String =
             failure.to_string().chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-        Reply::Error(format!("{word} {detail}"))
+        DoorReply::Error(format!("{word} {detail}"))
     }
 
     /// Bytes that it holds, as good as exactly.
     pub(super) fn bytes_len(&self) -> usize {
         const ITEM: usize = 16;
         ITEM + match self {
-            Reply::Simple(_) | Reply::Integer(_) | Reply::Null => 0,
-            Reply::Error(text) | Reply::Text(text) => text.len(),
-            Reply::Bulk(bytes) => bytes.len(),
-            Reply::Array(items) => items.iter().map(Reply::bytes_len).sum(),
-            Reply::Map(pairs) => pairs.iter().map(|(name, value)| name.bytes_len() + value.bytes_len()).sum(),
+            DoorReply::Simple(_) | DoorReply::Integer(_) | DoorReply::Null => 0,
+            DoorReply::Error(text) | DoorReply::Text(text) => text.len(),
+            DoorReply::Bulk(bytes) => bytes.len(),
+            DoorReply::Array(items) => items.iter().map(DoorReply::bytes_len).sum(),
+            DoorReply::Map(pairs) => {
+                pairs.iter().map(|(name, value)| name.bytes_len() + value.bytes_len()).sum()
+            }
         }
     }
 
-    /// Why it is an error, if it is one: [`Reply::failure`] puts the name of the code behind the first word, and of those
+    /// Why it is an error, if it is one: [`DoorReply::failure`] puts the name of the code behind the first word, and of those
     /// about who asks Redis's own first words tell.
-    pub(super) fn refusal(&self) -> Option<Refusal> {
-        let Reply::Error(text) = self else { return None };
+    pub(super) fn refusal(&self) -> Option<ReplyRefusal> {
+        let DoorReply::Error(text) = self else { return None };
         match text.split(' ').next() {
-            Some("NOPERM") => return Some(Refusal::Of(ErrorCode::Forbidden)),
-            Some("NOAUTH" | "WRONGPASS") => return Some(Refusal::Of(ErrorCode::Unauthenticated)),
+            Some("NOPERM") => return Some(ReplyRefusal::Of(ErrorCode::Forbidden)),
+            Some("NOAUTH" | "WRONGPASS") => return Some(ReplyRefusal::Of(ErrorCode::Unauthenticated)),
             _ => {}
         }
         let name = text.split([' ', ':']).nth(1).unwrap_or_default();
         let code = ErrorCode::ALL.iter().copied().find(|code| code.name() == name);
-        Some(code.map_or(Refusal::Rejected, Refusal::Of))
+        Some(code.map_or(ReplyRefusal::Rejected, ReplyRefusal::Of))
     }
 
     /// Appends the answer's bytes.
@@ -119,17 +121,17 @@ impl Reply {
 
     fn write(&self, writer: &mut ReplyWriter<'_>) {
         match self {
-            Reply::Simple(text) => writer.simple(text),
-            Reply::Error(text) => writer.error(text),
-            Reply::Integer(number) => writer.integer(*number),
-            Reply::Bulk(bytes) => writer.bulk(bytes),
-            Reply::Text(text) => writer.verbatim(b"txt", text.as_bytes()),
-            Reply::Null => writer.null(),
-            Reply::Array(items) => {
+            DoorReply::Simple(text) => writer.simple(text),
+            DoorReply::Error(text) => writer.error(text),
+            DoorReply::Integer(number) => writer.integer(*number),
+            DoorReply::Bulk(bytes) => writer.bulk(bytes),
+            DoorReply::Text(text) => writer.verbatim(b"txt", text.as_bytes()),
+            DoorReply::Null => writer.null(),
+            DoorReply::Array(items) => {
                 writer.array(items.len());
                 items.iter().for_each(|item| item.write(writer));
             }
-            Reply::Map(pairs) => {
+            DoorReply::Map(pairs) => {
                 writer.map(pairs.len());
                 for (name, value) in pairs {
                     name.write(writer);
@@ -140,12 +142,12 @@ impl Reply {
     }
 }
 
-impl From<Result<Option<Bytes>, Failure>> for Reply {
+impl From<Result<Option<Bytes>, Failure>> for DoorReply {
     fn from(answer: Result<Option<Bytes>, Failure>) -> Self {
         match answer {
-            Ok(Some(bytes)) => Reply::Bulk(bytes),
-            Ok(None) => Reply::Null,
-            Err(failure) => Reply::failure(&failure),
+            Ok(Some(bytes)) => DoorReply::Bulk(bytes),
+            Ok(None) => DoorReply::Null,
+            Err(failure) => DoorReply::failure(&failure),
         }
     }
 }
@@ -153,8 +155,8 @@ impl From<Result<Option<Bytes>, Failure>> for Reply {
 /// The text of a refusal, which is counted.
 pub(super) fn refused(numbers: &DoorNumbers, failure: &Failure) -> String {
     numbers.refused(failure.code);
-    match Reply::failure(failure) {
-        Reply::Error(text) => text,
+    match DoorReply::failure(failure) {
+        DoorReply::Error(text) => text,
         _ => failure.to_string(),
     }
 }
@@ -167,15 +169,15 @@ mod tests {
     fn an_error_is_counted_by_the_code_that_it_was_made_of() {
         for &code in ErrorCode::ALL {
             for detail in ["", "a: detail"] {
-                let reply = Reply::failure(&Failure::new(code, detail));
-                assert_eq!(reply.refusal(), Some(Refusal::Of(code)), "{reply:?}");
+                let reply = DoorReply::failure(&Failure::new(code, detail));
+                assert_eq!(reply.refusal(), Some(ReplyRefusal::Of(code)), "{reply:?}");
             }
         }
-        assert_eq!(Reply::syntax().refusal(), Some(Refusal::Rejected));
+        assert_eq!(DoorReply::syntax().refusal(), Some(ReplyRefusal::Rejected));
         assert_eq!(
-            Reply::Error("ERR unknown command 'overloaded'".to_owned()).refusal(),
-            Some(Refusal::Rejected)
+            DoorReply::Error("ERR unknown command 'overloaded'".to_owned()).refusal(),
+            Some(ReplyRefusal::Rejected)
         );
-        assert_eq!(Reply::OK.refusal(), None);
+        assert_eq!(DoorReply::OK.refusal(), None);
     }
 }

@@ -12,14 +12,19 @@ use wire::resp::Command;
 
 use super::Door;
 use super::commands::Kind;
-use super::reply::Reply;
+use super::reply::DoorReply;
 use super::session::Session;
 use crate::access::Who;
 use crate::audit::Asker;
 use crate::view::CurrentView;
 
 /// Why a command about keys is refused to this connection; `None` where it may be carried out.
-pub(super) fn refused_keys(door: &Door, session: &Session, kind: Kind, command: &Command) -> Option<Reply> {
+pub(super) fn refused_keys(
+    door: &Door,
+    session: &Session,
+    kind: Kind,
+    command: &Command,
+) -> Option<DoorReply> {
     let known = match session.caller.user(door.front.replica().view()) {
         Ok(known) => known?,
         Err(failure) => return Some(refusal(door, session, kind.name(), &failure)),
@@ -38,7 +43,7 @@ pub(super) fn refused_keys(door: &Door, session: &Session, kind: Kind, command: 
 }
 
 /// Why a command about the connection or the node is refused to it.
-pub(super) fn refused_session(door: &Door, session: &Session, kind: Kind) -> Option<Reply> {
+pub(super) fn refused_session(door: &Door, session: &Session, kind: Kind) -> Option<DoorReply> {
     if kind.allowed_unauthenticated() || kind.is_answered_at_any_time() {
         return None;
     }
@@ -52,22 +57,22 @@ pub(super) fn refused_without(
     session: &Session,
     right: Right,
     name: &'static str,
-) -> Result<(), Reply> {
+) -> Result<(), DoorReply> {
     let judged = session.caller.judge(door.front.replica().view(), right, "", None);
     judged.map_err(|failure| refusal(door, session, name, &failure))
 }
 
 /// That the connection has given no password yet, where one is wanted.
-pub(super) fn unauthenticated(door: &Door, session: &Session, name: &'static str) -> Reply {
+pub(super) fn unauthenticated(door: &Door, session: &Session, name: &'static str) -> DoorReply {
     let failure = Failure::new(ErrorCode::Unauthenticated, "the connection has given no password");
     refusal(door, session, name, &failure)
 }
 
 /// That what it gave with AUTH is wrong.
-pub(super) fn wrong_password(door: &Door, session: &Session) -> Reply {
+pub(super) fn wrong_password(door: &Door, session: &Session) -> DoorReply {
     let failure = Failure::new(ErrorCode::Unauthenticated, "the password is wrong");
     note(door, session, "auth", &failure);
-    Reply::Error("WRONGPASS invalid username-password pair or user is disabled.".to_owned())
+    DoorReply::Error("WRONGPASS invalid username-password pair or user is disabled.".to_owned())
 }
 
 /// What a right that is lacking forbids, in Redis's words.
@@ -78,17 +83,17 @@ enum Of {
     Command(&'static str),
 }
 
-fn refusal(door: &Door, session: &Session, name: &'static str, failure: &Failure) -> Reply {
+fn refusal(door: &Door, session: &Session, name: &'static str, failure: &Failure) -> DoorReply {
     match failure.code {
         ErrorCode::Forbidden => forbidden(door, session, (name, Of::Command(name)), failure),
         _ => {
             note(door, session, name, failure);
-            Reply::no_auth()
+            DoorReply::no_auth()
         }
     }
 }
 
-fn forbidden(door: &Door, session: &Session, (name, of): (&'static str, Of), failure: &Failure) -> Reply {
+fn forbidden(door: &Door, session: &Session, (name, of): (&'static str, Of), failure: &Failure) -> DoorReply {
     note(door, session, name, failure);
     let who = session.caller.who(door.front.replica().view());
     let sentence = match (of, who) {
@@ -97,7 +102,7 @@ fn forbidden(door: &Door, session: &Session, (name, of): (&'static str, Of), fai
         }
         _ => "No permissions to access a key".to_owned(),
     };
-    Reply::Error(format!("NOPERM {sentence} ({})", failure.detail))
+    DoorReply::Error(format!("NOPERM {sentence} ({})", failure.detail))
 }
 
 /// Writes down who was refused.

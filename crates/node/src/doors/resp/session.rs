@@ -5,7 +5,7 @@ use std::sync::Arc;
 use runtime::Proof;
 use wire::resp::Protocol;
 
-use super::clients::{Client, Said};
+use super::clients::{Client, ClientSaid};
 use super::commands::Kind;
 use super::commands::connections::DEFAULT_USER;
 use super::transaction::Transaction;
@@ -93,6 +93,6 @@ impl Session {
             _ => DEFAULT_USER.to_owned(),
         };
         let (name, library, protocol) = (self.name.clone(), self.library.clone(), self.protocol);
-        self.client.describe(Said { name, library, protocol, user });
+        self.client.describe(ClientSaid { name, library, protocol, user });
     }
 }

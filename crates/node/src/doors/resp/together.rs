@@ -19,15 +19,15 @@ use wire::resp::Command;
 
 use super::commands::keys::delete_each;
 use super::commands::{self, Kind, strings};
-use super::reply::Reply;
+use super::reply::DoorReply;
 use super::room::Room;
-use crate::front::{Entry, Front};
+use crate::front::{Front, StampEntry};
 use crate::stores::WriteOrder;
 
 const _: () = assert!(COMMANDS_MAX <= MULTI_KEYS_MAX, "one request holds the keys of all commands");
 
 /// A command's place in the order of answers, and among the requests under way.
-pub(super) struct Turn {
+pub(super) struct TogetherTurn {
     pub(super) number: u64,
     pub(super) permit: Permit,
 }
@@ -35,7 +35,7 @@ pub(super) struct Turn {
 /// Answers of commands that are done, each with the command's number.
 #[derive(Clone)]
 pub(super) struct Answers {
-    done: Arc<Mutex<Vec<(u64, Reply)>>>,
+    done: Arc<Mutex<Vec<(u64, DoorReply)>>>,
     room: Arc<Room>,
 }
 
@@ -51,13 +51,13 @@ impl Answers {
     }
 
     /// A command is done.
-    fn give(&self, turn: Turn, reply: Reply) {
+    fn give(&self, turn: TogetherTurn, reply: DoorReply) {
         self.room.hold(reply.bytes_len());
         self.put(turn, reply);
     }
 
     /// A command that only reads is done, if there is room for its answer. Otherwise its turn comes back.
-    fn offer(&self, turn: Turn, reply: Reply) -> Result<(), Turn> {
+    fn offer(&self, turn: TogetherTurn, reply: DoorReply) -> Result<(), TogetherTurn> {
         match self.room.take(turn.number, reply.bytes_len()) {
             true => {
                 self.put(turn, reply);
@@ -67,13 +67,13 @@ impl Answers {
         }
     }
 
-    fn put(&self, Turn { number, permit }: Turn, reply: Reply) {
+    fn put(&self, TogetherTurn { number, permit }: TogetherTurn, reply: DoorReply) {
         self.done.lock().push((number, reply));
         drop(permit);
     }
 
     /// What has been given since.
-    pub(super) fn take(&self) -> Vec<(u64, Reply)> {
+    pub(super) fn take(&self) -> Vec<(u64, DoorReply)> {
         std::mem::take(&mut self.done.lock())
     }
 }
@@ -88,7 +88,7 @@ pub(super) struct Means {
 
 impl Means {
     /// Carries out one command for itself.
-    async fn run(&self, mut turn: Turn, kind: Kind, command: Command) {
+    async fn run(&self, mut turn: TogetherTurn, kind: Kind, command: Command) {
         // While there is no room at all, nothing begins.
         let (room, mut reserved) = (self.answers.room(), 1);
         loop {
@@ -106,8 +106,8 @@ impl Means {
         }
     }
 
-    fn refuse_all<T>(&self, all: impl IntoIterator<Item = (Turn, T)>, failure: &Failure) {
-        all.into_iter().for_each(|(turn, _)| self.answers.give(turn, Reply::failure(failure)));
+    fn refuse_all<T>(&self, all: impl IntoIterator<Item = (TogetherTurn, T)>, failure: &Failure) {
+        all.into_iter().for_each(|(turn, _)| self.answers.give(turn, DoorReply::failure(failure)));
     }
 }
 
@@ -118,15 +118,15 @@ const SET_BYTES_MAX: usize = 64 * 1024;
 /// What begins at one moment.
 #[derive(Default)]
 pub(super) struct Together {
-    gets: Vec<(Turn, Command)>,
-    puts: Vec<(Turn, (Command, WriteOrder))>,
-    deletes: Vec<(Turn, Command)>,
-    others: Vec<(Turn, Kind, Command)>,
+    gets: Vec<(TogetherTurn, Command)>,
+    puts: Vec<(TogetherTurn, (Command, WriteOrder))>,
+    deletes: Vec<(TogetherTurn, Command)>,
+    others: Vec<(TogetherTurn, Kind, Command)>,
 }
 
 impl Together {
     /// Adds a command.
-    pub(super) fn add(&mut self, front: &Front, turn: Turn, kind: Kind, command: Command) {
+    pub(super) fn add(&mut self, front: &Front, turn: TogetherTurn, kind: Kind, command: Command) {
         let one_key = command.len() == 2;
         match kind {
             _ if !kind.keys(&command).all(|key| Key::check(key).is_ok()) => {
@@ -155,7 +155,7 @@ impl Together {
             others.extend(gets.drain(..).map(|(turn, command)| (turn, Kind::Get, command)));
         }
         if puts.len() == 1 {
-            let single = |(turn, (command, _)): (Turn, (Command, WriteOrder))| {
+            let single = |(turn, (command, _)): (TogetherTurn, (Command, WriteOrder))| {
                 let kind = Kind::of(command.name()).expect("its kind was known when it was added");
                 (turn, kind, command)
             };
@@ -191,7 +191,7 @@ fn is_unread(answer: &Result<Got, Failure>) -> bool {
     matches!(answer, Err(failure) if failure.code == ErrorCode::FrameTooLong)
 }
 
-async fn get(place: Means, mut gets: Vec<(Turn, Command)>) {
+async fn get(place: Means, mut gets: Vec<(TogetherTurn, Command)>) {
     let Means { front, store, answers } = &place;
     let room = answers.room();
     // Whose turn comes first is read first: it finds room whatever is held.
@@ -204,7 +204,7 @@ async fn get(place: Means, mut gets: Vec<(Turn, Command)>) {
         room.reserve(first.number, reserved).await;
         // What would find no room is not read again.
         let asked = room.left().checked_div(lacking).map_or(gets.len(), |more| (1 + more).min(gets.len()));
-        let mut turns: Vec<Option<(Turn, Command)>> = gets.drain(..asked).map(Some).collect();
+        let mut turns: Vec<Option<(TogetherTurn, Command)>> = gets.drain(..asked).map(Some).collect();
         let keys: Vec<Bytes> = turns.iter().flatten().map(|(_, command)| key_of(command)).collect();
         lacking = 0;
         let deliver = &mut |position: usize, answer: Result<Got, Failure>| {
@@ -221,7 +221,7 @@ async fn get(place: Means, mut gets: Vec<(Turn, Command)>) {
         };
         let whole = front.multi_get_each(store, keys, &RequestOptions::default(), deliver).await;
         room.release(reserved);
-        let left: Vec<(Turn, Command)> = turns.into_iter().flatten().collect();
+        let left: Vec<(TogetherTurn, Command)> = turns.into_iter().flatten().collect();
         if let Err(failure) = whole {
             return place.refuse_all(left.into_iter().chain(gets), &failure);
         }
@@ -236,33 +236,36 @@ async fn get(place: Means, mut gets: Vec<(Turn, Command)>) {
     }
 }
 
-async fn put(place: Means, puts: Vec<(Turn, (Command, WriteOrder))>) {
+async fn put(place: Means, puts: Vec<(TogetherTurn, (Command, WriteOrder))>) {
     let Means { front, store, answers } = &place;
     let (mut turns, mut entries) = (Vec::with_capacity(puts.len()), Vec::with_capacity(puts.len()));
     for (turn, (command, order)) in puts {
         entries.push((key_of(&command), order));
         turns.push((turn, ()));
     }
-    let written = front.multi_write(store, entries, &RequestOptions::default(), Entry::Client).await;
+    let written = front.multi_write(store, entries, &RequestOptions::default(), StampEntry::Client).await;
     match written {
         Err(failure) => place.refuse_all(turns, &failure),
         Ok(results) => {
             for ((turn, ()), result) in turns.into_iter().zip(results) {
-                answers.give(turn, result.map_or_else(|failure| Reply::failure(&failure), |_| Reply::OK));
+                answers.give(
+                    turn,
+                    result.map_or_else(|failure| DoorReply::failure(&failure), |_| DoorReply::OK),
+                );
             }
         }
     }
 }
 
 /// Deletes all keys at once.
-async fn delete(place: Means, deletes: Vec<(Turn, Command)>) {
+async fn delete(place: Means, deletes: Vec<(TogetherTurn, Command)>) {
     let Means { front, store, answers } = &place;
     let keys: Vec<Bytes> = deletes.iter().map(|(_, command)| key_of(command)).collect();
-    let mut turns: Vec<Option<(Turn, Command)>> = deletes.into_iter().map(Some).collect();
+    let mut turns: Vec<Option<(TogetherTurn, Command)>> = deletes.into_iter().map(Some).collect();
     let deliver = &mut |position: usize, answer: Result<bool, Failure>| {
         let (turn, _) = turns[position].take().expect("each key is delivered once");
-        let reply = |existed| Reply::Integer(i64::from(existed));
-        answers.give(turn, answer.map_or_else(|failure| Reply::failure(&failure), reply));
+        let reply = |existed| DoorReply::Integer(i64::from(existed));
+        answers.give(turn, answer.map_or_else(|failure| DoorReply::failure(&failure), reply));
     };
     if let Err(failure) = delete_each(front, store, &keys, deliver).await {
         place.refuse_all(turns.into_iter().flatten(), &failure);

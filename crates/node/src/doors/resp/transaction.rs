@@ -15,7 +15,7 @@
 
 use wire::resp::Command;
 
-use super::reply::Reply;
+use super::reply::DoorReply;
 
 /// Whether a connection is between `MULTI` and `EXEC`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -57,30 +57,30 @@ impl Transaction {
     /// The answer to a command that a transaction has to do with; `None` for one that is to be carried out.
     ///
     /// Before authentication `MULTI` begins nothing, as in Redis: the commands after it are refused as well.
-    pub(super) fn answer(&mut self, command: &Command, authenticated: bool) -> Option<Reply> {
+    pub(super) fn answer(&mut self, command: &Command, authenticated: bool) -> Option<DoorReply> {
         let found = Word::of(command.name());
         let begins_or_ends = matches!(found, Some((_, Word::Multi | Word::Exec | Word::Discard)));
         if begins_or_ends && !authenticated {
-            return Some(Reply::no_auth());
+            return Some(DoorReply::no_auth());
         }
         if begins_or_ends && command.len() + command.dropped() != 1 {
             let (name, _) = found.expect("it was found");
-            return Some(Reply::arity(name));
+            return Some(DoorReply::arity(name));
         }
         match (*self, found.map(|(_, word)| word)) {
             (Transaction::None, Some(Word::Multi)) => {
                 *self = Transaction::Refused;
-                Some(Reply::err(
+                Some(DoorReply::err(
                     "unknown command 'MULTI': Tontine has no transactions, and carries out nothing until EXEC or \
                      DISCARD. Send the commands without MULTI and EXEC, in redis-py with pipeline(transaction=False)",
                 ))
             }
-            (Transaction::None, Some(Word::Exec)) => Some(Reply::err("EXEC without MULTI")),
-            (Transaction::None, Some(Word::Discard)) => Some(Reply::err("DISCARD without MULTI")),
+            (Transaction::None, Some(Word::Exec)) => Some(DoorReply::err("EXEC without MULTI")),
+            (Transaction::None, Some(Word::Discard)) => Some(DoorReply::err("DISCARD without MULTI")),
             (Transaction::None, _) | (Transaction::Refused, Some(Word::Reset | Word::Quit)) => None,
             (Transaction::Refused, Some(Word::Exec)) => {
                 *self = Transaction::None;
-                Some(Reply::Error(
+                Some(DoorReply::Error(
                     "EXECABORT Transaction discarded because of previous errors. Tontine has no transactions: none of \
                      these commands was carried out"
                         .to_owned(),
@@ -88,13 +88,15 @@ impl Transaction {
             }
             (Transaction::Refused, Some(Word::Discard)) => {
                 *self = Transaction::None;
-                Some(Reply::OK)
+                Some(DoorReply::OK)
             }
-            (Transaction::Refused, Some(Word::Multi)) => Some(Reply::err("MULTI calls can not be nested")),
+            (Transaction::Refused, Some(Word::Multi)) => {
+                Some(DoorReply::err("MULTI calls can not be nested"))
+            }
             (Transaction::Refused, Some(Word::Watch)) => {
-                Some(Reply::err("WATCH inside MULTI is not allowed"))
+                Some(DoorReply::err("WATCH inside MULTI is not allowed"))
             }
-            (Transaction::Refused, None) => Some(Reply::err(
+            (Transaction::Refused, None) => Some(DoorReply::err(
                 "not carried out: Tontine has no transactions, so MULTI was refused on this connection. Send EXEC or \
                  DISCARD before other commands",
             )),

@@ -14,7 +14,7 @@ use crate::stores::LocalStore;
 use crate::view::View;
 
 /// From whom a partition is brought in.
-pub(super) struct Source {
+pub(super) struct RefillSource {
     pub(super) nodes: Vec<NodeId>,
     pub(super) donor: Option<NodeId>,
     /// Since which generation the partition and the store are as they are.
@@ -27,21 +27,21 @@ pub(super) struct Source {
     enters: bool,
 }
 
-impl Source {
+impl RefillSource {
     /// Of each of these buckets of a store that `node` holds or enters.
     pub(super) fn all(
         view: &View,
         store: &LocalStore,
         node: NodeId,
         among: &[PartitionId],
-    ) -> BTreeMap<PartitionId, Source> {
+    ) -> BTreeMap<PartitionId, RefillSource> {
         let partitions = among.iter().filter_map(|id| view.buckets().get(*id));
         partitions
-            .filter_map(|partition| Some((partition.id, Source::of(view, store, partition, node)?)))
+            .filter_map(|partition| Some((partition.id, RefillSource::of(view, store, partition, node)?)))
             .collect()
     }
 
-    fn of(view: &View, store: &LocalStore, partition: &Partition, node: NodeId) -> Option<Source> {
+    fn of(view: &View, store: &LocalStore, partition: &Partition, node: NodeId) -> Option<RefillSource> {
         let definition = store.definition();
         let since = partition.since.max(definition.since);
         let source = match Part::of(definition, partition, node) {
@@ -51,7 +51,7 @@ impl Source {
                 let nodes = sources.replicas.to_vec();
                 let writes_required = definition.consistency.writes_required.into();
                 let (donor, replicas) = (sources.donor, nodes.len());
-                Source { donor, since, replicas, writes_required, nodes, enters: true }
+                RefillSource { donor, since, replicas, writes_required, nodes, enters: true }
             }
             Part::Holding => {
                 // One that merely enters may lack what the others have acknowledged. At *reading-new* the old replicas
@@ -59,14 +59,21 @@ impl Source {
                 let old = replicas_before(definition, partition);
                 let nodes = old.iter().copied().filter(|&other| other != node).collect();
                 let writes_required = definition.consistency.writes_required.into();
-                Source { donor: None, since, replicas: old.len(), writes_required, nodes, enters: false }
+                RefillSource {
+                    donor: None,
+                    since,
+                    replicas: old.len(),
+                    writes_required,
+                    nodes,
+                    enters: false,
+                }
             }
         };
         Some(source.without_gone(view))
     }
 
     /// Nothing comes from a node that is gone: what the others hold is all there is.
-    fn without_gone(mut self, view: &View) -> Source {
+    fn without_gone(mut self, view: &View) -> RefillSource {
         let is_gone = |node: &NodeId| view.cluster().node(*node).is_some_and(|node| node.gone);
         self.nodes.retain(|node| !is_gone(node));
         self.donor = self.donor.filter(|donor| !is_gone(donor));
@@ -74,7 +81,7 @@ impl Source {
     }
 
     fn required(&self) -> Required<'_> {
-        let Source { since, replicas, writes_required, ref nodes, donor, enters } = *self;
+        let RefillSource { since, replicas, writes_required, ref nodes, donor, enters } = *self;
         Required { since, replicas, writes_required, others: nodes, donor, enters }
     }
 }
@@ -87,7 +94,7 @@ pub(super) fn settle_alone(rebalance: &Rebalance, view: &View, store: &LocalStor
     if incomplete.is_empty() {
         return;
     }
-    let sources = Source::all(view, store, rebalance.node(), &incomplete);
+    let sources = RefillSource::all(view, store, rebalance.node(), &incomplete);
     let announced: BTreeSet<PartitionId> =
         incomplete.into_iter().filter(|id| refill.is_announced(name, *id)).collect();
     if !is_current(rebalance, view) {
@@ -133,7 +140,7 @@ pub(super) fn settle(
 ) {
     note(rebalance, view, store, (id, peer), peered);
     let partition = view.buckets().get(id);
-    let source = partition.and_then(|p| Source::of(view, store, p, rebalance.node()));
+    let source = partition.and_then(|p| RefillSource::of(view, store, p, rebalance.node()));
     let mut refill = rebalance.refill.lock();
     if !is_steady(rebalance, view, store, id, &refill) {
         return;

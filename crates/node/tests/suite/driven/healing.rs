@@ -8,7 +8,7 @@ use bytes::Bytes;
 use model::{Cluster, Epoch, Generation, NodeId, Store, StoreName, Timestamp, Value, VersionSet};
 use parking_lot::Mutex;
 use protocol::report::Comparison;
-use runtime::disk::simulated::{Fault, Operation};
+use runtime::disk::simulated::{DiskOperation, Fault};
 use storage::Change;
 use wire::error::ErrorCode;
 use wire::messages::{RecordsGot, Request, Response, StaleEpoch, Standing, StoreRef, TreeSummed};
@@ -75,7 +75,7 @@ fn a_record_that_cannot_be_merged_here_is_not_counted_as_compared() {
     let (disk, failed) = (home.disk.clone(), AtomicBool::new(false));
     home.serve(&peer, move |request| {
         if matches!(request, Request::RecordsGet(_)) && !failed.swap(true, Ordering::Relaxed) {
-            disk.inject(Fault::next(Operation::Read, 2));
+            disk.inject(Fault::next(DiskOperation::Read, 2));
         }
         None
     });

@@ -8,7 +8,7 @@ use client::peers::Peers;
 use model::{Cluster, Generation, ReadOnlyStore, Token};
 use protocol::report::ArtifactState;
 use runtime::Disk;
-use runtime::disk::simulated::{Fault, Operation};
+use runtime::disk::simulated::{DiskOperation, Fault};
 use storage::readonly::chunk_path;
 use wire::error::ErrorCode;
 use wire::messages::{ArtifactScan, Peer, Request, RequestOptions, Response, ScanAfter, Scanned, StoreRef};
@@ -132,7 +132,7 @@ fn a_chunk_that_the_device_does_not_give_is_fetched_again() {
     let one = Built::new("words", 1);
     let keeper = Keeper::whole(vec![one.served(&empty("words"))], &[&one]);
     let (before, path) = (keeper.fetched(), keeper.path(&one, 1));
-    keeper.home.disk.inject(Fault { path_part: path, ..Fault::next(Operation::Read, 1) });
+    keeper.home.disk.inject(Fault { path_part: path, ..Fault::next(DiskOperation::Read, 1) });
     assert_eq!(keeper.get(&one, &one.key(1)), Err(ErrorCode::StorageFailed));
     keeper.pass(SOON);
     assert!(keeper.answers(&one) && keeper.holds(&one));
@@ -163,7 +163,7 @@ fn a_chunk_whose_sync_failed_is_there_after_a_power_cut() {
     let one = Built::new("words", 1);
     for seed in 0..6 {
         let keeper = Keeper::new(vec![one.served(&empty("words"))], &[]);
-        let fault = Fault { path_part: "chunks/".to_owned(), ..Fault::next(Operation::Sync, 3) };
+        let fault = Fault { path_part: "chunks/".to_owned(), ..Fault::next(DiskOperation::Sync, 3) };
         keeper.home.disk.inject(fault);
         keeper.put(&one);
         keeper.until_whole();

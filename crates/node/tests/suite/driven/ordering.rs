@@ -8,7 +8,7 @@ use futures_util::FutureExt;
 use model::{NodeId, PartitionId, Ring, VersionSet};
 use parking_lot::Mutex;
 use protocol::report::{Parts, RepairPart};
-use runtime::disk::simulated::{Fault, Operation};
+use runtime::disk::simulated::{DiskOperation, Fault};
 use wire::error::ErrorCode;
 use wire::messages::{AntiEntropyControl, AntiEntropyOrder, Request};
 
@@ -82,7 +82,7 @@ fn as_many_as_256_parts_can_be_stopped_and_one_more_when_one_of_them_is_started(
 fn an_order_that_a_restart_may_forget_says_so_and_is_in_force_until_then() {
     let home = Home::new();
     let node = home.start();
-    let fault = Fault::next(Operation::Create, 1);
+    let fault = Fault::next(DiskOperation::Create, 1);
     home.disk.inject(Fault { path_part: "repair-stopped".to_owned(), ..fault });
     let control = AntiEntropyControl { order: AntiEntropyOrder::Stop, store: None, partition: None };
     let failure = home.stage.run(node.antientropy().clone().answer(control.into())).unwrap_err();

@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use model::{Epoch, Generation, NodeId, PartitionId, Timestamp, Token, Value};
 use parking_lot::Mutex;
-use runtime::disk::simulated::{Fault, Operation};
+use runtime::disk::simulated::{DiskOperation, Fault};
 use wire::error::ErrorCode;
 use wire::messages::{RecordsPage, RecordsPaged, Request};
 
@@ -125,7 +125,7 @@ fn one_record_of_a_page_that_could_not_be_merged_leaves_its_partition_incomplete
             && wanted.partition == PartitionId(0)
             && !fails.swap(true, Ordering::Relaxed)
         {
-            disk.inject(Fault::next(Operation::Read, 2));
+            disk.inject(Fault::next(DiskOperation::Read, 2));
         }
         None
     });

@@ -8,7 +8,7 @@ use client::peers::Witness;
 use model::{Cluster, Consistency, Epoch, Generation, NodeId, Ring, Store, StoreName, VersionSet};
 use parking_lot::Mutex;
 use protocol::gossip::Experience;
-use runtime::disk::simulated::{Fault, Operation};
+use runtime::disk::simulated::{DiskOperation, Fault};
 use storage::ScanLimit;
 use wire::error::ErrorCode;
 use wire::messages::{Merged, ReplicaMerge, ReplicaMerged, Request, Response, StaleEpoch, StoreRef};
@@ -81,7 +81,7 @@ fn a_hint_for_a_node_that_left_stays_where_its_content_could_not_be_made_durable
     let home = Home::new().syncing();
     let node = home.start();
     park(&home, &node, "k", "s");
-    let fault = Fault::next(Operation::Sync, u64::MAX);
+    let fault = Fault::next(DiskOperation::Sync, u64::MAX);
     home.disk.inject(Fault { path_part: "stores/".to_owned(), ..fault });
     node.offer(smaller());
     home.stage.pass(Duration::from_secs(20));

@@ -64,12 +64,12 @@ fn damage_in_any_part_of_a_chunk_that_nobody_reads_is_found_and_mended() {
 
 #[test]
 fn a_chunk_that_the_device_does_not_give_to_the_scrub_is_fetched_again() {
-    use runtime::disk::simulated::{Fault, Operation};
+    use runtime::disk::simulated::{DiskOperation, Fault};
     let one = Built::new("words", 1);
     let keeper = scrubbed(&one);
     let before = keeper.fetched();
     let path_part = keeper.path(&one, 1);
-    keeper.home.disk.inject(Fault { path_part, ..Fault::next(Operation::Read, 1) });
+    keeper.home.disk.inject(Fault { path_part, ..Fault::next(DiskOperation::Read, 1) });
     keeper.pass(PERIOD + LONG);
     assert!(keeper.holds(&one));
     assert_eq!(keeper.fetched() - before, bytes_of(&one, &[1]));

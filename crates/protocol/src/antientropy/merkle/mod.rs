@@ -16,4 +16,4 @@ mod digest;
 mod tree;
 
 pub use digest::Digest;
-pub use tree::{Change, LEAF_RECORDS, Span, Tree};
+pub use tree::{LEAF_RECORDS, Span, Tree, TreeDelta};

@@ -27,18 +27,18 @@ const DEPTH_MAX: u8 = 24;
 
 /// What writes did to records, as far as sums care.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Change {
+pub struct TreeDelta {
     /// The digests that came, less those that went.
     pub difference: Digest,
     /// The records that came, less those that went.
     pub records: i32,
 }
 
-impl Change {
+impl TreeDelta {
     /// Of the record that was there and the one that is there now; `None` where there is none.
-    pub fn of(removed: Option<Digest>, added: Option<Digest>) -> Change {
+    pub fn of(removed: Option<Digest>, added: Option<Digest>) -> TreeDelta {
         let difference = added.unwrap_or_default().minus(removed.unwrap_or_default());
-        Change { difference, records: i32::from(added.is_some()) - i32::from(removed.is_some()) }
+        TreeDelta { difference, records: i32::from(added.is_some()) - i32::from(removed.is_some()) }
     }
 }
 
@@ -122,7 +122,7 @@ impl Leaves {
         self.sums.iter().copied().sum::<Digest>() == self.sum
     }
 
-    fn apply(&mut self, position: usize, change: Change) {
+    fn apply(&mut self, position: usize, change: TreeDelta) {
         self.sums[position] = self.sums[position].plus(change.difference);
         self.sum = self.sum.plus(change.difference);
         self.records = self.records.saturating_add_signed(change.records.into());
@@ -223,7 +223,7 @@ impl Tree {
     }
 
     /// A record with this token has changed.
-    pub fn apply(&mut self, token: Token, change: Change) {
+    pub fn apply(&mut self, token: Token, change: TreeDelta) {
         if let Some(leaves) = &mut self.counted {
             let position = leaves.position(self.first, token);
             leaves.apply(position, change);
@@ -291,7 +291,7 @@ impl Tree {
         for (token, digest) in met {
             let position = count.leaves.position(self.first, token);
             debug_assert!((count.frontier..=end).contains(&position), "a record is counted once");
-            count.leaves.apply(position, Change::of(None, Some(digest)));
+            count.leaves.apply(position, TreeDelta::of(None, Some(digest)));
         }
         count.frontier = end + 1;
         if count.frontier < count.leaves.sums.len() {

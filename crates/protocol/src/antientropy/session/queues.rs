@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::{Action, STEP_BITS};
+use super::{STEP_BITS, SessionAction};
 use crate::antientropy::merkle::Span;
 
 /// Bits by which a partition is cut whose keys are listed without the help of trees.
@@ -18,9 +18,9 @@ pub(super) fn pieces(root: Span) -> impl Iterator<Item = Span> {
 }
 
 /// What the driver is told: for a descent, how far to go in this step.
-pub(super) fn asked(action: &Action) -> Action {
+pub(super) fn asked(action: &SessionAction) -> SessionAction {
     match action {
-        Action::Descend { request, spans } => Action::Descend {
+        SessionAction::Descend { request, spans } => SessionAction::Descend {
             request: *request,
             spans: spans.iter().map(|&(id, span, bits)| (id, span, step(span, bits))).collect(),
         },

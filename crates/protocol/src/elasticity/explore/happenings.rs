@@ -166,7 +166,7 @@ impl World {
             }
             if let Phase::Acts { actions, .. } = &self.controllers[who] {
                 wrongs.push(Happening::LosesReply(who));
-                if let Action::Ensure { .. } = &actions[0] {
+                if let FleetAction::Ensure { .. } = &actions[0] {
                     wrongs.push(Happening::Doubles(who));
                 }
             }
@@ -199,7 +199,7 @@ impl World {
             }
             Happening::Doubles(who) => {
                 let Phase::Acts { actions, .. } = &self.controllers[who] else { unreachable!("it acts") };
-                let Action::Ensure { token, .. } = &actions[0] else { unreachable!("it buys") };
+                let FleetAction::Ensure { token, .. } = &actions[0] else { unreachable!("it buys") };
                 let ours = |one: &&Host| one.instance.token.as_ref() == Some(&token.0);
                 let more = 2_usize.saturating_sub(self.boxes.iter().filter(ours).count()).max(1);
                 (0..more).for_each(|_| world.create(token));

@@ -82,7 +82,7 @@ impl World {
     }
 
     /// What a controller that remembers nothing does now, by a document that it read before.
-    pub(super) fn decided(&mut self, fleet: &Fleet) -> Result<Vec<Action>, String> {
+    pub(super) fn decided(&mut self, fleet: &Fleet) -> Result<Vec<FleetAction>, String> {
         let mut observation = self.observed(fleet);
         self.refused.clear();
         for _ in 0..10 {
@@ -90,7 +90,7 @@ impl World {
             let questions: Vec<&Question> = turn
                 .actions
                 .iter()
-                .filter_map(|action| if let Action::Ask(one) = action { Some(one) } else { None })
+                .filter_map(|action| if let FleetAction::Ask(one) = action { Some(one) } else { None })
                 .collect();
             if questions.is_empty() {
                 let mut actions = turn.actions;
@@ -100,8 +100,8 @@ impl World {
                         self.members.iter().any(drained)
                     };
                     actions.retain(|action| match action {
-                        Action::Cancel { .. } => false,
-                        Action::Join { member, .. } => !drained(member),
+                        FleetAction::Cancel { .. } => false,
+                        FleetAction::Join { member, .. } => !drained(member),
                         _ => true,
                     });
                 }
@@ -111,7 +111,7 @@ impl World {
             for question in questions {
                 match question {
                     Question::Preflight { instance } => {
-                        let refusal = Refusal { for_good: true, detail: "protected".to_owned() };
+                        let refusal = VerbRefusal { for_good: true, detail: "protected".to_owned() };
                         let refuses = self.refuses && self.bug != Some(Bug::SkipsPreflight);
                         let answer = if refuses { Err(refusal) } else { Ok(()) };
                         observation.preflight.insert(instance.clone(), answer);
@@ -127,8 +127,8 @@ impl World {
     }
 
     /// Nothing is bought while a drain could be taken back, as far as this turn has seen.
-    fn buys_rightly(&self, fleet: &Fleet, actions: &[Action]) -> Result<(), String> {
-        let Some(Action::Publish(next)) = actions.last() else { return Ok(()) };
+    fn buys_rightly(&self, fleet: &Fleet, actions: &[FleetAction]) -> Result<(), String> {
+        let Some(FleetAction::Publish(next)) = actions.last() else { return Ok(()) };
         let is_new = |machine: &Machine| !fleet.machines.iter().any(|before| before.token == machine.token);
         let buys = next.in_state(MachineState::Requested).any(is_new);
         let leaving = next.in_state(MachineState::Draining).chain(next.in_state(MachineState::Empty));
@@ -143,41 +143,41 @@ impl World {
     }
 
     /// Does one act. An error is a promise that was broken; false: it was left, and the rest of the turn with it.
-    pub(super) fn act(&mut self, generation: u64, action: &Action) -> Result<bool, String> {
+    pub(super) fn act(&mut self, generation: u64, action: &FleetAction) -> Result<bool, String> {
         let is_late = generation != self.fleet.generation;
         if is_late && action.must_be_fresh() && self.bug != Some(Bug::ActsLate) {
             return Ok(false);
         }
         match action {
-            Action::Publish(next) => {
+            FleetAction::Publish(next) => {
                 if is_late && self.bug != Some(Bug::PublishesBlindly) {
                     return Ok(false);
                 }
                 follows(&self.fleet, next)?;
                 self.fleet = (**next).clone();
             }
-            Action::Ensure { token, .. } => {
+            FleetAction::Ensure { token, .. } => {
                 if !self.boxes.iter().any(|one| one.instance.token.as_ref() == Some(&token.0)) {
                     self.create(token);
                 }
             }
-            Action::Terminate { instance, .. } => self.terminate(instance)?,
-            Action::Join { token, member } if self.has_left(member) => {
+            FleetAction::Terminate { instance, .. } => self.terminate(instance)?,
+            FleetAction::Join { token, member } if self.has_left(member) => {
                 self.refused.insert(token.clone(), "it was a member".to_owned());
             }
-            Action::Join { member, .. } => {
+            FleetAction::Join { member, .. } => {
                 self.change(
                     member,
                     &[MemberState::Waiting, MemberState::Standby, MemberState::Drained],
                     MemberState::Joining,
                 );
             }
-            Action::Drain { member, .. } => {
+            FleetAction::Drain { member, .. } => {
                 let from =
                     [MemberState::Serving, MemberState::Joining, MemberState::Standby, MemberState::Drained];
                 self.change(member, &from, MemberState::Draining);
             }
-            Action::Cancel { member, .. } => {
+            FleetAction::Cancel { member, .. } => {
                 if !self.cancellable {
                     return Err("a drain is cancelled that cannot be".to_owned());
                 }
@@ -185,13 +185,13 @@ impl World {
                     self.change(member, &[MemberState::Draining, MemberState::Drained], MemberState::Serving);
                 }
             }
-            Action::Forget { member, .. } => {
+            FleetAction::Forget { member, .. } => {
                 if self.keys.contains(member) {
                     return Err(format!("{member} is forgotten with a key"));
                 }
                 self.members.retain(|one| &one.id != member);
             }
-            Action::Ask(_) => unreachable!("asked within the turn"),
+            FleetAction::Ask(_) => unreachable!("asked within the turn"),
         }
         Ok(true)
     }

@@ -39,7 +39,7 @@ fn what_has_ended_by_itself_is_cleaned_up_by_evidence_alone_and_costs_nothing_me
     two.evidence.insert("m2".to_owned(), nothing());
     two.fleet = published(&two);
     assert_eq!(two.fleet.machines[1].state, MachineState::Terminating);
-    assert!(matches!(&acts(&two)[..], [Action::Terminate { instance, .. }] if instance == "i2"));
+    assert!(matches!(&acts(&two)[..], [FleetAction::Terminate { instance, .. }] if instance == "i2"));
     let mut stale = two.clone();
     stale.evidence.clear();
     assert_eq!(acts(&stale), [], "evidence of an earlier turn is none");

@@ -22,7 +22,7 @@ fn moved(seen: &mut Observation, millis: u64) {
     seen.fleet.history.note(seen.now, 0.0);
 }
 
-fn verdict(seen: &Observation) -> (u32, Option<Held>) {
+fn verdict(seen: &Observation) -> (u32, Option<HeldChange>) {
     let next = published(seen);
     (next.target.unwrap(), next.decisions.last().unwrap().held.clone())
 }
@@ -42,7 +42,7 @@ fn futile(reads: f64, updates: f64) -> Observation {
         number: 1,
         at: WallMillis(NOW - HOUR_MS - 1),
         members: 1,
-        verdict: Verdict::Add,
+        verdict: RuleVerdict::Add,
         target: 2,
         reasons: vec![Reason::Load { load: 1000, carries: 600 }],
         set: true,
@@ -60,9 +60,9 @@ fn futile(reads: f64, updates: f64) -> Observation {
 #[test]
 fn growths_that_gained_nothing_hold_for_a_day() {
     let mut two = futile(0.0, 525.0);
-    assert_eq!(verdict(&two), (2, Some(Held::NoGain { growths: 2 })));
+    assert_eq!(verdict(&two), (2, Some(HeldChange::NoGain { growths: 2 })));
     moved(&mut two, 22 * HOUR_MS);
-    assert_eq!(verdict(&two), (2, Some(Held::NoGain { growths: 2 })));
+    assert_eq!(verdict(&two), (2, Some(HeldChange::NoGain { growths: 2 })));
     moved(&mut two, HOUR_MS);
     assert_eq!(verdict(&two), (4, None), "what they lacked may have come since");
 }
@@ -77,19 +77,19 @@ fn an_order_for_more_ends_a_hold_and_one_for_fewer_does_not() {
     let (more, answer) = plan(1);
     assert_eq!((answer, more.fleet.target, more.fleet.futile), (Ok(()), Some(3), 0));
     let (refused, answer) = plan(100);
-    assert_eq!((answer, refused.fleet.futile), (Err(Held::Most { max: 40 }), 2));
+    assert_eq!((answer, refused.fleet.futile), (Err(HeldChange::Most { max: 40 }), 2));
 }
 
 #[test]
 fn another_kind_of_load_ends_a_hold_where_it_gains() {
     let mut two = futile(3000.0, 0.0);
-    assert_eq!(verdict(&two).1, Some(Held::NoGain { growths: 2 }), "nothing is known of reads yet");
+    assert_eq!(verdict(&two).1, Some(HeldChange::NoGain { growths: 2 }), "nothing is known of reads yet");
     let reads = Observed { members: 2, reads: 3000.0, updates: 0.0, used: 60.0 };
     (0..20).for_each(|_| two.fleet.capacity.learn(reads));
     assert_eq!(verdict(&two), (4, None));
     let mut updates = futile(0.0, 525.0);
     updates.fleet.capacity = two.fleet.capacity.clone();
-    assert_eq!(verdict(&updates).1, Some(Held::NoGain { growths: 2 }), "they gain as little as before");
+    assert_eq!(verdict(&updates).1, Some(HeldChange::NoGain { growths: 2 }), "they gain as little as before");
 }
 
 /// Four members that carry 1,000 reads a second each within 60 %, and 1,500 within 90 %; they have this many.
@@ -111,11 +111,11 @@ fn what_carries_the_load_with_one_lost_stays_whatever_is_ordered() {
     let (_, answer) = ordered(four(740.0), plan(-1));
     assert_eq!(answer, Ok(()));
     let (after, answer) = ordered(four(800.0), plan(-1));
-    assert_eq!(answer, Err(Held::Carries { load: 3200, carries: 3000, left: 3 }));
+    assert_eq!(answer, Err(HeldChange::Carries { load: 3200, carries: 3000, left: 3 }));
     assert_eq!((after.fleet.target, after.fleet.in_state(MachineState::Draining).count()), (Some(4), 0));
     // Of two that are left, one: all of an order is looked at, not its first drain alone.
     let (_, answer) = ordered(four(740.0), plan(-2));
-    assert_eq!(answer, Err(Held::Carries { load: 2960, carries: 1500, left: 2 }));
+    assert_eq!(answer, Err(HeldChange::Carries { load: 2960, carries: 1500, left: 2 }));
     // More is never refused for that, nor is anything where the load or the capacity is not known.
     assert_eq!(ordered(four(2000.0), plan(1)).1, Ok(()));
     let mut unknown = four(800.0);
@@ -131,7 +131,7 @@ fn bounds_and_load_that_rises_after_an_order_remove_no_member_that_carries() {
     let mut bound = four(800.0);
     bound.fleet.policy.max = 3;
     let (target, held) = verdict(&bound);
-    assert!(target == 4 && matches!(held, Some(Held::Carries { left: 3, .. })), "{held:?}");
+    assert!(target == 4 && matches!(held, Some(HeldChange::Carries { left: 3, .. })), "{held:?}");
     // The order was taken while the load was low, and its drain has not begun.
     let mut rises = four(800.0);
     rises.fleet.policy.mode = Mode::Observe;
@@ -149,5 +149,5 @@ fn what_a_member_that_leaves_still_does_counts_for_those_that_stay() {
     put(&mut three, 4, MachineState::Draining, MemberState::Draining);
     three.fleet.target = Some(3);
     let (_, answer) = ordered(three, FleetOrder::Plan(Resize(-1)));
-    assert_eq!(answer, Err(Held::Carries { load: 2800, carries: 1500, left: 2 }));
+    assert_eq!(answer, Err(HeldChange::Carries { load: 2800, carries: 1500, left: 2 }));
 }

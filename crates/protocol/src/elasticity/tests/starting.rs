@@ -10,7 +10,7 @@ fn where_members_join_as_they_start_one_starts_at_a_time_and_none_stands_by() {
     (three.fleet.target, three.fleet.policy.max, three.fleet.policy.standby) = (Some(5), 6, 1);
     let next = published(&three);
     assert_eq!(next.in_state(MachineState::Requested).count(), 1, "{:?}", next.machines);
-    assert!(matches!(next.standby_held, Some(Held::Engine { .. })), "{:?}", next.standby_held);
+    assert!(matches!(next.standby_held, Some(HeldChange::Engine { .. })), "{:?}", next.standby_held);
     three.fleet = next;
     assert_eq!(published(&three).in_state(MachineState::Requested).count(), 1);
     // Nor does one start beside a member that leaves.

@@ -266,12 +266,12 @@ fn name(get: &Get) -> Packed {
     let mut name = Packed::default();
     for member in &get.members {
         let code = match member.reply {
-            Reply::Unasked => 0,
-            Reply::Awaited => 1,
-            Reply::Failed(ReplicaError::Lost) => 2,
-            Reply::Failed(_) => 3,
-            Reply::Answered { current: false } => 4,
-            Reply::Answered { current: true } => 5,
+            GetReply::Unasked => 0,
+            GetReply::Awaited => 1,
+            GetReply::Failed(ReplicaError::Lost) => 2,
+            GetReply::Failed(_) => 3,
+            GetReply::Answered { current: false } => 4,
+            GetReply::Answered { current: true } => 5,
         };
         name.push(code, 3);
         let (code, waits) = match member.written_back {

@@ -42,7 +42,7 @@ use super::replica_error::{Errors, ReplicaError};
 #[derive(Clone, Debug)]
 pub struct Get {
     /// In the order in which they are asked; replicas first. Those that only take writes come last and are never asked.
-    members: SmallVec<[Member; 8]>,
+    members: SmallVec<[GetMember; 8]>,
     /// Members before this position are the replicas that answer gets.
     readers: usize,
     /// Members before this position may be asked: behind the replicas come the fallbacks.
@@ -50,7 +50,7 @@ pub struct Get {
     /// Members before this position have been asked, the others not.
     next: usize,
     options: QuorumOptions,
-    phase: Phase,
+    phase: GetPhase,
     began: Moment,
     /// The latest time that the machine was told; never goes back.
     now: Moment,
@@ -67,7 +67,7 @@ pub struct Get {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum GetPhase {
     /// The caller waits for answers.
     Collecting,
     /// The caller waits until enough replicas hold what was answered.
@@ -79,12 +79,12 @@ enum Phase {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Member {
+struct GetMember {
     node: NodeId,
     sets: Sets,
     fallback: bool,
     suspected: bool,
-    reply: Reply,
+    reply: GetReply,
     written_back: WrittenBack,
     /// From then on its answer, or acknowledgement, is no longer counted on.
     late_at: Moment,
@@ -93,7 +93,7 @@ struct Member {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Reply {
+enum GetReply {
     Unasked,
     Awaited,
     Failed(ReplicaError),
@@ -133,7 +133,7 @@ impl Get {
             askable,
             next: 0,
             options,
-            phase: Phase::Collecting,
+            phase: GetPhase::Collecting,
             began: now,
             now,
             patience: options.late_at(now, 0),
@@ -149,7 +149,7 @@ impl Get {
     /// Takes in what has happened by `now`, and says what to do.
     pub fn step(&mut self, event: GetEvent, now: Moment, actions: &mut GetActions) {
         self.now = self.now.max(now);
-        if self.phase == Phase::Finished {
+        if self.phase == GetPhase::Finished {
             return;
         }
         match event {
@@ -162,7 +162,7 @@ impl Get {
                 if self.newer_generation(node, error).is_some() =>
             {
                 let generation = self.newer_generation(node, error).expect("just looked at");
-                self.phase = Phase::Finished;
+                self.phase = GetPhase::Finished;
                 actions.push(GetAction::Refresh { generation });
                 return;
             }
@@ -177,10 +177,10 @@ impl Get {
     /// When the machine must be told that time has passed; `None` when it has nothing left to do.
     pub fn deadline(&self) -> Option<Moment> {
         let end = match self.phase {
-            Phase::Finished => return None,
-            Phase::Repairing => return Some(self.options.deadline),
-            Phase::Settling => return Some(self.settling_deadline()),
-            Phase::Collecting => self.options.deadline,
+            GetPhase::Finished => return None,
+            GetPhase::Repairing => return Some(self.options.deadline),
+            GetPhase::Settling => return Some(self.settling_deadline()),
+            GetPhase::Collecting => self.options.deadline,
         };
         if self.tallies()[0].answered >= usize::from(self.options.required) {
             return Some(end.min(self.patience));
@@ -199,14 +199,14 @@ impl Get {
 
     /// Whether the caller still waits.
     pub fn is_unanswered(&self) -> bool {
-        matches!(self.phase, Phase::Collecting | Phase::Settling)
+        matches!(self.phase, GetPhase::Collecting | GetPhase::Settling)
     }
 
     /// The generation of a refusal that ends this request: from a node that was asked, while the caller waits.
     fn newer_generation(&self, node: NodeId, error: ReplicaError) -> Option<Generation> {
         let ReplicaError::StaleGeneration { generation } = error else { return None };
         let asked =
-            |member: &Member| member.reply != Reply::Unasked || member.written_back != WrittenBack::No;
+            |member: &GetMember| member.reply != GetReply::Unasked || member.written_back != WrittenBack::No;
         let asked = self.members.iter().any(|member| member.node == node && asked(member));
         (asked && self.is_unanswered() && generation > self.options.generation).then_some(generation)
     }
@@ -214,9 +214,9 @@ impl Get {
     fn fail(&mut self, node: NodeId, error: ReplicaError) {
         let asked = &mut self.members[..self.next];
         if let Some(member) = asked.iter_mut().find(|member| member.node == node)
-            && member.reply == Reply::Awaited
+            && member.reply == GetReply::Awaited
         {
-            member.reply = Reply::Failed(error);
+            member.reply = GetReply::Failed(error);
         }
     }
 
@@ -225,7 +225,7 @@ impl Get {
         let Some(position) = self.members[..self.next].iter().position(|member| member.node == node) else {
             return;
         };
-        if matches!(self.members[position].reply, Reply::Answered { .. }) {
+        if matches!(self.members[position].reply, GetReply::Answered { .. }) {
             return;
         }
         let first = self.answered() == 0;
@@ -235,30 +235,30 @@ impl Get {
             (false, true) => self.merged = set,
             (false, false) => self.merged.merge(&set),
         }
-        if !known && self.phase != Phase::Collecting {
+        if !known && self.phase != GetPhase::Collecting {
             self.begin_round();
         }
         if !known {
             for member in &mut self.members[..self.next] {
-                if let Reply::Answered { current } = &mut member.reply {
+                if let GetReply::Answered { current } = &mut member.reply {
                     *current = false;
                 }
             }
         }
-        self.members[position].reply = Reply::Answered { current: whole };
+        self.members[position].reply = GetReply::Answered { current: whole };
     }
 
     /// Brings the machine to rest: nothing is left that it could do now.
     fn settle(&mut self, actions: &mut GetActions) {
-        if self.phase == Phase::Collecting {
+        if self.phase == GetPhase::Collecting {
             self.ask_replicas(actions);
             self.ask_fallbacks(actions);
             self.answer(actions);
         }
-        if self.phase == Phase::Settling {
+        if self.phase == GetPhase::Settling {
             self.write_back(actions);
         }
-        if self.phase == Phase::Repairing && (self.awaited() == 0 || self.now >= self.options.deadline) {
+        if self.phase == GetPhase::Repairing && (self.awaited() == 0 || self.now >= self.options.deadline) {
             self.repair(actions);
         }
         debug_assert!(
@@ -275,15 +275,15 @@ impl Get {
         assert!(self.next <= self.askable, "members are asked in their order");
         assert!(self.readers <= self.askable && self.askable <= self.members.len(), "readers come first");
         let (asked, unasked) = self.members.split_at(self.next);
-        assert!(asked.iter().all(|member| member.reply != Reply::Unasked), "those before were asked");
-        assert!(unasked.iter().all(|member| member.reply == Reply::Unasked), "those behind were not");
-        let back = |member: &&Member| member.written_back != WrittenBack::No;
+        assert!(asked.iter().all(|member| member.reply != GetReply::Unasked), "those before were asked");
+        assert!(unasked.iter().all(|member| member.reply == GetReply::Unasked), "those behind were not");
+        let back = |member: &&GetMember| member.written_back != WrittenBack::No;
         let mut written_back = self.members.iter().filter(back);
         assert!(written_back.all(|member| !member.fallback), "only replicas are written back to");
-        let earlier = self.phase == Phase::Collecting && self.round > 0;
+        let earlier = self.phase == GetPhase::Collecting && self.round > 0;
         assert!(!earlier, "rounds are counted only once something is written back");
         let place = |position| (self.readers..self.askable).contains(&position);
-        let in_place = |(position, member): (usize, &Member)| member.fallback == place(position);
+        let in_place = |(position, member): (usize, &GetMember)| member.fallback == place(position);
         assert!(
             self.members.iter().enumerate().all(in_place),
             "fallbacks come behind the replicas that answer"
@@ -332,7 +332,7 @@ impl Get {
             let member = &mut self.members[self.next];
             self.next += 1;
             (self.waves, self.waved_at) = (wave, now);
-            member.reply = Reply::Awaited;
+            member.reply = GetReply::Awaited;
             (member.late_at, member.replaced_at) =
                 if member.suspected { (now, now) } else { (late_at, replaced_at) };
             missing -= usize::from(!member.suspected);
@@ -348,7 +348,7 @@ impl Get {
         let patient = self.now < self.patience && self.now < deadline && replicas.awaited > 0;
         if answered >= preferred || (answered >= required && !patient) {
             if self.options.held > 0 {
-                self.phase = Phase::Settling;
+                self.phase = GetPhase::Settling;
             } else {
                 self.answer_done(actions);
             }
@@ -369,7 +369,7 @@ impl Get {
         } else {
             return;
         };
-        self.phase = Phase::Finished;
+        self.phase = GetPhase::Finished;
         actions.push(GetAction::Answer(GetOutcome::Failed { reason, errors: self.errors() }));
     }
 
@@ -384,7 +384,7 @@ impl Get {
     /// Answers with what is known.
     fn answer_done(&mut self, actions: &mut GetActions) {
         assert!(self.is_unanswered(), "a get is answered once");
-        self.phase = Phase::Repairing;
+        self.phase = GetPhase::Repairing;
         let sloppy = self.tallies()[0].answered < usize::from(self.options.required);
         // Nobody compares with the merged set any more: it can go without a copy.
         let last = self.awaited() == 0 && self.stale().next().is_none();
@@ -394,8 +394,8 @@ impl Get {
 
     /// Sends the merged set to every replica whose answer lacked part of it, and ends.
     fn repair(&mut self, actions: &mut GetActions) {
-        assert!(self.phase == Phase::Repairing, "only a get that was answered repairs");
-        self.phase = Phase::Finished;
+        assert!(self.phase == GetPhase::Repairing, "only a get that was answered repairs");
+        self.phase = GetPhase::Finished;
         let asked = actions.len();
         actions.extend(self.stale().map(|node| GetAction::Repair { node, set: self.merged.clone() }));
         // Those that only take writes said nothing; when replicas disagree, they are likely to lack something, too.
@@ -409,12 +409,12 @@ impl Get {
 
     /// Replicas whose answer lacked part of the merged set, or whose copy is damaged while others hold something.
     fn stale(&self) -> impl Iterator<Item = NodeId> {
-        let stale = |member: &&Member| {
+        let stale = |member: &&GetMember| {
             !member.fallback
                 && member.written_back == WrittenBack::No
                 && match member.reply {
-                    Reply::Answered { current } => !current,
-                    Reply::Failed(ReplicaError::Corrupt) => !self.merged.is_empty(),
+                    GetReply::Answered { current } => !current,
+                    GetReply::Failed(ReplicaError::Corrupt) => !self.merged.is_empty(),
                     _ => false,
                 }
         };
@@ -442,19 +442,19 @@ impl Get {
     }
 
     fn errors(&self) -> Errors {
-        let error = |member: &Member| match (member.reply, member.written_back) {
-            (_, WrittenBack::Failed(error)) | (Reply::Failed(error), _) => Some((member.node, error)),
+        let error = |member: &GetMember| match (member.reply, member.written_back) {
+            (_, WrittenBack::Failed(error)) | (GetReply::Failed(error), _) => Some((member.node, error)),
             _ => None,
         };
         self.members.iter().filter_map(error).collect()
     }
 }
 
-impl Member {
+impl GetMember {
     fn new(node: NodeId, sets: Sets, fallback: bool, suspected: bool) -> Self {
-        let (reply, written_back) = (Reply::Unasked, WrittenBack::No);
+        let (reply, written_back) = (GetReply::Unasked, WrittenBack::No);
         let (late_at, replaced_at) = (Moment::default(), Moment::default());
-        Member { node, sets, fallback, suspected, reply, written_back, late_at, replaced_at }
+        GetMember { node, sets, fallback, suspected, reply, written_back, late_at, replaced_at }
     }
 
     /// Whether the merged set was sent to it in this round.
@@ -463,7 +463,7 @@ impl Member {
     }
 
     fn is_awaited(&self) -> bool {
-        self.reply == Reply::Awaited
+        self.reply == GetReply::Awaited
     }
 
     /// Whether its answer can be counted on at `now`.
@@ -479,19 +479,23 @@ impl Member {
     /// Whether a fallback may be asked in its place at `now`.
     fn is_replaced(&self, now: Moment) -> bool {
         match self.reply {
-            Reply::Unasked | Reply::Answered { .. } => false,
-            Reply::Failed(_) => true,
-            Reply::Awaited => self.replaced_at <= now,
+            GetReply::Unasked | GetReply::Answered { .. } => false,
+            GetReply::Failed(_) => true,
+            GetReply::Awaited => self.replaced_at <= now,
         }
     }
 
     fn has_answered(&self) -> bool {
-        matches!(self.reply, Reply::Answered { .. })
+        matches!(self.reply, GetReply::Answered { .. })
     }
 }
 
 /// Everybody whom a get may ask, best first, and how many these are; behind them the replicas that only take writes.
-fn members(candidates: Candidates<'_>, own: Option<NodeId>, sloppy: bool) -> (SmallVec<[Member; 8]>, usize) {
+fn members(
+    candidates: Candidates<'_>,
+    own: Option<NodeId>,
+    sloppy: bool,
+) -> (SmallVec<[GetMember; 8]>, usize) {
     let Candidates { preference, .. } = candidates;
     let readers = preference.replicas().len();
     let replicas = || preference.sets().take(readers);
@@ -504,15 +508,15 @@ fn members(candidates: Candidates<'_>, own: Option<NodeId>, sloppy: bool) -> (Sm
         let others = replicas().filter(|&(node, _)| Some(node) != own);
         let of_class = |&(node, _): &(NodeId, Sets)| (is_suspected(node), candidates.lags(node)) == class;
         let first = own_first.chain(others).filter(of_class);
-        members.extend(first.map(|(node, sets)| Member::new(node, sets, false, class.0)));
+        members.extend(first.map(|(node, sets)| GetMember::new(node, sets, false, class.0)));
     }
     if sloppy {
         for &node in &candidates.fallbacks(own) {
-            members.push(Member::new(node, Sets::Both, true, candidates.is_suspected(node)));
+            members.push(GetMember::new(node, Sets::Both, true, candidates.is_suspected(node)));
         }
     }
     let askable = members.len();
     let silent = preference.sets().skip(readers);
-    members.extend(silent.map(|(node, sets)| Member::new(node, sets, false, is_suspected(node))));
+    members.extend(silent.map(|(node, sets)| GetMember::new(node, sets, false, is_suspected(node))));
     (members, askable)
 }

@@ -18,7 +18,7 @@
 use model::{Generation, Moment, NodeId, Sets};
 
 use super::interface::{GetAction, GetActions, GetFailure, GetOutcome};
-use super::{Get, Member, Phase, Reply};
+use super::{Get, GetMember, GetPhase, GetReply};
 use crate::quorum::counts::Tallies;
 use crate::quorum::replica_error::ReplicaError;
 
@@ -52,7 +52,7 @@ impl Get {
     }
 
     fn set_written_back(&mut self, node: NodeId, state: WrittenBack) {
-        let sent = |member: &&mut Member| member.node == node && member.written_back != WrittenBack::No;
+        let sent = |member: &&mut GetMember| member.node == node && member.written_back != WrittenBack::No;
         if let Some(member) = self.members.iter_mut().find(sent)
             && member.written_back != WrittenBack::Acknowledged
         {
@@ -73,11 +73,11 @@ impl Get {
 
     /// How many replicas of each set hold the merged set, with what the set is spared.
     fn holding(&self) -> Tallies {
-        Tallies::with(self.options.spared, self.sets(Member::holds))
+        Tallies::with(self.options.spared, self.sets(GetMember::holds))
     }
 
     /// The sets of those that count in this sense.
-    fn sets(&self, counts: impl Fn(&Member) -> bool) -> impl Iterator<Item = Sets> {
+    fn sets(&self, counts: impl Fn(&GetMember) -> bool) -> impl Iterator<Item = Sets> {
         self.members.iter().filter(move |member| counts(member)).map(|member| member.sets)
     }
 
@@ -87,9 +87,9 @@ impl Get {
         if holders >= held {
             return self.answer_done(actions);
         }
-        let possible = Tallies::with(self.options.spared, self.sets(Member::may_hold)).least();
+        let possible = Tallies::with(self.options.spared, self.sets(GetMember::may_hold)).least();
         if possible < held || self.now >= self.options.deadline {
-            self.phase = Phase::Finished;
+            self.phase = GetPhase::Finished;
             let reason = GetFailure::NotHeld { holders, required: held };
             let errors = self.errors();
             return actions.push(GetAction::Answer(GetOutcome::Failed { reason, errors }));
@@ -100,9 +100,9 @@ impl Get {
     /// Sends the merged set until as many as are missing can be expected to acknowledge it.
     fn send_back(&mut self, actions: &mut GetActions) {
         let (now, waved_at) = (self.now, self.waved_at);
-        let late = |member: &Member| waved_at < member.late_at && member.late_at <= now;
-        let awaited = |member: &&Member| member.written_back == WrittenBack::Awaited;
-        let is_fresh = |member: &Member| awaited(&member) && member.late_at > now;
+        let late = |member: &GetMember| waved_at < member.late_at && member.late_at <= now;
+        let awaited = |member: &&GetMember| member.written_back == WrittenBack::Awaited;
+        let is_fresh = |member: &GetMember| awaited(&member) && member.late_at > now;
         let lacking = self.holding().lacking(self.options.held);
         let mut missing = lacking.without(Tallies::of(self.sets(is_fresh)));
         let wave = self.waves + u32::from(self.members.iter().filter(awaited).any(late));
@@ -122,14 +122,15 @@ impl Get {
 
     /// Whom to write back to next: who is known to lack something, then who was not heard of, then who failed.
     fn next_to_write_back(&self, helps: impl Fn(Sets) -> bool) -> Option<usize> {
-        let rank = |member: &Member| match member.reply {
-            Reply::Answered { .. } => 0,
-            Reply::Unasked if !member.suspected => 1,
-            Reply::Unasked | Reply::Awaited => 2,
-            Reply::Failed(_) => 3,
+        let rank = |member: &GetMember| match member.reply {
+            GetReply::Answered { .. } => 0,
+            GetReply::Unasked if !member.suspected => 1,
+            GetReply::Unasked | GetReply::Awaited => 2,
+            GetReply::Failed(_) => 3,
         };
-        let open =
-            |member: &Member| !member.holds() && member.written_back == WrittenBack::No && helps(member.sets);
+        let open = |member: &GetMember| {
+            !member.holds() && member.written_back == WrittenBack::No && helps(member.sets)
+        };
         let open = self.members.iter().enumerate().filter(|(_, member)| open(member));
         open.min_by_key(|(_, member)| rank(member)).map(|(position, _)| position)
     }
@@ -141,20 +142,20 @@ impl Get {
             return end;
         }
         let fresh =
-            |member: &&Member| member.written_back == WrittenBack::Awaited && member.late_at > self.now;
+            |member: &&GetMember| member.written_back == WrittenBack::Awaited && member.late_at > self.now;
         self.members.iter().filter(fresh).fold(end, |end, member| end.min(member.late_at))
     }
 }
 
-impl Member {
+impl GetMember {
     /// Whether it is known to hold the merged set.
     pub(super) fn holds(&self) -> bool {
-        self.reply == Reply::Answered { current: true } || self.written_back == WrittenBack::Acknowledged
+        self.reply == GetReply::Answered { current: true } || self.written_back == WrittenBack::Acknowledged
     }
 
     /// Whether it holds the merged set or may be found to.
     fn may_hold(&self) -> bool {
         let refused = matches!(self.written_back, WrittenBack::Failed(_));
-        self.holds() || !refused || self.reply == Reply::Awaited
+        self.holds() || !refused || self.reply == GetReply::Awaited
     }
 }

@@ -136,7 +136,7 @@ pub enum ProbeAction {
 pub struct Probe {
     /// The keys that lack takers, ascending; one that lacks them in two sets comes twice.
     short: Vec<Short>,
-    asked: BTreeMap<NodeId, Asked>,
+    asked: BTreeMap<NodeId, ProbedNode>,
     /// Until when answers are waited for; `None` once the question is settled.
     deadline: Option<Moment>,
 }
@@ -153,14 +153,14 @@ struct Short {
 
 /// A node that was asked.
 #[derive(Clone, Debug)]
-struct Asked {
-    reply: Reply,
+struct ProbedNode {
+    reply: ProbeReply,
     /// Positions among the short keys that it can take writes of.
     short: Vec<usize>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Reply {
+enum ProbeReply {
     Awaited,
     Failed,
     Answered,
@@ -210,8 +210,8 @@ impl Probe {
             return;
         }
         match event {
-            ProbeEvent::Answered { node } => self.replied(node, Reply::Answered),
-            ProbeEvent::Failed { node } => self.replied(node, Reply::Failed),
+            ProbeEvent::Answered { node } => self.replied(node, ProbeReply::Answered),
+            ProbeEvent::Failed { node } => self.replied(node, ProbeReply::Failed),
             ProbeEvent::Elapsed => {}
         }
         self.settle(now, actions);
@@ -226,7 +226,8 @@ impl Probe {
         let keys = self.short.iter().map(|short| short.key);
         assert!(keys.is_sorted(), "keys come in their order");
         for (position, short) in self.short.iter().enumerate() {
-            let awaits = |asked: &&Asked| asked.reply == Reply::Awaited && asked.short.contains(&position);
+            let awaits =
+                |asked: &&ProbedNode| asked.reply == ProbeReply::Awaited && asked.short.contains(&position);
             assert_eq!(short.awaited, self.asked.values().filter(awaits).count(), "takers that are awaited");
         }
     }
@@ -247,23 +248,26 @@ impl Probe {
         let awaited = if asks { absent.len() } else { 0 };
         for node in absent.into_iter().take(awaited) {
             let asked = self.asked.entry(node);
-            asked.or_insert(Asked { reply: Reply::Awaited, short: Vec::new() }).short.push(self.short.len());
+            asked
+                .or_insert(ProbedNode { reply: ProbeReply::Awaited, short: Vec::new() })
+                .short
+                .push(self.short.len());
         }
         self.short.push(Short { key, missing, awaited });
     }
 
     /// Counts a node's reply. Positive evidence wins: who has answered is there, also after a failure.
-    fn replied(&mut self, node: NodeId, reply: Reply) {
+    fn replied(&mut self, node: NodeId, reply: ProbeReply) {
         let Some(asked) = self.asked.get_mut(&node) else { return };
         let before = asked.reply;
-        if before == Reply::Answered || before == reply {
+        if before == ProbeReply::Answered || before == reply {
             return;
         }
         asked.reply = reply;
         for &position in &asked.short {
             let short = &mut self.short[position];
-            short.awaited -= usize::from(before == Reply::Awaited);
-            if reply == Reply::Answered {
+            short.awaited -= usize::from(before == ProbeReply::Awaited);
+            if reply == ProbeReply::Answered {
                 short.missing = short.missing.saturating_sub(1);
             }
         }

@@ -10,7 +10,7 @@ use crate::quorum::options::Candidates;
 
 /// Who asks for a write, and which nodes may stamp it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Entry {
+pub enum StampEntry {
     /// A client, at any node or in its own library.
     Client,
     /// A client whose write depends on a condition. The first replica that is up judges all of these; a fallback, which
@@ -27,7 +27,7 @@ pub struct StampOptions {
     /// replica takes it.
     pub own: Option<NodeId>,
     /// Who asks.
-    pub entry: Entry,
+    pub entry: StampEntry,
     /// Further attempts, each over all candidates, after pauses that double.
     pub retries: u32,
     /// When nothing more is begun, and silence of another node leaves the write in doubt.

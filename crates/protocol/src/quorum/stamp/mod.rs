@@ -16,8 +16,8 @@
 //!
 //! A client's library asks the replicas, those that lag after the others, then fallbacks, which pass the write on. A
 //! node asks itself first if it is a replica, then the other replicas. Suspected nodes come last, because silence
-//! leaves a write in doubt. With [`Entry::Exclusive`] the order of preference stays among nodes that are there, because
-//! writers that compete are judged best by the same node. With [`Entry::Passed`] a node asks nobody but itself.
+//! leaves a write in doubt. With [`StampEntry::Exclusive`] the order of preference stays among nodes that are there, because
+//! writers that compete are judged best by the same node. With [`StampEntry::Passed`] a node asks nobody but itself.
 //!
 //! A single key is a request of one key: nothing here asks how many there are. Each key goes its own way; keys that go
 //! to the same node in one step travel together.
@@ -37,7 +37,7 @@ use model::{Generation, Moment, NodeId};
 use smallvec::SmallVec;
 
 pub use interface::{
-    Entry, StampAction, StampActions, StampEvent, StampKeys, StampOptions, StampOutcome, StampReply,
+    StampAction, StampActions, StampEntry, StampEvent, StampKeys, StampOptions, StampOutcome, StampReply,
 };
 
 use super::multi::KeyIndex;
@@ -219,7 +219,7 @@ impl Stamp {
             stamping.next = 0;
             stamping.generation = generation;
             stamping.target = candidates.preference.replicas().first().copied();
-            if entry == Entry::Passed && stamping.candidates.is_empty() {
+            if entry == StampEntry::Passed && stamping.candidates.is_empty() {
                 return self.answer(key, StampOutcome::NotHere, actions);
             }
         }
@@ -254,7 +254,7 @@ impl Stamp {
                 self.route_again(key, wishes);
             }
             StampReply::Unreachable | StampReply::Refused { retryable: true, .. }
-                if self.options.entry != Entry::Passed && (!stands_in || self.is_behind(key)) =>
+                if self.options.entry != StampEntry::Passed && (!stands_in || self.is_behind(key)) =>
             {
                 self.go_on(key, now, wishes, actions);
             }
@@ -279,7 +279,7 @@ impl Stamp {
             wishes.asks.push((node, key));
             return self.enter(key, Stage::Asking(node));
         }
-        let may_stand_in = sloppy && self.options.own.is_some() && self.options.entry == Entry::Client;
+        let may_stand_in = sloppy && self.options.own.is_some() && self.options.entry == StampEntry::Client;
         if let Some(target) = stamping.target.filter(|_| may_stand_in) {
             wishes.stand_ins.push((key, target));
             return self.enter(key, Stage::StandingIn);
@@ -406,15 +406,15 @@ impl Wishes {
 fn order(
     candidates: Candidates<'_>,
     own: Option<NodeId>,
-    entry: Entry,
+    entry: StampEntry,
 ) -> SmallVec<[NodeId; CANDIDATES_INLINE]> {
     let replicas = candidates.preference.replicas();
     let mut order = SmallVec::new();
-    if entry == Entry::Passed {
+    if entry == StampEntry::Passed {
         order.extend(own.filter(|own| replicas.contains(own)));
         return order;
     }
-    let first = own.filter(|own| entry == Entry::Client && replicas.contains(own));
+    let first = own.filter(|own| entry == StampEntry::Client && replicas.contains(own));
     order.extend(first);
     // A node passes nothing on to fallbacks: it stamps as one itself.
     let relays = if own.is_some() { &[] } else { candidates.preference.fallbacks() };
@@ -422,7 +422,7 @@ fn order(
         let alike = |&node: &NodeId| {
             Some(node) != first && (candidates.is_suspected(node) && Some(node) != own) == suspected
         };
-        let late = |node: NodeId| entry == Entry::Client && candidates.lags(node);
+        let late = |node: NodeId| entry == StampEntry::Client && candidates.lags(node);
         for lags in [false, true] {
             order.extend(replicas.iter().copied().filter(|&node| late(node) == lags).filter(alike));
         }

@@ -425,12 +425,12 @@ fn position(node: NodeId) -> usize {
 
 /// A number that tells this state from every other of its scope.
 fn name(write: &Write, observer: &Observer) -> Packed {
-    let code = |reply: Reply| match reply {
-        Reply::Unasked => 0,
-        Reply::Awaited => 1,
-        Reply::Failed(ReplicaError::Lost) => 2,
-        Reply::Failed(_) => 3,
-        Reply::Acknowledged => 4,
+    let code = |reply: WriteReply| match reply {
+        WriteReply::Unasked => 0,
+        WriteReply::Awaited => 1,
+        WriteReply::Failed(ReplicaError::Lost) => 2,
+        WriteReply::Failed(_) => 3,
+        WriteReply::Acknowledged => 4,
     };
     let mut name = Packed::default();
     for slot in &write.slots {

@@ -52,7 +52,7 @@ pub struct Write {
     next: usize,
     origin: Origin,
     options: QuorumOptions,
-    phase: Phase,
+    phase: WritePhase,
     /// The latest time that the machine was told; never goes back.
     now: Moment,
     /// Until when more than the required acknowledgements are waited for.
@@ -64,7 +64,7 @@ pub struct Write {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum WritePhase {
     /// The caller waits.
     Collecting,
     /// The caller has its answer; replicas without acknowledgement or hint are still cared for.
@@ -79,7 +79,7 @@ struct Slot {
     node: NodeId,
     sets: Sets,
     suspected: bool,
-    reply: Reply,
+    reply: WriteReply,
     late_at: Moment,
     /// Whether a fallback has acknowledged a hint for it.
     hinted: bool,
@@ -92,12 +92,12 @@ struct Slot {
 struct StandIn {
     holder: NodeId,
     slot: usize,
-    reply: Reply,
+    reply: WriteReply,
     late_at: Moment,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Reply {
+enum WriteReply {
     Unasked,
     Awaited,
     Failed(ReplicaError),
@@ -126,7 +126,7 @@ impl Write {
             next: 0,
             origin,
             options,
-            phase: Phase::Collecting,
+            phase: WritePhase::Collecting,
             now,
             patience: late_at,
             waves: 0,
@@ -134,12 +134,12 @@ impl Write {
         };
         for (node, sets) in candidates.preference.sets() {
             let reply = match origin.local {
-                Local::Applied if node == origin.own => Reply::Awaited,
-                Local::Refused(error) if node == origin.own => Reply::Failed(error),
-                _ if now >= options.deadline => Reply::Unasked,
+                Local::Applied if node == origin.own => WriteReply::Awaited,
+                Local::Refused(error) if node == origin.own => WriteReply::Failed(error),
+                _ if now >= options.deadline => WriteReply::Unasked,
                 _ => {
                     actions.push(WriteAction::Merge { node });
-                    Reply::Awaited
+                    WriteReply::Awaited
                 }
             };
             let suspected = node != origin.own && candidates.is_suspected(node);
@@ -153,7 +153,7 @@ impl Write {
     /// Takes in what has happened by `now`, and says what to do.
     pub fn step(&mut self, event: WriteEvent, now: Moment, actions: &mut WriteActions) {
         self.now = self.now.max(now);
-        if self.phase == Phase::Finished {
+        if self.phase == WritePhase::Finished {
             return;
         }
         match event {
@@ -165,7 +165,7 @@ impl Write {
             WriteEvent::Failed { node, error } => {
                 self.fail(node, error);
                 if let Some(generation) = self.newer_generation(node, error) {
-                    self.phase = Phase::Finished;
+                    self.phase = WritePhase::Finished;
                     let possible = self.is_possible() || self.is_anything_awaited();
                     actions.push(WriteAction::Refresh { generation, possible });
                     return;
@@ -179,9 +179,9 @@ impl Write {
     /// When the machine must be told that time has passed; `None` when it has nothing left to do.
     pub fn deadline(&self) -> Option<Moment> {
         let end = match self.phase {
-            Phase::Finished => return None,
-            Phase::Placing => return Some(self.options.deadline),
-            Phase::Collecting => self.options.deadline,
+            WritePhase::Finished => return None,
+            WritePhase::Placing => return Some(self.options.deadline),
+            WritePhase::Collecting => self.options.deadline,
         };
         if self.covered() >= self.options.required {
             return Some(end.min(self.patience));
@@ -196,28 +196,28 @@ impl Write {
 
     /// Whether the caller still waits.
     pub fn is_unanswered(&self) -> bool {
-        self.phase == Phase::Collecting
+        self.phase == WritePhase::Collecting
     }
 
     /// The generation of a refusal that ends this request: from a node that was asked, while the caller waits.
     fn newer_generation(&mut self, node: NodeId, error: ReplicaError) -> Option<Generation> {
         let ReplicaError::StaleGeneration { generation } = error else { return None };
-        let newer = self.phase == Phase::Collecting && generation > self.options.generation;
+        let newer = self.phase == WritePhase::Collecting && generation > self.options.generation;
         (newer && self.reply_of(node).is_some()).then_some(generation)
     }
 
     /// What is known of a node that was asked.
-    fn reply_of(&mut self, node: NodeId) -> Option<&mut Reply> {
+    fn reply_of(&mut self, node: NodeId) -> Option<&mut WriteReply> {
         let slots = self.slots.iter_mut().map(|slot| (slot.node, &mut slot.reply));
         let stand_ins = self.stand_ins.iter_mut().map(|stand_in| (stand_in.holder, &mut stand_in.reply));
-        let mut asked = slots.chain(stand_ins).filter(|(_, reply)| **reply != Reply::Unasked);
+        let mut asked = slots.chain(stand_ins).filter(|(_, reply)| **reply != WriteReply::Unasked);
         asked.find(|(asked, _)| *asked == node).map(|(_, reply)| reply)
     }
 
     /// Takes in an acknowledgement, also of a node that was reported as failed; false when nobody asked the node.
     fn acknowledge(&mut self, node: NodeId) -> bool {
         let Some(reply) = self.reply_of(node) else { return false };
-        *reply = Reply::Acknowledged;
+        *reply = WriteReply::Acknowledged;
         if let Some(stand_in) = self.stand_ins.iter().find(|stand_in| stand_in.holder == node) {
             self.slots[stand_in.slot].hinted = true;
         }
@@ -228,9 +228,9 @@ impl Write {
     fn fail(&mut self, node: NodeId, error: ReplicaError) {
         if let Some(reply) = self.reply_of(node) {
             *reply = match *reply {
-                Reply::Unasked | Reply::Awaited => Reply::Failed(error),
-                Reply::Failed(known) if known.is_definite() => Reply::Failed(error),
-                known @ (Reply::Failed(_) | Reply::Acknowledged) => known,
+                WriteReply::Unasked | WriteReply::Awaited => WriteReply::Failed(error),
+                WriteReply::Failed(known) if known.is_definite() => WriteReply::Failed(error),
+                known @ (WriteReply::Failed(_) | WriteReply::Acknowledged) => known,
             };
         }
     }
@@ -243,19 +243,19 @@ impl Write {
             self.stand_in_for_failed(actions);
             self.stand_in_for_late(actions);
         }
-        if self.phase == Phase::Collecting {
+        if self.phase == WritePhase::Collecting {
             self.answer(actions);
         }
         self.park(actions);
-        if self.phase == Phase::Placing && self.slots.iter().all(Slot::is_placed) {
-            self.phase = Phase::Finished;
+        if self.phase == WritePhase::Placing && self.slots.iter().all(Slot::is_placed) {
+            self.phase = WritePhase::Finished;
         }
         debug_assert!(
             self.deadline().is_none_or(|deadline| deadline > self.now),
             "a machine at rest waits for the future"
         );
         debug_assert!(
-            self.phase != Phase::Collecting || self.is_anything_awaited(),
+            self.phase != WritePhase::Collecting || self.is_anything_awaited(),
             "a machine whose caller waits expects some reply"
         );
         if cfg!(debug_assertions) {
@@ -270,14 +270,14 @@ impl Write {
         assert!(self.options.required >= 1 && self.options.preferred >= self.options.required);
         for (position, slot) in self.slots.iter().enumerate() {
             let of_slot = self.stand_ins.iter().filter(|stand_in| stand_in.slot == position);
-            let held = of_slot.map(|stand_in| stand_in.reply).any(|reply| reply == Reply::Acknowledged);
+            let held = of_slot.map(|stand_in| stand_in.reply).any(|reply| reply == WriteReply::Acknowledged);
             assert!(slot.hinted == held, "a slot is hinted when a fallback has acknowledged its hint");
             let twice = self.slots[..position].iter().any(|other| other.node == slot.node);
             assert!(!twice, "each replica has one slot");
         }
         for stand_in in &self.stand_ins {
             assert!(stand_in.slot < self.slots.len(), "a hint is for a replica");
-            assert!(stand_in.reply != Reply::Unasked, "who stands in was asked");
+            assert!(stand_in.reply != WriteReply::Unasked, "who stands in was asked");
         }
     }
 
@@ -285,8 +285,8 @@ impl Write {
     fn give_up_waiting(&mut self) {
         let slots = self.slots.iter_mut().map(|slot| &mut slot.reply);
         for reply in slots.chain(self.stand_ins.iter_mut().map(|stand_in| &mut stand_in.reply)) {
-            if *reply == Reply::Awaited {
-                *reply = Reply::Failed(ReplicaError::Lost);
+            if *reply == WriteReply::Awaited {
+                *reply = WriteReply::Failed(ReplicaError::Lost);
             }
         }
         self.next = self.fallbacks.len();
@@ -311,7 +311,7 @@ impl Write {
     /// counted on.
     fn stand_in_for_late(&mut self, actions: &mut WriteActions) {
         let required = self.options.required;
-        if self.phase != Phase::Collecting || !self.options.sloppy || self.next == self.fallbacks.len() {
+        if self.phase != WritePhase::Collecting || !self.options.sloppy || self.next == self.fallbacks.len() {
             return;
         }
         if self.covered() >= required {
@@ -336,7 +336,7 @@ impl Write {
     fn send_hint(&mut self, slot: usize, late_at: Moment, actions: &mut WriteActions) {
         let Some(&holder) = self.fallbacks.get(self.next) else { return };
         self.next += 1;
-        self.stand_ins.push(StandIn { holder, slot, reply: Reply::Awaited, late_at });
+        self.stand_ins.push(StandIn { holder, slot, reply: WriteReply::Awaited, late_at });
         actions.push(WriteAction::SendHint { holder, target: self.slots[slot].node });
     }
 
@@ -346,20 +346,20 @@ impl Write {
         let (covered, reachable) = (self.covered(), self.reachable());
         let patient = self.now < self.patience && reachable > covered;
         if covered >= preferred || (covered >= required && !patient) {
-            self.phase = Phase::Placing;
-            let acknowledged = self.tallies(|_, slot| slot.reply == Reply::Acknowledged).least();
+            self.phase = WritePhase::Placing;
+            let acknowledged = self.tallies(|_, slot| slot.reply == WriteReply::Acknowledged).least();
             actions.push(WriteAction::Answer(WriteOutcome::Done {
                 acks: covered,
                 sloppy: acknowledged < required,
                 superseded: self.superseded,
             }));
         } else if reachable < required && self.is_possible() && !self.is_own_awaited() {
-            self.phase = Phase::Placing;
+            self.phase = WritePhase::Placing;
             let errors = self.errors();
             let outcome = WriteOutcome::Indeterminate { acks: covered, required, errors };
             actions.push(WriteAction::Answer(outcome));
         } else if !self.is_anything_awaited() {
-            self.phase = Phase::Finished;
+            self.phase = WritePhase::Finished;
             actions.push(WriteAction::Answer(WriteOutcome::Failed { required, errors: self.errors() }));
         }
     }
@@ -385,7 +385,7 @@ impl Write {
 
     /// Whether the slot counts.
     fn is_covered(&self, slot: &Slot) -> bool {
-        slot.reply == Reply::Acknowledged || (self.options.sloppy && slot.hinted)
+        slot.reply == WriteReply::Acknowledged || (self.options.sloppy && slot.hinted)
     }
 
     /// How many slots count.
@@ -397,7 +397,7 @@ impl Write {
     fn reachable(&self) -> u8 {
         let may_count = |position: usize, slot: &Slot| {
             let hint = self.options.sloppy && self.is_hint_awaited(position);
-            self.is_covered(slot) || slot.reply == Reply::Awaited || hint
+            self.is_covered(slot) || slot.reply == WriteReply::Awaited || hint
         };
         self.tallies(may_count).least()
     }
@@ -410,10 +410,10 @@ impl Write {
 
     /// Whether the write may be applied anywhere, now or later. Replies still awaited are not judged.
     fn is_possible(&self) -> bool {
-        let applied = |reply: Reply| match reply {
-            Reply::Unasked | Reply::Awaited => false,
-            Reply::Failed(error) => !error.is_definite(),
-            Reply::Acknowledged => true,
+        let applied = |reply: WriteReply| match reply {
+            WriteReply::Unasked | WriteReply::Awaited => false,
+            WriteReply::Failed(error) => !error.is_definite(),
+            WriteReply::Acknowledged => true,
         };
         self.origin.possible
             || self.origin.local == Local::Applied
@@ -422,8 +422,8 @@ impl Write {
     }
 
     fn is_anything_awaited(&self) -> bool {
-        self.slots.iter().any(|slot| slot.reply == Reply::Awaited)
-            || self.stand_ins.iter().any(|stand_in| stand_in.reply == Reply::Awaited)
+        self.slots.iter().any(|slot| slot.reply == WriteReply::Awaited)
+            || self.stand_ins.iter().any(|stand_in| stand_in.reply == WriteReply::Awaited)
     }
 
     /// Whether the coordinator's own disk has yet to say what became of its copy. That takes no network, and without
@@ -432,11 +432,11 @@ impl Write {
         let slots = self.slots.iter().map(|slot| (slot.node, slot.reply));
         let mut replies =
             slots.chain(self.stand_ins.iter().map(|stand_in| (stand_in.holder, stand_in.reply)));
-        replies.any(|reply| reply == (self.origin.own, Reply::Awaited))
+        replies.any(|reply| reply == (self.origin.own, WriteReply::Awaited))
     }
 
     fn is_hint_awaited(&self, slot: usize) -> bool {
-        self.stand_ins.iter().any(|stand_in| stand_in.slot == slot && stand_in.reply == Reply::Awaited)
+        self.stand_ins.iter().any(|stand_in| stand_in.slot == slot && stand_in.reply == WriteReply::Awaited)
     }
 
     /// Until when a reply for the slot can be counted on; `None` when none can.
@@ -444,7 +444,7 @@ impl Write {
         let own = Some((self.slots[slot].reply, self.slots[slot].late_at));
         let hints = self.stand_ins.iter().filter(|stand_in| stand_in.slot == slot);
         let replies = own.into_iter().chain(hints.map(|stand_in| (stand_in.reply, stand_in.late_at)));
-        let fresh = replies.filter(|&(reply, late_at)| reply == Reply::Awaited && late_at > self.now);
+        let fresh = replies.filter(|&(reply, late_at)| reply == WriteReply::Awaited && late_at > self.now);
         fresh.map(|(_, late_at)| late_at).max()
     }
 
@@ -452,7 +452,7 @@ impl Write {
         let slots = self.slots.iter().map(|slot| (slot.node, slot.reply));
         let replies = slots.chain(self.stand_ins.iter().map(|stand_in| (stand_in.holder, stand_in.reply)));
         let error = |(node, reply)| match reply {
-            Reply::Failed(error) => Some((node, error)),
+            WriteReply::Failed(error) => Some((node, error)),
             _ => None,
         };
         replies.filter_map(error).collect()
@@ -462,7 +462,7 @@ impl Write {
 impl Slot {
     /// Whether its replica did not take the write, as far as is known.
     fn has_failed(&self) -> bool {
-        matches!(self.reply, Reply::Failed(_) | Reply::Unasked)
+        matches!(self.reply, WriteReply::Failed(_) | WriteReply::Unasked)
     }
 
     /// Whether its replica is better not relied on.
@@ -472,6 +472,6 @@ impl Slot {
 
     /// Whether its copy rests somewhere from where it reaches the replica.
     fn is_placed(&self) -> bool {
-        self.reply == Reply::Acknowledged || self.hinted || self.parked
+        self.reply == WriteReply::Acknowledged || self.hinted || self.parked
     }
 }

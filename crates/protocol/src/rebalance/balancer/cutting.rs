@@ -4,11 +4,11 @@
 //! a single bucket has all the work, no cut helps, and nodes tell no middle.
 
 use model::balance::Settings;
-use model::plan::{CutAt, Excess, Refusal};
+use model::plan::{CutAt, Excess, PlanRefusal};
 use model::{Cluster, NodeId, PartitionId};
 
 use super::Loads;
-use super::search::{History, Search};
+use super::search::{Search, SearchHistory};
 
 /// What of the load may lie before a cut that halves it, in permille.
 const HALVES: std::ops::RangeInclusive<u32> = 333..=667;
@@ -17,7 +17,7 @@ const HALVES: std::ops::RangeInclusive<u32> = 333..=667;
 pub(super) fn cut(
     cluster: &Cluster,
     loads: &Loads<'_>,
-    history: &History,
+    history: &SearchHistory,
     settings: &Settings,
     over: &[(NodeId, Excess)],
 ) -> Option<(NodeId, Excess, CutAt)> {
@@ -41,24 +41,24 @@ pub(super) fn cut(
 ///
 /// # Errors
 /// Nothing has any load; or no cut leaves a third of it on each side, as far as nodes say.
-pub fn hottest(cluster: &Cluster, loads: &Loads<'_>) -> Result<(PartitionId, u64), Refusal> {
+pub fn hottest(cluster: &Cluster, loads: &Loads<'_>) -> Result<(PartitionId, u64), PlanRefusal> {
     let work = |places: &[(NodeId, f64)]| places.iter().map(|(_, work)| work).sum::<f64>();
     let costs = loads.costs(cluster).places;
     let hottest = costs.iter().max_by(|a, b| work(a.1).total_cmp(&work(b.1)));
     let Some((&partition, places)) = hottest.filter(|(_, places)| work(places) > 0.0) else {
-        return Err(Refusal::NoFigures { is_off: false, seconds: None });
+        return Err(PlanRefusal::NoFigures { is_off: false, seconds: None });
     };
     let busiest = places.iter().max_by(|a, b| a.1.total_cmp(&b.1)).map(|(node, _)| *node);
     let middle = busiest.and_then(|node| loads.middle(node, partition));
     let halves = middle.filter(|middle| HALVES.contains(&middle.permille));
-    halves.map(|middle| (partition, middle.at)).ok_or(Refusal::NotHalved { partition })
+    halves.map(|middle| (partition, middle.at)).ok_or(PlanRefusal::NotHalved { partition })
 }
 
 /// The partition that costs a node most.
 pub(super) fn dearest(
     cluster: &Cluster,
     loads: &Loads<'_>,
-    history: &History,
+    history: &SearchHistory,
     settings: &Settings,
     node: NodeId,
 ) -> Option<PartitionId> {

@@ -9,7 +9,7 @@ use model::plan::{Excess, Rule};
 use model::{Cluster, Moment, NodeId, PartitionId};
 
 use super::samples::SHORTEST;
-use super::{Finding, NodeLoad, Samples, search, thresholds};
+use super::{BalanceFinding, NodeLoad, Samples, search, thresholds};
 
 /// What it does now.
 ///
@@ -20,7 +20,7 @@ pub(super) fn look(
     samples: &Samples,
     settings: &Settings,
     now: Moment,
-) -> Result<Option<Finding>, Says> {
+) -> Result<Option<BalanceFinding>, Says> {
     let windows = samples.loads_over(cluster, now, &[(SHORTEST, 1.0)])?;
     let Some(loads) = windows.first() else { return Ok(None) };
     let by =
@@ -39,8 +39,8 @@ pub(super) fn look(
         .filter_map(|partition| Some((partition, work(&partition)?)))
         .collect();
     let Some((&dearest, _)) = costs.iter().max_by(|a, b| a.1.total_cmp(b.1)) else {
-        return Ok(Some(Finding::nothing(loads, Says::NothingHelps { node: from, dearest: None })));
+        return Ok(Some(BalanceFinding::nothing(loads, Says::NothingHelps { node: from, dearest: None })));
     };
     let batch = search::give(cluster, loads, settings, (dearest, from, to));
-    Ok(Some(Finding::of(loads, Rule::Greedy, (from, Excess::Mean), batch)))
+    Ok(Some(BalanceFinding::of(loads, Rule::Greedy, (from, Excess::Mean), batch)))
 }

@@ -11,8 +11,8 @@ use model::plan::{Decision, Excess, LostBecause, Placed};
 use model::{Cluster, NodeId};
 
 use super::loads::mean;
-use super::search::{Batch, History, Search};
-use super::{Finding, Loads, Outcome, permille};
+use super::search::{Batch, Search, SearchHistory};
+use super::{BalanceFinding, BalanceOutcome, Loads, permille};
 
 /// Below this mean utilisation, in permille, places count instead of load.
 pub const HARDLY_ANY: u64 = 20;
@@ -34,10 +34,10 @@ pub enum Share {
 pub fn join(
     cluster: &Cluster,
     loads: &Loads<'_>,
-    history: &History,
+    history: &SearchHistory,
     settings: &Settings,
     (node, share): (NodeId, Share),
-) -> Option<Finding> {
+) -> Option<BalanceFinding> {
     if share == Share::Whole && loads.window_ms < WINDOW_MIN_MS {
         return None;
     }
@@ -74,8 +74,8 @@ pub fn join(
         lost: lost.clone(),
         predicted,
     };
-    let outcome = Outcome::Act { placed, decision: Box::new(decision) };
-    Some(Finding { seen, mean, largest, thought_of, lost, outcome })
+    let outcome = BalanceOutcome::Act { placed, decision: Box::new(decision) };
+    Some(BalanceFinding { seen, mean, largest, thought_of, lost, outcome })
 }
 
 impl Search<'_> {

@@ -39,12 +39,12 @@ pub use loads::{Loads, NodeLoad};
 use samples::WINDOWS;
 pub(super) use samples::median;
 pub use samples::{SAMPLE_EVERY, SETTLING, Samples};
-pub use search::History;
+pub use search::SearchHistory;
 pub use weights::Weights;
 
 /// What the autopilot makes of what it saw.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Finding {
+pub struct BalanceFinding {
     /// All nodes as they were seen.
     pub seen: Vec<NodeAt>,
     /// The mean utilisation, in permille.
@@ -56,12 +56,12 @@ pub struct Finding {
     /// Why they are not taken.
     pub lost: Vec<Lost>,
     /// What should be done, or why nothing.
-    pub outcome: Outcome,
+    pub outcome: BalanceOutcome,
 }
 
 /// What should be done, or why nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum BalanceOutcome {
     /// Nothing, because of this.
     Nothing(Says),
     /// This.
@@ -78,25 +78,25 @@ pub enum Outcome {
     },
 }
 
-impl Finding {
+impl BalanceFinding {
     /// Nothing is to be done, because of this.
-    fn nothing(loads: &Loads<'_>, says: Says) -> Finding {
-        Finding {
+    fn nothing(loads: &Loads<'_>, says: Says) -> BalanceFinding {
+        BalanceFinding {
             seen: loads.told(),
             mean: permille(loads.mean()),
             largest: permille(loads.largest()),
             thought_of: 0,
             lost: Vec::new(),
-            outcome: Outcome::Nothing(says),
+            outcome: BalanceOutcome::Nothing(says),
         }
     }
 
     /// This batch relieves a node; if there is nothing in it, nothing helps.
-    fn of(loads: &Loads<'_>, rule: Rule, first: (NodeId, Excess), batch: search::Batch) -> Finding {
+    fn of(loads: &Loads<'_>, rule: Rule, first: (NodeId, Excess), batch: search::Batch) -> BalanceFinding {
         let search::Batch { relieved, placed, reorders, thought_of, lost, predicted } = batch;
         let (node, exceeds) = relieved.unwrap_or(first);
-        let nothing = Finding::nothing(loads, Says::NothingHelps { node, dearest: None });
-        let finding = Finding { thought_of, lost: lost.clone(), ..nothing };
+        let nothing = BalanceFinding::nothing(loads, Says::NothingHelps { node, dearest: None });
+        let finding = BalanceFinding { thought_of, lost: lost.clone(), ..nothing };
         if placed.is_empty() {
             return finding;
         }
@@ -115,7 +115,7 @@ impl Finding {
             lost,
             predicted,
         };
-        Finding { outcome: Outcome::Act { placed, decision: Box::new(decision) }, ..finding }
+        BalanceFinding { outcome: BalanceOutcome::Act { placed, decision: Box::new(decision) }, ..finding }
     }
 }
 
@@ -126,10 +126,10 @@ impl Finding {
 pub fn look(
     cluster: &Cluster,
     samples: &mut Samples,
-    history: &History,
+    history: &SearchHistory,
     settings: &Settings,
     now: Moment,
-) -> Result<Option<Finding>, Says> {
+) -> Result<Option<BalanceFinding>, Says> {
     match settings.policy {
         // A golden ring is only reordered, and these two rules do nothing but copy.
         _ if cluster.ring.is_golden() => {}
@@ -140,13 +140,13 @@ pub fn look(
     let mut last = None;
     for (position, loads) in samples.loads(cluster, now)?.iter().enumerate() {
         let mut finding = find(cluster, loads, history, settings);
-        if let Outcome::Act { decision, .. } = &finding.outcome {
+        if let BalanceOutcome::Act { decision, .. } = &finding.outcome {
             if !is_better_later(decision, position, settings) {
                 return Ok(Some(finding));
             }
-            finding.outcome = Outcome::Nothing(Says::Unsure { node: decision.node });
+            finding.outcome = BalanceOutcome::Nothing(Says::Unsure { node: decision.node });
         }
-        if let Outcome::Cut { .. } = &finding.outcome {
+        if let BalanceOutcome::Cut { .. } = &finding.outcome {
             return Ok(Some(finding));
         }
         last = Some(finding);
@@ -168,8 +168,13 @@ fn is_better_later(decision: &Decision, window: usize, settings: &Settings) -> b
 }
 
 /// What should be done about these loads.
-pub fn find(cluster: &Cluster, loads: &Loads<'_>, history: &History, settings: &Settings) -> Finding {
-    let nothing = |says| Finding::nothing(loads, says);
+pub fn find(
+    cluster: &Cluster,
+    loads: &Loads<'_>,
+    history: &SearchHistory,
+    settings: &Settings,
+) -> BalanceFinding {
+    let nothing = |says| BalanceFinding::nothing(loads, says);
     let mut over = exceeding(loads, settings);
     let most = f64::from(settings.most) / 100.0;
     let are_full = loads.nodes.values().all(|node| node.utilisation() > most);
@@ -183,9 +188,9 @@ pub fn find(cluster: &Cluster, loads: &Loads<'_>, history: &History, settings: &
         return nothing(quiet(loads, settings));
     }
     let batch = search::search(cluster, loads, history, settings, &over);
-    let found = Finding::of(loads, settings.policy, over[0], batch);
+    let found = BalanceFinding::of(loads, settings.policy, over[0], batch);
     match found.outcome {
-        Outcome::Nothing(_) => helpless(cluster, loads, history, settings, &over, found),
+        BalanceOutcome::Nothing(_) => helpless(cluster, loads, history, settings, &over, found),
         _ => found,
     }
 }
@@ -194,25 +199,25 @@ pub fn find(cluster: &Cluster, loads: &Loads<'_>, history: &History, settings: &
 fn helpless(
     cluster: &Cluster,
     loads: &Loads<'_>,
-    history: &History,
+    history: &SearchHistory,
     settings: &Settings,
     over: &[(NodeId, Excess)],
-    found: Finding,
-) -> Finding {
+    found: BalanceFinding,
+) -> BalanceFinding {
     let (node, excess) = over[0];
     if excess == Excess::Disk {
-        return Finding { outcome: Outcome::Nothing(Says::DiskFull { node }), ..found };
+        return BalanceFinding { outcome: BalanceOutcome::Nothing(Says::DiskFull { node }), ..found };
     }
     let at = &loads.nodes[&node];
     if at.beside + at.own > at.load - at.own {
-        return Finding { outcome: Outcome::Nothing(Says::Coordinates { node }), ..found };
+        return BalanceFinding { outcome: BalanceOutcome::Nothing(Says::Coordinates { node }), ..found };
     }
     let cut = match cluster.ring.is_golden() {
         true => None,
         false => cutting::cut(cluster, loads, history, settings, over),
     };
     let outcome = match cut {
-        Some((node, exceeds, cut)) => Outcome::Cut {
+        Some((node, exceeds, cut)) => BalanceOutcome::Cut {
             decision: Box::new(Decision {
                 policy: settings.policy,
                 node,
@@ -235,10 +240,10 @@ fn helpless(
         },
         None => {
             let dearest = cutting::dearest(cluster, loads, history, settings, node);
-            Outcome::Nothing(Says::NothingHelps { node, dearest })
+            BalanceOutcome::Nothing(Says::NothingHelps { node, dearest })
         }
     };
-    Finding { outcome, ..found }
+    BalanceFinding { outcome, ..found }
 }
 
 /// By what part of what cannot be noise a node must exceed a limit.

@@ -38,7 +38,7 @@ const STEP_MIN: Duration = Duration::from_millis(1000);
 
 /// What one node said, one after another.
 #[derive(Clone, Debug, Default)]
-struct Line {
+struct NodeSamples {
     incarnation: u64,
     reports: VecDeque<(Moment, LoadReport)>,
     /// What it could carry, of each step between two reports.
@@ -54,7 +54,7 @@ struct Line {
 /// What nodes said of their loads.
 #[derive(Clone, Debug, Default)]
 pub struct Samples {
-    lines: BTreeMap<NodeId, Line>,
+    lines: BTreeMap<NodeId, NodeSamples>,
     /// What was said before does not count.
     since: Option<Moment>,
     /// When a rule looked last that does so only now and then.
@@ -97,7 +97,7 @@ impl Samples {
         line.silent = None;
         let began_anew = line.reports.back().is_some_and(|(_, last)| report.uptime_ms < last.uptime_ms);
         if line.incarnation != incarnation || began_anew {
-            *line = Line { incarnation, capacity: line.capacity, ..Line::default() };
+            *line = NodeSamples { incarnation, capacity: line.capacity, ..NodeSamples::default() };
         }
         if self.since.is_some_and(|since| now < since) {
             return;
@@ -178,7 +178,7 @@ fn holds(cluster: &Cluster, node: NodeId) -> bool {
     cluster.ring.partitions().iter().any(|partition| partition.nodes.contains(&node))
 }
 
-impl Line {
+impl NodeSamples {
     /// The last report that is as old as the shortest window.
     fn before(&self, now: Moment) -> Option<(Moment, &LoadReport)> {
         let old = self.reports.iter().rev().find(|(at, _)| now.since(*at) >= SHORTEST)?;

@@ -25,7 +25,7 @@ const STEPS_SECONDS: u64 = 4;
 
 /// When partitions were moved or reordered last, in milliseconds since 1970.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct History {
+pub struct SearchHistory {
     /// What time it is.
     pub now_ms: u64,
     /// A copy came somewhere.
@@ -34,17 +34,17 @@ pub struct History {
     pub reordered: BTreeMap<PartitionId, u64>,
 }
 
-impl History {
+impl SearchHistory {
     /// Without what was moved before a time.
-    pub(crate) fn since(&self, ms: u64) -> History {
+    pub(crate) fn since(&self, ms: u64) -> SearchHistory {
         let later = |times: &BTreeMap<PartitionId, u64>| {
             times.iter().filter(|(_, at)| **at >= ms).map(|(id, at)| (*id, *at)).collect()
         };
-        History { now_ms: self.now_ms, copied: later(&self.copied), reordered: later(&self.reordered) }
+        SearchHistory { now_ms: self.now_ms, copied: later(&self.copied), reordered: later(&self.reordered) }
     }
 
     /// With copies of these partitions that came somewhere then.
-    pub(crate) fn and_copied(mut self, copied: BTreeMap<PartitionId, u64>) -> History {
+    pub(crate) fn and_copied(mut self, copied: BTreeMap<PartitionId, u64>) -> SearchHistory {
         for (partition, at) in copied {
             let last = self.copied.entry(partition).or_default();
             *last = at.max(*last);
@@ -81,7 +81,7 @@ pub(super) struct Candidate {
 /// Loads as they would be, while a batch is put together.
 pub(super) struct Search<'a> {
     pub(super) cluster: &'a Cluster,
-    history: &'a History,
+    history: &'a SearchHistory,
     settings: &'a Settings,
     /// N of each store, of either kind.
     replicas: Vec<usize>,
@@ -102,7 +102,7 @@ type Seen = (PartitionId, NodeId, NodeId, bool);
 pub(super) fn search(
     cluster: &Cluster,
     loads: &Loads<'_>,
-    history: &History,
+    history: &SearchHistory,
     settings: &Settings,
     over: &[(NodeId, Excess)],
 ) -> Batch {
@@ -156,7 +156,7 @@ pub(super) fn give(
     settings: &Settings,
     (partition, from, to): (PartitionId, NodeId, NodeId),
 ) -> Batch {
-    let history = History::default();
+    let history = SearchHistory::default();
     let mut search = Search::new(cluster, loads, &history, settings);
     let mut batch = Batch::default();
     let listed = cluster.ring.get(partition).map(|one| cluster.replicas_in(&one.nodes)).unwrap_or_default();
@@ -178,7 +178,7 @@ impl<'a> Search<'a> {
     pub(super) fn new(
         cluster: &'a Cluster,
         loads: &Loads<'_>,
-        history: &'a History,
+        history: &'a SearchHistory,
         settings: &'a Settings,
     ) -> Search<'a> {
         let Costs { places, bytes } = loads.costs(cluster);

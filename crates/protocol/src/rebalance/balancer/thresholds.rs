@@ -25,7 +25,7 @@ use model::balance::{Says, Settings};
 use model::plan::{Excess, Rule};
 use model::{Cluster, Moment, NodeId, PartitionId, Role};
 
-use super::{Finding, Loads, NodeLoad, Samples, search};
+use super::{BalanceFinding, Loads, NodeLoad, Samples, search};
 
 /// A node that uses more percent of what it can carry is struggling.
 pub const STRUGGLING: u32 = 84;
@@ -45,7 +45,7 @@ pub(super) fn look(
     samples: &mut Samples,
     settings: &Settings,
     now: Moment,
-) -> Result<Option<Finding>, Says> {
+) -> Result<Option<BalanceFinding>, Says> {
     samples.loads_over(cluster, now, &[(SAMPLED, 1.0)])?;
     if !samples.is_due(now, LOOK_EVERY) {
         return Ok(None);
@@ -57,7 +57,7 @@ pub(super) fn look(
 }
 
 /// What should be done about these loads, by dice of this seed.
-pub fn find(cluster: &Cluster, loads: &Loads<'_>, settings: &Settings, seed: u64) -> Finding {
+pub fn find(cluster: &Cluster, loads: &Loads<'_>, settings: &Settings, seed: u64) -> BalanceFinding {
     let share = |percent: u32| f64::from(percent) / 100.0;
     let struggling: Vec<NodeId> = loads
         .nodes
@@ -67,13 +67,13 @@ pub fn find(cluster: &Cluster, loads: &Loads<'_>, settings: &Settings, seed: u64
         .collect();
     let mut dice = seed;
     let Some(from) = draw(&struggling, &mut dice) else {
-        return Finding::nothing(loads, Says::Balanced);
+        return BalanceFinding::nothing(loads, Says::Balanced);
     };
     let calm = loads.nodes.iter().filter(|(_, node)| node.total_share() < share(CALM));
     let by =
         |a: &(&NodeId, &NodeLoad), b: &(&NodeId, &NodeLoad)| a.1.total_share().total_cmp(&b.1.total_share());
     let Some((&to, _)) = calm.min_by(by) else {
-        return Finding::nothing(loads, Says::AllFull);
+        return BalanceFinding::nothing(loads, Says::AllFull);
     };
     let bytes = loads.costs(cluster).bytes;
     let fits = |partition: &PartitionId| {
@@ -83,10 +83,10 @@ pub fn find(cluster: &Cluster, loads: &Loads<'_>, settings: &Settings, seed: u64
     };
     let may = may_give(cluster, from, to).into_iter().filter(fits).collect::<Vec<_>>();
     let Some(partition) = draw(&may, &mut dice) else {
-        return Finding::nothing(loads, Says::NothingHelps { node: from, dearest: None });
+        return BalanceFinding::nothing(loads, Says::NothingHelps { node: from, dearest: None });
     };
     let batch = search::give(cluster, loads, settings, (partition, from, to));
-    Finding::of(loads, Rule::Thresholds, (from, Excess::Most), batch)
+    BalanceFinding::of(loads, Rule::Thresholds, (from, Excess::Most), batch)
 }
 
 /// Partitions whose replica a node may give to another one.
@@ -121,7 +121,7 @@ fn draw<T: Copy>(of: &[T], dice: &mut u64) -> Option<T> {
 mod tests {
     use model::{Consistency, Node, Ring, Store, StoreName, Zone};
 
-    use super::super::Outcome;
+    use super::super::BalanceOutcome;
     use super::*;
     use crate::report::{LoadReport, PartitionLoad, WorkDone};
 
@@ -170,7 +170,7 @@ mod tests {
         (samples, now)
     }
 
-    fn found(generation: u64, shares: [f64; 4], beside: f64, settings: &Settings) -> Outcome {
+    fn found(generation: u64, shares: [f64; 4], beside: f64, settings: &Settings) -> BalanceOutcome {
         let cluster = cluster(generation);
         let (mut samples, now) = samples(&cluster, 50, shares, beside);
         look(&cluster, &mut samples, settings, now).unwrap().unwrap().outcome
@@ -179,9 +179,9 @@ mod tests {
     /// Which node gives which partition to which, and what is said otherwise.
     fn acts(generation: u64, shares: [f64; 4]) -> Result<(NodeId, PartitionId, NodeId), Says> {
         match found(generation, shares, 0.0, &Settings::default()) {
-            Outcome::Nothing(says) => Err(says),
-            Outcome::Cut { .. } => panic!("thresholds cut nothing"),
-            Outcome::Act { placed, decision } => {
+            BalanceOutcome::Nothing(says) => Err(says),
+            BalanceOutcome::Cut { .. } => panic!("thresholds cut nothing"),
+            BalanceOutcome::Act { placed, decision } => {
                 assert_eq!((placed.len(), decision.policy, decision.acts), (1, Rule::Thresholds, 1));
                 Ok((decision.node, placed[0].partition, placed[0].replicas[0]))
             }
@@ -215,7 +215,7 @@ mod tests {
     #[test]
     fn what_belongs_to_no_partition_counts_for_this_rule() {
         let outcome = found(1, [0.95, 0.3, 0.3, 0.3], 0.6, &Settings::default());
-        assert!(matches!(outcome, Outcome::Act { .. }), "{outcome:?}");
+        assert!(matches!(outcome, BalanceOutcome::Act { .. }), "{outcome:?}");
     }
 
     #[test]
@@ -232,7 +232,7 @@ mod tests {
         assert!(!acts(&mut samples, now.after(Duration::from_secs(6))));
         let full = Settings { disk_full: 50, ..settings.clone() };
         let outcome = found(1, shares, 0.0, &full);
-        assert_eq!(outcome, Outcome::Nothing(Says::NothingHelps { node: NodeId(1), dearest: None }));
+        assert_eq!(outcome, BalanceOutcome::Nothing(Says::NothingHelps { node: NodeId(1), dearest: None }));
     }
 
     #[test]
@@ -246,7 +246,7 @@ mod tests {
         cluster.nodes[3].role = Role::Leaving;
         assert!(may_give(&cluster, NodeId(1), NodeId(4)).is_empty());
         let found = found(1, [0.9, 0.5, 0.5, 0.1], 0.0, &Settings::default());
-        let Outcome::Act { decision, .. } = found else { panic!("{found:?}") };
+        let BalanceOutcome::Act { decision, .. } = found else { panic!("{found:?}") };
         assert!(decision.predicted.largest < decision.largest && decision.predicted.bytes == 1 << 20);
     }
 }

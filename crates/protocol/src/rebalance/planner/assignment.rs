@@ -9,7 +9,7 @@ use std::collections::{BTreeSet, VecDeque};
 
 use model::{Cluster, Node, NodeId, Zone};
 
-use super::Refusal;
+use super::PlanRefusal;
 
 /// Most searches for circles of moves that save a copy.
 const SEARCHES_MAX: usize = 2_000;
@@ -172,7 +172,7 @@ impl Assignment {
     ///
     /// # Errors
     /// When no chain of moves ends at such a node.
-    pub(super) fn fill(&mut self, quotas: &[usize], sparing: bool) -> Result<(), Refusal> {
+    pub(super) fn fill(&mut self, quotas: &[usize], sparing: bool) -> Result<(), PlanRefusal> {
         let mut spare = Spare::of(self, quotas);
         let empty = |assignment: &Self, position: usize| assignment.places[position].contains(&NOBODY);
         for position in 0..self.places.len() {
@@ -192,7 +192,11 @@ impl Assignment {
                     self.put(position, NOBODY, node);
                 } else if !self.fill_by_chain(position, &mut spare, i32::MAX) {
                     let left = self.nodes.len();
-                    return Err(Refusal::TooFewNodes { left, needed: self.replicas, leaving: Vec::new() });
+                    return Err(PlanRefusal::TooFewNodes {
+                        left,
+                        needed: self.replicas,
+                        leaving: Vec::new(),
+                    });
                 }
             }
         }

@@ -18,15 +18,15 @@ use model::ring::golden::{along, golden_part, widest};
 use model::{Cluster, NodeId, PartitionId, Role};
 
 use super::{
-    Change, Move, Placed, Plan, Refusal, Reshape, Wish, held, moved, places, takes_nothing, too_few,
+    Move, Placed, Plan, PlanChange, PlanRefusal, Reshape, Wish, held, moved, places, takes_nothing, too_few,
 };
 
 /// The plan for a wish, if the ring is a golden one and the wish is not fulfilled there as on any other.
-pub(super) fn plan(cluster: &Cluster, wish: &Wish) -> Option<Result<Plan, Refusal>> {
+pub(super) fn plan(cluster: &Cluster, wish: &Wish) -> Option<Result<Plan, PlanRefusal>> {
     if !cluster.ring.is_golden() {
-        return matches!(wish, Wish::Join { .. }).then_some(Err(Refusal::NotGolden));
+        return matches!(wish, Wish::Join { .. }).then_some(Err(PlanRefusal::NotGolden));
     }
-    let refused = |wish: &str| Some(Err(Refusal::Golden { wish: wish.to_owned() }));
+    let refused = |wish: &str| Some(Err(PlanRefusal::Golden { wish: wish.to_owned() }));
     match wish {
         Wish::Spread => refused("spread"),
         Wish::Double => refused("double"),
@@ -61,11 +61,11 @@ fn are_of_one(cluster: &Cluster, partition: PartitionId, other: PartitionId) -> 
 }
 
 /// A node gets a part of a partition, or a part that is left over.
-fn joined(cluster: &Cluster, node: NodeId, cut: JoinCut) -> Result<Plan, Refusal> {
+fn joined(cluster: &Cluster, node: NodeId, cut: JoinCut) -> Result<Plan, PlanRefusal> {
     let owners = cluster.ring.owners();
-    let known = cluster.node(node).ok_or(Refusal::NodeUnknown { node })?;
+    let known = cluster.node(node).ok_or(PlanRefusal::NodeUnknown { node })?;
     if let Some(partition) = first_of(cluster, node) {
-        return Err(Refusal::HasPartition { node, partition });
+        return Err(PlanRefusal::HasPartition { node, partition });
     }
     if known.role != Role::Serving || known.gone {
         return Err(takes_nothing(cluster, node));
@@ -74,9 +74,9 @@ fn joined(cluster: &Cluster, node: NodeId, cut: JoinCut) -> Result<Plan, Refusal
         return Err(refusal);
     }
     let handover = match cut {
-        JoinCut::Hottest => return Err(Refusal::NoFigures { is_off: false, seconds: None }),
+        JoinCut::Hottest => return Err(PlanRefusal::NoFigures { is_off: false, seconds: None }),
         JoinCut::At { partition, at } => {
-            let owner = cluster.ring.get(partition).ok_or(Refusal::PartitionUnknown { partition })?.owner;
+            let owner = cluster.ring.get(partition).ok_or(PlanRefusal::PartitionUnknown { partition })?.owner;
             Handover::cut(cluster, (partition, at), (owner.unwrap_or(node), node))?
         }
         JoinCut::Widest => match left_over(cluster, &owners) {
@@ -119,11 +119,11 @@ fn left_over(cluster: &Cluster, owners: &[NodeId]) -> Option<usize> {
 }
 
 /// The widest partition, cut by the golden ratio.
-fn widest_cut(cluster: &Cluster, owners: &[NodeId], node: NodeId) -> Result<Handover, Refusal> {
+fn widest_cut(cluster: &Cluster, owners: &[NodeId], node: NodeId) -> Result<Handover, PlanRefusal> {
     let widths = widths(cluster);
     let position = widest(&widths);
     let (partition, buckets) = (&cluster.ring.partitions()[position], cluster.buckets);
-    let narrow = Refusal::Narrow { partition: partition.id, buckets };
+    let narrow = PlanRefusal::Narrow { partition: partition.id, buckets };
     let (Some(stays), Some(tokens)) = (golden_part(widths[position]), cluster.bucket_tokens()) else {
         return Err(narrow);
     };
@@ -133,7 +133,7 @@ fn widest_cut(cluster: &Cluster, owners: &[NodeId], node: NodeId) -> Result<Hand
 
 /// Each run of partitions of nodes that leave goes to the narrower of its two neighbours, and becomes one with it. So does
 /// what a node has kept whose drain was aborted: it takes nothing new, and so is no neighbour that could.
-fn drained(cluster: &Cluster, let_go: &[NodeId]) -> Result<Plan, Refusal> {
+fn drained(cluster: &Cluster, let_go: &[NodeId]) -> Result<Plan, PlanRefusal> {
     let before = cluster.ring.owners();
     let role = |node: NodeId| cluster.node(node).map_or(Role::Leaving, |known| known.role);
     let is_gone = |node: NodeId| cluster.node(node).is_some_and(|known| known.gone);
@@ -174,11 +174,11 @@ fn drained(cluster: &Cluster, let_go: &[NodeId]) -> Result<Plan, Refusal> {
 }
 
 /// A node takes the places of another one, which may be dead.
-fn replaced(cluster: &Cluster, node: NodeId, by: NodeId) -> Result<Plan, Refusal> {
+fn replaced(cluster: &Cluster, node: NodeId, by: NodeId) -> Result<Plan, PlanRefusal> {
     if let Some(partition) = first_of(cluster, by) {
-        return Err(Refusal::HeldAlready { partition, node: by });
+        return Err(PlanRefusal::HeldAlready { partition, node: by });
     }
-    let known = cluster.node(by).ok_or(Refusal::NodeUnknown { node: by })?;
+    let known = cluster.node(by).ok_or(PlanRefusal::NodeUnknown { node: by })?;
     if known.role == Role::Leaving {
         return Err(takes_nothing(cluster, by));
     }
@@ -195,7 +195,7 @@ fn follow(
     cluster: &Cluster,
     handover: Handover,
     joins: &[(PartitionId, PartitionId)],
-) -> Result<Plan, Refusal> {
+) -> Result<Plan, PlanRefusal> {
     let handed = handover.apply(cluster, usize::MAX)?;
     let (owners, replicas) = (handed.ring.owners(), handed.replicas_max());
     let listed = along(&owners, replicas + FALLBACKS_LISTED);
@@ -224,7 +224,7 @@ fn follow(
     for one in &moves {
         let (before, after) = (handed.replicas_in(&one.from).len(), handed.replicas_in(&one.to).len());
         if after < before {
-            return Err(Refusal::TooFewNodes { left: after, needed: before, leaving: Vec::new() });
+            return Err(PlanRefusal::TooFewNodes { left: after, needed: before, leaving: Vec::new() });
         }
         let leaves = |node: &&NodeId| {
             handed.node(**node).is_none_or(|known| known.role == Role::Leaving || known.gone)
@@ -237,7 +237,7 @@ fn follow(
         let after = arrived(&handed, &moves, joins)?;
         places(cluster, held(&after).collect::<Vec<_>>().into_iter())
     };
-    let change = Change::Golden { handover, moves, joins: joins.to_vec() };
+    let change = PlanChange::Golden { handover, moves, joins: joins.to_vec() };
     Ok(Plan { generation: cluster.generation, change, places })
 }
 
@@ -246,7 +246,7 @@ fn arrived(
     handed: &Cluster,
     moves: &[Move],
     joins: &[(PartitionId, PartitionId)],
-) -> Result<Cluster, Refusal> {
+) -> Result<Cluster, PlanRefusal> {
     let mut partitions = handed.ring.partitions().to_vec();
     for one in moves {
         let known = partitions.iter_mut().filter(|partition| partition.id == one.partition);

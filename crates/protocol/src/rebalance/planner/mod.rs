@@ -25,7 +25,9 @@ use model::{Cluster, Consistency, Node, NodeId, PartitionId, Role};
 
 use assignment::{Assignment, Index};
 
-pub use model::plan::{Change, Consent, Cut, Move, Placed, Refusal, Renumber, Reshape, Reshaped, Wish};
+pub use model::plan::{
+    Consent, Cut, Move, Placed, PlanChange, PlanRefusal, Renumber, Reshape, Reshaped, Wish,
+};
 
 /// What fulfils a wish.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,7 +35,7 @@ pub struct Plan {
     /// The document that it was computed from.
     pub generation: model::Generation,
     /// What changes.
-    pub change: Change,
+    pub change: PlanChange,
     /// Places of each node as a replica, of that store or else of the store with most replicas: at present, and then.
     pub places: BTreeMap<NodeId, (usize, usize)>,
 }
@@ -84,12 +86,12 @@ impl Plan {
 ///
 /// # Errors
 /// When the wish cannot be fulfilled, or names what is not there.
-pub fn plan(cluster: &Cluster, wish: &Wish, consent: Consent) -> Result<Plan, Refusal> {
+pub fn plan(cluster: &Cluster, wish: &Wish, consent: Consent) -> Result<Plan, PlanRefusal> {
     for id in named(wish) {
-        cluster.node(id).ok_or(Refusal::NodeUnknown { node: id })?;
+        cluster.node(id).ok_or(PlanRefusal::NodeUnknown { node: id })?;
     }
     if let Some(partition) = cluster.ring.partitions().iter().find(|partition| partition.coming.is_some()) {
-        return Err(Refusal::Moves { partition: partition.id });
+        return Err(PlanRefusal::Moves { partition: partition.id });
     }
     if let Some((store, step)) = cluster.changing().and_then(|store| Some((store, store.step()?))) {
         return Err(NumbersError::Changes { store: store.name.clone(), step }.into());
@@ -98,7 +100,7 @@ pub fn plan(cluster: &Cluster, wish: &Wish, consent: Consent) -> Result<Plan, Re
         return planned;
     }
     let assignment = match wish {
-        Wish::Join { .. } => return Err(Refusal::NotGolden),
+        Wish::Join { .. } => return Err(PlanRefusal::NotGolden),
         Wish::Numbers { store, numbers } => return renumbering(cluster, store, *numbers, consent),
         Wish::Split { partition, at } => {
             return reshaping(cluster, Reshape::split(cluster, *partition, *at)?);
@@ -115,9 +117,9 @@ pub fn plan(cluster: &Cluster, wish: &Wish, consent: Consent) -> Result<Plan, Re
         }
         Wish::Move { partitions, from, to } => {
             for &partition in partitions {
-                let known = cluster.ring.get(partition).ok_or(Refusal::PartitionUnknown { partition })?;
+                let known = cluster.ring.get(partition).ok_or(PlanRefusal::PartitionUnknown { partition })?;
                 if !cluster.replicas_in(&known.nodes).contains(from) {
-                    return Err(Refusal::NotHeld { partition, node: *from });
+                    return Err(PlanRefusal::NotHeld { partition, node: *from });
                 }
             }
             replaced(cluster, &partitions.iter().copied().collect(), *from, *to, consent)?
@@ -144,16 +146,16 @@ fn eligible<'a>(cluster: &'a Cluster, leaving: &'a [NodeId]) -> impl Iterator<It
 }
 
 /// That too few nodes would be left, and which members leave beside those that the wish lets go.
-fn too_few(cluster: &Cluster, (left, needed): (usize, usize), let_go: &[NodeId]) -> Refusal {
+fn too_few(cluster: &Cluster, (left, needed): (usize, usize), let_go: &[NodeId]) -> PlanRefusal {
     let leaves = |node: &&Node| node.role == Role::Leaving && !node.gone && !let_go.contains(&node.id);
     let leaving = cluster.nodes.iter().filter(leaves).map(|node| node.id).collect();
-    Refusal::TooFewNodes { left, needed, leaving }
+    PlanRefusal::TooFewNodes { left, needed, leaving }
 }
 
 /// That a node is given nothing.
-fn takes_nothing(cluster: &Cluster, node: NodeId) -> Refusal {
+fn takes_nothing(cluster: &Cluster, node: NodeId) -> PlanRefusal {
     let is_gone = cluster.node(node).is_some_and(|known| known.gone);
-    Refusal::TakesNothing { node, is_gone }
+    PlanRefusal::TakesNothing { node, is_gone }
 }
 
 /// Data on all nodes that may hold some. With `evenly`, nodes that hold more than their share give off; otherwise only
@@ -163,7 +165,7 @@ fn shared_out(
     leaving: &[NodeId],
     consent: Consent,
     evenly: bool,
-) -> Result<Assignment, Refusal> {
+) -> Result<Assignment, PlanRefusal> {
     let nodes: Vec<&Node> = eligible(cluster, leaving).collect();
     let wanted = cluster.replicas_max();
     let held = cluster.ring.partitions().iter().map(|partition| cluster.replicas_in(&partition.nodes).len());
@@ -179,7 +181,7 @@ fn shared_out(
     let before = zones(&mut eligible(cluster, &[]).chain(holders(cluster))).min(wanted);
     let after = zones(&mut nodes.iter().copied()).min(wanted);
     if after < before && !consent.fewer_zones {
-        return Err(Refusal::TooFewZones { left: after, before });
+        return Err(PlanRefusal::TooFewZones { left: after, before });
     }
     let mut assignment = Assignment::of(cluster, &nodes, replicas);
     let quotas = quotas::quotas(&assignment);
@@ -210,7 +212,7 @@ fn replaced(
     from: NodeId,
     to: NodeId,
     consent: Consent,
-) -> Result<Assignment, Refusal> {
+) -> Result<Assignment, PlanRefusal> {
     let role = cluster.node(to).map(|node| node.role).unwrap_or_default();
     if role == Role::Leaving {
         return Err(takes_nothing(cluster, to));
@@ -222,12 +224,12 @@ fn replaced(
             continue;
         }
         if cluster.replicas_in(&partition.nodes).contains(&to) {
-            return Err(Refusal::HeldAlready { partition: partition.id, node: to });
+            return Err(PlanRefusal::HeldAlready { partition: partition.id, node: to });
         }
         let zones = assignment.zones_of(position);
         assignment.substitute(position, from, to);
         if assignment.zones_of(position) < zones && !consent.fewer_zones {
-            return Err(Refusal::TooFewZones { left: assignment.zones_of(position), before: zones });
+            return Err(PlanRefusal::TooFewZones { left: assignment.zones_of(position), before: zones });
         }
     }
     Ok(assignment)
@@ -244,7 +246,7 @@ fn as_plan(cluster: &Cluster, assignment: &Assignment, wish: &Wish) -> Plan {
     }
     let after = (0..cluster.ring.partitions().len()).flat_map(|position| assignment.replicas(position));
     let places = places(cluster, after);
-    Plan { generation: cluster.generation, change: Change::Moves { moves }, places }
+    Plan { generation: cluster.generation, change: PlanChange::Moves { moves }, places }
 }
 
 /// The move of a partition to another list, unless it is the same.
@@ -273,7 +275,7 @@ fn held(cluster: &Cluster) -> impl Iterator<Item = NodeId> {
 }
 
 /// The plan by which partitions lie as load wants it: as many replicas as before, in as many zones.
-fn balanced(cluster: &Cluster, placed: &[Placed]) -> Result<Plan, Refusal> {
+fn balanced(cluster: &Cluster, placed: &[Placed]) -> Result<Plan, PlanRefusal> {
     let lists = lists::Lists::of(cluster, &[]);
     let zones = |nodes: &[NodeId]| {
         let zone = |node: &NodeId| cluster.node(*node).map(|entry| entry.zone.clone());
@@ -282,7 +284,7 @@ fn balanced(cluster: &Cluster, placed: &[Placed]) -> Result<Plan, Refusal> {
     let wanted: BTreeMap<PartitionId, &[NodeId]> =
         placed.iter().map(|one| (one.partition, &one.replicas[..])).collect();
     if let Some(&partition) = wanted.keys().find(|&&id| cluster.ring.get(id).is_none()) {
-        return Err(Refusal::PartitionUnknown { partition });
+        return Err(PlanRefusal::PartitionUnknown { partition });
     }
     let (mut moves, mut after) = (Vec::new(), Vec::new());
     for (position, partition) in cluster.ring.partitions().iter().enumerate() {
@@ -294,7 +296,7 @@ fn balanced(cluster: &Cluster, placed: &[Placed]) -> Result<Plan, Refusal> {
         let distinct = replicas.iter().collect::<BTreeSet<_>>().len();
         if distinct < before.len() || distinct < replicas.len() {
             let needed = before.len().max(replicas.len());
-            return Err(Refusal::TooFewNodes { left: distinct, needed, leaving: Vec::new() });
+            return Err(PlanRefusal::TooFewNodes { left: distinct, needed, leaving: Vec::new() });
         }
         let entering = |node: &&NodeId| !before.contains(node);
         let leaves = |node: &&NodeId| cluster.node(**node).is_none_or(|known| known.role == Role::Leaving);
@@ -302,7 +304,7 @@ fn balanced(cluster: &Cluster, placed: &[Placed]) -> Result<Plan, Refusal> {
             return Err(takes_nothing(cluster, node));
         }
         if zones(replicas) < zones(before) {
-            return Err(Refusal::TooFewZones { left: zones(replicas), before: zones(before) });
+            return Err(PlanRefusal::TooFewZones { left: zones(replicas), before: zones(before) });
         }
         after.extend(replicas);
         let to = match cluster.ring.is_golden() {
@@ -313,7 +315,7 @@ fn balanced(cluster: &Cluster, placed: &[Placed]) -> Result<Plan, Refusal> {
         moves.extend(moved(cluster, partition, to));
     }
     let places = places(cluster, after.into_iter());
-    Ok(Plan { generation: cluster.generation, change: Change::Moves { moves }, places })
+    Ok(Plan { generation: cluster.generation, change: PlanChange::Moves { moves }, places })
 }
 
 /// The plan by which a store gets other numbers; an empty one where it has them.
@@ -322,9 +324,9 @@ fn renumbering(
     name: &str,
     to: Consistency,
     Consent { fewer_zones, weaker }: Consent,
-) -> Result<Plan, Refusal> {
+) -> Result<Plan, PlanRefusal> {
     let generation = cluster.generation;
-    let nothing = Change::Moves { moves: Vec::new() };
+    let nothing = PlanChange::Moves { moves: Vec::new() };
     let empty = Plan { generation, change: nothing, places: BTreeMap::new() };
     let store = match cluster.check_numbers(name, to, Accepted { fewer_zones, weaker }) {
         Err(NumbersError::Same { .. }) => return Ok(empty),
@@ -339,18 +341,18 @@ fn renumbering(
     }
     let partitions = cluster.ring.partitions().len();
     let numbers = Renumber { store: store.name.clone(), from: store.consistency, to, partitions, copies };
-    Ok(Plan { change: Change::Numbers(numbers), places, ..empty })
+    Ok(Plan { change: PlanChange::Numbers(numbers), places, ..empty })
 }
 
 /// The plan that changes bounds and moves nothing.
-fn reshaping(cluster: &Cluster, reshape: Reshape) -> Result<Plan, Refusal> {
+fn reshaping(cluster: &Cluster, reshape: Reshape) -> Result<Plan, PlanRefusal> {
     let places = places(cluster, held(&reshape.apply(cluster, usize::MAX)?));
-    let change = Change::Reshape { moves: Vec::new(), reshape };
+    let change = PlanChange::Reshape { moves: Vec::new(), reshape };
     Ok(Plan { generation: cluster.generation, change, places })
 }
 
 /// The plan that brings two partitions together and makes them one. The narrower one moves to the other's nodes.
-fn merging(cluster: &Cluster, partition: PartitionId, other: PartitionId) -> Result<Plan, Refusal> {
+fn merging(cluster: &Cluster, partition: PartitionId, other: PartitionId) -> Result<Plan, PlanRefusal> {
     let reshape = Reshape::merge(cluster, partition, other)?;
     let width = |id: PartitionId| cluster.ring.bounds(id).map_or(0, |(first, last)| last.0 - first.0);
     let (moves, stays) =
@@ -370,7 +372,7 @@ fn merging(cluster: &Cluster, partition: PartitionId, other: PartitionId) -> Res
         None => cluster.clone(),
     };
     let places = places(cluster, held(&reshape.apply(&together, usize::MAX)?));
-    let change = Change::Reshape { moves: one.into_iter().collect(), reshape };
+    let change = PlanChange::Reshape { moves: one.into_iter().collect(), reshape };
     Ok(Plan { generation: cluster.generation, change, places })
 }
 

@@ -63,15 +63,15 @@ pub fn numbers_blocked_by(begun: &Cluster, away: &[NodeId]) -> Vec<(Step, Partit
 }
 
 /// The document that may follow one in which this store changes.
-pub(super) fn next(cluster: &Cluster, store: &Store, facts: &Facts) -> Outcome {
-    let Some(step) = store.step() else { return Outcome { next: None, waiting: Vec::new() } };
+pub(super) fn next(cluster: &Cluster, store: &Store, facts: &Facts) -> StepOutcome {
+    let Some(step) = store.step() else { return StepOutcome { next: None, waiting: Vec::new() } };
     let waiting = |partition: &Partition| {
         let waiting = waiting(cluster, partition, step, facts);
         (!waiting.is_empty()).then_some((partition.id, waiting))
     };
     let waiting: Vec<_> = cluster.ring.partitions().iter().filter_map(waiting).collect();
     let next = waiting.is_empty().then(|| restored(cluster, stepped(store, cluster.generation)));
-    Outcome { next, waiting }
+    StepOutcome { next, waiting }
 }
 
 /// The store at its next step, after this generation.

@@ -18,14 +18,14 @@ use parking_lot::Mutex;
 pub(super) const MAPPINGS_MAX: usize = 1 << 15;
 
 /// One mapping, as the handler sees it. `end` is set last and cleared first.
-struct Place {
+struct MappedRange {
     start: AtomicUsize,
     end: AtomicUsize,
     broken: AtomicBool,
 }
 
-static PLACES: [Place; MAPPINGS_MAX] = [const {
-    Place { start: AtomicUsize::new(0), end: AtomicUsize::new(0), broken: AtomicBool::new(false) }
+static PLACES: [MappedRange; MAPPINGS_MAX] = [const {
+    MappedRange { start: AtomicUsize::new(0), end: AtomicUsize::new(0), broken: AtomicBool::new(false) }
 }; MAPPINGS_MAX];
 
 /// Places that no mapping has: those that were given back, and how many were ever given out.

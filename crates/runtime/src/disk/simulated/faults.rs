@@ -5,7 +5,7 @@ use crate::disk::DiskError;
 
 /// What a [`Fault`] strikes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Operation {
+pub enum DiskOperation {
     /// Opening, listing or locking.
     Open,
     /// Reading from a file.
@@ -26,9 +26,9 @@ pub enum Operation {
     Remove,
 }
 
-impl Operation {
+impl DiskOperation {
     fn changes_something(self) -> bool {
-        !matches!(self, Operation::Open | Operation::Read)
+        !matches!(self, DiskOperation::Open | DiskOperation::Read)
     }
 }
 
@@ -36,7 +36,7 @@ impl Operation {
 #[derive(Clone, Debug)]
 pub struct Fault {
     /// What fails.
-    pub operation: Operation,
+    pub operation: DiskOperation,
     /// Only where the path contains this; empty: everywhere.
     pub path_part: String,
     /// How many such operations still succeed before.
@@ -49,14 +49,14 @@ pub struct Fault {
 
 impl Fault {
     /// The next `times` operations of this kind fail, wherever they are.
-    pub fn next(operation: Operation, times: u64) -> Fault {
+    pub fn next(operation: DiskOperation, times: u64) -> Fault {
         let error = failed("simulated disk", "injected fault");
         Fault { operation, path_part: String::new(), skip: 0, times, error }
     }
 }
 
 /// What becomes of one operation.
-pub(super) enum Verdict {
+pub(super) enum FaultVerdict {
     Happens,
     /// Nothing happens.
     Never(DiskError),
@@ -64,12 +64,12 @@ pub(super) enum Verdict {
     InPart(DiskError),
 }
 
-impl Verdict {
+impl FaultVerdict {
     /// For operations that cannot happen in part.
     pub(super) fn pass(self) -> Result<(), DiskError> {
         match self {
-            Verdict::Happens => Ok(()),
-            Verdict::Never(error) | Verdict::InPart(error) => Err(error),
+            FaultVerdict::Happens => Ok(()),
+            FaultVerdict::Never(error) | FaultVerdict::InPart(error) => Err(error),
         }
     }
 }
@@ -93,9 +93,9 @@ impl Faults {
         self.power_ends_at = None;
     }
 
-    pub(super) fn judge(&mut self, operation: Operation, path: &str) -> Verdict {
+    pub(super) fn judge(&mut self, operation: DiskOperation, path: &str) -> FaultVerdict {
         if self.power_off {
-            return Verdict::Never(failed(path, "the power is off"));
+            return FaultVerdict::Never(failed(path, "the power is off"));
         }
         if operation.changes_something() {
             self.operations += 1;
@@ -104,8 +104,8 @@ impl Faults {
                 let error = failed(path, "the power is off");
                 // A sync that the end came before did nothing; one that the device refuses loses its bytes.
                 return match operation {
-                    Operation::Append => Verdict::InPart(error),
-                    _ => Verdict::Never(error),
+                    DiskOperation::Append => FaultVerdict::InPart(error),
+                    _ => FaultVerdict::Never(error),
                 };
             }
         }
@@ -113,14 +113,14 @@ impl Faults {
             fault.operation == operation && path.contains(&fault.path_part) && fault.times > 0
         };
         match self.armed.iter_mut().find(strikes) {
-            None => Verdict::Happens,
+            None => FaultVerdict::Happens,
             Some(fault) if fault.skip > 0 => {
                 fault.skip -= 1;
-                Verdict::Happens
+                FaultVerdict::Happens
             }
             Some(fault) => {
                 fault.times -= 1;
-                Verdict::InPart(fault.error.clone())
+                FaultVerdict::InPart(fault.error.clone())
             }
         }
     }

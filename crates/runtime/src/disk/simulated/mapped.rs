@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use parking_lot::MutexGuard;
 
-use super::{Operation, SimulatedDisk, SimulatedFile, failed};
+use super::{DiskOperation, SimulatedDisk, SimulatedFile, failed};
 use crate::disk::DiskError;
 use crate::disk::mapping::{Mapping, View};
 
@@ -21,7 +21,7 @@ impl SimulatedFile {
     pub(super) fn mapped(&self) -> Result<Arc<dyn Mapping>, DiskError> {
         let mut state = self.disk.state.lock();
         state.alive(self.life, &self.path)?;
-        state.judge(Operation::Open, &self.path).pass()?;
+        state.judge(DiskOperation::Open, &self.path).pass()?;
         let length = state.inode(self.inode, &self.path)?.data.len() as u64;
         Ok(Arc::new(SimulatedMapping {
             disk: self.disk.clone(),
@@ -42,7 +42,7 @@ impl Mapping for SimulatedMapping {
         let mut state = self.disk.state.lock();
         state.alive(self.life, &self.path)?;
         state.warm()?;
-        state.judge(Operation::Read, &self.path).pass()?;
+        state.judge(DiskOperation::Read, &self.path).pass()?;
         let length = state.inode(self.inode, &self.path)?.data.len() as u64;
         if range.start > range.end || range.end > self.length {
             return Err(failed(&self.path, "bytes beyond the end of the file were asked for"));

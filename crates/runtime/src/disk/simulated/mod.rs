@@ -18,8 +18,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-pub use self::faults::{Fault, Operation};
-use self::faults::{Faults, Verdict};
+pub use self::faults::{DiskOperation, Fault};
+use self::faults::{FaultVerdict, Faults};
 use self::platter::{Inode, Platter};
 use super::mapping::Mapping;
 use super::{Disk, DiskError, File, FileStat, waiting};
@@ -40,7 +40,7 @@ pub struct SimulatedDisk {
 struct State {
     platter: Platter,
     faults: Faults,
-    dice: Dice,
+    dice: DiskDice,
     /// Counts the ends of the process; handles of an earlier life are dead.
     life: u64,
     locks: Vec<(String, u64)>,
@@ -58,13 +58,13 @@ struct State {
 }
 
 /// A small generator (SplitMix64), so that the same seed always tears the same bytes.
-pub(crate) struct Dice {
+pub(crate) struct DiskDice {
     state: u64,
 }
 
-impl Dice {
-    pub(crate) fn new(seed: u64) -> Dice {
-        Dice { state: seed }
+impl DiskDice {
+    pub(crate) fn new(seed: u64) -> DiskDice {
+        DiskDice { state: seed }
     }
 
     pub(crate) fn next(&mut self) -> u64 {
@@ -88,7 +88,7 @@ impl SimulatedDisk {
             state: Arc::new(Mutex::new(State {
                 platter: Platter::default(),
                 faults: Faults::default(),
-                dice: Dice::new(seed),
+                dice: DiskDice::new(seed),
                 life: 0,
                 locks: Vec::new(),
                 lock_next: 0,
@@ -109,7 +109,7 @@ impl SimulatedDisk {
         let mut state = self.state.lock();
         state.end_life();
         state.changes_everywhere += 1;
-        state.platter.crash(&mut Dice::new(seed));
+        state.platter.crash(&mut DiskDice::new(seed));
         state.faults.power_on();
     }
 
@@ -289,7 +289,7 @@ impl State {
     }
 
     /// Counts an operation that changes something and asks the faults about it.
-    fn judge(&mut self, operation: Operation, path: &str) -> Verdict {
+    fn judge(&mut self, operation: DiskOperation, path: &str) -> FaultVerdict {
         self.faults.judge(operation, path)
     }
 
@@ -305,7 +305,7 @@ fn failed(path: &str, reason: &str) -> DiskError {
 impl Disk for SimulatedDisk {
     fn create(&self, path: &str) -> Result<Arc<dyn File>, DiskError> {
         let mut state = self.state.lock();
-        state.judge(Operation::Create, path).pass()?;
+        state.judge(DiskOperation::Create, path).pass()?;
         state.changed(path);
         let inode = state.platter.create(path).ok_or_else(|| DiskError::Exists { path: path.to_owned() })?;
         Ok(Arc::new(SimulatedFile { disk: self.clone(), path: path.to_owned(), inode, life: state.life }))
@@ -313,14 +313,14 @@ impl Disk for SimulatedDisk {
 
     fn open(&self, path: &str) -> Result<Arc<dyn File>, DiskError> {
         let mut state = self.state.lock();
-        state.judge(Operation::Open, path).pass()?;
+        state.judge(DiskOperation::Open, path).pass()?;
         let inode = state.platter.open(path).ok_or_else(|| DiskError::NotFound { path: path.to_owned() })?;
         Ok(Arc::new(SimulatedFile { disk: self.clone(), path: path.to_owned(), inode, life: state.life }))
     }
 
     fn stat(&self, path: &str) -> Result<FileStat, DiskError> {
         let mut state = self.state.lock();
-        state.judge(Operation::Open, path).pass()?;
+        state.judge(DiskOperation::Open, path).pass()?;
         let inode = state.platter.open(path).ok_or_else(|| DiskError::NotFound { path: path.to_owned() })?;
         let length = state.inode(inode, path)?.data.len() as u64;
         Ok(FileStat { identity: (0, inode), length })
@@ -328,7 +328,7 @@ impl Disk for SimulatedDisk {
 
     fn rename(&self, from: &str, to: &str) -> Result<(), DiskError> {
         let mut state = self.state.lock();
-        state.judge(Operation::Rename, from).pass()?;
+        state.judge(DiskOperation::Rename, from).pass()?;
         state.changes_everywhere += 1;
         match state.platter.rename(from, to) {
             true => Ok(()),
@@ -338,7 +338,7 @@ impl Disk for SimulatedDisk {
 
     fn remove(&self, path: &str) -> Result<(), DiskError> {
         let mut state = self.state.lock();
-        state.judge(Operation::Remove, path).pass()?;
+        state.judge(DiskOperation::Remove, path).pass()?;
         state.changed(path);
         match state.platter.remove(path) {
             true => Ok(()),
@@ -348,7 +348,7 @@ impl Disk for SimulatedDisk {
 
     fn list(&self, directory: &str) -> Result<Vec<String>, DiskError> {
         let mut state = self.state.lock();
-        state.judge(Operation::Open, directory).pass()?;
+        state.judge(DiskOperation::Open, directory).pass()?;
         Ok(state.platter.list(directory))
     }
 
@@ -356,7 +356,7 @@ impl Disk for SimulatedDisk {
         let name = directory.to_owned();
         let covered = self.state.lock().platter.changes();
         self.sync_after_delay(directory, move |state| {
-            state.judge(Operation::SyncDirectory, &name).pass()?;
+            state.judge(DiskOperation::SyncDirectory, &name).pass()?;
             state.changes_everywhere += 1;
             state.platter.sync_directory(&name, covered);
             Ok(())
@@ -365,7 +365,7 @@ impl Disk for SimulatedDisk {
 
     fn lock(&self, path: &str) -> Result<Box<dyn Send + Sync>, DiskError> {
         let mut state = self.state.lock();
-        state.judge(Operation::Open, path).pass()?;
+        state.judge(DiskOperation::Open, path).pass()?;
         if state.locks.iter().any(|(held, _)| held == path) {
             return Err(DiskError::Locked { path: path.to_owned() });
         }
@@ -417,15 +417,15 @@ impl File for SimulatedFile {
     fn append(&self, bytes: &[u8]) -> Result<u64, DiskError> {
         let mut state = self.disk.state.lock();
         state.alive(self.life, &self.path)?;
-        let verdict = state.judge(Operation::Append, &self.path);
+        let verdict = state.judge(DiskOperation::Append, &self.path);
         let room = state
             .capacity_bytes
             .map_or(bytes.len(), |capacity| capacity.saturating_sub(state.platter.used_bytes()) as usize);
         let (written, outcome) = match verdict {
-            Verdict::Happens if room < bytes.len() => (room, Err(DiskError::Full)),
-            Verdict::Happens => (bytes.len(), Ok(())),
-            Verdict::Never(error) => (0, Err(error)),
-            Verdict::InPart(error) => (state.dice.below(bytes.len().min(room) + 1), Err(error)),
+            FaultVerdict::Happens if room < bytes.len() => (room, Err(DiskError::Full)),
+            FaultVerdict::Happens => (bytes.len(), Ok(())),
+            FaultVerdict::Never(error) => (0, Err(error)),
+            FaultVerdict::InPart(error) => (state.dice.below(bytes.len().min(room) + 1), Err(error)),
         };
         state.changed(&self.path);
         let inode = state.inode(self.inode, &self.path)?;
@@ -439,7 +439,7 @@ impl File for SimulatedFile {
         let mut state = self.disk.state.lock();
         state.alive(self.life, &self.path)?;
         state.warm()?;
-        state.judge(Operation::Read, &self.path).pass()?;
+        state.judge(DiskOperation::Read, &self.path).pass()?;
         let data = &state.inode(self.inode, &self.path)?.data;
         let start = usize::try_from(offset).unwrap_or(usize::MAX).min(data.len());
         let count = buffer.len().min(data.len() - start);
@@ -452,16 +452,16 @@ impl File for SimulatedFile {
         let (inode, life, path) = (self.inode, self.life, self.path.clone());
         self.disk.sync_after_delay(&self.path, move |state| {
             state.alive(life, &path)?;
-            let verdict = state.judge(Operation::Sync, &path);
+            let verdict = state.judge(DiskOperation::Sync, &path);
             state.changed(&path);
             let file = state.inode(inode, &path)?;
             match verdict {
-                Verdict::Happens => {
+                FaultVerdict::Happens => {
                     file.sync(covered);
                     Ok(())
                 }
-                Verdict::Never(error) => Err(error),
-                Verdict::InPart(error) => {
+                FaultVerdict::Never(error) => Err(error),
+                FaultVerdict::InPart(error) => {
                     file.lose(covered);
                     Err(error)
                 }
@@ -472,7 +472,7 @@ impl File for SimulatedFile {
     fn truncate(&self, length: u64) -> Result<(), DiskError> {
         let mut state = self.disk.state.lock();
         state.alive(self.life, &self.path)?;
-        state.judge(Operation::Truncate, &self.path).pass()?;
+        state.judge(DiskOperation::Truncate, &self.path).pass()?;
         state.changed(&self.path);
         let inode = state.inode(self.inode, &self.path)?;
         let before = inode.data.len() as u64;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use super::Dice;
+use super::DiskDice;
 
 /// Torn writes are torn at this granularity, in bytes, unless they are cut at a byte.
 const SECTOR_BYTES: usize = 512;
@@ -68,7 +68,7 @@ impl Inode {
         true
     }
 
-    fn crash(&mut self, dice: &mut Dice) {
+    fn crash(&mut self, dice: &mut DiskDice) {
         for range in std::mem::take(&mut self.lost) {
             self.data[range].fill(0);
         }
@@ -87,7 +87,7 @@ impl Inode {
     }
 
     /// Sector by sector: the new bytes, the old ones, zeros, or noise.
-    fn garbled(&self, dice: &mut Dice) -> Vec<u8> {
+    fn garbled(&self, dice: &mut DiskDice) -> Vec<u8> {
         let end = self.common + dice.below(self.data.len() - self.common + 1);
         let mut bytes = self.data[..end].to_vec();
         let mut start = self.common;
@@ -337,7 +337,7 @@ impl Platter {
     }
 
     /// Unsynced names survive by the dice, each by itself; unsynced bytes as each file's dice say.
-    pub(super) fn crash(&mut self, dice: &mut Dice) {
+    pub(super) fn crash(&mut self, dice: &mut DiskDice) {
         let mood = dice.below(3);
         for (_, change) in std::mem::take(&mut self.pending) {
             let survives = match mood {

@@ -57,7 +57,7 @@ const PEER_SILENT_TIME_MAX: Duration = Duration::from_secs(30);
 /// The network of the operating system. Clones share their limits.
 #[derive(Clone, Default)]
 pub struct TcpNetwork {
-    limits: sender::Limits,
+    limits: sender::OutboxLimits,
     dialing: Dialing,
 }
 
@@ -82,7 +82,7 @@ impl TcpNetwork {
     /// A network with other limits on the bytes that may wait: on one link, and (beyond
     /// [`LINK_QUEUED_BYTES_FREE`] on each) on all links together.
     pub fn with_limits(link_queued_bytes_max: usize, queued_bytes_max: usize) -> TcpNetwork {
-        let limits = sender::Limits::new(link_queued_bytes_max, queued_bytes_max);
+        let limits = sender::OutboxLimits::new(link_queued_bytes_max, queued_bytes_max);
         TcpNetwork { limits, ..TcpNetwork::default() }
     }
 
@@ -212,7 +212,7 @@ fn configure(stream: &TcpStream) -> std::io::Result<()> {
 }
 
 /// Makes a link of a stream whose preambles are exchanged; its writer runs on the calling thread's executor.
-fn link(stream: Stream, peer: String, limits: sender::Limits) -> Link {
+fn link(stream: Stream, peer: String, limits: sender::OutboxLimits) -> Link {
     let proof = stream.proof();
     let (read_half, write_half) = stream.into_split();
     let (sender, closed) = sender::start(write_half, limits);
@@ -224,7 +224,7 @@ type Greeting = BoxFuture<'static, (Result<Stream, NetworkError>, SocketAddr)>;
 /// One worker's share of the links to one address. A peer that greets slowly does not hold up the others.
 struct TcpListener {
     share: Share,
-    limits: sender::Limits,
+    limits: sender::OutboxLimits,
     safety: Safety,
     greetings: FuturesUnordered<Greeting>,
 }

@@ -26,40 +26,40 @@ const BUFFER_KEPT_BYTES_MAX: usize = 512 * 1024;
 
 /// How many bytes may wait, and how many do.
 #[derive(Clone)]
-pub(super) struct Limits {
+pub(super) struct OutboxLimits {
     link_queued_bytes_max: usize,
     queued_bytes_max: usize,
     /// Bytes waiting on all links, each counted beyond its free ones.
     charged: Arc<AtomicUsize>,
 }
 
-impl Limits {
-    pub(super) fn new(link_queued_bytes_max: usize, queued_bytes_max: usize) -> Limits {
-        Limits { link_queued_bytes_max, queued_bytes_max, charged: Arc::default() }
+impl OutboxLimits {
+    pub(super) fn new(link_queued_bytes_max: usize, queued_bytes_max: usize) -> OutboxLimits {
+        OutboxLimits { link_queued_bytes_max, queued_bytes_max, charged: Arc::default() }
     }
 }
 
-impl Default for Limits {
-    fn default() -> Limits {
-        Limits::new(LINK_QUEUED_BYTES_MAX, QUEUED_BYTES_MAX)
+impl Default for OutboxLimits {
+    fn default() -> OutboxLimits {
+        OutboxLimits::new(LINK_QUEUED_BYTES_MAX, QUEUED_BYTES_MAX)
     }
 }
 
 /// What senders and the writer share.
 struct Outbox {
-    state: Mutex<State>,
+    state: Mutex<SenderState>,
     /// Set once, when either side closes at once or writing failed; shared with the receiver.
     closed: Arc<AtomicBool>,
-    limits: Limits,
+    limits: OutboxLimits,
 }
 
 #[derive(Default)]
-struct State {
+struct SenderState {
     /// Whole frames that the writer has not taken yet.
     waiting: BytesMut,
     /// Bytes that the writer took and the socket did not.
     writing_bytes: usize,
-    /// Part of this link in [`Limits::charged`].
+    /// Part of this link in [`OutboxLimits::charged`].
     charged: usize,
     /// Nobody will send any more.
     finished: bool,
@@ -69,13 +69,13 @@ struct State {
     writer: Option<Waker>,
 }
 
-impl State {
+impl SenderState {
     fn queued_bytes(&self) -> usize {
         self.waiting.len() + self.writing_bytes
     }
 
     /// Brings this link's part of the common charge up to date.
-    fn charge(&mut self, limits: &Limits) {
+    fn charge(&mut self, limits: &OutboxLimits) {
         let due = self.queued_bytes().saturating_sub(LINK_QUEUED_BYTES_FREE);
         if due > self.charged {
             limits.charged.fetch_add(due - self.charged, Ordering::Relaxed);
@@ -109,11 +109,16 @@ impl Outbox {
 }
 
 /// Starts the writer on the calling thread's executor; also returns the flag that says that the link was closed.
-pub(super) fn start(socket: WriteHalf, limits: Limits) -> (Arc<dyn LinkSender>, Arc<AtomicBool>) {
+pub(super) fn start(socket: WriteHalf, limits: OutboxLimits) -> (Arc<dyn LinkSender>, Arc<AtomicBool>) {
     let closed = Arc::new(AtomicBool::new(false));
     let outbox = Arc::new(Outbox { state: Mutex::default(), closed: Arc::clone(&closed), limits });
-    let writer =
-        Writer { socket, outbox: Arc::clone(&outbox), batch: BytesMut::new(), written: 0, flushed: false };
+    let writer = SocketWriter {
+        socket,
+        outbox: Arc::clone(&outbox),
+        batch: BytesMut::new(),
+        written: 0,
+        flushed: false,
+    };
     tokio::spawn(writer.run());
     (Arc::new(TcpSender { outbox }), closed)
 }
@@ -182,7 +187,7 @@ impl Drop for TcpSender {
 }
 
 /// Empties the outbox into the socket until nobody sends any more, the link is closed or the socket fails.
-struct Writer {
+struct SocketWriter {
     socket: WriteHalf,
     outbox: Arc<Outbox>,
     /// What is being written; `written` of its bytes are out.
@@ -192,7 +197,7 @@ struct Writer {
     flushed: bool,
 }
 
-impl Writer {
+impl SocketWriter {
     async fn run(mut self) {
         if poll_fn(|context| self.poll_write(context)).await.is_ok() {
             // Nobody sends any more and all is flushed: the peer is told, and our receiver may still take what it has to
@@ -268,7 +273,7 @@ impl Writer {
     }
 
     /// Leaves the waker for a close, wherever the writer sleeps.
-    fn remember(&self, state: &mut State, context: &Context<'_>) {
+    fn remember(&self, state: &mut SenderState, context: &Context<'_>) {
         match &mut state.writer {
             Some(waker) => waker.clone_from(context.waker()),
             None => state.writer = Some(context.waker().clone()),
@@ -280,7 +285,7 @@ impl Writer {
     }
 }
 
-impl Drop for Writer {
+impl Drop for SocketWriter {
     /// Runs also when the executor ends before the writer does.
     fn drop(&mut self) {
         if !self.flushed {

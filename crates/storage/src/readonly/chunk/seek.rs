@@ -10,7 +10,7 @@ use model::Token;
 
 use super::super::format::prefix;
 use super::super::table::Table;
-use super::{Aim, Chunk, Index, Refused, pages_of};
+use super::{Aim, Chunk, ChunkRefused, Index, pages_of};
 
 /// How far from where a token should be its record is looked for first, in deviations of where it will be.
 const DEVIATIONS: u64 = 3;
@@ -23,7 +23,7 @@ impl Chunk {
         &self,
         token: Token,
         token_of: &dyn Fn(&[u8]) -> Token,
-    ) -> Result<u64, Refused> {
+    ) -> Result<u64, ChunkRefused> {
         let slice = self.entry.slice;
         if token <= slice.first {
             return Ok(0);
@@ -44,7 +44,7 @@ impl Chunk {
         table: &Table,
         token: Token,
         token_of: &dyn Fn(&[u8]) -> Token,
-    ) -> Result<u64, Refused> {
+    ) -> Result<u64, ChunkRefused> {
         let slice = self.entry.slice;
         let part = u128::from(token.0 - slice.first.0) * u128::from(self.data_bytes);
         let guess = (part / (u128::from(slice.last.0 - slice.first.0) + 1)) as u64;
@@ -68,7 +68,7 @@ impl Chunk {
         begins: &[u32],
         token: Token,
         token_of: &dyn Fn(&[u8]) -> Token,
-    ) -> Result<usize, Refused> {
+    ) -> Result<usize, ChunkRefused> {
         let mut copy = Vec::new();
         let Range { mut start, mut end } = 0..begins.len();
         while start < end {

@@ -38,7 +38,7 @@ const READ_BYTES: usize = 64 << 10;
 
 /// What is asked for, and how hard.
 #[derive(Clone, Debug)]
-pub(super) struct Load {
+pub(super) struct LoadShape {
     /// All keys.
     pub(super) keys: Vec<Bytes>,
     /// Whether few of them are asked for often.
@@ -57,7 +57,7 @@ pub(super) struct Load {
 
 /// What came of it.
 #[derive(Debug)]
-pub(super) struct Seen {
+pub(super) struct CallOutcome {
     /// From sending a batch to its last answer, in nanoseconds, once for each request.
     pub(super) latency: Histogram<u64>,
     /// The first thing that went wrong.
@@ -66,20 +66,20 @@ pub(super) struct Seen {
 
 /// A generator at work. Dropped, it ends by itself.
 pub(super) struct Generator {
-    shared: Arc<Shared>,
+    shared: Arc<LoadShared>,
     thread: Option<JoinHandle<io::Result<()>>>,
     times: Arc<Mutex<Option<ThreadTimes>>>,
 }
 
-struct Shared {
-    load: Load,
+struct LoadShared {
+    load: LoadShape,
     stop: AtomicBool,
     draws: Mutex<Draws>,
     operations: AtomicU64,
     errors: AtomicU64,
     issued: AtomicU64,
     wants_news: AtomicBool,
-    seen: Mutex<Seen>,
+    seen: Mutex<CallOutcome>,
 }
 
 impl Generator {
@@ -87,9 +87,9 @@ impl Generator {
     ///
     /// # Errors
     /// When the system refuses a thread.
-    pub(super) fn start(load: Load, routes: Routes) -> io::Result<Generator> {
+    pub(super) fn start(load: LoadShape, routes: Routes) -> io::Result<Generator> {
         let draws = Draws::new(load.keys.len(), load.zipf, load.writes, Arc::new(routes));
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(LoadShared {
             load,
             stop: AtomicBool::new(false),
             draws: Mutex::new(draws),
@@ -97,7 +97,7 @@ impl Generator {
             errors: AtomicU64::new(0),
             issued: AtomicU64::new(0),
             wants_news: AtomicBool::new(false),
-            seen: Mutex::new(Seen { latency: latencies(), first_error: None }),
+            seen: Mutex::new(CallOutcome { latency: latencies(), first_error: None }),
         });
         let times = Arc::new(Mutex::new(None));
         let (mine, own) = (Arc::clone(&shared), Arc::clone(&times));
@@ -142,12 +142,12 @@ impl Generator {
     ///
     /// # Errors
     /// When the system had refused it a runtime.
-    pub(super) fn stop(mut self) -> io::Result<Seen> {
+    pub(super) fn stop(mut self) -> io::Result<CallOutcome> {
         self.shared.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
             thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
         }
-        let empty = Seen { latency: latencies(), first_error: None };
+        let empty = CallOutcome { latency: latencies(), first_error: None };
         Ok(std::mem::replace(&mut *self.shared.seen.lock(), empty))
     }
 }
@@ -158,7 +158,7 @@ impl Drop for Generator {
     }
 }
 
-async fn drive(shared: Arc<Shared>) {
+async fn drive(shared: Arc<LoadShared>) {
     let began = Instant::now();
     let mut lanes = tokio::task::JoinSet::new();
     let filler = Bytes::from(vec![b'x'; shared.load.value_length]);
@@ -178,9 +178,9 @@ async fn drive(shared: Arc<Shared>) {
 
 /// One batch after another.
 struct Lane {
-    shared: Arc<Shared>,
+    shared: Arc<LoadShared>,
     /// By the position of the address.
-    connections: Vec<Option<Connection>>,
+    connections: Vec<Option<LoadConnection>>,
     batch: Vec<Draw>,
     /// Requests so far, by which those of a link are numbered.
     asked: u64,
@@ -188,7 +188,7 @@ struct Lane {
     filler: Bytes,
 }
 
-struct Connection {
+struct LoadConnection {
     stream: TcpStream,
     received: BytesMut,
 }
@@ -260,7 +260,7 @@ impl Lane {
             empty => {
                 let stream = TcpStream::connect(&routes.addresses[to]).await?;
                 stream.set_nodelay(true)?;
-                let mut connection = Connection { stream, received: BytesMut::with_capacity(READ_BYTES) };
+                let mut connection = LoadConnection { stream, received: BytesMut::with_capacity(READ_BYTES) };
                 if is_native {
                     native::greet(&mut connection).await?;
                 }
@@ -283,7 +283,7 @@ impl Lane {
     }
 }
 
-impl Connection {
+impl LoadConnection {
     async fn receive(&mut self) -> io::Result<()> {
         self.received.reserve(READ_BYTES);
         if self.stream.read_buf(&mut self.received).await? == 0 {

@@ -14,7 +14,7 @@ use wire::messages::{
 };
 
 use super::super::draws::Owned;
-use super::{Connection, Draw, Replies, STORE};
+use super::{Draw, LoadConnection, Replies, STORE};
 
 /// The first bytes of a link, which the node sends back.
 const PREAMBLE: &[u8] = b"TONTINE\x01\n";
@@ -27,7 +27,7 @@ const REPLICA_GOT: u8 = 0xa3;
 const WRITTEN: u8 = 0x91;
 
 /// Shakes hands.
-pub(super) async fn greet(connection: &mut Connection) -> io::Result<()> {
+pub(super) async fn greet(connection: &mut LoadConnection) -> io::Result<()> {
     let mut hello = BytesMut::new();
     let peer = Peer::Client { name: "tontine-bench".to_owned() };
     let greeting = Hello { version_min: VERSION_MIN, version_max: VERSION_MAX, cluster: None, peer };

@@ -5,13 +5,13 @@ use model::limits::VALUE_BYTES_MAX;
 
 use super::super::Door;
 use super::super::glob;
-use super::super::reply::Reply;
+use super::super::reply::DoorReply;
 use super::super::session::Session;
 
-pub(super) fn config(door: &Door, session: &Session, arguments: &[Bytes]) -> Result<Reply, Reply> {
+pub(super) fn config(door: &Door, session: &Session, arguments: &[Bytes]) -> Result<DoorReply, DoorReply> {
     let sub = arguments[0].to_ascii_lowercase();
     match (sub.as_slice(), &arguments[1..]) {
-        (b"get", []) => Err(Reply::arity("config|get")),
+        (b"get", []) => Err(DoorReply::arity("config|get")),
         (b"get", patterns) => {
             let wanted = |name: &str| {
                 let matching =
@@ -19,16 +19,18 @@ pub(super) fn config(door: &Door, session: &Session, arguments: &[Bytes]) -> Res
                 patterns.iter().any(matching)
             };
             let settings = settings(door, session).into_iter().filter(|(name, _)| wanted(name));
-            Ok(Reply::Map(settings.map(|(name, value)| (Reply::text(name), Reply::text(value))).collect()))
+            Ok(DoorReply::Map(
+                settings.map(|(name, value)| (DoorReply::text(name), DoorReply::text(value))).collect(),
+            ))
         }
-        (b"set" | b"rewrite", _) => Err(Reply::err(
+        (b"set" | b"rewrite", _) => Err(DoorReply::err(
             "a client cannot change settings: CONFIG SET and CONFIG REWRITE are refused. Use the options of `tontine \
              node`.",
         )),
-        (b"resetstat", _) => Err(Reply::err("counters only grow here: CONFIG RESETSTAT is refused.")),
+        (b"resetstat", _) => Err(DoorReply::err("counters only grow here: CONFIG RESETSTAT is refused.")),
         _ => {
             let shown = String::from_utf8_lossy(&arguments[0]).into_owned();
-            Err(Reply::err(format!("unknown subcommand '{shown}'. Try CONFIG GET.")))
+            Err(DoorReply::err(format!("unknown subcommand '{shown}'. Try CONFIG GET.")))
         }
     }
 }

@@ -6,7 +6,7 @@ use model::access::{Right, UserName};
 use super::super::Door;
 use super::super::arguments::integer;
 use super::super::clients::Client;
-use super::super::reply::Reply;
+use super::super::reply::DoorReply;
 use super::super::rights::refused_without;
 use super::super::session::Session;
 
@@ -14,18 +14,18 @@ use super::super::session::Session;
 pub(in super::super) const DEFAULT_USER: &str = "default";
 
 /// `ACL WHOAMI`. Users are changed by the command line alone.
-pub(super) fn acl(door: &Door, session: &Session, arguments: &[Bytes]) -> Result<Reply, Reply> {
+pub(super) fn acl(door: &Door, session: &Session, arguments: &[Bytes]) -> Result<DoorReply, DoorReply> {
     let sub = arguments[0].to_ascii_uppercase();
     match (sub.as_slice(), arguments.len()) {
         (b"WHOAMI", 1) => {
             let known = session.caller.user(door.front.replica().view());
             let name = known.ok().flatten().map_or(DEFAULT_USER.to_owned(), |known| known.name.to_string());
-            Ok(Reply::text(name))
+            Ok(DoorReply::text(name))
         }
-        (b"WHOAMI", _) => Err(Reply::arity("acl|whoami")),
+        (b"WHOAMI", _) => Err(DoorReply::arity("acl|whoami")),
         _ => {
             let shown = String::from_utf8_lossy(&arguments[0]).into_owned();
-            Err(Reply::err(format!(
+            Err(DoorReply::err(format!(
                 "unknown subcommand '{shown}': of ACL there is WHOAMI alone. Users and their rights are changed with `tontine \
                  user`."
             )))
@@ -48,16 +48,16 @@ struct Filter {
 
 impl Filter {
     /// Reads `ID id … ADDR ip:port … USER name … SKIPME yes|no …`, in any order.
-    fn parse(door: &Door, arguments: &[Bytes]) -> Result<Filter, Reply> {
+    fn parse(door: &Door, arguments: &[Bytes]) -> Result<Filter, DoorReply> {
         let mut filter = Filter::default();
         let mut words = arguments.iter();
         while let Some(word) = words.next() {
-            let value = words.next().ok_or_else(Reply::syntax)?;
+            let value = words.next().ok_or_else(DoorReply::syntax)?;
             let text = || String::from_utf8_lossy(value).into_owned();
             match word.to_ascii_uppercase().as_slice() {
                 b"ID" => {
                     let id = integer(value).ok().and_then(|id| u64::try_from(id).ok()).filter(|&id| id > 0);
-                    filter.ids.push(id.ok_or_else(|| Reply::err("client-id should be greater than 0"))?);
+                    filter.ids.push(id.ok_or_else(|| DoorReply::err("client-id should be greater than 0"))?);
                 }
                 b"ADDR" => filter.peer = Some(text()),
                 b"LADDR" => filter.local = Some(text()),
@@ -68,14 +68,14 @@ impl Filter {
                 b"TYPE" => match value.to_ascii_lowercase().as_slice() {
                     b"normal" => {}
                     b"master" | b"slave" | b"replica" | b"pubsub" => filter.is_other_kind = true,
-                    _ => return Err(Reply::err(format!("Unknown client type '{}'", text()))),
+                    _ => return Err(DoorReply::err(format!("Unknown client type '{}'", text()))),
                 },
                 b"SKIPME" => match value.to_ascii_lowercase().as_slice() {
                     b"yes" => filter.with_own = false,
                     b"no" => filter.with_own = true,
-                    _ => return Err(Reply::syntax()),
+                    _ => return Err(DoorReply::syntax()),
                 },
-                _ => return Err(Reply::syntax()),
+                _ => return Err(DoorReply::syntax()),
             }
         }
         Ok(filter)
@@ -93,7 +93,7 @@ impl Filter {
 }
 
 /// A user that there is not has no connections, and a name that is mistyped should not pass for one.
-fn refuse_unknown(door: &Door, name: &str) -> Result<(), Reply> {
+fn refuse_unknown(door: &Door, name: &str) -> Result<(), DoorReply> {
     let cluster = door.front.replica().view().get().cluster().clone();
     let is_known = match cluster.is_closed() {
         true => UserName::new(name).is_ok_and(|name| cluster.users.iter().any(|(known, _)| *known == name)),
@@ -101,15 +101,15 @@ fn refuse_unknown(door: &Door, name: &str) -> Result<(), Reply> {
     };
     // The connections of a user that was removed keep its name until they are closed.
     let is_shown = || door.shared.clients.lock().values().any(|client| client.user() == name);
-    if is_known || is_shown() { Ok(()) } else { Err(Reply::err(format!("No such user '{name}'"))) }
+    if is_known || is_shown() { Ok(()) } else { Err(DoorReply::err(format!("No such user '{name}'"))) }
 }
 
 /// `CLIENT KILL ip:port`, or `CLIENT KILL` with filters: closes connections of Redis clients of this node. What they have
 /// begun is finished, and not answered.
-pub(super) fn kill(door: &Door, session: &mut Session, arguments: &[Bytes]) -> Result<Reply, Reply> {
+pub(super) fn kill(door: &Door, session: &mut Session, arguments: &[Bytes]) -> Result<DoorReply, DoorReply> {
     refused_without(door, session, Right::Operate, "client|kill")?;
     let (filter, is_old_form) = match arguments {
-        [] => return Err(Reply::arity("client|kill")),
+        [] => return Err(DoorReply::arity("client|kill")),
         [peer] => {
             let peer = Some(String::from_utf8_lossy(peer).into_owned());
             (Filter { peer, with_own: true, ..Filter::default() }, true)
@@ -131,8 +131,8 @@ pub(super) fn kill(door: &Door, session: &mut Session, arguments: &[Bytes]) -> R
         tracing::info!(?by, from = session.peer, killed, "redis connections closed by a client");
     }
     match (is_old_form, killed) {
-        (true, 0) => Err(Reply::err("No such client")),
-        (true, _) => Ok(Reply::OK),
-        (false, killed) => Ok(Reply::Integer(killed)),
+        (true, 0) => Err(DoorReply::err("No such client")),
+        (true, _) => Ok(DoorReply::OK),
+        (false, killed) => Ok(DoorReply::Integer(killed)),
     }
 }

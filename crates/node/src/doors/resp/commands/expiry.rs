@@ -5,9 +5,9 @@ use model::WallMillis;
 use wire::messages::Condition;
 
 use super::super::arguments::{Expiry, Lifetime, integer};
-use super::super::reply::Reply;
+use super::super::reply::DoorReply;
 use super::strings::{get, overwrite, read, read_then_write, seen, tombstone};
-use super::{Call, Kind};
+use super::{CommandCall, Kind};
 use crate::stores::WriteOrder;
 
 /// EXPIRE's and its kin's condition on the expiry that the key has.
@@ -20,7 +20,7 @@ struct Only {
 }
 
 impl Only {
-    fn parse(call: &Call<'_>) -> Result<Only, Reply> {
+    fn parse(call: &CommandCall<'_>) -> Result<Only, DoorReply> {
         let mut only = Only::default();
         for argument in call.rest(3) {
             match argument.to_ascii_uppercase().as_slice() {
@@ -30,15 +30,15 @@ impl Only {
                 b"LT" => only.if_less = true,
                 _ => {
                     let shown = String::from_utf8_lossy(&argument).into_owned();
-                    return Err(Reply::err(format!("Unsupported option {shown}")));
+                    return Err(DoorReply::err(format!("Unsupported option {shown}")));
                 }
             }
         }
         if only.if_none && (only.if_some || only.if_greater || only.if_less) {
-            return Err(Reply::err("NX and XX, GT or LT options at the same time are not compatible"));
+            return Err(DoorReply::err("NX and XX, GT or LT options at the same time are not compatible"));
         }
         if only.if_greater && only.if_less {
-            return Err(Reply::err("GT and LT options at the same time are not compatible"));
+            return Err(DoorReply::err("GT and LT options at the same time are not compatible"));
         }
         Ok(only)
     }
@@ -62,7 +62,7 @@ fn until(value: Bytes, at: WallMillis, now: WallMillis) -> WriteOrder {
     if at <= now { tombstone() } else { touch(value, Some(at)) }
 }
 
-pub(super) async fn expire(call: &Call<'_>) -> Result<Reply, Reply> {
+pub(super) async fn expire(call: &CommandCall<'_>) -> Result<DoorReply, DoorReply> {
     let span = integer(&call.bytes(2))?;
     let expiry = match call.kind {
         Kind::Expire => Expiry::Seconds(span),
@@ -74,29 +74,29 @@ pub(super) async fn expire(call: &Call<'_>) -> Result<Reply, Reply> {
     let now = call.front.now();
     let at = expiry
         .at(now)
-        .ok_or_else(|| Reply::err(format!("invalid expire time in '{}' command", call.kind.name())))?;
+        .ok_or_else(|| DoorReply::err(format!("invalid expire time in '{}' command", call.kind.name())))?;
     let answer = read_then_write(call, call.bytes(1), |old| {
-        let Some((version, value)) = old else { return Err(Reply::Integer(0)) };
+        let Some((version, value)) = old else { return Err(DoorReply::Integer(0)) };
         if !only.allows(version.expires, at) {
-            return Err(Reply::Integer(0));
+            return Err(DoorReply::Integer(0));
         }
-        Ok((until(value.clone(), at, now), Reply::Integer(1)))
+        Ok((until(value.clone(), at, now), DoorReply::Integer(1)))
     });
     answer.await
 }
 
-pub(super) async fn persist(call: &Call<'_>) -> Result<Reply, Reply> {
+pub(super) async fn persist(call: &CommandCall<'_>) -> Result<DoorReply, DoorReply> {
     let answer = read_then_write(call, call.bytes(1), |old| match old {
         Some((version, value)) if version.expires.is_some() => {
-            Ok((touch(value.clone(), None), Reply::Integer(1)))
+            Ok((touch(value.clone(), None), DoorReply::Integer(1)))
         }
-        _ => Err(Reply::Integer(0)),
+        _ => Err(DoorReply::Integer(0)),
     });
     answer.await
 }
 
 /// Answers the value, and lets it expire at another time or never. Without an option it is a GET.
-pub(super) async fn getex(call: &Call<'_>) -> Result<Reply, Reply> {
+pub(super) async fn getex(call: &CommandCall<'_>) -> Result<DoorReply, DoorReply> {
     let Some(lifetime) = Lifetime::parse(&call.rest(2))? else { return get(call).await };
     let now = call.front.now();
     let at = match lifetime {
@@ -104,8 +104,8 @@ pub(super) async fn getex(call: &Call<'_>) -> Result<Reply, Reply> {
         Lifetime::Ever => None,
     };
     let answer = read_then_write(call, call.bytes(1), |old| {
-        let Some((version, value)) = old else { return Err(Reply::Null) };
-        let reply = Reply::Bulk(value.clone());
+        let Some((version, value)) = old else { return Err(DoorReply::Null) };
+        let reply = DoorReply::Bulk(value.clone());
         match at {
             None if version.expires.is_none() => Err(reply),
             None => Ok((touch(value.clone(), None), reply)),
@@ -113,21 +113,21 @@ pub(super) async fn getex(call: &Call<'_>) -> Result<Reply, Reply> {
         }
     });
     match answer.await {
-        Ok(reply) | Err(reply @ (Reply::Bulk(_) | Reply::Null)) => Ok(reply),
+        Ok(reply) | Err(reply @ (DoorReply::Bulk(_) | DoorReply::Null)) => Ok(reply),
         Err(refusal) => Err(refusal),
     }
 }
 
 /// What is left, or when it is over: -2 when the key does not exist, -1 when it does not expire.
-pub(super) async fn ttl(call: &Call<'_>) -> Result<Reply, Reply> {
+pub(super) async fn ttl(call: &CommandCall<'_>) -> Result<DoorReply, DoorReply> {
     let got = read(call, call.bytes(1)).await?;
     let now = call.front.now();
-    let Some((version, _)) = seen(&got, now)? else { return Ok(Reply::Integer(-2)) };
-    let Some(expires) = version.expires else { return Ok(Reply::Integer(-1)) };
+    let Some((version, _)) = seen(&got, now)? else { return Ok(DoorReply::Integer(-2)) };
+    let Some(expires) = version.expires else { return Ok(DoorReply::Integer(-1)) };
     let millis = |millis: u64| i64::try_from(millis).unwrap_or(i64::MAX);
     let left = millis(expires.0.saturating_sub(now.0));
     let seconds = |millis: i64| millis.saturating_add(500) / 1000;
-    Ok(Reply::Integer(match call.kind {
+    Ok(DoorReply::Integer(match call.kind {
         Kind::Ttl => seconds(left),
         Kind::Pttl => left,
         Kind::Expiretime => seconds(millis(expires.0)),

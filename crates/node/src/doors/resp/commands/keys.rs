@@ -7,14 +7,14 @@ use model::limits::MULTI_KEYS_MAX;
 use wire::error::{ErrorCode, Outcome};
 use wire::messages::{Condition, Failure, Got, RequestOptions, Written};
 
-use super::super::reply::Reply;
-use super::Call;
+use super::super::reply::DoorReply;
+use super::CommandCall;
 use super::strings::{all_known, least_certain, seen, shown, tombstone};
-use crate::front::{ATTEMPTS_MAX, Entry, Front, lost_a_race};
+use crate::front::{ATTEMPTS_MAX, Front, StampEntry, lost_a_race};
 use crate::stores::WriteOrder;
 
 /// What was found of some keys.
-struct Found {
+struct KeysFound {
     /// How many exist.
     live: usize,
     /// Keys of which nothing is known yet, because the values of those before them filled the answer.
@@ -22,7 +22,7 @@ struct Found {
 }
 
 /// Counts the keys that exist; one named twice counts twice, as in Redis.
-pub(super) async fn exists(call: &Call<'_>) -> Result<Reply, Reply> {
+pub(super) async fn exists(call: &CommandCall<'_>) -> Result<DoorReply, DoorReply> {
     let mut keys = call.rest(1);
     let mut count = 0;
     while !keys.is_empty() {
@@ -30,18 +30,18 @@ pub(super) async fn exists(call: &Call<'_>) -> Result<Reply, Reply> {
         count += found.live as i64;
         if !found.unread.is_empty() && call.front.is_read_only(call.store) {
             // The rest could be of another artifact.
-            return Err(Reply::Error(format!(
+            return Err(DoorReply::Error(format!(
                 "ERR the values of the keys fill the limit of an answer with {} keys left; name fewer keys",
                 found.unread.len()
             )));
         }
         keys = found.unread;
     }
-    Ok(Reply::Integer(count))
+    Ok(DoorReply::Integer(count))
 }
 
 /// Deletes keys and counts those that existed, one named twice once. A key that R replicas say is absent is not written.
-pub(super) async fn del(call: &Call<'_>) -> Result<Reply, Reply> {
+pub(super) async fn del(call: &CommandCall<'_>) -> Result<DoorReply, DoorReply> {
     let mut keys = call.rest(1);
     let mut named = BTreeSet::new();
     keys.retain(|key| named.insert(key.clone()));
@@ -53,10 +53,10 @@ pub(super) async fn del(call: &Call<'_>) -> Result<Reply, Reply> {
         };
         delete_each(call.front, call.store, keys, deliver).await.map_err(refused)?;
         if let Some(failure) = least_certain(failures.drain(..)) {
-            return Err(Reply::failure(&failure));
+            return Err(DoorReply::failure(&failure));
         }
     }
-    Ok(Reply::Integer(deleted))
+    Ok(DoorReply::Integer(deleted))
 }
 
 /// Deletes keys, and hands to `deliver` whether each of them existed, with its position, as soon as it is known; each key
@@ -86,7 +86,7 @@ pub(in super::super) async fn delete_each(
         left = unread;
         if !seen.is_empty() {
             let (positions, orders): (Vec<usize>, Vec<_>) = seen.into_iter().unzip();
-            let results = write_each(front, store, keys, &positions, orders, Entry::Exclusive).await?;
+            let results = write_each(front, store, keys, &positions, orders, StampEntry::Exclusive).await?;
             let before = left.len();
             for (position, result) in positions.into_iter().zip(results) {
                 match result {
@@ -100,7 +100,7 @@ pub(in super::super) async fn delete_each(
         }
         if !unseen.is_empty() {
             let orders = unseen.iter().map(|_| tombstone()).collect();
-            let results = write_each(front, store, keys, &unseen, orders, Entry::Client).await?;
+            let results = write_each(front, store, keys, &unseen, orders, StampEntry::Client).await?;
             unseen.into_iter().zip(results).for_each(|(at, result)| deliver(at, result.map(|_| true)));
         }
     }
@@ -159,7 +159,7 @@ async fn write_each(
     keys: &[Bytes],
     positions: &[usize],
     mut orders: Vec<WriteOrder>,
-    entry: Entry,
+    entry: StampEntry,
 ) -> Result<Vec<Result<Written, Failure>>, Failure> {
     let options = RequestOptions::default();
     if let ([position], Some(order)) = (positions, orders.pop_if(|_| positions.len() == 1)) {
@@ -170,7 +170,7 @@ async fn write_each(
 }
 
 /// Reads keys, as many of them as fill one answer.
-async fn find(call: &Call<'_>, keys: Vec<Bytes>) -> Result<Found, Reply> {
+async fn find(call: &CommandCall<'_>, keys: Vec<Bytes>) -> Result<KeysFound, DoorReply> {
     let results = call.front.multi_get(call.store, keys.clone(), &RequestOptions::default()).await;
     let now = call.front.now();
     let is_too_long = |result: &Result<Got, Failure>| matches!(result, Err(failure) if failure.code == ErrorCode::FrameTooLong);
@@ -178,16 +178,16 @@ async fn find(call: &Call<'_>, keys: Vec<Bytes>) -> Result<Found, Reply> {
         keys.into_iter().zip(results.map_err(refused)?).partition(|(_, result)| is_too_long(result));
     // What no answer can hold cannot be read by asking again.
     if let ([(_, Err(failure)), ..], true) = (&too_long[..], read.is_empty()) {
-        return Err(Reply::failure(failure));
+        return Err(DoorReply::failure(failure));
     }
     let found = all_known(read.into_iter().map(|(_, result)| result).collect())?;
     let mut live = 0;
     for got in &found {
         live += usize::from(seen(got, now)?.is_some());
     }
-    Ok(Found { live, unread: too_long.into_iter().map(|(key, _)| key).collect() })
+    Ok(KeysFound { live, unread: too_long.into_iter().map(|(key, _)| key).collect() })
 }
 
-fn refused(failure: Failure) -> Reply {
-    Reply::failure(&failure)
+fn refused(failure: Failure) -> DoorReply {
+    DoorReply::failure(&failure)
 }

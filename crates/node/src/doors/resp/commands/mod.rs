@@ -22,7 +22,7 @@ use wire::ErrorCode;
 use wire::messages::Failure;
 use wire::resp::Command;
 
-use super::reply::Reply;
+use super::reply::DoorReply;
 use crate::doors::numbers::Operation;
 use crate::front::Front;
 
@@ -195,24 +195,24 @@ impl Kind {
     }
 
     /// The refusal for a wrong number of arguments.
-    pub(super) fn check_arity(self, command: &Command) -> Option<Reply> {
+    pub(super) fn check_arity(self, command: &Command) -> Option<DoorReply> {
         let count = i64::try_from(command.len()).unwrap_or(i64::MAX);
         let arity = self.arity();
         let fits = if arity < 0 { count >= -arity } else { count == arity };
         let whole_pairs = self != Kind::Mset || command.len() % 2 == 1;
-        (!fits || !whole_pairs).then(|| Reply::arity(self.name()))
+        (!fits || !whole_pairs).then(|| DoorReply::arity(self.name()))
     }
 
     /// The refusal for more arguments than the longest command has, which are gone.
-    pub(super) fn too_long(self, command: &Command) -> Reply {
+    pub(super) fn too_long(self, command: &Command) -> DoorReply {
         let (_, last, step) = self.key_positions();
         let step = usize::try_from(step).unwrap_or(1).max(1);
         if last >= 0 || !command.dropped().is_multiple_of(step) {
-            return Reply::arity(self.name());
+            return DoorReply::arity(self.name());
         }
         let keys = command.dropped() / step;
         let detail = format!("{keys} keys in one request exceed the limit of {MULTI_KEYS_MAX}");
-        Reply::failure(&Failure::new(ErrorCode::TooManyKeys, detail))
+        DoorReply::failure(&Failure::new(ErrorCode::TooManyKeys, detail))
     }
 
     /// Whether it may be sent before AUTH.
@@ -264,13 +264,13 @@ impl Kind {
 }
 
 /// Carries out a command on keys.
-pub(super) async fn run(front: &Arc<Front>, store: &str, kind: Kind, command: &Command) -> Reply {
+pub(super) async fn run(front: &Arc<Front>, store: &str, kind: Kind, command: &Command) -> DoorReply {
     for key in kind.keys(command) {
         if let Err(error) = Key::check(key) {
-            return Reply::err(error);
+            return DoorReply::err(error);
         }
     }
-    let call = Call { front, store, kind, command };
+    let call = CommandCall { front, store, kind, command };
     let answer = match kind {
         Kind::Get => strings::get(&call).await,
         Kind::Set => strings::set(&call).await,
@@ -298,17 +298,17 @@ pub(super) async fn run(front: &Arc<Front>, store: &str, kind: Kind, command: &C
         Kind::VersionsPut => versions::put(&call).await,
         Kind::VersionsDelete => versions::delete(&call).await,
         Kind::Siblings => versions::siblings(&call).await,
-        _ => Err(Reply::err("this command is about the connection")),
+        _ => Err(DoorReply::err("this command is about the connection")),
     };
     answer.unwrap_or_else(|refusal| refusal)
 }
 
 /// Redis's own answer to a command that it does not know; for one of Redis's that is refused on purpose, with the
 /// reason and what to use instead.
-pub(super) fn unknown(command: &Command) -> Reply {
+pub(super) fn unknown(command: &Command) -> DoorReply {
     if let Some(why) = refused::why(command.name()) {
         let name = String::from_utf8_lossy(command.name()).to_ascii_uppercase();
-        return Reply::Error(format!("ERR unknown command '{name}': {why}"));
+        return DoorReply::Error(format!("ERR unknown command '{name}': {why}"));
     }
     let shown = |bytes: &[u8]| -> String {
         let text = String::from_utf8_lossy(&bytes[..bytes.len().min(128)]);
@@ -321,18 +321,18 @@ pub(super) fn unknown(command: &Command) -> Reply {
         }
         text.push_str(&format!("'{}' ", shown(argument)));
     }
-    Reply::Error(text)
+    DoorReply::Error(text)
 }
 
 /// One command under way.
-struct Call<'a> {
+struct CommandCall<'a> {
     front: &'a Arc<Front>,
     store: &'a str,
     kind: Kind,
     command: &'a Command,
 }
 
-impl Call<'_> {
+impl CommandCall<'_> {
     /// An argument that the arity promises.
     fn bytes(&self, position: usize) -> Bytes {
         self.command.bytes(position).expect("the number of arguments was checked")
@@ -352,7 +352,7 @@ mod tests {
         let mut bytes = bytes::BytesMut::new();
         let words: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
         Command::encode(&words, &mut bytes);
-        let mut parser = wire::resp::CommandParser::new(wire::resp::Limits::DEFAULT);
+        let mut parser = wire::resp::CommandParser::new(wire::resp::CommandLimits::DEFAULT);
         parser.parse(&mut bytes).unwrap().unwrap()
     }
 
@@ -384,9 +384,9 @@ mod tests {
             let command = command(words);
             Kind::of(command.name()).unwrap().check_arity(&command)
         };
-        assert_eq!(refusal(&["GET"]), Some(Reply::arity("get")));
-        assert_eq!(refusal(&["GET", "a", "b"]), Some(Reply::arity("get")));
-        assert_eq!(refusal(&["MSET", "a", "1", "b"]), Some(Reply::arity("mset")));
+        assert_eq!(refusal(&["GET"]), Some(DoorReply::arity("get")));
+        assert_eq!(refusal(&["GET", "a", "b"]), Some(DoorReply::arity("get")));
+        assert_eq!(refusal(&["MSET", "a", "1", "b"]), Some(DoorReply::arity("mset")));
         assert_eq!(refusal(&["MSET", "a", "1"]), None);
         assert_eq!(refusal(&["PING"]), None);
     }

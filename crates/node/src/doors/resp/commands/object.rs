@@ -1,31 +1,31 @@
 //! TYPE and OBJECT: what a key holds, as far as that means something here.
 
-use super::super::reply::Reply;
-use super::Call;
+use super::super::reply::DoorReply;
+use super::CommandCall;
 use super::strings::{read, seen};
 
 /// Longest value that Redis keeps in one piece with its header.
 const EMBEDDED_BYTES_MAX: usize = 44;
 
 /// Every value is a string.
-pub(super) async fn type_of(call: &Call<'_>) -> Result<Reply, Reply> {
+pub(super) async fn type_of(call: &CommandCall<'_>) -> Result<DoorReply, DoorReply> {
     let got = read(call, call.bytes(1)).await?;
     let there = seen(&got, call.front.now())?.is_some();
-    Ok(Reply::Simple(if there { "string" } else { "none" }))
+    Ok(DoorReply::Simple(if there { "string" } else { "none" }))
 }
 
-pub(super) async fn object(call: &Call<'_>) -> Result<Reply, Reply> {
+pub(super) async fn object(call: &CommandCall<'_>) -> Result<DoorReply, DoorReply> {
     let sub = call.bytes(1).to_ascii_lowercase();
     match (sub.as_slice(), call.command.len()) {
         (b"encoding", 3) => {
             let got = read(call, call.bytes(2)).await?;
             let value = seen(&got, call.front.now())?;
-            Ok(value.map_or(Reply::Null, |(_, value)| Reply::text(encoding(value))))
+            Ok(value.map_or(DoorReply::Null, |(_, value)| DoorReply::text(encoding(value))))
         }
-        (b"encoding", _) => Err(Reply::arity("object|encoding")),
+        (b"encoding", _) => Err(DoorReply::arity("object|encoding")),
         _ => {
             let shown = String::from_utf8_lossy(&call.bytes(1)).into_owned();
-            Err(Reply::err(format!(
+            Err(DoorReply::err(format!(
                 "unknown subcommand '{shown}': values have no reference count, idle time or frequency here. Use \
                  OBJECT ENCODING."
             )))

@@ -7,8 +7,8 @@ use model::access::Right;
 use wire::resp::{Command, Protocol};
 
 use super::super::Door;
-use super::super::clients::Said;
-use super::super::reply::Reply;
+use super::super::clients::ClientSaid;
+use super::super::reply::DoorReply;
 use super::super::rights::{refused_without, wrong_password};
 use super::super::session::{Session, Speaking};
 use super::super::transaction::Transaction;
@@ -25,7 +25,7 @@ pub(in super::super) async fn run(
     session: &mut Session,
     kind: Kind,
     command: &Command,
-) -> Reply {
+) -> DoorReply {
     let arguments: Vec<Bytes> = (1..command.len()).filter_map(|at| command.bytes(at)).collect();
     let answer = match kind {
         kind if kind.is_answered_at_any_time() => Ok(run_at_any_time(kind, command)),
@@ -36,7 +36,7 @@ pub(in super::super) async fn run(
         Kind::Acl => connections::acl(door, session, &arguments),
         Kind::CommandInfo => Ok(command_info(&arguments)),
         Kind::Info => Ok(info(door, session, &arguments).await),
-        Kind::Quit => Ok(Reply::OK),
+        Kind::Quit => Ok(DoorReply::OK),
         Kind::Reset => {
             let authenticated = door.shared.options.password.is_none();
             session.protocol = Protocol::Resp2;
@@ -45,9 +45,9 @@ pub(in super::super) async fn run(
             session.name.clear();
             session.speaking = Speaking::On;
             session.transaction = Transaction::None;
-            session.client.describe(Said::default());
+            session.client.describe(ClientSaid::default());
             choose_store(session, &door.shared.options.store);
-            Ok(Reply::Simple("RESET"))
+            Ok(DoorReply::Simple("RESET"))
         }
         Kind::Time => Ok(time(door)),
         Kind::Config => configuration::config(door, session, &arguments),
@@ -58,39 +58,43 @@ pub(in super::super) async fn run(
 }
 
 /// Carries out a command that has nothing to do with any other.
-pub(in super::super) fn run_at_any_time(kind: Kind, command: &Command) -> Reply {
+pub(in super::super) fn run_at_any_time(kind: Kind, command: &Command) -> DoorReply {
     let arguments: Vec<Bytes> = (1..command.len()).filter_map(|at| command.bytes(at)).collect();
-    let answer = if kind == Kind::Ping { ping(&arguments) } else { Ok(Reply::Bulk(arguments[0].clone())) };
+    let answer =
+        if kind == Kind::Ping { ping(&arguments) } else { Ok(DoorReply::Bulk(arguments[0].clone())) };
     answer.unwrap_or_else(|refusal| refusal)
 }
 
-fn ping(arguments: &[Bytes]) -> Result<Reply, Reply> {
+fn ping(arguments: &[Bytes]) -> Result<DoorReply, DoorReply> {
     match arguments {
-        [] => Ok(Reply::Simple("PONG")),
-        [message] => Ok(Reply::Bulk(message.clone())),
-        _ => Err(Reply::arity("ping")),
+        [] => Ok(DoorReply::Simple("PONG")),
+        [message] => Ok(DoorReply::Bulk(message.clone())),
+        _ => Err(DoorReply::arity("ping")),
     }
 }
 
 /// The wall clock: seconds, and the microseconds in addition, of which the clock knows thousands.
-fn time(door: &Door) -> Reply {
+fn time(door: &Door) -> DoorReply {
     let now = door.front.now().0;
     let microseconds = (now % 1000) * 1000;
-    Reply::Array(vec![Reply::text((now / 1000).to_string()), Reply::text(microseconds.to_string())])
+    DoorReply::Array(vec![
+        DoorReply::text((now / 1000).to_string()),
+        DoorReply::text(microseconds.to_string()),
+    ])
 }
 
-fn select(index: &Bytes) -> Result<Reply, Reply> {
+fn select(index: &Bytes) -> Result<DoorReply, DoorReply> {
     match super::super::arguments::integer(index)? {
-        0 => Ok(Reply::OK),
-        _ => Err(Reply::err("DB index is out of range")),
+        0 => Ok(DoorReply::OK),
+        _ => Err(DoorReply::err("DB index is out of range")),
     }
 }
 
-fn auth(door: &Door, session: &mut Session, arguments: &[Bytes]) -> Result<Reply, Reply> {
+fn auth(door: &Door, session: &mut Session, arguments: &[Bytes]) -> Result<DoorReply, DoorReply> {
     let (user, password) = match arguments {
         [password] => (None, password),
         [user, password] => (Some(user), password),
-        _ => return Err(Reply::syntax()),
+        _ => return Err(DoorReply::syntax()),
     };
     let view = door.front.replica().view();
     if view.get().cluster().is_closed() {
@@ -101,14 +105,14 @@ fn auth(door: &Door, session: &mut Session, arguments: &[Bytes]) -> Result<Reply
         // Not that of the user before.
         let own = known.user.redis_store.as_ref().map(|store| store.as_str());
         choose_store(session, own.unwrap_or(&door.shared.options.store));
-        return Ok(Reply::OK);
+        return Ok(DoorReply::OK);
     }
     let Some(expected) = &door.shared.options.password else {
         return match user {
             // Redis lets the default user in with any password when none is needed.
-            Some(user) if user == "default" => Ok(Reply::OK),
+            Some(user) if user == "default" => Ok(DoorReply::OK),
             Some(_) => Err(wrong_password(door, session)),
-            None => Err(Reply::err(
+            None => Err(DoorReply::err(
                 "AUTH <password> called without any password configured for the default user. Are you sure your \
                  configuration is correct?",
             )),
@@ -119,18 +123,18 @@ fn auth(door: &Door, session: &mut Session, arguments: &[Bytes]) -> Result<Reply
         return Err(wrong_password(door, session));
     }
     session.authenticated = true;
-    Ok(Reply::OK)
+    Ok(DoorReply::OK)
 }
 
-fn hello(door: &Door, session: &mut Session, arguments: &[Bytes]) -> Result<Reply, Reply> {
+fn hello(door: &Door, session: &mut Session, arguments: &[Bytes]) -> Result<DoorReply, DoorReply> {
     let mut protocol = session.protocol;
     let mut rest = arguments.iter();
     if let Some(version) = rest.next() {
         protocol = match super::super::arguments::integer(version) {
             Ok(2) => Protocol::Resp2,
             Ok(3) => Protocol::Resp3,
-            Ok(_) => return Err(Reply::Error("NOPROTO unsupported protocol version".to_owned())),
-            Err(_) => return Err(Reply::err("Protocol version is not an integer or out of range")),
+            Ok(_) => return Err(DoorReply::Error("NOPROTO unsupported protocol version".to_owned())),
+            Err(_) => return Err(DoorReply::err("Protocol version is not an integer or out of range")),
         };
     }
     let mut name = None;
@@ -138,19 +142,19 @@ fn hello(door: &Door, session: &mut Session, arguments: &[Bytes]) -> Result<Repl
         match option.to_ascii_uppercase().as_slice() {
             b"AUTH" => {
                 let (Some(user), Some(password)) = (rest.next(), rest.next()) else {
-                    return Err(Reply::syntax());
+                    return Err(DoorReply::syntax());
                 };
                 auth(door, session, &[user.clone(), password.clone()])?;
             }
-            b"SETNAME" => name = Some(client_name(rest.next().ok_or_else(Reply::syntax)?)?),
+            b"SETNAME" => name = Some(client_name(rest.next().ok_or_else(DoorReply::syntax)?)?),
             _ => {
                 let shown = String::from_utf8_lossy(option).into_owned();
-                return Err(Reply::err(format!("Syntax error in HELLO option '{shown}'")));
+                return Err(DoorReply::err(format!("Syntax error in HELLO option '{shown}'")));
             }
         }
     }
     if !session.is_known(door.front.replica().view()) {
-        return Err(Reply::Error(
+        return Err(DoorReply::Error(
             "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH \
              <user> <pass> option can be used to authenticate the client and select the RESP protocol version at the \
              same time"
@@ -162,34 +166,34 @@ fn hello(door: &Door, session: &mut Session, arguments: &[Bytes]) -> Result<Repl
         session.name = name;
     }
     let version = if protocol == Protocol::Resp3 { 3 } else { 2 };
-    Ok(Reply::Map(vec![
-        (Reply::text("server"), Reply::text("redis")),
-        (Reply::text("version"), Reply::text(REDIS_VERSION)),
-        (Reply::text("proto"), Reply::Integer(version)),
-        (Reply::text("id"), Reply::Integer(session.id as i64)),
-        (Reply::text("mode"), Reply::text("standalone")),
-        (Reply::text("role"), Reply::text("master")),
-        (Reply::text("modules"), Reply::Array(Vec::new())),
+    Ok(DoorReply::Map(vec![
+        (DoorReply::text("server"), DoorReply::text("redis")),
+        (DoorReply::text("version"), DoorReply::text(REDIS_VERSION)),
+        (DoorReply::text("proto"), DoorReply::Integer(version)),
+        (DoorReply::text("id"), DoorReply::Integer(session.id as i64)),
+        (DoorReply::text("mode"), DoorReply::text("standalone")),
+        (DoorReply::text("role"), DoorReply::text("master")),
+        (DoorReply::text("modules"), DoorReply::Array(Vec::new())),
     ]))
 }
 
-fn client_name(name: &Bytes) -> Result<String, Reply> {
+fn client_name(name: &Bytes) -> Result<String, DoorReply> {
     match std::str::from_utf8(name) {
         Ok(text) if text.bytes().all(|byte| byte.is_ascii_graphic()) => Ok(text.to_owned()),
-        _ => Err(Reply::err("Client names cannot contain spaces, newlines or special characters.")),
+        _ => Err(DoorReply::err("Client names cannot contain spaces, newlines or special characters.")),
     }
 }
 
-fn client(door: &Door, session: &mut Session, arguments: &[Bytes]) -> Result<Reply, Reply> {
+fn client(door: &Door, session: &mut Session, arguments: &[Bytes]) -> Result<DoorReply, DoorReply> {
     let sub = arguments[0].to_ascii_uppercase();
-    let arity = || Reply::arity(&format!("client|{}", String::from_utf8_lossy(&sub).to_lowercase()));
+    let arity = || DoorReply::arity(&format!("client|{}", String::from_utf8_lossy(&sub).to_lowercase()));
     match (sub.as_slice(), &arguments[1..]) {
-        (b"ID", []) => Ok(Reply::Integer(session.id as i64)),
-        (b"GETNAME", []) if session.name.is_empty() => Ok(Reply::Null),
-        (b"GETNAME", []) => Ok(Reply::text(session.name.clone())),
+        (b"ID", []) => Ok(DoorReply::Integer(session.id as i64)),
+        (b"GETNAME", []) if session.name.is_empty() => Ok(DoorReply::Null),
+        (b"GETNAME", []) => Ok(DoorReply::text(session.name.clone())),
         (b"SETNAME", [name]) => {
             session.name = client_name(name)?;
-            Ok(Reply::OK)
+            Ok(DoorReply::OK)
         }
         (b"SETINFO", [attribute, value]) => {
             let value = client_name(value)?;
@@ -198,15 +202,15 @@ fn client(door: &Door, session: &mut Session, arguments: &[Bytes]) -> Result<Rep
                 b"LIB-VER" => session.library.1 = value,
                 other => {
                     let shown = String::from_utf8_lossy(other).into_owned();
-                    return Err(Reply::err(format!("Unrecognized option '{shown}'")));
+                    return Err(DoorReply::err(format!("Unrecognized option '{shown}'")));
                 }
             }
-            Ok(Reply::OK)
+            Ok(DoorReply::OK)
         }
         (b"INFO", []) => {
             let now = door.front.clock().now();
             session.client.used(Some(Kind::Client), now);
-            Ok(Reply::Text(session.client.line(now)))
+            Ok(DoorReply::Text(session.client.line(now)))
         }
         (b"LIST", filter) => {
             refused_without(door, session, Right::Observe, "client|list")?;
@@ -215,8 +219,8 @@ fn client(door: &Door, session: &mut Session, arguments: &[Bytes]) -> Result<Rep
         (b"KILL", filters) => connections::kill(door, session, filters),
         (b"REPLY", [mode]) => reply_mode(session, mode),
         (b"NO-EVICT" | b"NO-TOUCH", [mode]) => match mode.to_ascii_uppercase().as_slice() {
-            b"ON" | b"OFF" => Ok(Reply::OK),
-            _ => Err(Reply::syntax()),
+            b"ON" | b"OFF" => Ok(DoorReply::OK),
+            _ => Err(DoorReply::syntax()),
         },
         (
             b"ID" | b"GETNAME" | b"SETNAME" | b"SETINFO" | b"INFO" | b"REPLY" | b"NO-EVICT" | b"NO-TOUCH",
@@ -224,13 +228,13 @@ fn client(door: &Door, session: &mut Session, arguments: &[Bytes]) -> Result<Rep
         ) => Err(arity()),
         _ => {
             let shown = String::from_utf8_lossy(&arguments[0]).into_owned();
-            Err(Reply::err(format!("unknown subcommand '{shown}'. Try CLIENT HELP.")))
+            Err(DoorReply::err(format!("unknown subcommand '{shown}'. Try CLIENT HELP.")))
         }
     }
 }
 
 /// `CLIENT LIST [TYPE kind | ID id...]`: connections of clients are all *normal*.
-fn client_list(door: &Door, session: &Session, filter: &[Bytes]) -> Result<Reply, Reply> {
+fn client_list(door: &Door, session: &Session, filter: &[Bytes]) -> Result<DoorReply, DoorReply> {
     let now = door.front.clock().now();
     session.client.used(Some(Kind::Client), now);
     let clients = door.shared.clients.lock();
@@ -241,79 +245,81 @@ fn client_list(door: &Door, session: &Session, filter: &[Bytes]) -> Result<Reply
             b"master" | b"slave" | b"replica" | b"pubsub" => String::new(),
             _ => {
                 let shown = String::from_utf8_lossy(kind);
-                return Err(Reply::err(format!("Unknown client type '{shown}'")));
+                return Err(DoorReply::err(format!("Unknown client type '{shown}'")));
             }
         },
         [word, ids @ ..] if word.eq_ignore_ascii_case(b"ID") && !ids.is_empty() => {
             let number =
-                |id| super::super::arguments::integer(id).map_err(|_| Reply::err("Invalid client ID"));
-            let ids = ids.iter().map(number).collect::<Result<Vec<i64>, Reply>>()?;
+                |id| super::super::arguments::integer(id).map_err(|_| DoorReply::err("Invalid client ID"));
+            let ids = ids.iter().map(number).collect::<Result<Vec<i64>, DoorReply>>()?;
             let found = ids.iter().filter_map(|id| clients.get(&u64::try_from(*id).ok()?));
             found.map(|client| client.line(now)).collect()
         }
-        _ => return Err(Reply::syntax()),
+        _ => return Err(DoorReply::syntax()),
     };
-    Ok(Reply::Text(lines))
+    Ok(DoorReply::Text(lines))
 }
 
-fn reply_mode(session: &mut Session, mode: &Bytes) -> Result<Reply, Reply> {
+fn reply_mode(session: &mut Session, mode: &Bytes) -> Result<DoorReply, DoorReply> {
     session.speaking = match mode.to_ascii_uppercase().as_slice() {
         b"ON" => Speaking::On,
         b"OFF" => Speaking::Off,
         b"SKIP" if session.speaking == Speaking::Off => Speaking::Off,
         b"SKIP" => Speaking::SkipThis,
-        _ => return Err(Reply::syntax()),
+        _ => return Err(DoorReply::syntax()),
     };
-    Ok(Reply::OK)
+    Ok(DoorReply::OK)
 }
 
-fn command_info(arguments: &[Bytes]) -> Reply {
+fn command_info(arguments: &[Bytes]) -> DoorReply {
     let sub = arguments.first().map(|sub| sub.to_ascii_uppercase());
     let named: Vec<&Bytes> = arguments.iter().skip(1).collect();
     match sub.as_deref() {
-        None => Reply::Array(Kind::ALL.iter().map(|kind| describe(*kind)).collect()),
-        Some(b"COUNT") if named.is_empty() => Reply::Integer(Kind::ALL.len() as i64),
+        None => DoorReply::Array(Kind::ALL.iter().map(|kind| describe(*kind)).collect()),
+        Some(b"COUNT") if named.is_empty() => DoorReply::Integer(Kind::ALL.len() as i64),
         Some(b"LIST") if named.is_empty() => {
-            Reply::Array(Kind::ALL.iter().map(|kind| Reply::text(kind.name())).collect())
+            DoorReply::Array(Kind::ALL.iter().map(|kind| DoorReply::text(kind.name())).collect())
         }
         Some(b"INFO") if named.is_empty() => {
-            Reply::Array(Kind::ALL.iter().map(|kind| describe(*kind)).collect())
+            DoorReply::Array(Kind::ALL.iter().map(|kind| describe(*kind)).collect())
         }
-        Some(b"INFO") => {
-            Reply::Array(named.iter().map(|name| Kind::of(name).map_or(Reply::Null, describe)).collect())
-        }
+        Some(b"INFO") => DoorReply::Array(
+            named.iter().map(|name| Kind::of(name).map_or(DoorReply::Null, describe)).collect(),
+        ),
         Some(b"DOCS") => {
             let wanted: Vec<Kind> = match named.is_empty() {
                 true => Kind::ALL.to_vec(),
                 false => named.iter().filter_map(|name| Kind::of(name)).collect(),
             };
-            Reply::Map(wanted.into_iter().map(|kind| (Reply::text(kind.name()), docs(kind))).collect())
+            DoorReply::Map(
+                wanted.into_iter().map(|kind| (DoorReply::text(kind.name()), docs(kind))).collect(),
+            )
         }
         Some(_) => {
             let shown = String::from_utf8_lossy(&arguments[0]).into_owned();
-            Reply::err(format!("unknown subcommand '{shown}'. Try COMMAND HELP."))
+            DoorReply::err(format!("unknown subcommand '{shown}'. Try COMMAND HELP."))
         }
     }
 }
 
-fn describe(kind: Kind) -> Reply {
+fn describe(kind: Kind) -> DoorReply {
     let (first, last, step) = kind.key_positions();
-    let flags = kind.flags().split(' ').map(|flag| Reply::text(flag.to_owned())).collect();
-    Reply::Array(vec![
-        Reply::text(kind.name()),
-        Reply::Integer(kind.arity()),
-        Reply::Array(flags),
-        Reply::Integer(first),
-        Reply::Integer(last),
-        Reply::Integer(step),
-        Reply::Array(Vec::new()),
-        Reply::Array(Vec::new()),
-        Reply::Array(Vec::new()),
-        Reply::Array(Vec::new()),
+    let flags = kind.flags().split(' ').map(|flag| DoorReply::text(flag.to_owned())).collect();
+    DoorReply::Array(vec![
+        DoorReply::text(kind.name()),
+        DoorReply::Integer(kind.arity()),
+        DoorReply::Array(flags),
+        DoorReply::Integer(first),
+        DoorReply::Integer(last),
+        DoorReply::Integer(step),
+        DoorReply::Array(Vec::new()),
+        DoorReply::Array(Vec::new()),
+        DoorReply::Array(Vec::new()),
+        DoorReply::Array(Vec::new()),
     ])
 }
 
-fn docs(kind: Kind) -> Reply {
+fn docs(kind: Kind) -> DoorReply {
     let group = if kind.name().starts_with("tontine.") {
         "tontine"
     } else if kind.is_about_session() {
@@ -321,16 +327,16 @@ fn docs(kind: Kind) -> Reply {
     } else {
         "string"
     };
-    Reply::Map(vec![
-        (Reply::text("summary"), Reply::text(kind.summary())),
-        (Reply::text("since"), Reply::text("1.0.0")),
-        (Reply::text("group"), Reply::text(group)),
-        (Reply::text("arity"), Reply::Integer(kind.arity())),
+    DoorReply::Map(vec![
+        (DoorReply::text("summary"), DoorReply::text(kind.summary())),
+        (DoorReply::text("since"), DoorReply::text("1.0.0")),
+        (DoorReply::text("group"), DoorReply::text(group)),
+        (DoorReply::text("arity"), DoorReply::Integer(kind.arity())),
     ])
 }
 
 /// The sections that clients read, and what an operator would look for first. Without names all of them.
-async fn info(door: &Door, session: &Session, names: &[Bytes]) -> Reply {
+async fn info(door: &Door, session: &Session, names: &[Bytes]) -> DoorReply {
     let wanted = |section: &str| {
         let all = [&b"all"[..], b"default", b"everything"];
         names.is_empty()
@@ -347,15 +353,15 @@ async fn info(door: &Door, session: &Session, names: &[Bytes]) -> Reply {
         sections.push((KEYS_SECTION, counts));
     }
     let sections = sections.into_iter().map(|(section, lines)| format!("# {section}\r\n{lines}"));
-    Reply::Text(sections.collect::<Vec<_>>().join("\r\n"))
+    DoorReply::Text(sections.collect::<Vec<_>>().join("\r\n"))
 }
 
 /// The section about keys.
 const KEYS_SECTION: &str = "Keyspace";
 
 /// What this node holds of the connection's store; a store without keys has no line, as in Redis.
-async fn key_counts(door: &Door, store: &str) -> Result<String, Reply> {
-    let census = door.front.census(store).await.map_err(|failure| Reply::failure(&failure))?;
+async fn key_counts(door: &Door, store: &str) -> Result<String, DoorReply> {
+    let census = door.front.census(store).await.map_err(|failure| DoorReply::failure(&failure))?;
     let Census { keys, expiring, left_ms_mean, .. } = census;
     Ok(match keys {
         0 => String::new(),
@@ -428,19 +434,19 @@ fn info_sections(door: &Door) -> [(&'static str, String); 7] {
 }
 
 /// `TONTINE.STORE` names the store in use, `TONTINE.STORE name` chooses one for this connection.
-fn store(door: &Door, session: &mut Session, arguments: &[Bytes]) -> Result<Reply, Reply> {
+fn store(door: &Door, session: &mut Session, arguments: &[Bytes]) -> Result<DoorReply, DoorReply> {
     let [name] = arguments else {
         return match arguments {
-            [] => Ok(Reply::text(session.store.clone())),
-            _ => Err(Reply::arity("tontine.store")),
+            [] => Ok(DoorReply::text(session.store.clone())),
+            _ => Err(DoorReply::arity("tontine.store")),
         };
     };
     let name = String::from_utf8_lossy(name).into_owned();
     if !door.front.is_read_only(&name) {
-        door.front.current(&name).map_err(|failure| Reply::failure(&failure))?;
+        door.front.current(&name).map_err(|failure| DoorReply::failure(&failure))?;
     }
     choose_store(session, &name);
-    Ok(Reply::OK)
+    Ok(DoorReply::OK)
 }
 
 fn choose_store(session: &mut Session, name: &str) {

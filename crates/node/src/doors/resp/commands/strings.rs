@@ -11,18 +11,18 @@ use wire::messages::{Condition, Got, RequestOptions};
 use wire::resp::Command;
 
 use super::super::arguments::{Expiry, SetOptions, When, integer};
-use super::super::reply::Reply;
-use super::{Call, Kind};
-use crate::front::{ATTEMPTS_MAX, Entry, contended, lost_a_race};
+use super::super::reply::DoorReply;
+use super::{CommandCall, Kind};
+use crate::front::{ATTEMPTS_MAX, StampEntry, contended, lost_a_race};
 use crate::stores::WriteOrder;
 
 /// Reads a key's quorum.
-pub(super) async fn read(call: &Call<'_>, key: Bytes) -> Result<Got, Reply> {
+pub(super) async fn read(call: &CommandCall<'_>, key: Bytes) -> Result<Got, DoorReply> {
     read_with(call, key, &RequestOptions::default()).await
 }
 
-async fn read_with(call: &Call<'_>, key: Bytes, options: &RequestOptions) -> Result<Got, Reply> {
-    call.front.get(call.store, key, options).await.map_err(|failure| Reply::failure(&failure))
+async fn read_with(call: &CommandCall<'_>, key: Bytes, options: &RequestOptions) -> Result<Got, DoorReply> {
+    call.front.get(call.store, key, options).await.map_err(|failure| DoorReply::failure(&failure))
 }
 
 /// The version that a plain client sees, if it sees any.
@@ -40,29 +40,29 @@ pub(in super::super) fn shown(got: &Got, now: WallMillis) -> Result<Option<(&Ver
 }
 
 /// The same for a command that answers with it.
-pub(super) fn seen(got: &Got, now: WallMillis) -> Result<Option<(&Version, &Bytes)>, Reply> {
-    shown(got, now).map_err(|failure| Reply::failure(&failure))
+pub(super) fn seen(got: &Got, now: WallMillis) -> Result<Option<(&Version, &Bytes)>, DoorReply> {
+    shown(got, now).map_err(|failure| DoorReply::failure(&failure))
 }
 
 /// What GET answers.
-pub(in super::super) fn value_shown(answer: &Result<Got, Failure>, now: WallMillis) -> Reply {
+pub(in super::super) fn value_shown(answer: &Result<Got, Failure>, now: WallMillis) -> DoorReply {
     match answer {
         Ok(got) => match shown(got, now) {
-            Ok(found) => found.map_or(Reply::Null, |(_, value)| Reply::Bulk(value.clone())),
-            Err(failure) => Reply::failure(&failure),
+            Ok(found) => found.map_or(DoorReply::Null, |(_, value)| DoorReply::Bulk(value.clone())),
+            Err(failure) => DoorReply::failure(&failure),
         },
-        Err(failure) => Reply::failure(failure),
+        Err(failure) => DoorReply::failure(failure),
     }
 }
 
-pub(super) async fn get(call: &Call<'_>) -> Result<Reply, Reply> {
+pub(super) async fn get(call: &CommandCall<'_>) -> Result<DoorReply, DoorReply> {
     let got = read(call, call.bytes(1)).await?;
     Ok(value_shown(&Ok(got), call.front.now()))
 }
 
-pub(super) async fn strlen(call: &Call<'_>) -> Result<Reply, Reply> {
+pub(super) async fn strlen(call: &CommandCall<'_>) -> Result<DoorReply, DoorReply> {
     let got = read(call, call.bytes(1)).await?;
-    Ok(Reply::Integer(seen(&got, call.front.now())?.map_or(0, |(_, value)| value.len() as i64)))
+    Ok(DoorReply::Integer(seen(&got, call.front.now())?.map_or(0, |(_, value)| value.len() as i64)))
 }
 
 /// A put that replaces what its coordinator knows.
@@ -97,20 +97,22 @@ pub(in super::super) fn plain_order(kind: Kind, command: &Command, now: WallMill
     }
 }
 
-pub(super) async fn set(call: &Call<'_>) -> Result<Reply, Reply> {
+pub(super) async fn set(call: &CommandCall<'_>) -> Result<DoorReply, DoorReply> {
     let options = SetOptions::parse(&call.rest(3))?;
     let now = call.front.now();
     let expires = options.expiry.map(|expiry| expiry.strictly_later(now, "set")).transpose()?;
     let (key, value) = (call.bytes(1), call.bytes(2));
     if options.when == When::Always && !options.keep_ttl && !options.get {
-        write(call, key, overwrite(value, expires), Entry::Client).await.map_err(|f| Reply::failure(&f))?;
-        return Ok(Reply::OK);
+        write(call, key, overwrite(value, expires), StampEntry::Client)
+            .await
+            .map_err(|f| DoorReply::failure(&f))?;
+        return Ok(DoorReply::OK);
     }
     let answer = set_if(call, key, value, options).await?;
     Ok(match (options.get, answer) {
-        (true, Set { old: Some(old), .. }) => Reply::Bulk(old),
-        (false, Set { done: true, .. }) => Reply::OK,
-        _ => Reply::Null,
+        (true, Set { old: Some(old), .. }) => DoorReply::Bulk(old),
+        (false, Set { done: true, .. }) => DoorReply::OK,
+        _ => DoorReply::Null,
     })
 }
 
@@ -123,7 +125,12 @@ struct Set {
 }
 
 /// Writes a value after looking at what is there, and starts again when somebody wrote in between.
-async fn set_if(call: &Call<'_>, key: Bytes, value: Bytes, options: SetOptions) -> Result<Set, Reply> {
+async fn set_if(
+    call: &CommandCall<'_>,
+    key: Bytes,
+    value: Bytes,
+    options: SetOptions,
+) -> Result<Set, DoorReply> {
     let now = call.front.now();
     let expires = options.expiry.map(|expiry| expiry.strictly_later(now, "set")).transpose()?;
     for attempt in 0..ATTEMPTS_MAX {
@@ -146,37 +153,37 @@ async fn set_if(call: &Call<'_>, key: Bytes, value: Bytes, options: SetOptions) 
         match write_judged(call, key.clone(), order, under).await {
             Ok(()) => return Ok(Set { old, done: true }),
             Err(failure) if lost_a_race(&failure) => {}
-            Err(failure) => return Err(Reply::failure(&failure)),
+            Err(failure) => return Err(DoorReply::failure(&failure)),
         }
     }
-    Err(Reply::failure(&contended()))
+    Err(DoorReply::failure(&contended()))
 }
 
-pub(super) async fn setnx(call: &Call<'_>) -> Result<Reply, Reply> {
+pub(super) async fn setnx(call: &CommandCall<'_>) -> Result<DoorReply, DoorReply> {
     let options = SetOptions { when: When::Absent, ..SetOptions::default() };
     let set = set_if(call, call.bytes(1), call.bytes(2), options).await?;
-    Ok(Reply::Integer(i64::from(set.done)))
+    Ok(DoorReply::Integer(i64::from(set.done)))
 }
 
-pub(super) async fn getset(call: &Call<'_>) -> Result<Reply, Reply> {
+pub(super) async fn getset(call: &CommandCall<'_>) -> Result<DoorReply, DoorReply> {
     let set = set_if(call, call.bytes(1), call.bytes(2), SetOptions::default()).await?;
-    Ok(set.old.map_or(Reply::Null, Reply::Bulk))
+    Ok(set.old.map_or(DoorReply::Null, DoorReply::Bulk))
 }
 
-pub(super) async fn getdel(call: &Call<'_>) -> Result<Reply, Reply> {
+pub(super) async fn getdel(call: &CommandCall<'_>) -> Result<DoorReply, DoorReply> {
     let deleted = read_then_write(call, call.bytes(1), |old| match old {
-        None => Err(Reply::Null),
-        Some((_, value)) => Ok((tombstone(), Reply::Bulk(value.clone()))),
+        None => Err(DoorReply::Null),
+        Some((_, value)) => Ok((tombstone(), DoorReply::Bulk(value.clone()))),
     });
     deleted.await
 }
 
 /// A part of a value: both ends count, and negative ones from the end.
-pub(super) async fn getrange(call: &Call<'_>) -> Result<Reply, Reply> {
+pub(super) async fn getrange(call: &CommandCall<'_>) -> Result<DoorReply, DoorReply> {
     let (start, end) = (integer(&call.bytes(2))?, integer(&call.bytes(3))?);
     let got = read(call, call.bytes(1)).await?;
     let value = seen(&got, call.front.now())?.map(|(_, value)| value.clone()).unwrap_or_default();
-    Ok(Reply::Bulk(range(&value, start, end)))
+    Ok(DoorReply::Bulk(range(&value, start, end)))
 }
 
 fn range(value: &Bytes, start: i64, end: i64) -> Bytes {
@@ -192,29 +199,32 @@ fn range(value: &Bytes, start: i64, end: i64) -> Bytes {
     value.slice(start as usize..=end as usize)
 }
 
-pub(super) async fn setex(call: &Call<'_>) -> Result<Reply, Reply> {
+pub(super) async fn setex(call: &CommandCall<'_>) -> Result<DoorReply, DoorReply> {
     let span = integer(&call.bytes(2))?;
     let expiry = if call.kind == Kind::Setex { Expiry::Seconds(span) } else { Expiry::Millis(span) };
     let expires = expiry.strictly_later(call.front.now(), call.kind.name())?;
     let order = overwrite(call.bytes(3), Some(expires));
-    write(call, call.bytes(1), order, Entry::Client).await.map_err(|failure| Reply::failure(&failure))?;
-    Ok(Reply::OK)
+    write(call, call.bytes(1), order, StampEntry::Client)
+        .await
+        .map_err(|failure| DoorReply::failure(&failure))?;
+    Ok(DoorReply::OK)
 }
 
-pub(super) async fn mget(call: &Call<'_>) -> Result<Reply, Reply> {
+pub(super) async fn mget(call: &CommandCall<'_>) -> Result<DoorReply, DoorReply> {
     let keys = call.rest(1);
     let results = call.front.multi_get(call.store, keys, &RequestOptions::default()).await;
     let now = call.front.now();
-    let found = all_known(results.map_err(|failure| Reply::failure(&failure))?)?;
-    let value = |got: &Got| Ok(seen(got, now)?.map_or(Reply::Null, |(_, value)| Reply::Bulk(value.clone())));
-    Ok(Reply::Array(found.iter().map(value).collect::<Result<_, Reply>>()?))
+    let found = all_known(results.map_err(|failure| DoorReply::failure(&failure))?)?;
+    let value =
+        |got: &Got| Ok(seen(got, now)?.map_or(DoorReply::Null, |(_, value)| DoorReply::Bulk(value.clone())));
+    Ok(DoorReply::Array(found.iter().map(value).collect::<Result<_, DoorReply>>()?))
 }
 
 /// What was read of many keys.
 ///
 /// # Errors
 /// How many are unavailable, and why the first of them is; or why the answer has no room.
-pub(super) fn all_known(results: Vec<Result<Got, Failure>>) -> Result<Vec<Got>, Reply> {
+pub(super) fn all_known(results: Vec<Result<Got, Failure>>) -> Result<Vec<Got>, DoorReply> {
     let of = results.len();
     let unavailable = |failure: &&Failure| failure.code != ErrorCode::FrameTooLong;
     let failures: Vec<&Failure> = results.iter().filter_map(|result| result.as_ref().err()).collect();
@@ -222,14 +232,14 @@ pub(super) fn all_known(results: Vec<Result<Got, Failure>>) -> Result<Vec<Got>, 
     match (failures.iter().copied().find(unavailable), failures.first()) {
         (Some(Failure { code, detail, .. }), _) if of > 1 => {
             let detail = format!("{unknown} of {of} keys are unavailable; the first: {detail}");
-            Err(Reply::failure(&Failure::new(*code, detail)))
+            Err(DoorReply::failure(&Failure::new(*code, detail)))
         }
-        (Some(failure), _) | (None, Some(&failure)) => Err(Reply::failure(failure)),
+        (Some(failure), _) | (None, Some(&failure)) => Err(DoorReply::failure(failure)),
         (None, None) => Ok(results.into_iter().flatten().collect()),
     }
 }
 
-pub(super) async fn mset(call: &Call<'_>) -> Result<Reply, Reply> {
+pub(super) async fn mset(call: &CommandCall<'_>) -> Result<DoorReply, DoorReply> {
     // Of a key that is named twice the last value is meant.
     let mut values = BTreeMap::new();
     for pair in call.rest(1).chunks_exact(2) {
@@ -237,11 +247,11 @@ pub(super) async fn mset(call: &Call<'_>) -> Result<Reply, Reply> {
     }
     let entries = values.into_iter().map(|(key, value)| (key, overwrite(value, None))).collect();
     let results =
-        call.front.multi_write(call.store, entries, &RequestOptions::default(), Entry::Client).await;
-    let results = results.map_err(|failure| Reply::failure(&failure))?;
+        call.front.multi_write(call.store, entries, &RequestOptions::default(), StampEntry::Client).await;
+    let results = results.map_err(|failure| DoorReply::failure(&failure))?;
     match least_certain(results.into_iter().filter_map(Result::err)) {
-        None => Ok(Reply::OK),
-        Some(failure) => Err(Reply::failure(&failure)),
+        None => Ok(DoorReply::OK),
+        Some(failure) => Err(DoorReply::failure(&failure)),
     }
 }
 
@@ -256,32 +266,32 @@ pub(super) fn least_certain(failures: impl Iterator<Item = Failure>) -> Option<F
 
 /// Writes a key.
 pub(super) async fn write(
-    call: &Call<'_>,
+    call: &CommandCall<'_>,
     key: Bytes,
     order: WriteOrder,
-    entry: Entry,
+    entry: StampEntry,
 ) -> Result<(), Failure> {
     call.front.write(call.store, key, order, &RequestOptions::default(), entry).await.map(|_| ())
 }
 
 /// Writes a key whose condition was judged by what was read under a document of this generation, or a later one.
 async fn write_judged(
-    call: &Call<'_>,
+    call: &CommandCall<'_>,
     key: Bytes,
     order: WriteOrder,
     under: Generation,
 ) -> Result<(), Failure> {
-    let entry = (Entry::Exclusive, Some(under));
+    let entry = (StampEntry::Exclusive, Some(under));
     call.front.write_judged(call.store, (key, order), &RequestOptions::default(), entry).await.map(|_| ())
 }
 
 /// Reads a key, lets `decide` see what a plain client sees, and writes what it returns with the context of the read;
 /// `Err` is an answer without a write.
 pub(super) async fn read_then_write(
-    call: &Call<'_>,
+    call: &CommandCall<'_>,
     key: Bytes,
-    decide: impl Fn(Option<(&Version, &Bytes)>) -> Result<(WriteOrder, Reply), Reply>,
-) -> Result<Reply, Reply> {
+    decide: impl Fn(Option<(&Version, &Bytes)>) -> Result<(WriteOrder, DoorReply), DoorReply>,
+) -> Result<DoorReply, DoorReply> {
     for attempt in 0..ATTEMPTS_MAX {
         let under = call.front.generation();
         let got = read_with(call, key.clone(), &call.front.judging(attempt).await).await?;
@@ -293,10 +303,10 @@ pub(super) async fn read_then_write(
         match write_judged(call, key.clone(), order, under).await {
             Ok(()) => return Ok(reply),
             Err(failure) if lost_a_race(&failure) => {}
-            Err(failure) => return Err(Reply::failure(&failure)),
+            Err(failure) => return Err(DoorReply::failure(&failure)),
         }
     }
-    Err(Reply::failure(&contended()))
+    Err(DoorReply::failure(&contended()))
 }
 
 #[cfg(test)]

@@ -12,28 +12,28 @@ use wire::messages::{Condition, RequestOptions};
 use wire::versions::{decode_context, encode_context};
 
 use super::super::arguments::SetOptions;
-use super::super::reply::Reply;
-use super::Call;
+use super::super::reply::DoorReply;
+use super::CommandCall;
 use super::strings::read;
-use crate::front::Entry;
+use crate::front::StampEntry;
 use crate::stores::WriteOrder;
 
 /// A context as clients carry it.
-fn token(context: &Context) -> Reply {
+fn token(context: &Context) -> DoorReply {
     let mut bytes = BytesMut::new();
     encode_context(context, &mut bytes);
-    Reply::Bulk(bytes.freeze())
+    DoorReply::Bulk(bytes.freeze())
 }
 
 /// A context as a client hands it back: the bytes as they came, or the same in hexadecimal, as the command line shows
 /// them and people paste them.
-fn parse_context(argument: &Bytes) -> Result<Context, Reply> {
+fn parse_context(argument: &Bytes) -> Result<Context, DoorReply> {
     if argument.is_empty() {
         return Ok(Context::default());
     }
     let pasted = unhex(argument).and_then(|bytes| decode_context(&bytes).ok());
     pasted.or_else(|| decode_context(argument).ok()).ok_or_else(|| {
-        Reply::err(
+        DoorReply::err(
             "the context is invalid: pass one from TONTINE.GET or TONTINE.PUT unchanged, as bytes or in hexadecimal",
         )
     })
@@ -49,52 +49,56 @@ fn unhex(digits: &[u8]) -> Option<Bytes> {
     pairs.collect()
 }
 
-pub(super) async fn get(call: &Call<'_>) -> Result<Reply, Reply> {
+pub(super) async fn get(call: &CommandCall<'_>) -> Result<DoorReply, DoorReply> {
     let got = read(call, call.bytes(1)).await?;
     let now = call.front.now();
     let mut answer = vec![token(&got.set.context())];
-    answer.extend(got.set.live(now).filter_map(|version| version.live(now).cloned()).map(Reply::Bulk));
-    Ok(Reply::Array(answer))
+    answer.extend(got.set.live(now).filter_map(|version| version.live(now).cloned()).map(DoorReply::Bulk));
+    Ok(DoorReply::Array(answer))
 }
 
-pub(super) async fn siblings(call: &Call<'_>) -> Result<Reply, Reply> {
+pub(super) async fn siblings(call: &CommandCall<'_>) -> Result<DoorReply, DoorReply> {
     let got = read(call, call.bytes(1)).await?;
     let now = call.front.now();
     let versions = got.set.versions().iter().map(|version| {
-        let value = version.live(now).map_or(Reply::Null, |bytes| Reply::Bulk(bytes.clone()));
-        let expires = version.expires.map_or(Reply::Null, |at| Reply::Integer(at.0 as i64));
-        Reply::Map(vec![
-            (Reply::text("dot"), Reply::text(version.dot.to_string())),
-            (Reply::text("written_ms"), Reply::Integer(version.timestamp.wall().0 as i64)),
-            (Reply::text("expires_ms"), expires),
-            (Reply::text("value"), value),
+        let value = version.live(now).map_or(DoorReply::Null, |bytes| DoorReply::Bulk(bytes.clone()));
+        let expires = version.expires.map_or(DoorReply::Null, |at| DoorReply::Integer(at.0 as i64));
+        DoorReply::Map(vec![
+            (DoorReply::text("dot"), DoorReply::text(version.dot.to_string())),
+            (DoorReply::text("written_ms"), DoorReply::Integer(version.timestamp.wall().0 as i64)),
+            (DoorReply::text("expires_ms"), expires),
+            (DoorReply::text("value"), value),
         ])
     });
-    Ok(Reply::Array(versions.collect()))
+    Ok(DoorReply::Array(versions.collect()))
 }
 
-pub(super) async fn put(call: &Call<'_>) -> Result<Reply, Reply> {
+pub(super) async fn put(call: &CommandCall<'_>) -> Result<DoorReply, DoorReply> {
     let options = SetOptions::parse(&call.rest(4))?;
     let plain = SetOptions { expiry: options.expiry, ..SetOptions::default() };
     if options != plain {
-        return Err(Reply::syntax());
+        return Err(DoorReply::syntax());
     }
     let now = call.front.now();
     let expires = options.expiry.map(|expiry| expiry.strictly_later(now, "tontine.put")).transpose()?;
     write(call, Value::Present(call.bytes(3)), expires).await
 }
 
-pub(super) async fn delete(call: &Call<'_>) -> Result<Reply, Reply> {
+pub(super) async fn delete(call: &CommandCall<'_>) -> Result<DoorReply, DoorReply> {
     write(call, Value::Tombstone, None).await
 }
 
-async fn write(call: &Call<'_>, value: Value, expires: Option<model::WallMillis>) -> Result<Reply, Reply> {
+async fn write(
+    call: &CommandCall<'_>,
+    value: Value,
+    expires: Option<model::WallMillis>,
+) -> Result<DoorReply, DoorReply> {
     let context = parse_context(&call.bytes(2))?;
     let order = WriteOrder { context: Some(context), condition: Condition::None, expires, value };
     let options = RequestOptions::default();
-    match call.front.write(call.store, call.bytes(1), order, &options, Entry::Client).await {
+    match call.front.write(call.store, call.bytes(1), order, &options, StampEntry::Client).await {
         Ok(written) => Ok(token(&written.context)),
-        Err(failure) => Err(Reply::failure(&failure)),
+        Err(failure) => Err(DoorReply::failure(&failure)),
     }
 }
 
@@ -110,7 +114,7 @@ mod tests {
         let mut vector = Vector::default();
         vector.see(Dot { actor, count: 0x3030 });
         let context = Context { vector, ..Context::default() };
-        let Reply::Bulk(bytes) = token(&context) else { panic!("a context is a value") };
+        let DoorReply::Bulk(bytes) = token(&context) else { panic!("a context is a value") };
         let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         for form in [bytes.clone(), hex.clone().into(), hex.to_uppercase().into()] {
             assert_eq!(parse_context(&form), Ok(context.clone()), "{form:?}");

@@ -1,8 +1,8 @@
 //! Commands that are answered before the next one is looked at: plain GET and SET that this node alone can carry out.
 
-use wire::resp::{ReplyWriter, Seen};
+use wire::resp::{CommandRead, ReplyWriter};
 
-use super::{Connection, Kind};
+use super::{ClientConnection, Kind};
 use crate::doors::numbers::Operation;
 use crate::doors::resp::reply::refused;
 use crate::doors::resp::rights;
@@ -10,9 +10,9 @@ use crate::doors::resp::session::{Session, Speaking};
 use crate::doors::resp::transaction::Transaction;
 use crate::front::AtHand;
 
-impl Connection<'_> {
+impl ClientConnection<'_> {
     /// Answers plain GET and SET when this node alone can; most requests of a small cluster end here.
-    pub(super) fn at_once(&mut self, command: &Seen, input: &[u8]) -> bool {
+    pub(super) fn at_once(&mut self, command: &CommandRead, input: &[u8]) -> bool {
         let Session { authenticated, speaking, transaction, .. } = self.session;
         let plainly = authenticated && speaking == Speaking::On && transaction == Transaction::None;
         if !self.pipeline.is_empty() || !plainly {

@@ -70,11 +70,11 @@ impl PlantedGet {
             }
             event => event,
         };
-        let (asked, ended) = (self.get.next, self.get.phase == Phase::Finished);
+        let (asked, ended) = (self.get.next, self.get.phase == GetPhase::Finished);
         if planted(Bug::UnaskedCounts) && matches!(event, GetEvent::Answered { .. }) {
             self.get.next = self.get.members.len();
         }
-        let is_current = |member: &Member| member.reply == Reply::Answered { current: true };
+        let is_current = |member: &GetMember| member.reply == GetReply::Answered { current: true };
         let current: Vec<bool> = self.get.members.iter().map(is_current).collect();
         self.get.step(event, now, actions);
         if planted(Bug::UnaskedCounts) {
@@ -83,11 +83,12 @@ impl PlantedGet {
         if planted(Bug::RepairForgetsEarlier) {
             self.forget_earlier(&current, actions);
         }
-        if planted(Bug::RepairsFallbacks) && !ended && self.get.phase == Phase::Finished {
-            let stale =
-                |member: &&Member| member.fallback && member.reply == Reply::Answered { current: false };
+        if planted(Bug::RepairsFallbacks) && !ended && self.get.phase == GetPhase::Finished {
+            let stale = |member: &&GetMember| {
+                member.fallback && member.reply == GetReply::Answered { current: false }
+            };
             let set = &self.get.merged;
-            let repair = |member: &Member| GetAction::Repair { node: member.node, set: set.clone() };
+            let repair = |member: &GetMember| GetAction::Repair { node: member.node, set: set.clone() };
             actions.extend(self.get.members.iter().filter(stale).map(repair));
         }
         self.answer_early(actions);
@@ -103,7 +104,7 @@ impl PlantedGet {
             }
         }
         let QuorumOptions { required, held, .. } = get.options;
-        if get.phase != Phase::Collecting || held > 0 || get.answered() < required {
+        if get.phase != GetPhase::Collecting || held > 0 || get.answered() < required {
             return;
         }
         if planted(Bug::FallbackDenies) || (planted(Bug::TombstoneIsFound) && get.merged.winner().is_some()) {
@@ -111,7 +112,7 @@ impl PlantedGet {
         } else if planted(Bug::GivesUpOnReplicas) {
             let reason =
                 GetFailure::InsufficientReplicas { answered: get.tallies()[0].answered as u8, required };
-            get.phase = Phase::Finished;
+            get.phase = GetPhase::Finished;
             actions.push(GetAction::Answer(GetOutcome::Failed { reason, errors: get.errors() }));
         }
     }
@@ -126,7 +127,7 @@ impl PlantedGet {
     /// Members that were equal to the merged set before the step pass for equal after it.
     fn forget_earlier(&mut self, current: &[bool], actions: &mut GetActions) {
         for (member, _) in self.get.members.iter_mut().zip(current).filter(|(_, current)| **current) {
-            member.reply = Reply::Answered { current: true };
+            member.reply = GetReply::Answered { current: true };
             let node = member.node;
             actions.retain(|action| !matches!(action, GetAction::Repair { node: to, .. } if *to == node));
         }

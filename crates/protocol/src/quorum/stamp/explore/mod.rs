@@ -40,7 +40,7 @@ fn preference(generation: Generation) -> PreferenceList {
 struct Scope {
     keys: usize,
     own: Option<NodeId>,
-    entry: Entry,
+    entry: StampEntry,
     retries: u32,
     suspected: Vec<NodeId>,
     lagging: Vec<NodeId>,
@@ -103,13 +103,13 @@ impl Scope {
     fn options(&self) -> StampOptions {
         let planted = |plant| self.plant == Some(plant);
         let Scope { own, mut entry, mut retries, .. } = *self;
-        if planted(Plant::ExclusiveIsForgotten) && entry == Entry::Exclusive
-            || planted(Plant::PassedGoesOn) && entry == Entry::Passed
+        if planted(Plant::ExclusiveIsForgotten) && entry == StampEntry::Exclusive
+            || planted(Plant::PassedGoesOn) && entry == StampEntry::Passed
         {
-            entry = Entry::Client;
+            entry = StampEntry::Client;
         }
-        if planted(Plant::OwnIsNotFirst) && entry == Entry::Client {
-            entry = Entry::Exclusive;
+        if planted(Plant::OwnIsNotFirst) && entry == StampEntry::Client {
+            entry = StampEntry::Exclusive;
         }
         retries += u32::from(planted(Plant::OneRetryMore));
         retries -= u32::from(planted(Plant::OneRetryLess) && retries > 0);
@@ -124,12 +124,12 @@ impl Scope {
         let position = all.iter().position(|&other| other == node)?;
         let replica = position < preference.replicas().len();
         let own = self.own == Some(node);
-        if !replica && self.own.is_some() || self.entry == Entry::Passed && !own {
+        if !replica && self.own.is_some() || self.entry == StampEntry::Passed && !own {
             return None;
         }
-        let first = own && self.entry == Entry::Client;
+        let first = own && self.entry == StampEntry::Client;
         let suspected = !own && self.suspected.contains(&node);
-        let lags = replica && self.entry == Entry::Client && self.lagging.contains(&node);
+        let lags = replica && self.entry == StampEntry::Client && self.lagging.contains(&node);
         Some((!first, suspected, !replica, lags, position))
     }
 
@@ -140,7 +140,7 @@ impl Scope {
     }
 
     fn may_stand_in(&self) -> bool {
-        self.sloppy && self.own.is_some() && self.entry == Entry::Client
+        self.sloppy && self.own.is_some() && self.entry == StampEntry::Client
     }
 }
 
@@ -348,7 +348,7 @@ fn explore(scope: &Scope) -> Result<usize, String> {
     crate::explore::explore(World::start(scope)?, WORLDS_MAX)
 }
 
-fn library(entry: Entry, retries: u32) -> Scope {
+fn library(entry: StampEntry, retries: u32) -> Scope {
     Scope {
         keys: 1,
         own: None,
@@ -362,14 +362,14 @@ fn library(entry: Entry, retries: u32) -> Scope {
     }
 }
 
-fn node(own: u32, entry: Entry, sloppy: bool) -> Scope {
+fn node(own: u32, entry: StampEntry, sloppy: bool) -> Scope {
     Scope { own: Some(NodeId(own)), sloppy, ..library(entry, 0) }
 }
 
 fn scopes() -> Vec<Scope> {
     let (two, four, lagging) = (vec![NodeId(2)], vec![NodeId(1), NodeId(3), NodeId(4)], vec![NodeId(1)]);
     let mut scopes = Vec::new();
-    for entry in [Entry::Client, Entry::Exclusive] {
+    for entry in [StampEntry::Client, StampEntry::Exclusive] {
         for suspected in [vec![], two.clone(), four.clone()] {
             let lagging = lagging.clone();
             scopes.push(Scope { suspected: suspected.clone(), lagging, ..library(entry, 2) });
@@ -384,7 +384,7 @@ fn scopes() -> Vec<Scope> {
     }
     for own in [1, 3, 4] {
         for sloppy in [false, true] {
-            scopes.push(Scope { keys: 2, ..node(own, Entry::Passed, sloppy) });
+            scopes.push(Scope { keys: 2, ..node(own, StampEntry::Passed, sloppy) });
         }
     }
     scopes
@@ -438,7 +438,7 @@ fn a_planted_bug_in_stamping_is_found() {
 #[test]
 fn without_keys_there_is_nothing_to_stamp() {
     let mut actions = StampActions::new();
-    let stamp = Stamp::start(0, library(Entry::Client, 0).options(), &mut actions);
+    let stamp = Stamp::start(0, library(StampEntry::Client, 0).options(), &mut actions);
     assert!(actions.is_empty() && !stamp.is_unanswered());
 }
 
@@ -446,7 +446,7 @@ fn without_keys_there_is_nothing_to_stamp() {
 fn news_that_comes_at_the_deadline_begins_nothing() {
     let mut actions = StampActions::new();
     let (first, second) = (KeyIndex::at(0), KeyIndex::at(1));
-    let mut stamp = Stamp::start(2, node(1, Entry::Client, false).options(), &mut actions);
+    let mut stamp = Stamp::start(2, node(1, StampEntry::Client, false).options(), &mut actions);
     let mut tell = |event: StampEvent<'_>, now| {
         actions.clear();
         stamp.step(event, now, &mut actions);

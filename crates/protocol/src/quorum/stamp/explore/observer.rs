@@ -141,7 +141,7 @@ impl Observer {
             },
             StampOutcome::Refused => {
                 let stood_in = seen.stood_in && !seen.outdated;
-                let ends = scope.entry == Entry::Passed || stood_in || seen.last == Some(Told::Rejects);
+                let ends = scope.entry == StampEntry::Passed || stood_in || seen.last == Some(Told::Rejects);
                 ensure(
                     place == Whereabouts::Rests && seen.last.is_some_and(Told::is_certain),
                     "refused by nobody",
@@ -153,7 +153,7 @@ impl Observer {
                 ensure(seen.last.is_none_or(Told::is_certain), "given up although it may be written")?;
                 ensure(late || scope.best(&seen.asked, ring).is_none(), "given up before all were asked")?;
                 ensure(late || !scope.may_stand_in(), "given up without standing in")?;
-                let passed = scope.entry == Entry::Passed && !late;
+                let passed = scope.entry == StampEntry::Passed && !late;
                 let here = scope.own.is_some_and(|own| preference(ring).is_replica(own));
                 ensure(!passed || here, "given up although it is not here")?;
                 let news = matches!(seen.last, Some(Told::Outdated(_)));
@@ -163,7 +163,7 @@ impl Observer {
             StampOutcome::NotHere => {
                 let own = scope.own.expect("a library is passed nothing");
                 let here = preference(ring).is_replica(own);
-                ensure(scope.entry == Entry::Passed && !here, "not here although it is")
+                ensure(scope.entry == StampEntry::Passed && !here, "not here although it is")
             }
         }
     }

@@ -73,7 +73,7 @@ impl PlantedWrite {
         let event = match event {
             WriteEvent::Acknowledged { node, .. }
                 if planted(Bug::DropsLateAck)
-                    && self.write.reply_of(node).is_some_and(|reply| *reply != Reply::Awaited) =>
+                    && self.write.reply_of(node).is_some_and(|reply| *reply != WriteReply::Awaited) =>
             {
                 return;
             }
@@ -84,8 +84,8 @@ impl PlantedWrite {
                 WriteEvent::Failed { node, error: ReplicaError::Overloaded }
             }
             WriteEvent::Failed { node, error } if planted(Bug::RefusalReplacesLost) => {
-                if let Some(reply @ Reply::Failed(_)) = self.write.reply_of(node) {
-                    *reply = Reply::Failed(error);
+                if let Some(reply @ WriteReply::Failed(_)) = self.write.reply_of(node) {
+                    *reply = WriteReply::Failed(error);
                 }
                 event
             }
@@ -103,7 +103,7 @@ impl PlantedWrite {
     }
 
     fn distort(&mut self, actions: &mut WriteActions) {
-        let twice = |slot: &&Slot| slot.reply == Reply::Acknowledged && slot.hinted;
+        let twice = |slot: &&Slot| slot.reply == WriteReply::Acknowledged && slot.hinted;
         let beside = self.write.slots.iter().filter(twice).count();
         for action in actions.iter_mut() {
             match action {

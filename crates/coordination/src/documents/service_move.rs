@@ -31,7 +31,7 @@ use crate::{CoordinationError, CoordinationService, DocumentPath, DocumentVersio
 
 /// A move of all documents of a cluster from one service to another.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Move {
+pub struct ServiceMove {
     /// The cluster's name.
     pub name: String,
     /// Address of the service that they leave.
@@ -44,13 +44,13 @@ pub struct Move {
 
 /// What the place of the cluster document says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum ClusterPlace {
     /// The cluster document, which is in force.
     InForce(Cluster),
     /// The cluster document, which is in force, and must not be changed: the documents are being copied.
-    Moving(Move, Cluster),
+    Moving(ServiceMove, Cluster),
     /// The documents are elsewhere.
-    Moved(Move),
+    Moved(ServiceMove),
     /// The documents are being copied to this place, and are not in force here.
     Arriving(Arriving),
 }
@@ -58,7 +58,7 @@ pub(crate) enum Standing {
 /// Documents that are being copied here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Arriving {
-    pub(crate) this: Move,
+    pub(crate) this: ServiceMove,
     /// The cluster document, once all others are here.
     pub(crate) cluster: Option<Bytes>,
     /// What was here before, when the documents come back to a place that they had left.
@@ -67,13 +67,13 @@ pub(crate) struct Arriving {
 
 /// The form of all that is no cluster document.
 #[derive(Default, Serialize, Deserialize)]
-struct Form {
+struct MarkerForm {
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    moving: Option<Move>,
+    moving: Option<ServiceMove>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    moved: Option<Move>,
+    moved: Option<ServiceMove>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    arriving: Option<Move>,
+    arriving: Option<ServiceMove>,
     /// Of `moved`: which generation of the cluster document went.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     generation: Option<Generation>,
@@ -94,17 +94,19 @@ fn text(raw: Box<RawValue>) -> Bytes {
 }
 
 /// Reads what the place of the cluster document says.
-pub(super) fn read_standing(data: &[u8]) -> Result<Standing, ReadError> {
+pub(super) fn read_standing(data: &[u8]) -> Result<ClusterPlace, ReadError> {
     let path = cluster_path();
-    match decode::<Form>(&path, data)? {
-        Form { moving: Some(this), cluster: Some(cluster), .. } => {
-            Ok(Standing::Moving(this, read(&path, cluster.get().as_bytes())?))
+    match decode::<MarkerForm>(&path, data)? {
+        MarkerForm { moving: Some(this), cluster: Some(cluster), .. } => {
+            Ok(ClusterPlace::Moving(this, read(&path, cluster.get().as_bytes())?))
         }
-        Form { moved: Some(this), .. } => Ok(Standing::Moved(this)),
-        Form { arriving: Some(this), cluster, before, .. } => {
-            Ok(Standing::Arriving(Arriving { this, cluster: cluster.map(text), before: before.map(text) }))
-        }
-        _ => Ok(Standing::InForce(read(&path, data)?)),
+        MarkerForm { moved: Some(this), .. } => Ok(ClusterPlace::Moved(this)),
+        MarkerForm { arriving: Some(this), cluster, before, .. } => Ok(ClusterPlace::Arriving(Arriving {
+            this,
+            cluster: cluster.map(text),
+            before: before.map(text),
+        })),
+        _ => Ok(ClusterPlace::InForce(read(&path, data)?)),
     }
 }
 
@@ -116,35 +118,35 @@ fn read(path: &DocumentPath, data: &[u8]) -> Result<Cluster, ReadError> {
 }
 
 /// The document that says `moving`, around the cluster document as it is.
-pub(crate) fn moving(this: &Move, cluster: &Bytes) -> Bytes {
-    encode(&Form { moving: Some(this.clone()), cluster: raw(cluster), ..Form::default() })
+pub(crate) fn moving(this: &ServiceMove, cluster: &Bytes) -> Bytes {
+    encode(&MarkerForm { moving: Some(this.clone()), cluster: raw(cluster), ..MarkerForm::default() })
 }
 
 /// The cluster document within one that says `moving`.
 pub(crate) fn still_moving(data: &[u8]) -> Option<Bytes> {
-    let form: Form = serde_json::from_slice(data).ok()?;
+    let form: MarkerForm = serde_json::from_slice(data).ok()?;
     form.moving.and(form.cluster).map(text)
 }
 
 /// The document that says `moved`.
-pub(crate) fn moved(this: &Move, generation: Generation) -> Bytes {
-    encode(&Form { moved: Some(this.clone()), generation: Some(generation), ..Form::default() })
+pub(crate) fn moved(this: &ServiceMove, generation: Generation) -> Bytes {
+    encode(&MarkerForm { moved: Some(this.clone()), generation: Some(generation), ..MarkerForm::default() })
 }
 
 /// The document that says `arriving`.
 pub(crate) fn arriving(arriving: &Arriving) -> Bytes {
-    encode(&Form {
+    encode(&MarkerForm {
         arriving: Some(arriving.this.clone()),
         cluster: arriving.cluster.as_ref().and_then(raw),
         before: arriving.before.as_ref().and_then(raw),
-        ..Form::default()
+        ..MarkerForm::default()
     })
 }
 
 /// What the place of the cluster document says, its bytes and its version; `None` when nothing is there.
 pub(crate) async fn look(
     service: &dyn CoordinationService,
-) -> Result<Option<(Standing, Bytes, DocumentVersion)>, ReadError> {
+) -> Result<Option<(ClusterPlace, Bytes, DocumentVersion)>, ReadError> {
     match service.get(&cluster_path()).await {
         Ok(document) => {
             Ok(Some((read_standing(&document.data)?, document.data.clone(), document.stat.version)))
@@ -155,13 +157,13 @@ pub(crate) async fn look(
 }
 
 /// The cluster document for readers, from what its place says.
-pub(super) fn for_readers(standing: Standing) -> Result<Cluster, ReadError> {
+pub(super) fn for_readers(standing: ClusterPlace) -> Result<Cluster, ReadError> {
     match standing {
-        Standing::InForce(cluster) | Standing::Moving(_, cluster) => Ok(cluster),
-        Standing::Moved(this) => Err(ReadError::Moved(Box::new(this))),
-        Standing::Arriving(Arriving { this, before, .. }) => {
+        ClusterPlace::InForce(cluster) | ClusterPlace::Moving(_, cluster) => Ok(cluster),
+        ClusterPlace::Moved(this) => Err(ReadError::Moved(Box::new(this))),
+        ClusterPlace::Arriving(Arriving { this, before, .. }) => {
             match before.as_deref().map(read_standing).transpose()? {
-                Some(Standing::Moved(left)) => Err(ReadError::Moved(Box::new(left))),
+                Some(ClusterPlace::Moved(left)) => Err(ReadError::Moved(Box::new(left))),
                 _ => Err(ReadError::Arriving(Box::new(this))),
             }
         }
@@ -169,9 +171,9 @@ pub(super) fn for_readers(standing: Standing) -> Result<Cluster, ReadError> {
 }
 
 /// The cluster document for those who would replace it.
-pub(super) fn for_writers(standing: Standing) -> Result<Cluster, ReadError> {
+pub(super) fn for_writers(standing: ClusterPlace) -> Result<Cluster, ReadError> {
     match standing {
-        Standing::Moving(this, _) => Err(ReadError::Moving(Box::new(this))),
+        ClusterPlace::Moving(this, _) => Err(ReadError::Moving(Box::new(this))),
         other => for_readers(other),
     }
 }
@@ -182,11 +184,11 @@ pub(super) fn for_writers(standing: Standing) -> Result<Cluster, ReadError> {
 /// `Indeterminate` when the documents are being moved or have been, or when nobody can say.
 pub(super) async fn counts(service: &dyn CoordinationService) -> Result<(), CoordinationError> {
     let reason = match look(service).await {
-        Ok(None | Some((Standing::InForce(_), ..))) => return Ok(()),
-        Ok(Some((Standing::Moving(this, _) | Standing::Moved(this), ..))) => {
+        Ok(None | Some((ClusterPlace::InForce(_), ..))) => return Ok(()),
+        Ok(Some((ClusterPlace::Moving(this, _) | ClusterPlace::Moved(this), ..))) => {
             format!("the documents are on their way to {}", this.to)
         }
-        Ok(Some((Standing::Arriving(arriving), ..))) => {
+        Ok(Some((ClusterPlace::Arriving(arriving), ..))) => {
             format!("the documents are on their way from {}", arriving.this.from)
         }
         // It changes nothing, and neither is this write's outcome any other.
@@ -201,14 +203,14 @@ pub(super) async fn counts(service: &dyn CoordinationService) -> Result<(), Coor
 ///
 /// # Errors
 /// [`ReadError::Moved`] when they have moved on. [`ReadError::Arriving`] when the new place knows of another move only.
-pub async fn arrive(service: &dyn CoordinationService, this: &Move) -> Result<(), ReadError> {
+pub async fn arrive(service: &dyn CoordinationService, this: &ServiceMove) -> Result<(), ReadError> {
     loop {
         let Some((standing, _, version)) = look(service).await? else {
             let path = cluster_path();
             return Err(CoordinationError::NoNode { path }.into());
         };
         let ready = match &standing {
-            Standing::Arriving(arriving) if arriving.this == *this => arriving.cluster.clone(),
+            ClusterPlace::Arriving(arriving) if arriving.this == *this => arriving.cluster.clone(),
             _ => None,
         };
         let Some(cluster) = ready else {
@@ -224,7 +226,7 @@ pub async fn arrive(service: &dyn CoordinationService, this: &Move) -> Result<()
     }
 }
 
-fn other_cluster(found: &Cluster, this: &Move) -> ReadError {
+fn other_cluster(found: &Cluster, this: &ServiceMove) -> ReadError {
     let reason = format!("it is that of cluster {:?}, not of cluster {:?}", found.name, this.name);
     ReadError::Malformed { path: cluster_path(), reason }
 }
