@@ -115,7 +115,9 @@ def works(told, trace):
     means, highest = [], []
     for when, seen in told:
         members = (seen["look"] or {}).get("members", {}).get("Ok", [])
-        each = [member["measures"]["operations"]["value"] for member in members if "operations" in member["measures"]]
+        # A member that has just joined measures nothing yet.
+        measures = [member.get("measures", {}) for member in members]
+        each = [one["operations"]["value"] for one in measures if "operations" in one]
         rate = next((rate for begin, rate in reversed(trace) if begin <= when), 0)
         if len(each) >= SIZES[0] and rate > 0:
             means.append(sum(each) / rate)

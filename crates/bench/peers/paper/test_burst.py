@@ -85,5 +85,12 @@ class Burst(unittest.TestCase):
         self.assertEqual(real_run.works(unknown, [(0, 20)]), (None, None))
 
 
+class RealRun(unittest.TestCase):
+    def test_a_member_that_has_just_joined_measures_nothing_yet(self):
+        busy = [{"id": f"n{at}", "measures": {"operations": {"value": 10.0 * at}}} for at in (1, 2, 3)]
+        told = [(5, {"look": {"members": {"Ok": [*busy, {"id": "n4"}]}}}), (6, {"look": None})]
+        self.assertEqual(real_run.works(told, [(0, 20.0)]), (3.0, 4.5))
+
+
 if __name__ == "__main__":
     unittest.main()
