@@ -3,41 +3,26 @@
 //!
 //! Times and rates are left out; what depends on them is asserted beside the story.
 
+mod hints;
+
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use expect_test::{Expect, expect};
 use futures_util::FutureExt;
-use model::{Generation, NodeId, PartitionId, Timestamp, Value};
+use model::{PartitionId, Timestamp, Value};
 use parking_lot::Mutex;
-use protocol::report::{HintsHeld, Parts};
 use storage::Change;
 use wire::error::ErrorCode;
-use wire::messages::{AntiEntropyControl, AntiEntropyOrder, Merged, ReplicaMerged, Request, Response};
+use wire::messages::{AntiEntropyControl, AntiEntropyOrder, Request, Response};
 
 use super::healing::left;
 use super::home::store;
-use super::pairs::{bytes_of, content, damage, equal, events, first, keys_of};
-use super::parting::{TARGET, impatient, lose, of_two_stores, park, smaller, third};
+use super::pairs::{bytes_of, content, damage, equal, events, first, keys_of, metric};
+use super::parting::TARGET;
 use super::told::{Told, check_part};
-use super::{Answer, Event, Home, KEY, Node, failing, get, merge, record, set};
-
-fn all_merged(count: usize) -> Answer {
-    let outcomes = vec![Ok(Merged::Changed); count];
-    ReplicaMerged { generation: Generation(1), outcomes: outcomes.into_iter().collect() }.into()
-}
-
-fn park_all(home: &Home, node: &Node, keys: &[&'static str]) {
-    keys.iter().for_each(|key| park(home, node, key, "s"));
-}
-
-/// What operators see of hints for node 2.
-fn of_target(node: &Node) -> HintsHeld {
-    let held = node.report(Parts::STATUS).status.unwrap().hints;
-    held.into_iter().find(|held| held.target == TARGET).unwrap()
-}
+use super::{Event, Home, KEY, Node, failing, get, merge, record, set};
 
 #[test]
 fn a_scrub_that_is_asked_for_tells_what_it_read_and_found_and_has_it_mended() {
@@ -45,20 +30,86 @@ fn a_scrub_that_is_asked_for_tells_what_it_read_and_found_and_has_it_mended() {
     let mut told = Told::of(&node);
     let scrub = || home.stage.run(node.antientropy().scrub_now());
     assert_eq!(scrub(), 6);
-    told.check(&expect![[""]]);
+    told.check(&expect![[r#"
+        repair.scrub.last_asked.bytes 378
+        repair.scrub.last_asked.corrupt_records 0
+        repair.scrub.last_asked.partitions 2
+        repair.scrub.last_asked.partitions_done 2
+        repair.scrub.last_asked.records 6
+        repair.scrub.last_asked.store "s"
+        repair.scrub.last_asked.wrong_leaves 0
+        tontine_scrub_bytes_total 0 > 378
+        tontine_scrub_records_total 0 > 6
+    "#]]);
     // Two of the first partition; each of its leaves is wrong now.
     damage(&home, &keys[0]);
     damage(&home, &keys[1]);
     assert_eq!(scrub(), 6);
-    told.check(&expect![[""]]);
+    told.check(&expect![[r#"
+        corrupt-found: partition 0, records 2, store "s"
+        leaves-recounted: leaves 2, partition 0, store "s"
+        repair.asked 0 > 2
+        repair.scrub.corrupt_records_total 0 > 2
+        repair.scrub.last_asked.bytes 378 > 252
+        repair.scrub.last_asked.corrupt_records 0 > 2
+        repair.scrub.last_asked.wrong_leaves 0 > 2
+        repair.scrub.wrong_leaves_total 0 > 2
+        tontine_scrub_bytes_total 378 > 630
+        tontine_scrub_corrupt_records_total 0 > 2
+        tontine_scrub_records_total 6 > 12
+        tontine_scrub_wrong_leaves_total 0 > 2
+    "#]]);
     // Nobody asked for a comparison: the scrub has.
     home.stage.pass(Duration::from_secs(3));
     for key in &keys {
         assert_eq!(record(&node, key), first(key));
     }
-    told.check(&expect![[""]]);
+    told.check(&expect![[r#"
+        repair-ended: complete true, keys 2, peer 2, pulled 2, pushed 0
+        trees-counted: records 3, store "s", trees 1
+        repair.asked 2 > 0
+        repair.peers.0.outcome.bytes 454
+        repair.peers.0.outcome.complete true
+        repair.peers.0.outcome.failed 0
+        repair.peers.0.outcome.keys_differing 2
+        repair.peers.0.outcome.partitions 2
+        repair.peers.0.outcome.partitions_differing 1
+        repair.peers.0.outcome.partitions_unready 0
+        repair.peers.0.outcome.requests 4
+        repair.peers.0.outcome.sets_pulled 2
+        repair.peers.0.outcome.sets_pushed 0
+        repair.peers.0.peer 2
+        repair.running.keys_left 0
+        repair.running.partitions 2
+        repair.running.partitions_done 0
+        repair.running.peer 3
+        repair.running.progress.bytes 0
+        repair.running.progress.complete false
+        repair.running.progress.failed 0
+        repair.running.progress.keys_differing 0
+        repair.running.progress.partitions 0
+        repair.running.progress.partitions_differing 0
+        repair.running.progress.partitions_unready 0
+        repair.running.progress.requests 1
+        repair.running.progress.sets_pulled 0
+        repair.running.progress.sets_pushed 0
+        repair.running.store "s"
+        repair.trees.0.repaired_records_total 0 > 2
+        tontine_antientropy_bytes_total 0 > 454
+        tontine_antientropy_counted_records_total 0 > 3
+        tontine_antientropy_keys_differing_total 0 > 2
+        tontine_antientropy_repaired_records_total 0 > 2
+        tontine_antientropy_sessions_total{outcome="complete"} 0 > 1
+        tontine_antientropy_sets_total{way="pulled"} 0 > 2
+    "#]]);
     assert_eq!(scrub(), 6, "there is no more to be found");
-    told.check(&expect![[""]]);
+    told.check(&expect![[r#"
+        repair.scrub.last_asked.bytes 252 > 378
+        repair.scrub.last_asked.corrupt_records 2 > 0
+        repair.scrub.last_asked.wrong_leaves 2 > 0
+        tontine_scrub_bytes_total 630 > 1008
+        tontine_scrub_records_total 12 > 18
+    "#]]);
 }
 
 #[test]
@@ -71,89 +122,45 @@ fn a_comparison_tells_what_differed_and_what_travelled() {
     second.call(&peer, merge(&both, &there, 0, None)).unwrap();
     let newer = set(&there, 7, Timestamp(30), Value::Present("newer".into()));
     home.call(&node, merge(&both, &newer, 0, None)).unwrap();
+    assert_eq!(node.antientropy().report().trees[0].trees, 2);
     let mut told = Told::of(&node);
     node.antientropy().ask_for(TARGET);
     home.stage.pass(Duration::from_secs(2));
     for key in [&pulled, &pushed, &both] {
         assert_eq!(record(&node, key), record(&peer, key), "{key:?}");
     }
-    told.check(&expect![[""]]);
+    told.check(&expect![[r#"
+        repair-ended: complete true, keys 3, peer 2, pulled 2, pushed 2
+        repair.peers.0.outcome.bytes 1920
+        repair.peers.0.outcome.complete true
+        repair.peers.0.outcome.failed 0
+        repair.peers.0.outcome.keys_differing 3
+        repair.peers.0.outcome.partitions 2
+        repair.peers.0.outcome.partitions_differing 2
+        repair.peers.0.outcome.partitions_unready 0
+        repair.peers.0.outcome.requests 6
+        repair.peers.0.outcome.sets_pulled 2
+        repair.peers.0.outcome.sets_pushed 2
+        repair.peers.0.peer 2
+        tontine_antientropy_bytes_total 0 > 1920
+        tontine_antientropy_keys_differing_total 0 > 3
+        tontine_antientropy_sessions_total{outcome="complete"} 0 > 1
+        tontine_antientropy_sets_total{way="pulled"} 0 > 2
+        tontine_antientropy_sets_total{way="pushed"} 0 > 2
+    "#]]);
     // Equal by now: no event, and two sums.
     node.antientropy().ask_for(TARGET);
     home.stage.pass(Duration::from_secs(2));
-    told.check(&expect![[""]]);
-}
-
-#[test]
-fn the_status_of_hints_tells_what_became_of_them() {
-    let home = Home::new();
-    let stage = home.stage.clone();
-    let count = AtomicUsize::new(0);
-    home.wires.script(TARGET, move |request| {
-        let Request::ReplicaMerge(batch) = request else { return failing(ErrorCode::UnknownRequest) };
-        match count.fetch_add(1, Ordering::Relaxed) {
-            0 => {
-                let timer = (&stage as &dyn runtime::Clock).sleep(Duration::from_secs(3));
-                let outcomes = batch.entries.iter().map(|(key, _)| match &key[..] {
-                    b"a" | b"b" => Ok(Merged::Changed),
-                    _ => Err(ErrorCode::ValueTooLarge),
-                });
-                let outcomes = outcomes.collect();
-                Answer::Later(Box::pin(async move {
-                    timer.await;
-                    ReplicaMerged { generation: Generation(1), outcomes }.into()
-                }))
-            }
-            1 | 2 => failing(ErrorCode::Overloaded),
-            _ => all_merged(batch.entries.len()),
-        }
-    });
-    let node = home.start();
-    let mut told = Told::of(&node);
-    park_all(&home, &node, &["a", "b", "c", "d", "e"]);
-    // Nobody has looked so far.
-    told.check(&expect![[""]]);
-    home.stage.pass(Duration::from_millis(2_500));
-    told.check(&expect![[""]]);
-    home.stage.until(|| node.replica().hints().count(TARGET) == 3);
-    // A pause of 200 ms, and the next one is longer. One batch failed for its hints, two as a whole.
-    home.stage.until(|| of_target(&node).failures == 2);
-    told.check(&expect![[""]]);
-    home.stage.until(|| node.replica().hints().count(TARGET) == 0);
-    home.stage.pass(Duration::from_secs(2));
-    told.check(&expect![[""]]);
-    let drained = events(&node, &["hints-drained"]);
-    let [Event::HintsDrained { seconds: 3..=6, .. }] = drained[..] else { panic!("{drained:?}") };
-    // A later one gets a courier of its own, and what was delivered before is no part of its story.
-    park_all(&home, &node, &["f"]);
-    home.stage.pass(Duration::from_secs(3));
-    told.check(&expect![[""]]);
-}
-
-#[test]
-fn refused_hints_are_told_of_at_once_and_then_every_ten_seconds() {
-    let mut home = Home::new();
-    home.config.hints.bytes_max = 0;
-    let node = home.start();
-    let mut told = Told::of(&node);
-    let refuse = |count: usize| {
-        for _ in 0..count {
-            let refused = home.call(&node, merge(&KEY, &super::old(), 0, Some(2)));
-            let Ok(Response::ReplicaMerged(merged)) = refused else { panic!("{refused:?}") };
-            assert_eq!(merged.outcomes[..], [Err(ErrorCode::Overloaded)]);
-        }
-    };
-    home.stage.pass(Duration::from_secs(20));
-    refuse(2);
-    home.stage.pass(Duration::from_secs(2));
-    told.check(&expect![[""]]);
-    refuse(3);
-    home.stage.pass(Duration::from_secs(5));
-    refuse(1);
-    told.check(&expect![[""]]);
-    // Only those of which nobody has heard.
-    home.stage.pass(Duration::from_secs(30));
-    told.check(&expect![[""]]);
+    told.check(&expect![[r#"
+        repair.peers.0.outcome.bytes 1920 > 36
+        repair.peers.0.outcome.keys_differing 3 > 0
+        repair.peers.0.outcome.partitions_differing 2 > 0
+        repair.peers.0.outcome.requests 6 > 1
+        repair.peers.0.outcome.sets_pulled 2 > 0
+        repair.peers.0.outcome.sets_pushed 2 > 0
+        tontine_antientropy_bytes_total 1920 > 1956
+        tontine_antientropy_sessions_total{outcome="complete"} 1 > 2
+    "#]]);
 }
 
 #[test]
@@ -165,12 +172,53 @@ fn damage_that_requests_met_is_told_of_once_with_its_places_and_mended() {
     for key in [&keys[3], &keys[5], &keys[3]] {
         assert_eq!(get(&node, key), Err(ErrorCode::Corrupt));
     }
-    told.check(&expect![[""]]);
+    told.check(&expect![[r#"
+        tontine_node_corrupt_reads_total 0 > 3
+    "#]]);
     home.stage.pass(Duration::from_secs(3));
     for key in &keys {
         assert_eq!(get(&node, key), Ok(first(key)));
     }
-    told.check(&expect![[""]]);
+    told.check(&expect![[r#"
+        corrupt-met: partition 1, records 2, store "s"
+        repair-ended: complete true, keys 2, peer 2, pulled 2, pushed 0
+        trees-counted: records 3, store "s", trees 1
+        repair.peers.0.outcome.bytes 454
+        repair.peers.0.outcome.complete true
+        repair.peers.0.outcome.failed 0
+        repair.peers.0.outcome.keys_differing 2
+        repair.peers.0.outcome.partitions 2
+        repair.peers.0.outcome.partitions_differing 1
+        repair.peers.0.outcome.partitions_unready 0
+        repair.peers.0.outcome.requests 4
+        repair.peers.0.outcome.sets_pulled 2
+        repair.peers.0.outcome.sets_pushed 0
+        repair.peers.0.peer 2
+        repair.running.keys_left 0
+        repair.running.partitions 2
+        repair.running.partitions_done 0
+        repair.running.peer 3
+        repair.running.progress.bytes 0
+        repair.running.progress.complete false
+        repair.running.progress.failed 0
+        repair.running.progress.keys_differing 0
+        repair.running.progress.partitions 0
+        repair.running.progress.partitions_differing 0
+        repair.running.progress.partitions_unready 0
+        repair.running.progress.requests 1
+        repair.running.progress.sets_pulled 0
+        repair.running.progress.sets_pushed 0
+        repair.running.store "s"
+        repair.trees.0.repaired_records_total 0 > 2
+        tontine_antientropy_bytes_total 0 > 454
+        tontine_antientropy_counted_records_total 0 > 3
+        tontine_antientropy_keys_differing_total 0 > 2
+        tontine_antientropy_repaired_records_total 0 > 2
+        tontine_antientropy_sessions_total{outcome="complete"} 0 > 1
+        tontine_antientropy_sets_total{way="pulled"} 0 > 2
+        tontine_scrub_bytes_total 0 > 63
+        tontine_scrub_records_total 0 > 4
+    "#]]);
 }
 
 #[test]
@@ -181,50 +229,28 @@ fn trees_that_were_counted_anew_are_told_of_with_their_records() {
     };
     let mut told = Told::of(&node);
     doubt(&node);
-    told.check(&expect![[""]]);
+    told.check(&expect![[r#"
+        repair.trees.0.doubtful 0 > 2
+        tontine_antientropy_doubtful_trees 0 > 2
+    "#]]);
     home.stage.pass(Duration::from_secs(2));
-    told.check(&expect![[""]]);
+    told.check(&expect![[r#"
+        trees-counted: records 6, store "s", trees 2
+        repair.trees.0.doubtful 2 > 0
+        tontine_antientropy_counted_records_total 0 > 6
+        tontine_antientropy_doubtful_trees 2 > 0
+    "#]]);
     // Nobody wants to hear of trees of nothing.
     let third = home.beside(3);
     let empty = third.start();
     doubt(&empty);
     let mut told = Told::of(&empty);
     home.stage.pass(Duration::from_secs(2));
-    told.check(&expect![[""]]);
-}
-
-/// Two others must hold what two acknowledged: this node, and the third.
-#[test]
-fn hints_that_are_too_old_are_given_up_when_enough_others_hold_them_and_that_is_told() {
-    let mut home = Home::new();
-    impatient(&mut home);
-    home.wires.script(TARGET, |_| failing(ErrorCode::Overloaded));
-    let (refuses, sent) = (Arc::new(Mutex::new(true)), Arc::new(AtomicUsize::new(0)));
-    let (is_refused, counted) = (refuses.clone(), sent.clone());
-    home.wires.script(NodeId(3), move |request| match request {
-        Request::ReplicaMerge(_) if *is_refused.lock() => failing(ErrorCode::StorageFailed),
-        Request::ReplicaMerge(batch) => {
-            counted.fetch_add(batch.entries.len(), Ordering::Relaxed);
-            all_merged(batch.entries.len())
-        }
-        _ => failing(ErrorCode::UnknownRequest),
-    });
-    let node = home.start();
-    park_all(&home, &node, &["a", "b", "c"]);
-    home.stage.pass(Duration::from_secs(40));
-    assert_eq!((of_target(&node).hints, of_target(&node).expired_total), (3, 0));
-    assert_eq!(events(&node, &["hints-expired", "hints-drained"]), []);
-    let mut told = Told::of(&node);
-    *refuses.lock() = false;
-    home.stage.until(|| node.replica().hints().count(TARGET) == 0);
-    home.stage.pass(Duration::from_secs(2));
-    for key in ["a", "b", "c"] {
-        assert_eq!(record(&node, &Bytes::from_static(key.as_bytes())), super::old());
-    }
-    assert_eq!(sent.load(Ordering::Relaxed), 3);
-    told.check(&expect![[""]]);
-    park_all(&home, &node, &["d"]);
-    assert_eq!(of_target(&node).expired_total, 3, "since the start");
+    assert_eq!(events(&empty, &["trees-counted"]), []);
+    told.check(&expect![[r#"
+        repair.trees.0.doubtful 2 > 0
+        tontine_antientropy_doubtful_trees 2 > 0
+    "#]]);
 }
 
 #[test]
@@ -248,13 +274,36 @@ fn a_lost_disk_tells_what_is_left_and_what_came() {
     let before = refill();
     assert_eq!((before.records_per_second, before.seconds_left), (Some(0), None));
     assert!((4.0..=5.0).contains(&before.seconds), "{before:?}");
-    check_part(&before, &expect![[""]]);
+    check_part(
+        &before,
+        &expect![[r#"
+        bytes 0
+        partitions 2
+        partitions_left 2
+        records 0
+        stores.0.partitions 2
+        stores.0.partitions_left 2
+        stores.0.store "s"
+    "#]],
+    );
+    let watched = ["incomplete", "lost", "entering"];
+    let watched = watched.map(|name| metric(&node, &format!("tontine_refill_{name}_partitions")));
+    assert_eq!(watched, [2, 2, 0]);
     let mut told = Told::of(&node);
     *opened.lock() = true;
     home.stage.until(|| left(&node) == 0);
     home.stage.pass(Duration::from_secs(5));
     keys.iter().for_each(|key| assert_eq!(get(&node, key), Ok(first(key))));
-    told.check(&expect![[""]]);
+    told.check(&expect![[r#"
+        refill-ended: bytes 450, partitions 2, records 6
+        repair.refill.bytes 0 > 450
+        repair.refill.partitions_left 2 > 0
+        repair.refill.records 0 > 6
+        repair.refill.stores.0.partitions_left 2 > 0
+        tontine_refill_bytes_total 0 > 450
+        tontine_refill_incomplete_partitions 2 > 0
+        tontine_refill_records_total 0 > 6
+    "#]]);
     let after = refill();
     let (bytes, seconds) = (after.bytes, after.seconds);
     let least: usize = keys.iter().map(|key| key.len() + bytes_of(&first(key))).sum();
@@ -269,54 +318,6 @@ fn a_lost_disk_tells_what_is_left_and_what_came() {
         events(&node, &["refill-started", "refill-ended"]),
         [Event::RefillStarted { partitions: 2 }, ended]
     );
-}
-
-#[test]
-fn hints_for_a_node_that_left_go_to_all_replicas_of_their_keys_and_that_is_told() {
-    let home = Home::of(&of_two_stores(2)).syncing();
-    let got = third(&home);
-    let node = home.start();
-    const KEYS: [&str; 3] = ["a", "b", "c"];
-    park_all(&home, &node, &KEYS);
-    // Nobody has a place for this one any more.
-    park(&home, &node, "d", "t");
-    let mut told = Told::of(&node);
-    node.offer(smaller());
-    home.stage.until(|| node.replica().hints().pending() == [(TARGET, 1)]);
-    let mut got = got.lock().clone();
-    got.sort();
-    assert_eq!(got, KEYS);
-    KEYS.iter().for_each(|key| assert_eq!(record(&node, &Bytes::from_static(key.as_bytes())), super::old()));
-    told.check(&expect![[""]]);
-}
-
-#[test]
-fn hints_that_were_given_up_are_told_of_every_ten_seconds_at_most_and_none_is_forgotten() {
-    let mut home = Home::of(&of_two_stores(3));
-    impatient(&mut home);
-    third(&home);
-    home.wires.script(TARGET, |_| Answer::Silence);
-    let node = home.start();
-    lose(&node, TARGET);
-    let pass = |seconds| home.stage.pass(Duration::from_secs(seconds));
-    let mut told = Told::of(&node);
-    // Never given up: three others would have to hold it.
-    park(&home, &node, "for ever", "t");
-    park(&home, &node, "a", "s");
-    pass(4);
-    park_all(&home, &node, &["b", "c"]);
-    pass(9);
-    told.check(&expect![[""]]);
-    // They are gone, and not told of yet.
-    pass(6);
-    told.check(&expect![[""]]);
-    pass(4);
-    told.check(&expect![[""]]);
-    pass(2);
-    park_all(&home, &node, &["e"]);
-    // At once: the last time is long ago.
-    pass(13);
-    told.check(&expect![[""]]);
 }
 
 /// A disk that gives back what was there before, and a checksum that holds: nothing but the tree knows better.
@@ -338,28 +339,57 @@ fn a_record_that_is_older_than_its_tree_is_found_by_a_scrub_and_mended() {
     store(&node).engine().update(place.partition, place.token, key, back).unwrap();
     let mut told = Told::of(&node);
     assert_eq!((record(&node, key), home.stage.run(node.antientropy().scrub_now())), (first(key), 6));
-    told.check(&expect![[""]]);
+    told.check(&expect![[r#"
+        leaves-recounted: leaves 1, partition 0, store "s"
+        repair.asked 0 > 2
+        repair.scrub.last_asked.bytes 378
+        repair.scrub.last_asked.corrupt_records 0
+        repair.scrub.last_asked.partitions 2
+        repair.scrub.last_asked.partitions_done 2
+        repair.scrub.last_asked.records 6
+        repair.scrub.last_asked.store "s"
+        repair.scrub.last_asked.wrong_leaves 1
+        repair.scrub.wrong_leaves_total 0 > 1
+        tontine_scrub_bytes_total 0 > 378
+        tontine_scrub_records_total 0 > 6
+        tontine_scrub_wrong_leaves_total 0 > 1
+    "#]]);
     home.stage.pass(Duration::from_secs(3));
     assert_eq!(record(&node, key), newer);
-    told.check(&expect![[""]]);
-}
-
-/// What such a hint held comes to its target by comparing, if anybody has it.
-#[test]
-fn a_hint_that_cannot_be_read_is_found_by_a_scrub_which_asks_for_a_comparison_with_its_target() {
-    let (home, node, _second, _peer, _) = equal();
-    node.handoffs().stop();
-    let hinted = keys_of(0, 6).split_off(3);
-    for key in &hinted {
-        home.call(&node, merge(key, &first(key), 0, Some(2))).unwrap();
-    }
-    damage(&home, &hinted[1]);
-    let mut told = Told::of(&node);
-    let scrubbed = home.stage.run(node.antientropy().scrub_now());
-    assert_eq!(scrubbed, 9, "six records, and three hints");
-    told.check(&expect![[""]]);
-    home.stage.pass(Duration::from_secs(3));
-    told.check(&expect![[""]]);
+    told.check(&expect![[r#"
+        repair-ended: complete true, keys 1, peer 2, pulled 1, pushed 0
+        repair.asked 2 > 0
+        repair.peers.0.outcome.bytes 346
+        repair.peers.0.outcome.complete true
+        repair.peers.0.outcome.failed 0
+        repair.peers.0.outcome.keys_differing 1
+        repair.peers.0.outcome.partitions 2
+        repair.peers.0.outcome.partitions_differing 1
+        repair.peers.0.outcome.partitions_unready 0
+        repair.peers.0.outcome.requests 4
+        repair.peers.0.outcome.sets_pulled 1
+        repair.peers.0.outcome.sets_pushed 0
+        repair.peers.0.peer 2
+        repair.running.keys_left 0
+        repair.running.partitions 2
+        repair.running.partitions_done 0
+        repair.running.peer 3
+        repair.running.progress.bytes 0
+        repair.running.progress.complete false
+        repair.running.progress.failed 0
+        repair.running.progress.keys_differing 0
+        repair.running.progress.partitions 0
+        repair.running.progress.partitions_differing 0
+        repair.running.progress.partitions_unready 0
+        repair.running.progress.requests 1
+        repair.running.progress.sets_pulled 0
+        repair.running.progress.sets_pushed 0
+        repair.running.store "s"
+        tontine_antientropy_bytes_total 0 > 346
+        tontine_antientropy_keys_differing_total 0 > 1
+        tontine_antientropy_sessions_total{outcome="complete"} 0 > 1
+        tontine_antientropy_sets_total{way="pulled"} 0 > 1
+    "#]]);
 }
 
 #[test]
@@ -382,11 +412,47 @@ fn a_comparison_that_runs_shows_how_far_it_is_and_an_order_to_stop_breaks_it_off
     let mut told = Told::of(&node);
     node.antientropy().ask_for(TARGET);
     home.stage.pass(Duration::from_secs(5));
-    check_part(&shown.lock().take().unwrap(), &expect![[""]]);
+    check_part(
+        &shown.lock().take().unwrap(),
+        &expect![[r#"
+        keys_left 0
+        partitions 2
+        partitions_done 1
+        peer 2
+        progress.bytes 292
+        progress.complete false
+        progress.failed 0
+        progress.keys_differing 0
+        progress.partitions 2
+        progress.partitions_differing 1
+        progress.partitions_unready 0
+        progress.requests 3
+        progress.sets_pulled 0
+        progress.sets_pushed 0
+        store "s"
+    "#]],
+    );
     let asked = asked.lock();
     assert_eq!(asked.len(), 3, "sums, nodes and keys, and no record: {asked:?}");
     assert!(record(&node, &KEY).is_empty());
-    told.check(&expect![[""]]);
+    told.check(&expect![[r#"
+        repair-ended: complete false, keys 1, peer 2, pulled 0, pushed 0
+        repair.peers.0.outcome.bytes 311
+        repair.peers.0.outcome.complete false
+        repair.peers.0.outcome.failed 0
+        repair.peers.0.outcome.keys_differing 1
+        repair.peers.0.outcome.partitions 2
+        repair.peers.0.outcome.partitions_differing 1
+        repair.peers.0.outcome.partitions_unready 0
+        repair.peers.0.outcome.requests 3
+        repair.peers.0.outcome.sets_pulled 0
+        repair.peers.0.outcome.sets_pushed 0
+        repair.peers.0.peer 2
+        repair.stopped false > true
+        tontine_antientropy_bytes_total 0 > 311
+        tontine_antientropy_keys_differing_total 0 > 1
+        tontine_antientropy_sessions_total{outcome="incomplete"} 0 > 1
+    "#]]);
 }
 
 #[test]
@@ -398,13 +464,77 @@ fn a_look_at_one_partition_tells_of_its_tree_and_of_no_other() {
         let control = AntiEntropyControl { order: AntiEntropyOrder::Look, store: None, partition };
         let answer = home.stage.run(node.antientropy().clone().answer(control.into()));
         let Ok(Response::ReportGot(got)) = answer else { panic!("{answer:?}") };
-        check_part(&got.report().unwrap().repair.unwrap().trees, &expected);
+        let trees = got.report().unwrap().repair.unwrap().trees;
+        check_part(&trees, &expected);
+        if let Some(id) = partition {
+            let bytes = store(&node).trees().look(id, |tree| tree.bytes()).unwrap();
+            assert_eq!(trees[0].tree_bytes, bytes as u64);
+        }
     };
-    look(Some(0), expect![[""]]);
-    look(Some(1), expect![[""]]);
+    look(
+        Some(0),
+        expect![[r#"
+        0.compared_with.0 2
+        0.compared_with.1 3
+        0.doubtful 0
+        0.incomplete false
+        0.partition 0
+        0.records 3
+        0.repaired_records_total 0
+        0.store "s"
+        0.trees 1
+    "#]],
+    );
+    look(
+        Some(1),
+        expect![[r#"
+        0.compared_with.0 2
+        0.compared_with.1 3
+        0.doubtful 0
+        0.incomplete false
+        0.partition 1
+        0.records 4
+        0.repaired_records_total 0
+        0.store "s"
+        0.trees 1
+    "#]],
+    );
     store(&node).trees().writing(PartitionId(1)).doubt();
-    look(Some(0), expect![[""]]);
-    look(Some(1), expect![[""]]);
-    look(None, expect![[""]]);
+    look(
+        Some(0),
+        expect![[r#"
+        0.compared_with.0 2
+        0.compared_with.1 3
+        0.doubtful 0
+        0.incomplete false
+        0.partition 0
+        0.records 3
+        0.repaired_records_total 0
+        0.store "s"
+        0.trees 1
+    "#]],
+    );
+    look(
+        Some(1),
+        expect![[r#"
+        0.compared_with.0 2
+        0.compared_with.1 3
+        0.doubtful 1
+        0.incomplete false
+        0.partition 1
+        0.repaired_records_total 0
+        0.store "s"
+        0.trees 1
+    "#]],
+    );
+    look(
+        None,
+        expect![[r#"
+        0.doubtful 1
+        0.repaired_records_total 0
+        0.store "s"
+        0.trees 2
+    "#]],
+    );
     assert!(home.disk.contents("repair-stopped").is_none(), "nothing was ordered");
 }
