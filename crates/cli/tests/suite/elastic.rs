@@ -369,7 +369,8 @@ fn bad_policies_and_adapters_are_refused_with_the_field_and_the_remedy() {
     std::fs::write(path("shop.toml"), POLICY).unwrap();
     let (day, policy) = (path("day.csv"), path("shop.toml"));
     let simulate = |operations: &str| {
-        let words = ["elastic", "simulate", "--trace", &day, "--price=0.1", "--operations", operations, &policy];
+        let words =
+            ["elastic", "simulate", "--trace", &day, "--price=0.1", "--operations", operations, &policy];
         tontine(&words).exits(0).text()
     };
     let cut = "The peak wants 15 members, and `max` allows 6";
