@@ -12,6 +12,7 @@
 //! A replica that leaves out a damaged record is no witness for what it holds there: another one is asked, or the same
 //! again, for it is told of the damage by being asked, and mends it from others.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -114,8 +115,11 @@ impl PlaceRead {
 /// The partition that is read, and how far that is.
 struct Here {
     place: PlaceRead,
-    /// In the order in which they are asked, of different nodes: those that have failed come last, the latest at the end.
+    /// In the order in which they are asked, of different nodes: those that have failed come last, the latest at the end,
+    /// and behind them those that have damaged records.
     replicas: Vec<NodeId>,
+    /// Those that have damaged records here.
+    unreadable: BTreeSet<NodeId>,
     /// Why the last one failed, since the replicas were chosen.
     failure: Option<ClientError>,
     walk: Walk,
@@ -124,7 +128,7 @@ struct Here {
 impl Here {
     fn new(place: PlaceRead, replicas: Vec<NodeId>, definition: &Store, after: Option<WalkPosition>) -> Here {
         let walk = over(&replicas, definition, after);
-        Here { place, replicas, failure: None, walk }
+        Here { place, replicas, unreadable: BTreeSet::new(), failure: None, walk }
     }
 
     /// This replica comes last when all are asked again.
@@ -133,6 +137,10 @@ impl Here {
         self.replicas.retain(|&other| other != node);
         assert_eq!(self.replicas.len() + 1, replicas, "{node} was asked, so it is a replica, once");
         self.replicas.push(node);
+        if matches!(failure, ClientError::Failed { code: ErrorCode::Corrupt, .. }) {
+            self.unreadable.insert(node);
+        }
+        self.replicas.sort_by_key(|node| self.unreadable.contains(node));
         self.failure = Some(failure);
         self.walk.failed(node);
     }
@@ -248,6 +256,7 @@ impl StoreWalk {
                 return Ok(());
             }
             if !error.is_retryable() && !error.is_indeterminate() {
+                self.here = None;
                 return Err(WalkError::Refused(error));
             }
             here.failed(node, error);
@@ -385,5 +394,23 @@ mod tests {
         );
         here.again(&definition, None);
         assert_eq!(asked(&mut here), Ok(vec![3, 1]));
+    }
+
+    /// One that was not reached may have whole what another one has damaged.
+    #[test]
+    fn a_replica_with_damage_is_asked_after_one_that_was_not_reached() {
+        let bounds = (Token(0), Token(u64::MAX));
+        let place = PlaceRead { partition: PartitionId(0), bounds, since: Generation(1) };
+        let definition = store(3, 2);
+        let mut here = Here::new(place, [1, 2, 3].map(NodeId).to_vec(), &definition, None);
+        let asked = |here: &mut Here| {
+            here.walk.asks().map(|asks| asks.into_iter().map(|ask| ask.node.0).collect::<Vec<_>>())
+        };
+        assert_eq!(asked(&mut here), Ok(vec![1, 2]));
+        here.failed(NodeId(1), unreadable(NodeId(1), 1));
+        let detail = "n2 starts".to_owned();
+        here.failed(NodeId(2), ClientError::Failed { code: ErrorCode::Overloaded, detail });
+        here.again(&definition, None);
+        assert_eq!(asked(&mut here), Ok(vec![3, 2]));
     }
 }

@@ -213,13 +213,17 @@ fn is_at_rest(fleet: &Fleet) -> bool {
 pub(super) async fn resume(shared: &CliContext, arguments: NamedArguments) -> Result<ExitCode, CliError> {
     let fleets = Fleets::open(&arguments.service).await?;
     let (fleet, _) = fleets.read(&arguments.name).await?;
-    if fleet.paused.is_none() {
+    if fleet.paused.is_none() && fleet.failures == 0 && fleet.failed.is_none() {
         print(shared.format(), &json!({ "fleet": fleet.name, "order": null }), || {
             format!("fleet {} was not paused, so there is nothing to resume", fleet.name)
         });
         return Ok(ExitCode::SUCCESS);
     }
-    simple(shared, arguments, &FleetOrder::Resume, "goes on; its pause is over").await
+    let done = match fleet.paused {
+        Some(_) => "goes on; its pause is over",
+        None => "was not paused; failures of before count no longer",
+    };
+    simple(shared, arguments, &FleetOrder::Resume, done).await
 }
 
 /// Approves a decision.

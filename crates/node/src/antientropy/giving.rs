@@ -35,7 +35,6 @@ impl Giving {
         let records = page.records.iter();
         let bytes = records.map(|(key, set)| (key.len() + wire::versions::record_bytes(None, set)) as u64);
         let cost = bytes.map(|bytes| bytes + RECORD_BYTES).sum();
-        self.0.look(cost).await;
         self.0.await_rest(cost, WAIT_MAX).await;
     }
 }

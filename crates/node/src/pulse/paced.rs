@@ -80,12 +80,14 @@ impl Paced {
         begin.since(now)
     }
 
-    /// So many bytes are ready: waits until they are paid for, but no longer than `wait_max`.
+    /// So many bytes are ready: looks whether requests are late, if it is time, and waits until they are
+    /// paid for. What the look takes counts for both the rest and `wait_max`, the longest rest.
     pub(crate) async fn await_rest(&self, bytes: u64, wait_max: Duration) {
-        let now = self.clock.now();
-        let until = self.state.lock().pace.rest(now, bytes);
-        if until > now {
-            self.clock.sleep_until(until.min(now.after(wait_max))).await;
+        let began = self.clock.now();
+        self.look(bytes).await;
+        let until = self.state.lock().pace.rest(began, bytes).min(began.after(wait_max));
+        if until > self.clock.now() {
+            self.clock.sleep_until(until).await;
         }
     }
 }

@@ -24,6 +24,48 @@ use super::parting::TARGET;
 use super::told::{Told, check_part};
 use super::{Event, Home, KEY, Node, failing, get, merge, record, set};
 
+/// What is told when a comparison has mended what a scrub found.
+fn of_a_mended_scrub() -> Expect {
+    expect![[r#"
+        repair-ended: complete true, keys 2, peer 2, pulled 2, pushed 0
+        trees-counted: records 3, store "s", trees 1
+        repair.asked 2 > 0
+        repair.peers.0.outcome.bytes 454
+        repair.peers.0.outcome.complete true
+        repair.peers.0.outcome.failed 0
+        repair.peers.0.outcome.keys_differing 2
+        repair.peers.0.outcome.partitions 2
+        repair.peers.0.outcome.partitions_differing 1
+        repair.peers.0.outcome.partitions_unready 0
+        repair.peers.0.outcome.requests 4
+        repair.peers.0.outcome.sets_pulled 2
+        repair.peers.0.outcome.sets_pushed 0
+        repair.peers.0.peer 2
+        repair.running.keys_left 0
+        repair.running.partitions 2
+        repair.running.partitions_done 0
+        repair.running.peer 3
+        repair.running.progress.bytes 0
+        repair.running.progress.complete false
+        repair.running.progress.failed 0
+        repair.running.progress.keys_differing 0
+        repair.running.progress.partitions 0
+        repair.running.progress.partitions_differing 0
+        repair.running.progress.partitions_unready 0
+        repair.running.progress.requests 1
+        repair.running.progress.sets_pulled 0
+        repair.running.progress.sets_pushed 0
+        repair.running.store "s"
+        repair.trees.0.repaired_records_total 0 > 2
+        tontine_antientropy_bytes_total 0 > 454
+        tontine_antientropy_counted_records_total 0 > 3
+        tontine_antientropy_keys_differing_total 0 > 2
+        tontine_antientropy_repaired_records_total 0 > 2
+        tontine_antientropy_sessions_total{outcome="complete"} 0 > 1
+        tontine_antientropy_sets_total{way="pulled"} 0 > 2
+    "#]]
+}
+
 #[test]
 fn a_scrub_that_is_asked_for_tells_what_it_read_and_found_and_has_it_mended() {
     let (home, node, _second, _peer, keys) = equal();
@@ -64,44 +106,7 @@ fn a_scrub_that_is_asked_for_tells_what_it_read_and_found_and_has_it_mended() {
     for key in &keys {
         assert_eq!(record(&node, key), first(key));
     }
-    told.check(&expect![[r#"
-        repair-ended: complete true, keys 2, peer 2, pulled 2, pushed 0
-        trees-counted: records 3, store "s", trees 1
-        repair.asked 2 > 0
-        repair.peers.0.outcome.bytes 454
-        repair.peers.0.outcome.complete true
-        repair.peers.0.outcome.failed 0
-        repair.peers.0.outcome.keys_differing 2
-        repair.peers.0.outcome.partitions 2
-        repair.peers.0.outcome.partitions_differing 1
-        repair.peers.0.outcome.partitions_unready 0
-        repair.peers.0.outcome.requests 4
-        repair.peers.0.outcome.sets_pulled 2
-        repair.peers.0.outcome.sets_pushed 0
-        repair.peers.0.peer 2
-        repair.running.keys_left 0
-        repair.running.partitions 2
-        repair.running.partitions_done 0
-        repair.running.peer 3
-        repair.running.progress.bytes 0
-        repair.running.progress.complete false
-        repair.running.progress.failed 0
-        repair.running.progress.keys_differing 0
-        repair.running.progress.partitions 0
-        repair.running.progress.partitions_differing 0
-        repair.running.progress.partitions_unready 0
-        repair.running.progress.requests 1
-        repair.running.progress.sets_pulled 0
-        repair.running.progress.sets_pushed 0
-        repair.running.store "s"
-        repair.trees.0.repaired_records_total 0 > 2
-        tontine_antientropy_bytes_total 0 > 454
-        tontine_antientropy_counted_records_total 0 > 3
-        tontine_antientropy_keys_differing_total 0 > 2
-        tontine_antientropy_repaired_records_total 0 > 2
-        tontine_antientropy_sessions_total{outcome="complete"} 0 > 1
-        tontine_antientropy_sets_total{way="pulled"} 0 > 2
-    "#]]);
+    told.check(&of_a_mended_scrub());
     assert_eq!(scrub(), 6, "there is no more to be found");
     told.check(&expect![[r#"
         repair.scrub.last_asked.bytes 252 > 378
@@ -455,6 +460,21 @@ fn a_comparison_that_runs_shows_how_far_it_is_and_an_order_to_stop_breaks_it_off
     "#]]);
 }
 
+/// What a look at partition 0 shows.
+fn of_the_first_partition() -> Expect {
+    expect![[r#"
+        0.compared_with.0 2
+        0.compared_with.1 3
+        0.doubtful 0
+        0.incomplete false
+        0.partition 0
+        0.records 3
+        0.repaired_records_total 0
+        0.store "s"
+        0.trees 1
+    "#]]
+}
+
 #[test]
 fn a_look_at_one_partition_tells_of_its_tree_and_of_no_other() {
     let (home, node, _second, _peer, _) = equal();
@@ -471,20 +491,7 @@ fn a_look_at_one_partition_tells_of_its_tree_and_of_no_other() {
             assert_eq!(trees[0].tree_bytes, bytes as u64);
         }
     };
-    look(
-        Some(0),
-        expect![[r#"
-        0.compared_with.0 2
-        0.compared_with.1 3
-        0.doubtful 0
-        0.incomplete false
-        0.partition 0
-        0.records 3
-        0.repaired_records_total 0
-        0.store "s"
-        0.trees 1
-    "#]],
-    );
+    look(Some(0), of_the_first_partition());
     look(
         Some(1),
         expect![[r#"
@@ -500,20 +507,7 @@ fn a_look_at_one_partition_tells_of_its_tree_and_of_no_other() {
     "#]],
     );
     store(&node).trees().writing(PartitionId(1)).doubt();
-    look(
-        Some(0),
-        expect![[r#"
-        0.compared_with.0 2
-        0.compared_with.1 3
-        0.doubtful 0
-        0.incomplete false
-        0.partition 0
-        0.records 3
-        0.repaired_records_total 0
-        0.store "s"
-        0.trees 1
-    "#]],
-    );
+    look(Some(0), of_the_first_partition());
     look(
         Some(1),
         expect![[r#"

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use expect_test::expect;
+use expect_test::{Expect, expect};
 use model::{Generation, NodeId};
 use parking_lot::Mutex;
 use protocol::report::{HintsHeld, Parts};
@@ -30,6 +30,23 @@ fn park_all(home: &Home, node: &Node, keys: &[&'static str]) {
 fn of_target(node: &Node) -> HintsHeld {
     let held = node.report(Parts::STATUS).status.unwrap().hints;
     held.into_iter().find(|held| held.target == TARGET).unwrap()
+}
+
+/// What is told when hints have come to their target.
+fn of_delivered_hints() -> Expect {
+    expect![[r#"
+        hints-drained: hints 5, target 2
+        tontine_handoff_hint_bytes 123 > 0
+        tontine_handoff_hints_delivered_total 2 > 5
+        tontine_handoff_hints_pending 3 > 0
+        hints.0.delivered_total is gone
+        hints.0.expired_total is gone
+        hints.0.failures is gone
+        hints.0.hints is gone
+        hints.0.readdressed_total is gone
+        hints.0.state is gone
+        hints.0.target is gone
+    "#]]
 }
 
 #[test]
@@ -91,19 +108,7 @@ fn the_status_of_hints_tells_what_became_of_them() {
     "#]]);
     home.stage.until(|| node.replica().hints().count(TARGET) == 0);
     home.stage.pass(Duration::from_secs(2));
-    told.check(&expect![[r#"
-        hints-drained: hints 5, target 2
-        tontine_handoff_hint_bytes 123 > 0
-        tontine_handoff_hints_delivered_total 2 > 5
-        tontine_handoff_hints_pending 3 > 0
-        hints.0.delivered_total is gone
-        hints.0.expired_total is gone
-        hints.0.failures is gone
-        hints.0.hints is gone
-        hints.0.readdressed_total is gone
-        hints.0.state is gone
-        hints.0.target is gone
-    "#]]);
+    told.check(&of_delivered_hints());
     let drained = events(&node, &["hints-drained"]);
     let [Event::HintsDrained { seconds: 3..=6, .. }] = drained[..] else { panic!("{drained:?}") };
     // A later one gets a courier of its own, and what was delivered before is no part of its story.
