@@ -16,6 +16,7 @@ use crate::text::{count, size};
 
 mod artifacts;
 mod certificates;
+mod chores;
 mod disks;
 mod documents;
 mod finding;
@@ -309,6 +310,7 @@ fn examine(status: &NodeStatus, nodes: &[NodeStatus], spare: Option<Spare>, find
     findings.extend(refilling(status).filter(|_| !matches!(refuses(told), Some(Refuses::Stopped(_)))));
     findings.extend(not_compared(status, told));
     findings.extend(stopped_parts(status));
+    findings.extend(chores::panicked(status, told));
     findings.extend(disks::damage(status, told));
 }
 

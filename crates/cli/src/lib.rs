@@ -75,6 +75,7 @@ pub use commands::Arguments;
 
 /// Parses the command line and carries it out.
 pub fn run() -> ExitCode {
+    runtime::panics::end_the_process();
     // Nodes map a file for each chunk of an artifact, and so do commands that read one.
     runtime::disk::os::raise_descriptor_limit();
     let arguments = match command_line::read::<Arguments>(std::env::args_os()) {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use client::{Client, ClientError};
 use model::{Cluster, Consistency, Node, NodeId, Partition, Role, Step};
 use protocol::gossip::NodeLiveness;
-use protocol::report::{ArtifactProgress, ArtifactState, Parts, Report, Status};
+use protocol::report::{ArtifactProgress, ArtifactState, ChoreReport, Parts, Report, Status};
 use serde_json::{Value as Json, json};
 use wire::ErrorCode;
 
@@ -125,6 +125,7 @@ pub(crate) async fn status(shared: CliContext) -> Result<ExitCode, CliError> {
             stores.join(", "),
             table(&rows)
         ) + &artifacts(&nodes)
+            + &chores(&nodes)
     });
     let all_up = nodes.iter().all(|node| node.answer.is_ok());
     Ok(if all_up { ExitCode::SUCCESS } else { ExitCode::from(1) })
@@ -187,6 +188,36 @@ fn artifact_row(node: NodeId, artifact: &ArtifactProgress, rate: u64) -> Vec<Str
     ]
 }
 
+/// The chores that failed or panicked, for people; empty where all is well.
+fn chores(nodes: &[NodeStatus]) -> String {
+    let each = nodes.iter().flat_map(|node| node.status().into_iter().map(|told| (node.node.id, told)));
+    let lines = each.flat_map(|(node, told)| {
+        let troubled = told.chores.iter().filter(|chore| chore.is_in_trouble());
+        troubled.map(move |chore| format!("\n{}", chore_line(node, chore)))
+    });
+    let lines: String = lines.collect();
+    if lines.is_empty() { lines } else { format!("\n{}", &lines[1..]) + "\n" }
+}
+
+/// What went wrong with a chore, and when it goes on.
+pub(crate) fn chore_line(node: NodeId, chore: &ChoreReport) -> String {
+    let ChoreReport { chore: name, failures, panics_total, seconds_left, last_error, .. } = chore;
+    let rough = |seconds: f64| durations::rough(Duration::from_secs(seconds as u64));
+    let last_rounds = match failures {
+        1 => "its last round".to_owned(),
+        failures => format!("its last {failures} rounds"),
+    };
+    let panicked = format!("panicked in {} since the node started", count(*panics_total, "round"));
+    let happened = match (*panics_total, *failures) {
+        (0, _) => format!("failed in {last_rounds}"),
+        (_, 0) => format!("{panicked}, and works again"),
+        _ => format!("{panicked}, and did not get through {last_rounds}"),
+    };
+    let last = last_error.as_ref().map(|last| format!("; {} ago: {}", rough(last.seconds_ago), last.error));
+    let next = seconds_left.filter(|_| *failures > 0).map(|left| format!("; goes on in {}", rough(left)));
+    format!("chore {name:?} of {node} {happened}{}{}", last.unwrap_or_default(), next.unwrap_or_default())
+}
+
 /// Alive, or what the first node that answers believes about one that does not.
 async fn states(client: &Client, nodes: &[NodeStatus]) -> Vec<&'static str> {
     let answering = nodes.iter().find(|status| status.answer.is_ok());
@@ -245,4 +276,53 @@ fn node_row(status: &NodeStatus, state: &str) -> Vec<String> {
         }
     };
     start.into_iter().chain(rest).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use model::{Generation, WallMillis, Zone};
+    use protocol::report::{ChoreError, ChoreState};
+
+    use super::*;
+
+    fn chore(failures: u64, panics_total: u64) -> ChoreReport {
+        ChoreReport {
+            chore: "bring in".to_owned(),
+            state: ChoreState::Failed,
+            seconds: 1.0,
+            seconds_left: Some(4.2),
+            rounds_total: 9,
+            failures,
+            panics_total,
+            last_error: Some(ChoreError { error: "the disk is full".to_owned(), seconds_ago: 61.0 }),
+        }
+    }
+
+    #[test]
+    fn a_line_says_what_went_wrong_with_a_chore_and_when_it_goes_on() {
+        let line = |failures, panics| chore_line(NodeId(2), &chore(failures, panics));
+        let expected =
+            "chore \"bring in\" of n2 failed in its last round; 1m1s ago: the disk is full; goes on in 4s";
+        assert_eq!(line(1, 0), expected);
+        let expected = "chore \"bring in\" of n2 panicked in 2 rounds since the node started, and works again; 1m1s ago: \
+                        the disk is full";
+        assert_eq!(line(0, 2), expected);
+        let expected = "chore \"bring in\" of n2 panicked in 2 rounds since the node started, and did not get through its \
+                        last round; 1m1s ago: the disk is full; goes on in 4s";
+        assert_eq!(line(1, 2), expected);
+    }
+
+    #[test]
+    fn status_has_a_line_for_chores_in_trouble_and_none_for_others() {
+        let of = |chores| {
+            let node = Node::new(NodeId(2), Zone("a".to_owned()), "10.0.0.2:7401".to_owned(), None);
+            let status = Some(Status { chores, ..Status::default() });
+            let report = Report::new(NodeId(2), 1, WallMillis(0), Generation(1));
+            vec![NodeStatus { node, answer: Ok(Report { status, ..report }), ahead_ms: None }]
+        };
+        assert_eq!(chores(&of(vec![chore(0, 0)])), "");
+        let shown = chores(&of(vec![chore(0, 0), chore(1, 0), chore(0, 1)]));
+        assert_eq!(shown.lines().filter(|line| line.starts_with("chore ")).count(), 2, "{shown}");
+        assert!(shown.starts_with('\n') && shown.ends_with('\n'), "{shown:?}");
+    }
 }

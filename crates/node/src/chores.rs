@@ -7,25 +7,47 @@
 //! What a chore remembers from round to round is its own. A round holds on to the part of the node that it works for,
 //! and a rest holds on to nothing: so a chore keeps no node alive.
 //!
+//! The [`Board`] says how each of them stands: what it does now, how often it has, and what failed last.
+//!
+//! A round that panics met a bug. Its chore is built anew after a pause, and the board and an event tell of it. That is
+//! safe because of what a round may leave half changed:
+//!
+//! - Its own memory is gone with the chore.
+//! - Records, what is counted of them, what is incomplete and the node's part in collection rounds: each such change is
+//!   made in [`runtime::panics::whole`], where a panic ends the process, as it does outside of rounds.
+//! - A comparison that was begun and not ended: the next round of `compare` ends it as failed.
+//! - A target that seems to have a courier and has none: `deliver hints` notes a courier when it starts it.
+//! - A collection round at other nodes: they leave it after its time, as when this node ends.
+//! - Notes of what to look at again, such as damage that was met: scrubbing and comparing find it.
+//! - Links to peers, turns and indexes of what to look at: one call changes each. At worst it panics again, and is told.
+//!
+//! All else that rounds share are figures for people. In simulation a panic is not caught but judged.
+//!
 //! Three loops are none, because what they wait for is no rest: following the cluster document, keeping artifacts, and
 //! the rounds of gossip.
 //!
 //! Must never: know what is worked at.
 
+mod board;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
+use runtime::panics::caught;
 use runtime::{Clock, Ports};
 use tokio::sync::Notify;
+
+use board::BoardPlace;
+pub(crate) use board::{Board, RoundTold};
 
 /// Work that goes on in rounds, as long as the node lives.
 pub(crate) trait Chore: Send + 'static {
     /// What people call it.
     const NAME: &'static str;
 
-    /// Works for a while. `woken` says that something ended the rest before this round early.
-    fn round(&mut self, woken: bool) -> impl Future<Output = Rest> + Send;
+    /// Works for a while. `woken` says that something ended the rest before this round early; what fails is `told`.
+    fn round(&mut self, woken: bool, told: &RoundTold<'_>) -> impl Future<Output = Rest> + Send;
 }
 
 /// What follows a round.
@@ -40,28 +62,55 @@ pub(crate) enum Rest {
     Ended,
 }
 
-/// Does a chore on the background thread from now on, after this rest.
-pub(crate) fn begin(ports: &Ports, first: Rest, chore: impl Chore) {
-    ports.tasks.spawn_background(Box::pin(run(ports.clock.clone(), first, chore)));
+/// Does a chore on the background thread from now on, after this rest. `make` makes it, and makes it anew when a round
+/// panicked; it must hold on to no more than a chore does.
+pub(crate) fn begin<C: Chore>(
+    ports: &Ports,
+    board: &Arc<Board>,
+    first: Rest,
+    make: impl FnMut() -> C + Send + 'static,
+) {
+    let (place, survives) = (board.add(C::NAME), ports.tasks.survives_panics());
+    ports.tasks.spawn_background(Box::pin(run((ports.clock.clone(), survives), place, first, make)));
 }
 
-async fn run<C: Chore>(clock: Arc<dyn Clock>, first: Rest, mut chore: C) {
-    let mut rest = first;
+async fn run<C: Chore>(
+    (clock, survives): (Arc<dyn Clock>, bool),
+    place: BoardPlace,
+    first: Rest,
+    mut make: impl FnMut() -> C + Send,
+) {
+    let (mut chore, mut rest) = (make(), first);
     loop {
         let woken = match rest {
             Rest::Now => false,
             Rest::For(rest) => {
+                place.rests(rest);
                 clock.sleep(rest).await;
                 false
             }
             Rest::UntilWoken(wake, rest) => {
+                place.rests(rest);
                 let ended = select(clock.sleep(rest), Box::pin(wake.notified())).await;
                 matches!(ended, Either::Right(_))
             }
             Rest::Ended => break,
         };
-        rest = chore.round(woken).await;
+        let told = place.works();
+        let round = Box::pin(chore.round(woken, &told));
+        let done = if survives { caught(round).await } else { Ok(round.await) };
+        rest = match done {
+            Ok(rest) => {
+                told.over();
+                rest
+            }
+            Err(panicked) => {
+                chore = make();
+                Rest::For(place.panicked(&panicked))
+            }
+        };
     }
+    place.ends();
     tracing::debug!(chore = C::NAME, "chore ended");
 }
 
@@ -81,11 +130,14 @@ pub(crate) async fn breathe() {
 #[cfg(test)]
 mod tests {
     use futures_util::FutureExt;
-    use model::{Moment, WallMillis};
+    use model::{Moment, NodeId, WallMillis};
     use parking_lot::Mutex;
+    use protocol::report::{ChoreReport, ChoreState};
     use runtime::BoxFuture;
 
     use super::*;
+    use crate::events::Events;
+    use crate::metrics::Metrics;
 
     /// It stands still and notes for how long somebody sleeps; a sleep is over at once, or never.
     struct Slept {
@@ -115,18 +167,25 @@ mod tests {
     impl Chore for Scripted {
         const NAME: &'static str = "scripted";
 
-        async fn round(&mut self, woken: bool) -> Rest {
+        async fn round(&mut self, woken: bool, _: &RoundTold<'_>) -> Rest {
             self.1.lock().push(woken);
             self.0.pop().expect("no round follows the end")
         }
+    }
+
+    /// Where events of these tests go.
+    fn board(clock: &Arc<Slept>, events: &Arc<Events>) -> Arc<Board> {
+        Board::new(clock.clone(), events.clone(), &Metrics::new())
     }
 
     /// Whether it ended, how long it rested, and which rounds it was woken for.
     fn play(is_over: bool, first: Rest, rests: Vec<Rest>) -> (bool, Vec<u64>, Vec<bool>) {
         let clock = Arc::new(Slept { seconds: Mutex::default(), is_over });
         let woken = Arc::new(Mutex::new(Vec::new()));
-        let chore = Scripted(rests.into_iter().rev().collect(), woken.clone());
-        let ended = run(clock.clone(), first, chore).now_or_never().is_some();
+        let mut chore = Some(Scripted(rests.into_iter().rev().collect(), woken.clone()));
+        let make = move || chore.take().expect("it does not panic");
+        let place = board(&clock, &Events::new(NodeId(1), 0, clock.clone())).add(Scripted::NAME);
+        let ended = run((clock.clone(), true), place, first, make).now_or_never().is_some();
         (ended, clock.seconds.lock().clone(), woken.lock().clone())
     }
 
@@ -145,5 +204,61 @@ mod tests {
         let rest = || Rest::UntilWoken(wake.clone(), Duration::from_secs(7));
         wake.notify_one();
         assert_eq!(play(false, rest(), vec![rest(), Rest::Ended]), (false, vec![7, 7], vec![true]));
+    }
+
+    /// Panics in its second round, as long as it shall.
+    struct Clumsy {
+        rounds: u32,
+        panics_left: Arc<Mutex<u32>>,
+    }
+
+    impl Chore for Clumsy {
+        const NAME: &'static str = "clumsy";
+
+        async fn round(&mut self, _: bool, _: &RoundTold<'_>) -> Rest {
+            self.rounds += 1;
+            if self.rounds < 2 {
+                return Rest::Now;
+            }
+            let mut panics_left = self.panics_left.lock();
+            if *panics_left == 0 {
+                return Rest::Ended;
+            }
+            *panics_left -= 1;
+            panic!("as planned");
+        }
+    }
+
+    /// How often it was made, how long it rested, what the board says in the end, and which events there were.
+    fn stumble(survives: bool) -> (u32, Vec<u64>, ChoreReport, Vec<&'static str>) {
+        let clock = Arc::new(Slept { seconds: Mutex::default(), is_over: true });
+        let events = Events::new(NodeId(1), 0, clock.clone());
+        let board = board(&clock, &events);
+        let (made, panics_left) = (Arc::new(Mutex::new(0)), Arc::new(Mutex::new(3)));
+        let counted = made.clone();
+        let make = move || {
+            *counted.lock() += 1;
+            Clumsy { rounds: 0, panics_left: panics_left.clone() }
+        };
+        let place = board.add(Clumsy::NAME);
+        run((clock.clone(), survives), place, Rest::Now, make).now_or_never().expect("it ends");
+        let kinds = events.after(0, 10).iter().map(|recorded| recorded.event.kind()).collect();
+        (*made.lock(), clock.seconds.lock().clone(), board.report().remove(0), kinds)
+    }
+
+    #[test]
+    fn a_chore_that_panics_is_built_anew_after_a_pause_and_told() {
+        let (made, seconds, report, events) = stumble(true);
+        assert_eq!((made, seconds), (4, vec![1, 2, 4]));
+        assert_eq!((report.panics_total, report.rounds_total, report.state), (3, 8, ChoreState::Ended));
+        assert_eq!(report.failures, 0, "the last round went well");
+        assert_eq!(events, ["chore-panicked"; 3]);
+    }
+
+    /// A violated assertion is what a simulation looks for.
+    #[test]
+    #[should_panic(expected = "as planned")]
+    fn where_panics_are_judged_none_is_caught() {
+        stumble(false);
     }
 }

@@ -15,6 +15,7 @@ use bytes::Bytes;
 use model::{Epoch, Generation, StoreName, Timestamp, VersionSet};
 use parking_lot::{RwLock, RwLockReadGuard};
 use protocol::collection::{Heard, Participant, Remembered, RoundRefusal};
+use runtime::panics::whole;
 use runtime::{Disk, DiskError};
 
 /// The file below the data directory.
@@ -118,7 +119,7 @@ impl Epochs {
 
     /// Changes the node's part in rounds.
     pub(crate) fn change<T>(&self, change: impl FnOnce(&mut Participant) -> T) -> T {
-        change(&mut self.participant.write())
+        whole(|| change(&mut self.participant.write()))
     }
 
     /// Makes `remembered` durable, and takes back nothing of what is remembered already: of two rounds that fence at

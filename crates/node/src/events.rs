@@ -302,6 +302,15 @@ events! {
         records: u64,
     } => "dropped {records} of {partitions} of store {store}: other nodes hold these partitions now, and have all of them"
         where records counts "record" and partitions counts "partition",
+    /// Work in the background met a bug and panicked. It is begun anew after a pause.
+    ChorePanicked "chore-panicked" {
+        /// Which chore.
+        chore: String,
+        /// Where in the program.
+        error: String,
+        /// How long it rests before that.
+        seconds: u64,
+    } => "chore {chore:?} met {error}, and starts again in {seconds} s; report this bug with what the node printed on standard error",
     /// The scrub found hints whose checksum does not hold. Their target gets what they held by comparing.
     HintsCorrupt "hints-corrupt" {
         /// For whom they were.
@@ -427,6 +436,7 @@ impl Event {
             self,
             Event::PeerSuspected { .. }
                 | Event::PeerDown { .. }
+                | Event::ChorePanicked { .. }
                 | Event::CorruptFound { .. }
                 | Event::CorruptMet { .. }
                 | Event::ArtifactFailed { .. }

@@ -9,9 +9,10 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use model::Moment;
+use runtime::panics::whole;
 use runtime::{Clock, Ports};
 
-use crate::chores::{Chore, Rest, begin};
+use crate::chores::{Board, Chore, Rest, RoundTold, begin};
 use crate::events::{Event, Events};
 use crate::stores::{EXPIRY_MARGIN, LocalStore};
 use crate::view::{CurrentView, View};
@@ -54,19 +55,30 @@ struct Reap {
 }
 
 /// Reaps as long as the node lives.
-pub(crate) fn start(view: &Arc<CurrentView>, ports: &Ports, events: Arc<Events>, options: ExpiryOptions) {
+pub(crate) fn start(
+    view: &Arc<CurrentView>,
+    ports: &Ports,
+    board: &Arc<Board>,
+    events: Arc<Events>,
+    options: ExpiryOptions,
+) {
     let (clock, interval) = (ports.clock.clone(), options.interval);
-    let reap = Reap { view: Arc::downgrade(view), clock, events, interval, told: BTreeMap::new() };
-    begin(ports, Rest::For(interval), reap);
+    let view = Arc::downgrade(view);
+    let reap = move || {
+        let (view, clock, events) = (view.clone(), clock.clone(), events.clone());
+        Reap { view, clock, events, interval, told: BTreeMap::new() }
+    };
+    begin(ports, board, Rest::For(interval), reap);
 }
 
 impl Chore for Reap {
     const NAME: &'static str = "reap";
 
-    async fn round(&mut self, _: bool) -> Rest {
+    async fn round(&mut self, _: bool, told: &RoundTold<'_>) -> Rest {
         let Some(current) = self.view.upgrade() else { return Rest::Ended };
         for store in current.get().stores() {
-            while step(&current.get(), store, &*self.clock) == STEP_KEYS {
+            // What was taken as due and is not reaped would be forgotten until the next start.
+            while whole(|| step(&current.get(), store, &*self.clock, told)) == STEP_KEYS {
                 self.clock.sleep(STEP_REST).await;
             }
             tell(store, &self.events, self.clock.now(), &mut self.told);
@@ -76,7 +88,7 @@ impl Chore for Reap {
 }
 
 /// Reaps a few keys; how many were looked at.
-fn step(view: &View, store: &LocalStore, clock: &dyn Clock) -> usize {
+fn step(view: &View, store: &LocalStore, clock: &dyn Clock, told: &RoundTold<'_>) -> usize {
     let now = clock.wall();
     let due = store.take_due(now, STEP_KEYS);
     if !due.is_empty() {
@@ -86,7 +98,9 @@ fn step(view: &View, store: &LocalStore, clock: &dyn Clock) -> usize {
     for &key in &due {
         let bucket = view.buckets().partition(key.token).id;
         if let Err(failure) = store.reap(bucket, key, now) {
-            tracing::debug!(store = %store.definition().name, error = %failure, "expired value not reaped yet");
+            let name = &store.definition().name;
+            tracing::debug!(store = %name, error = %failure, "expired value not reaped yet");
+            told.failed(format_args!("an expired value of store {name} was not reaped: {failure}"));
         }
     }
     due.len()

@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::{BufMut, Bytes, BytesMut};
 use model::{Epoch, NodeId, PartitionId, Resolver, Store, StoreName, Token, VersionSet, WallMillis};
 use parking_lot::RwLock;
+use runtime::panics::whole;
 use storage::{Change, Commit, Durable, Met, ScanCursor, ScanLimit, StorageEngine, StorageError};
 use wire::error::ErrorCode;
 use wire::messages::{Condition, Failure};
@@ -222,7 +223,7 @@ impl Hints {
             return Ok(());
         }
         for (target, _) in self.pending() {
-            let lost = engine.discard_damaged(partition(target)).map_err(refuse)?;
+            let lost = whole(|| engine.discard_damaged(partition(target))).map_err(refuse)?;
             if lost > 0 {
                 self.damaged.fetch_add(lost, Ordering::Relaxed);
                 tracing::warn!(peer = %target, hints = lost, "damaged hints are forgotten");
@@ -426,14 +427,15 @@ impl Hints {
             },
         };
         let (partition, token) = (partition(target), Token::of(&name));
-        let commit = match self.engine.update(partition, token, &name, &mut change) {
+        let mut update = || whole(|| self.engine.update(partition, token, &name, &mut change));
+        let commit = match update() {
             // What it held is lost in any case; it must not stand in the way of what comes.
             Err(StorageError::Corrupt { .. })
                 if self.discard_corrupt(token, target, &name).map_err(refuse)? =>
             {
                 self.damaged.fetch_add(1, Ordering::Relaxed);
                 tracing::warn!(peer = %target, hints = 1, "damaged hints are forgotten");
-                self.engine.update(partition, token, &name, &mut change)
+                update()
             }
             commit => commit,
         };
@@ -445,7 +447,7 @@ impl Hints {
     /// Forgets a hint that cannot be read; true when there was one.
     fn discard_corrupt(&self, token: Token, target: NodeId, name: &[u8]) -> Result<bool, StorageError> {
         match self.engine.repairable() {
-            Some(engine) => engine.discard_corrupt(partition(target), token, name),
+            Some(engine) => whole(|| engine.discard_corrupt(partition(target), token, name)),
             None => Ok(false),
         }
     }

@@ -26,6 +26,7 @@ use bytes::Bytes;
 use model::{PartitionId, Ring, Token};
 use parking_lot::{Mutex, MutexGuard};
 use protocol::antientropy::merkle::{Digest, Span, Tree, TreeDelta};
+use runtime::panics::whole;
 use storage::Partitions;
 
 pub(crate) use unreadable::PLACES_MAX;
@@ -122,13 +123,14 @@ impl Kept {
     /// Carries the notes over.
     fn settle(&mut self) {
         let Kept { ids, trees, notes, .. } = self;
-        for Note { token, difference: [low, high], partition, records } in notes.drain(..) {
+        let apply = |Note { token, difference: [low, high], partition, records }: Note| {
             let difference = Digest(u128::from(low) | u128::from(high) << 64);
             // A partition that the ring does not have has no sums.
             if let Ok(place) = ids.binary_search(&partition) {
                 trees[place].apply(token, TreeDelta { difference, records });
             }
-        }
+        };
+        whole(|| notes.drain(..).for_each(apply));
     }
 
     /// Tells whoever reads there that the record has changed; `None` when nobody knows which.

@@ -14,6 +14,7 @@ pub mod http;
 pub mod network;
 pub mod outputs;
 pub mod pace;
+pub mod panics;
 pub mod programs;
 #[cfg(feature = "secret")]
 pub mod secret;

@@ -124,6 +124,10 @@ codes! {
         "The policy of the autopilot cannot be read: the last one that could is in force.";
     LeftoversHeld "leftovers-held" Note
         "The node holds records of partitions that other nodes hold now.";
+    ChorePanics "chore-panics" Bad
+        "Work in the background of the node meets a bug: it panicked and rests before it is started again.";
+    ChorePanicked "chore-panicked" Note
+        "Work in the background of the node met a bug and panicked since the node started; it works again.";
     RecordsDamaged "records-damaged" Bad
         "The node holds corrupt records that have not been replaced yet.";
     RecordsReplaced "records-replaced" Note

@@ -8,7 +8,7 @@ use model::{PartitionId, Token};
 use storage::StorageError;
 
 use super::{AntiEntropy, Only, ScrubRead, Scrubbing, living};
-use crate::chores::{Chore, Rest, breathe};
+use crate::chores::{Chore, Rest, RoundTold, breathe};
 use crate::events::Event;
 use crate::stores::LocalStore;
 use crate::trees::Scrubbed;
@@ -27,15 +27,15 @@ pub(super) struct Count(pub(super) Weak<AntiEntropy>);
 impl Chore for Count {
     const NAME: &'static str = "count";
 
-    async fn round(&mut self, _: bool) -> Rest {
+    async fn round(&mut self, _: bool, told: &RoundTold<'_>) -> Rest {
         let Some(antientropy) = living(&self.0) else { return Rest::Ended };
         let stores = antientropy.replica.view().get().stores().to_vec();
         for store in &stores {
-            mend_met(&antientropy, store);
+            mend_met(&antientropy, store, told);
             let doubtful = store.trees().summary().1;
             let mut records = 0;
             for partition in store.trees().uncounted() {
-                records += count_partition(&antientropy, store, partition).await;
+                records += count_partition(&antientropy, store, partition, told).await;
                 if antientropy.is_stopping() {
                     return Rest::Ended;
                 }
@@ -49,7 +49,12 @@ impl Chore for Count {
     }
 }
 
-async fn count_partition(antientropy: &Arc<AntiEntropy>, store: &LocalStore, partition: PartitionId) -> u64 {
+async fn count_partition(
+    antientropy: &Arc<AntiEntropy>,
+    store: &LocalStore,
+    partition: PartitionId,
+    told: &RoundTold<'_>,
+) -> u64 {
     let held = store.engine().partitions();
     let held = held.iter().find(|held| held.partition == partition).map_or(0, |held| held.records);
     let mut met = 0;
@@ -64,6 +69,8 @@ async fn count_partition(antientropy: &Arc<AntiEntropy>, store: &LocalStore, par
             }
             Err(error) => {
                 tracing::warn!(%partition, %error, "hash tree not counted");
+                let name = &store.definition().name;
+                told.failed(format_args!("a hash tree of store {name} was not counted: {error}"));
                 return met;
             }
         }
@@ -74,12 +81,12 @@ async fn count_partition(antientropy: &Arc<AntiEntropy>, store: &LocalStore, par
 
 /// Sees to the corrupt records that requests have met: their leaves are read, so that comparing finds what is missing.
 /// The gets that met them have mostly repaired them by then.
-fn mend_met(antientropy: &AntiEntropy, store: &Arc<LocalStore>) {
+fn mend_met(antientropy: &AntiEntropy, store: &Arc<LocalStore>, told: &RoundTold<'_>) {
     let mut met: BTreeMap<PartitionId, u64> = BTreeMap::new();
     for (partition, token) in store.trees().take_damaged() {
         *met.entry(partition).or_default() += 1;
         let mut read = ScrubRead::default();
-        let _ = scrub_once(antientropy, store, (partition, token), &mut read);
+        let _ = scrub_once(antientropy, store, (partition, token), &mut read, Some(told));
         if read.corrupt > 0 || read.wrong_leaves > 0 {
             ask_replicas(antientropy, store, partition);
         }
@@ -107,7 +114,7 @@ pub(super) struct ScrubRecords(pub(super) Weak<AntiEntropy>);
 impl Chore for ScrubRecords {
     const NAME: &'static str = "scrub records";
 
-    async fn round(&mut self, _: bool) -> Rest {
+    async fn round(&mut self, _: bool, told: &RoundTold<'_>) -> Rest {
         let weak = &self.0;
         let (clock, work, pause) = {
             let Some(antientropy) = living(weak) else { return Rest::Ended };
@@ -129,11 +136,11 @@ impl Chore for ScrubRecords {
         for (store, partition) in work {
             rest(weak, &*clock, pause).await;
             let Some(antientropy) = living(weak) else { return Rest::Ended };
-            scrub_partition(&antientropy, &store, partition).await;
+            scrub_partition(&antientropy, &store, partition, Some(told)).await;
             antientropy.state.lock().scrub.done += 1;
         }
         let Some(antientropy) = living(weak) else { return Rest::Ended };
-        scrub_hints(&antientropy).await;
+        scrub_hints(&antientropy, Some(told)).await;
         antientropy.state.lock().scrub.passes += 1;
         Rest::Now
     }
@@ -151,11 +158,12 @@ async fn scrub_partition(
     antientropy: &Arc<AntiEntropy>,
     store: &Arc<LocalStore>,
     partition: PartitionId,
+    told: Option<&RoundTold<'_>>,
 ) -> ScrubRead {
     let mut read = ScrubRead::default();
     let Some(mut from) = store.scrub_from(partition) else { return read };
     loop {
-        let scrubbed = scrub_once(antientropy, store, (partition, from), &mut read);
+        let scrubbed = scrub_once(antientropy, store, (partition, from), &mut read, told);
         match scrubbed.next.filter(|_| !antientropy.is_stopping()) {
             Some(next) => from = next,
             None => break,
@@ -193,6 +201,7 @@ fn scrub_once(
     store: &LocalStore,
     (partition, from): (PartitionId, Token),
     read: &mut ScrubRead,
+    told: Option<&RoundTold<'_>>,
 ) -> Scrubbed {
     match store.scrub_step(partition, from) {
         Ok(scrubbed) => {
@@ -207,13 +216,17 @@ fn scrub_once(
         Err(StorageError::Closed) => Scrubbed::default(),
         Err(error) => {
             tracing::warn!(%partition, %error, "partition not scrubbed");
+            let name = &store.definition().name;
+            if let Some(told) = told {
+                told.failed(format_args!("a partition of store {name} was not scrubbed: {error}"));
+            }
             Scrubbed::default()
         }
     }
 }
 
 /// Reads all hints. One that cannot be read is for a target that will get what it held by comparing.
-async fn scrub_hints(antientropy: &Arc<AntiEntropy>) {
+async fn scrub_hints(antientropy: &Arc<AntiEntropy>, told: Option<&RoundTold<'_>>) {
     for target in antientropy.replica.hints().pending().into_iter().map(|(target, _)| target) {
         let (mut from, mut corrupt) = (Some(Token(0)), 0);
         while let Some(first) = from.filter(|_| !antientropy.is_stopping()) {
@@ -221,6 +234,9 @@ async fn scrub_hints(antientropy: &Arc<AntiEntropy>) {
                 Ok(scrubbed) => scrubbed,
                 Err(error) => {
                     tracing::warn!(%target, %error, "hints not scrubbed");
+                    if let Some(told) = told {
+                        told.failed(format_args!("hints for {target} were not scrubbed: {error}"));
+                    }
                     break;
                 }
             };
@@ -269,12 +285,12 @@ impl AntiEntropy {
         for (store, partition) in work {
             scrubbing.store = store.definition().name.to_string();
             self.state.lock().scrubbing = Some(scrubbing.clone());
-            let read = scrub_partition(self, &store, partition).await;
+            let read = scrub_partition(self, &store, partition, None).await;
             scrubbing.done += 1;
             scrubbing.read.add(read);
         }
         if only.is_all() {
-            scrub_hints(self).await;
+            scrub_hints(self, None).await;
         }
         let now = self.ports.clock.now();
         let mut state = self.state.lock();

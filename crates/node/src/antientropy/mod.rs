@@ -39,7 +39,7 @@ use protocol::report::RefillReport;
 use runtime::{Disk, Ports};
 use tokio::sync::Notify;
 
-use crate::chores::{Rest, begin};
+use crate::chores::{Board, Rest, begin};
 use crate::events::Events;
 use crate::gossip::Standings;
 use crate::metrics::Metrics;
@@ -111,6 +111,7 @@ pub(crate) struct RepairParts {
     pub(crate) standings: Arc<dyn Standings>,
     pub(crate) events: Arc<Events>,
     pub(crate) metrics: Arc<Metrics>,
+    pub(crate) board: Arc<Board>,
     pub(crate) incarnation: u64,
 }
 
@@ -234,18 +235,9 @@ struct Scrub {
 impl AntiEntropy {
     /// Begins. Tasks end when the result is dropped or closed.
     pub(crate) fn start(parts: RepairParts) -> Arc<AntiEntropy> {
-        let RepairParts {
-            options,
-            ports,
-            disk,
-            replica,
-            peers,
-            pulse,
-            standings,
-            events,
-            metrics,
-            incarnation,
-        } = parts;
+        let RepairParts { options, ports, disk, replica, peers, pulse, standings, events, metrics, .. } =
+            parts;
+        let (board, incarnation) = (parts.board, parts.incarnation);
         let mut schedule = Schedule::new(replica.node(), options.period);
         if standstill::is_remembered(&*disk) {
             tracing::warn!("comparing replicas is stopped since before this start");
@@ -285,9 +277,11 @@ impl AntiEntropy {
         });
         numbers::watch(&antientropy, &metrics);
         let ports = &antientropy.ports;
-        begin(ports, Rest::Now, sessions::Compare(Arc::downgrade(&antientropy)));
-        begin(ports, Rest::Now, keeper::Count(Arc::downgrade(&antientropy)));
-        begin(ports, Rest::Now, keeper::ScrubRecords(Arc::downgrade(&antientropy)));
+        let weak = || Arc::downgrade(&antientropy);
+        let (compare, count, scrub) = (weak(), weak(), weak());
+        begin(ports, &board, Rest::Now, move || sessions::Compare(compare.clone()));
+        begin(ports, &board, Rest::Now, move || keeper::Count(count.clone()));
+        begin(ports, &board, Rest::Now, move || keeper::ScrubRecords(scrub.clone()));
         antientropy
     }
 

@@ -10,7 +10,7 @@ use protocol::antientropy::{Goal, Left, SessionOutcome};
 
 use super::drive::Drive;
 use super::{AntiEntropy, Ended, Only, Running, living};
-use crate::chores::{Chore, Rest};
+use crate::chores::{Chore, Rest, RoundTold};
 use crate::events::Event;
 use crate::stores::LocalStore;
 use crate::trees::bounds;
@@ -25,12 +25,15 @@ pub(super) struct Compare(pub(super) Weak<AntiEntropy>);
 impl Chore for Compare {
     const NAME: &'static str = "compare";
 
-    async fn round(&mut self, _: bool) -> Rest {
+    async fn round(&mut self, _: bool, _: &RoundTold<'_>) -> Rest {
         let Some(antientropy) = living(&self.0) else { return Rest::Ended };
         let now = antientropy.ports.clock.now();
         let (next, deadline) = {
             let mut state = antientropy.state.lock();
             let view = antientropy.replica.view().get();
+            // A comparison that runs still is one of a round that panicked.
+            state.running = None;
+            state.schedule.ended(false, now);
             state.schedule.learn(view.cluster().nodes.iter().map(|node| node.id), now);
             let next = state.schedule.next(now);
             if next.is_some() {

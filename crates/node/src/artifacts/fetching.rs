@@ -6,18 +6,16 @@
 //! Must never: let two fetches write one file.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use futures_util::FutureExt;
 use model::readonly::Standing;
 use model::{ArtifactNumber, ListedArtifact, Moment, StoreName};
 use storage::readonly::Digest;
 
 use super::pacing::LOOK_INTERVAL;
 use super::room::Coming;
-use super::{Artifacts, LOOK_AGAIN, NotYet, bug};
+use super::{Artifacts, LOOK_AGAIN, NotYet};
 use crate::stores::ReadOnly;
 use crate::view::View;
 
@@ -120,8 +118,7 @@ impl Artifacts {
 
     /// Fetches what is missing of one artifact, and asks for a look when it has come.
     async fn fetch_one(&self, need: &Need) {
-        let fetched = AssertUnwindSafe(self.bring(need)).catch_unwind().await;
-        let fetched = fetched.unwrap_or_else(|panic| Err(bug(&*panic)));
+        let fetched = self.bring(need).await;
         {
             let mut fetching = self.fetching.lock();
             fetching.running.remove(&need.lane());

@@ -5,18 +5,16 @@
 //! was fetched again, each artifact that has the old one open is opened anew.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use futures_util::FutureExt;
 use model::readonly::Standing;
 use model::routing::slices_held;
 use model::{ArtifactNumber, Generation, ListedArtifact, StoreName};
 use storage::readonly::{Artifact, ChunkEntry, Digest, Manifest, OpenError};
 
 use super::fetching::Need;
-use super::{Artifacts, FetchProgress, NotYet, State, Trouble, bug, files};
+use super::{Artifacts, FetchProgress, NotYet, State, Trouble, files};
 use crate::events::Event;
 use crate::stores::{FileIdentity, Open, ReadOnly};
 use crate::view::View;
@@ -68,10 +66,7 @@ impl Artifacts {
             if self.is_superseded(&view) {
                 return None;
             }
-            // A bug that one artifact meets must not keep the others from being looked at, nor this one for good.
-            let examined =
-                AssertUnwindSafe(self.examine(&view, &store, &listed, thorough)).catch_unwind().await;
-            match examined.unwrap_or_else(|panic| Err(bug(&*panic))) {
+            match self.examine(&view, &store, &listed, thorough).await {
                 Ok(true) => {}
                 Ok(false) => missing.push(Need { view: view.clone(), store, listed }),
                 Err(error) => self.note_failure(&store, listed.number, error),

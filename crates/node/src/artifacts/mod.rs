@@ -27,16 +27,13 @@ mod room;
 mod scrubbing;
 mod told;
 
-use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use client::peers::Peers;
-use futures_util::FutureExt;
 use futures_util::future::{Either, select};
 use model::{ArtifactNumber, Moment, NodeId, StoreName};
 use parking_lot::Mutex;
@@ -46,7 +43,7 @@ use runtime::{Disk, Ports, Sources};
 use storage::readonly::Digest;
 use tokio::sync::Notify;
 
-use crate::chores::{Rest, begin};
+use crate::chores::{Board, Rest, begin};
 use crate::events::Events;
 use crate::metrics::Metrics;
 use crate::pulse::Pulse;
@@ -127,6 +124,8 @@ pub(crate) struct ArtifactsParts {
     pub(crate) events: Arc<Events>,
     /// Where it is counted.
     pub(crate) metrics: Arc<Metrics>,
+    /// Where its scrub is seen.
+    pub(crate) board: Arc<Board>,
     /// Bytes a second that it fetches at most, and gives at most.
     pub(crate) fetch_ceiling: u64,
     /// Bytes of artifacts that are here at most.
@@ -147,15 +146,6 @@ enum NotYet {
 /// Nobody gives what is missing, or something else is in the way.
 fn failed(error: impl ToString) -> NotYet {
     NotYet::Failed(error.to_string(), Trouble::Source)
-}
-
-/// What a panic says of itself. Where panics end the process nobody comes here.
-fn bug(panic: &(dyn Any + Send)) -> NotYet {
-    let text = panic.downcast_ref::<String>().map(String::as_str);
-    let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no reason is known");
-    tracing::error!(error = text, "fetching of artifacts panicked, and goes on");
-    let error = format!("a bug in fetching: {text}; report it with the node's log around this time");
-    NotYet::Failed(error, Trouble::Node)
 }
 
 impl Artifacts {
@@ -195,7 +185,8 @@ impl Artifacts {
         artifacts.open_present().await;
         let keeping = keep(Arc::downgrade(&artifacts));
         artifacts.ports.tasks.spawn_background(Box::pin(keeping));
-        begin(&artifacts.ports, Rest::Now, ScrubArtifacts::new(Arc::downgrade(&artifacts)));
+        let weak = Arc::downgrade(&artifacts);
+        begin(&artifacts.ports, &parts.board, Rest::Now, move || ScrubArtifacts::new(weak.clone()));
         artifacts
     }
 
@@ -232,12 +223,8 @@ impl Artifacts {
 
     /// Carries out work that waits for the disk.
     async fn wait<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Result<T, NotYet> {
-        let work = move || catch_unwind(AssertUnwindSafe(work));
-        match waited(&*self.ports.tasks, work).await {
-            Some(Ok(done)) => Ok(done),
-            Some(Err(panic)) => Err(bug(&*panic)),
-            None => Err(NotYet::Failed("the node is stopping".to_owned(), Trouble::Node)),
-        }
+        let done = waited(&*self.ports.tasks, work).await;
+        done.ok_or_else(|| NotYet::Failed("the node is stopping".to_owned(), Trouble::Node))
     }
 }
 
@@ -252,13 +239,7 @@ async fn keep(artifacts: Weak<Artifacts>) {
         let keeper = artifacts.upgrade().filter(|keeper| Arc::strong_count(keeper) > 1 + keeper.fetches());
         let Some(keeper) = keeper else { return };
         let seen = view.generation();
-        let looked = AssertUnwindSafe(keeper.look(thorough)).catch_unwind().await;
-        let Some(missing) = looked.unwrap_or_else(|panic| {
-            bug(&*panic);
-            Some(Vec::new())
-        }) else {
-            continue;
-        };
+        let Some(missing) = keeper.look(thorough).await else { continue };
         keeper.fetch(missing);
         looks = looks.wrapping_add(1);
         let fetched = keeper.fetched.clone();

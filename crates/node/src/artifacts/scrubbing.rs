@@ -23,7 +23,7 @@ use storage::readonly::{BLOCK_BYTES, Digest, FileEntry, Verify};
 use super::bring::read_whole;
 use super::{Artifacts, NotYet, files};
 use crate::antientropy::{AntiEntropyOptions, ScrubOrder, ScrubOrders};
-use crate::chores::{Chore, Rest};
+use crate::chores::{Chore, Rest, RoundTold};
 use crate::events::Event;
 use crate::stores::{FileIdentity, Open, ReadOnly};
 
@@ -146,7 +146,7 @@ impl ScrubArtifacts {
 impl Chore for ScrubArtifacts {
     const NAME: &'static str = "scrub artifacts";
 
-    async fn round(&mut self, _: bool) -> Rest {
+    async fn round(&mut self, _: bool, told: &RoundTold<'_>) -> Rest {
         let Some(artifacts) = living(&self.artifacts) else { return Rest::Ended };
         if artifacts.follow_order() {
             self.reading = None;
@@ -159,7 +159,7 @@ impl Chore for ScrubArtifacts {
         }
         self.reading = match self.reading.take() {
             Some(reading) => artifacts.read_on(reading).await,
-            None => artifacts.begin_file().await,
+            None => artifacts.begin_file(told).await,
         };
         Rest::Now
     }
@@ -246,7 +246,7 @@ impl Artifacts {
     }
 
     /// Begins the next file, or ends the pass.
-    async fn begin_file(&self) -> Option<ScrubReading> {
+    async fn begin_file(&self, told: &RoundTold<'_>) -> Option<ScrubReading> {
         let Some(Next { place, store, kind }) = self.next_file() else {
             self.end_pass();
             return None;
@@ -257,7 +257,7 @@ impl Artifacts {
                 self.has_verified(place);
                 None
             }
-            FileKind::Chunk(entry) => self.begin_chunk(place, store, entry).await,
+            FileKind::Chunk(entry) => self.begin_chunk(place, store, entry, told).await,
         }
     }
 
@@ -266,6 +266,7 @@ impl Artifacts {
         place: Place,
         store: Arc<ReadOnly>,
         entry: FileEntry,
+        told: &RoundTold<'_>,
     ) -> Option<ScrubReading> {
         let (disk, path) = (self.disk.clone(), files::chunk(&place.0, place.1));
         let begin = move || {
@@ -288,6 +289,7 @@ impl Artifacts {
             }
             Err(error) => {
                 tracing::warn!(store = %place.0, chunk = %place.1, %error, "chunk of an artifact not scrubbed");
+                told.failed(format_args!("a chunk of store {} was not scrubbed: {error}", place.0));
                 // Where it is gone, the next look for files brings it.
                 self.has_verified(place);
                 return None;

@@ -30,7 +30,7 @@ use wire::messages::{
 
 use super::answers::{Answers, KEYS_MAX, is_ahead};
 use super::walk::walk_store;
-use crate::chores::{Chore, Rest, begin};
+use crate::chores::{Board, Chore, Rest, RoundTold, begin};
 use crate::events::{Event, Events};
 use crate::metrics::{Counter, Metrics};
 use crate::stores::LocalStore;
@@ -109,10 +109,12 @@ impl Collection {
     }
 
     /// Looks for tombstones of earlier days, and starts rounds, as long as this lives.
-    pub(crate) fn start(self: &Arc<Self>) {
+    pub(crate) fn start(self: &Arc<Self>, board: &Arc<Board>) {
         let (ports, weak) = (self.peers.ports(), Arc::downgrade(self));
-        begin(ports, Rest::Now, FindTombstones { collection: weak.clone(), first: true });
-        begin(ports, Rest::Now, CollectTombstones { collection: weak, told: None });
+        let collection = weak.clone();
+        let find = move || FindTombstones { collection: collection.clone(), first: true };
+        begin(ports, board, Rest::Now, find);
+        begin(ports, board, Rest::Now, move || CollectTombstones { collection: weak.clone(), told: None });
     }
 
     /// Answers a step of a round that another node has started.
@@ -417,7 +419,7 @@ struct CollectTombstones {
 impl Chore for CollectTombstones {
     const NAME: &'static str = "collect";
 
-    async fn round(&mut self, _: bool) -> Rest {
+    async fn round(&mut self, _: bool, _: &RoundTold<'_>) -> Rest {
         let Some(collection) = self.collection.upgrade() else { return Rest::Ended };
         let (ports, interval) = (collection.peers.ports(), collection.options.interval);
         let Some(told) = &mut self.told else {
@@ -449,7 +451,7 @@ struct FindTombstones {
 impl Chore for FindTombstones {
     const NAME: &'static str = "find tombstones";
 
-    async fn round(&mut self, _: bool) -> Rest {
+    async fn round(&mut self, _: bool, _: &RoundTold<'_>) -> Rest {
         let FindTombstones { collection, first } = self;
         let Some(held) = collection.upgrade() else { return Rest::Ended };
         let (clock, interval) = (held.peers.ports().clock.clone(), held.options.interval);

@@ -23,7 +23,7 @@ use parking_lot::Mutex;
 use protocol::handoff::HandoffOptions;
 use protocol::report::{HintsHeld, HintsState};
 
-use crate::chores::{Chore, Rest, begin};
+use crate::chores::{Board, Chore, Rest, RoundTold, begin};
 use crate::events::{Event, Events};
 use crate::gossip::Standings;
 use crate::metrics::{Counter, Metrics};
@@ -108,8 +108,9 @@ impl Handoffs {
     }
 
     /// Serves targets from now on, in the background, until it is stopped or dropped.
-    pub fn start(self: &Arc<Self>) {
-        begin(self.parts.peers.ports(), Rest::Now, Deliver(Arc::downgrade(self)));
+    pub(crate) fn start(self: &Arc<Self>, board: &Arc<Board>) {
+        let weak = Arc::downgrade(self);
+        begin(self.parts.peers.ports(), board, Rest::Now, move || Deliver(weak.clone()));
     }
 
     /// Sends nothing more.
@@ -144,14 +145,14 @@ impl Handoffs {
     /// Starts a courier for each target with hints that has none.
     fn look(self: &Arc<Self>) {
         for (target, hints) in self.parts.replica.hints().pending() {
-            let mut couriers = self.couriers.lock();
-            let account = couriers.entry(target).or_default();
-            if hints == 0 || std::mem::replace(&mut account.served, true) {
+            let is_served = self.couriers.lock().entry(target).or_default().served;
+            if hints == 0 || is_served {
                 continue;
             }
-            drop(couriers);
             self.parts.events.record(Event::HintsParked { target, hints });
             let courier = Courier::new(self, target);
+            // Not before: whoever panics in between must not leave the target without a courier.
+            self.note(target, |account| account.served = true);
             self.parts.peers.ports().tasks.spawn(Box::pin(courier.run(Arc::downgrade(self))));
         }
     }
@@ -191,7 +192,7 @@ struct Deliver(Weak<Handoffs>);
 impl Chore for Deliver {
     const NAME: &'static str = "deliver hints";
 
-    async fn round(&mut self, _: bool) -> Rest {
+    async fn round(&mut self, _: bool, _: &RoundTold<'_>) -> Rest {
         let living = self.0.upgrade().filter(|handoffs| !handoffs.is_stopped());
         let Some(handoffs) = living else { return Rest::Ended };
         handoffs.look();

@@ -76,6 +76,14 @@ metrics! {
         "Passes of the scrub over all files of artifacts that came to their end.";
     counter "tontine_artifacts_unused_deltas_total" [] "deltas"
         "Deltas of artifacts that were corrupt or made another chunk; the whole chunks were fetched.";
+    counter "tontine_chores_failed_rounds_total" ["chore"] "rounds"
+        "Rounds of a chore, which is work in the background, that failed; tontine status says why.";
+    counter "tontine_chores_panics_total" ["chore"] "rounds"
+        "Rounds of a chore that met a bug and panicked; the chore was started again. Report the bug.";
+    gauge "tontine_chores_round_age_seconds" ["chore"] "seconds"
+        "Time since the last round of a chore ended, or since it began when none has. One that reads everything has rounds as long as the scrub period.";
+    counter "tontine_chores_rounds_total" ["chore"] "rounds"
+        "Rounds of a chore that ended, failed ones included.";
     counter "tontine_collection_records_total" [] "records"
         "Tombstones that collection rounds started by this node removed for good.";
     counter "tontine_collection_rounds_broken_total" [] "rounds"

@@ -10,6 +10,7 @@ use wire::messages::Peer;
 use super::{BACKOFF_MAX, NodeConfig, pushing};
 use crate::antientropy::{self, AntiEntropy};
 use crate::artifacts::Artifacts;
+use crate::chores::Board;
 use crate::collection::Collection;
 use crate::events::Events;
 use crate::gossip::Gossip;
@@ -21,6 +22,8 @@ use crate::replica::Replica;
 
 /// The node's work in the background.
 pub(super) struct Chores {
+    /// How each chore stands.
+    pub(super) board: Arc<Board>,
     /// Comparing and scrubbing.
     pub(super) antientropy: Arc<AntiEntropy>,
     /// Bringing partitions in, and giving them back.
@@ -47,6 +50,7 @@ impl Chores {
             (Peer::Node { id: config.member.id, incarnation }, Some(config.member.cluster.clone()));
         let peers = Peers::witnessed(ports.clone(), me, cluster, gossip.clone(), BACKOFF_MAX);
         peers.learn(replica.view().get().cluster());
+        let board = Board::new(ports.clock.clone(), events.clone(), &metrics);
         let antientropy = AntiEntropy::start(antientropy::RepairParts {
             options: config.repair.antientropy,
             ports: ports.clone(),
@@ -57,6 +61,7 @@ impl Chores {
             standings: gossip.clone(),
             events: events.clone(),
             metrics: metrics.clone(),
+            board: board.clone(),
             incarnation,
         });
         let rebalance = Rebalance::start(RebalanceParts {
@@ -64,12 +69,14 @@ impl Chores {
             disk: disk.clone(),
             events: events.clone(),
             metrics: &metrics,
+            board: &board,
             refill,
             incarnation,
         });
-        let counted = (pulse, events, metrics);
+        let counted = (pulse, events, metrics, board.clone());
         let artifacts = pushing::start(config, (ports, disk), replica.view(), &antientropy, counted).await;
         Chores {
+            board,
             antientropy,
             rebalance,
             artifacts,

@@ -26,12 +26,12 @@ impl Node {
         let (events, metrics) = (self.telling.events.clone(), &self.telling.metrics);
         let collection =
             Collection::new(answers, peers, service, events, metrics, self.config.repair.collection);
-        collection.start();
+        collection.start(&self.chores.board);
         assert!(self.chores.collection.set(collection).is_ok(), "a node starts collecting once");
     }
     /// Reaps what has expired, as long as the node lives.
     pub(super) fn start_reaping(&self) {
         let (view, events) = (self.replica.view(), self.telling.events.clone());
-        expiry::start(view, &self.ports, events, self.config.repair.expiry);
+        expiry::start(view, &self.ports, &self.chores.board, events, self.config.repair.expiry);
     }
 }

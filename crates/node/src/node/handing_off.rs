@@ -32,7 +32,7 @@ impl Node {
             metrics: self.telling.metrics.clone(),
             options: self.config.hints.handoff,
         });
-        handoffs.start();
+        handoffs.start(&self.chores.board);
         assert!(self.chores.handoffs.set(handoffs).is_ok(), "a node starts its handoff once");
     }
 }

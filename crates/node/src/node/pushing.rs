@@ -11,6 +11,7 @@ use wire::messages::{Failure, Request, Response};
 use super::{Node, NodeConfig};
 use crate::antientropy::AntiEntropy;
 use crate::artifacts::{Artifacts, ArtifactsParts, ScrubOptions};
+use crate::chores::Board;
 use crate::events::Events;
 use crate::metrics::Metrics;
 use crate::pulse::Pulse;
@@ -22,7 +23,7 @@ pub(super) async fn start(
     (ports, disk): (&Ports, &Arc<dyn Disk>),
     view: &Arc<CurrentView>,
     antientropy: &AntiEntropy,
-    (pulse, events, metrics): (Arc<Pulse>, Arc<Events>, Arc<Metrics>),
+    (pulse, events, metrics, board): (Arc<Pulse>, Arc<Events>, Arc<Metrics>, Arc<Board>),
 ) -> Arc<Artifacts> {
     let parts = ArtifactsParts {
         node: config.member.id,
@@ -34,6 +35,7 @@ pub(super) async fn start(
         pulse,
         events,
         metrics,
+        board,
         fetch_ceiling: config.artifacts.fetch_ceiling,
         bytes_max: config.artifacts.bytes_max,
         scrub: ScrubOptions::new(&config.repair.antientropy, antientropy.scrub_orders().clone()),

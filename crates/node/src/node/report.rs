@@ -54,6 +54,7 @@ impl Node {
             hints_refused_total: hints.refused(),
             hint_bytes_wanted: wanted(&**hints.engine()).bytes,
             collection: self.chores.collection.get().map(|collection| collection.report()),
+            chores: self.chores.board.report(),
             stores: view.stores().iter().map(|store| store_status(store)).collect(),
         }
     }

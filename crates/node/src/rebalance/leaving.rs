@@ -17,7 +17,7 @@ use protocol::rebalance::entering::heirs;
 
 use super::{Rebalance, leftovers, living};
 use crate::antientropy::Drive;
-use crate::chores::{Chore, Rest, breathe};
+use crate::chores::{Chore, Rest, RoundTold, breathe};
 use crate::events::Event;
 use crate::stores::LocalStore;
 use crate::trees::bounds;
@@ -36,15 +36,15 @@ pub(super) struct Leave(pub(super) Weak<Rebalance>);
 impl Chore for Leave {
     const NAME: &'static str = "leave";
 
-    async fn round(&mut self, _: bool) -> Rest {
+    async fn round(&mut self, _: bool, told: &RoundTold<'_>) -> Rest {
         let Some(rebalance) = living(&self.0) else { return Rest::Ended };
-        let all_gone = give_back(&rebalance).await;
+        let all_gone = give_back(&rebalance, told).await;
         Rest::UntilWoken(rebalance.leave_wake.clone(), if all_gone { LOOK_INTERVAL } else { PAUSE })
     }
 }
 
 /// Gives back what is left here and drops what the replicas hold; whether nothing is left.
-async fn give_back(rebalance: &Rebalance) -> bool {
+async fn give_back(rebalance: &Rebalance, told: &RoundTold<'_>) -> bool {
     let (view, own) = (rebalance.view(), rebalance.node());
     let mut all_gone = true;
     for store in view.stores() {
@@ -61,7 +61,7 @@ async fn give_back(rebalance: &Rebalance) -> bool {
             if rebalance.is_closing() {
                 return false;
             }
-            if !drop_given(rebalance, &view, store, bucket) {
+            if !drop_given(rebalance, &view, store, bucket, told) {
                 all_gone = false;
                 continue;
             }
@@ -81,6 +81,8 @@ async fn give_back(rebalance: &Rebalance) -> bool {
         if let Err(error) = store.engine().sync().await {
             // What comes back is found and given again.
             tracing::warn!(%error, "removal of what was given back not synced");
+            let name = &store.definition().name;
+            told.failed(format_args!("a removal in store {name} was not synced: {error}"));
         }
     }
     all_gone
@@ -156,7 +158,13 @@ impl Giving<'_> {
 }
 
 /// Drops a bucket that was given by `view`, unless a newer document says something else about it.
-fn drop_given(rebalance: &Rebalance, view: &View, store: &LocalStore, id: PartitionId) -> bool {
+fn drop_given(
+    rebalance: &Rebalance,
+    view: &View,
+    store: &LocalStore,
+    id: PartitionId,
+    told: &RoundTold<'_>,
+) -> bool {
     // While this is held no newer document makes the node bring in what is dropped here.
     let now = rebalance.replica().view().admit();
     if now.says_of(store, id) != view.says_of(store, id) {
@@ -166,6 +174,7 @@ fn drop_given(rebalance: &Rebalance, view: &View, store: &LocalStore, id: Partit
     if let Err(error) = &dropped {
         let name = &store.definition().name;
         tracing::warn!(store = %name, bucket = id.0, %error, "bucket that was given back not dropped");
+        told.failed(format_args!("bucket {} of store {name} was not dropped: {error}", id.0));
     }
     dropped.is_ok()
 }

@@ -31,7 +31,7 @@ use runtime::{Clock, Disk, DiskError};
 use tokio::sync::Notify;
 
 use crate::antientropy::AntiEntropy;
-use crate::chores::{Rest, begin};
+use crate::chores::{Board, Rest, begin};
 use crate::events::Events;
 use crate::metrics::Metrics;
 use crate::replica::Replica;
@@ -51,6 +51,7 @@ pub(crate) struct RebalanceParts<'a> {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) events: Arc<Events>,
     pub(crate) metrics: &'a Metrics,
+    pub(crate) board: &'a Arc<Board>,
     /// What is incomplete at the start.
     pub(crate) refill: Refill,
     pub(crate) incarnation: u64,
@@ -77,7 +78,7 @@ pub struct Rebalance {
 impl Rebalance {
     /// Begins. Tasks end when the result is dropped, or repair and this are closed.
     pub(crate) fn start(parts: RebalanceParts<'_>) -> Arc<Rebalance> {
-        let RebalanceParts { antientropy, disk, events, metrics, refill, incarnation } = parts;
+        let RebalanceParts { antientropy, disk, events, metrics, board, refill, incarnation } = parts;
         let (least, most) = antientropy.options().brought_per_second_on(antientropy.ports());
         let rebalance = Arc::new(Rebalance {
             antientropy,
@@ -96,8 +97,9 @@ impl Rebalance {
         rebalance.antientropy.tell_refilling(Box::new(move || told.upgrade()?.refill_report()));
         rebalance.follow();
         let ports = rebalance.antientropy.ports();
-        begin(ports, Rest::Now, BringIn::new(Arc::downgrade(&rebalance)));
-        begin(ports, Rest::Now, Leave(Arc::downgrade(&rebalance)));
+        let (bring_in, leave) = (Arc::downgrade(&rebalance), Arc::downgrade(&rebalance));
+        begin(ports, board, Rest::Now, move || BringIn::new(bring_in.clone()));
+        begin(ports, board, Rest::Now, move || Leave(leave.clone()));
         rebalance
     }
 

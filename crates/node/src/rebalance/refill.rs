@@ -28,7 +28,7 @@ use self::settling::{RefillSource, note, settle, settle_alone};
 use super::entering::Entering;
 use super::{Rebalance, living};
 use crate::antientropy::{Bringing, Drive};
-use crate::chores::{Chore, Rest};
+use crate::chores::{Chore, Rest, RoundTold};
 use crate::events::Event;
 use crate::stores::LocalStore;
 use crate::trees::bounds;
@@ -246,7 +246,7 @@ impl BringIn {
 impl Chore for BringIn {
     const NAME: &'static str = "bring in";
 
-    async fn round(&mut self, woken: bool) -> Rest {
+    async fn round(&mut self, woken: bool, told: &RoundTold<'_>) -> Rest {
         let Some(rebalance) = living(&self.rebalance) else { return Rest::Ended };
         if self.under_way.is_none() {
             if !has_work(&rebalance) {
@@ -260,11 +260,11 @@ impl Chore for BringIn {
             under_way.pause = PAUSE_MIN;
         }
         let before = rebalance.refill.lock().progress().0;
-        Round::new(&rebalance, under_way.number, &mut under_way.together).run().await;
+        Round::new(&rebalance, under_way.number, &mut under_way.together, told).run().await;
         under_way.number += 1;
         let now_left = rebalance.refill.lock().progress().0;
         if before > 0 {
-            remember(&rebalance).await;
+            remember(&rebalance, told).await;
         }
         if !has_work(&rebalance) {
             end(&rebalance, under_way.began, under_way.lost);
@@ -318,7 +318,7 @@ fn end(rebalance: &Rebalance, began: Moment, at_first: usize) {
 
 /// Writes down what is left to do. First the records of what became whole go to the device, whatever durability their
 /// store promises: a partition that a power cut empties must be known as incomplete.
-async fn remember(rebalance: &Rebalance) {
+async fn remember(rebalance: &Rebalance, told: &RoundTold<'_>) {
     let _alone = rebalance.noting.lock().await;
     let (text, stores) = {
         let refill = rebalance.refill.lock();
@@ -328,11 +328,13 @@ async fn remember(rebalance: &Rebalance) {
     for store in stores.iter().filter_map(|name| view.store(name)) {
         if let Err(error) = store.engine().sync().await {
             tracing::warn!(%error, "progress of the refilling not remembered: records not synced");
+            told.failed(format_args!("records that were refilled were not synced: {error}"));
             return;
         }
     }
     if let Err(error) = Refill::save(rebalance.disk.clone(), text).await {
         tracing::warn!(%error, "progress of the refilling not remembered");
+        told.failed(format_args!("the progress of the refilling was not remembered: {error}"));
     }
 }
 
@@ -352,10 +354,16 @@ struct Round<'a> {
     /// How much was left when that was written down last, and when that was.
     remembered: (usize, Moment),
     told_at: Moment,
+    told: &'a RoundTold<'a>,
 }
 
 impl<'a> Round<'a> {
-    fn new(rebalance: &'a Rebalance, number: usize, together: &'a mut BTreeMap<StoreName, usize>) -> Self {
+    fn new(
+        rebalance: &'a Rebalance,
+        number: usize,
+        together: &'a mut BTreeMap<StoreName, usize>,
+        told: &'a RoundTold<'a>,
+    ) -> Self {
         let (view, now) = (rebalance.view(), rebalance.clock().now());
         // Each in vain would take seconds, and all that could go on would wait for it. A belief may be wrong, though.
         let others = view.cluster().nodes.iter().map(|node| node.id);
@@ -365,7 +373,7 @@ impl<'a> Round<'a> {
         let remembered = (rebalance.refill.lock().progress().0, now);
         let spans = bounds(view.buckets()).into_iter().map(|(id, tokens)| (id, Span::around(&tokens)));
         let spans = Arc::new(spans.collect());
-        Round { rebalance, view, number, silent, together, spans, remembered, told_at: now }
+        Round { rebalance, view, number, silent, together, spans, remembered, told_at: now, told }
     }
 
     async fn run(mut self) {
@@ -520,7 +528,7 @@ impl<'a> Round<'a> {
         let (remembered, at) = self.remembered;
         if left < remembered && now.since(at) >= REMEMBER_INTERVAL {
             self.remembered = (left, now);
-            remember(self.rebalance).await;
+            remember(self.rebalance, self.told).await;
         }
         let node = self.rebalance.node();
         let (left, partitions) = self.rebalance.refill.lock().lost(&self.view, node);

@@ -12,6 +12,7 @@
 //! here is kept up to date.
 
 mod artifacts;
+mod chores;
 mod demand;
 mod facts;
 mod load;
@@ -30,6 +31,7 @@ use crate::push;
 pub use artifacts::{
     ArtifactProgress, ArtifactScrub, ArtifactState, ArtifactTrouble, ArtifactsReport, Fetching,
 };
+pub use chores::{ChoreError, ChoreReport, ChoreState};
 pub use demand::{KeyCounts, StoreDemand};
 pub use facts::{Entered, Facts, NodeFacts};
 pub use load::{HotKey, LoadReport, Middle, PARTITIONS_TOLD, PartitionLoad, WorkDone};

@@ -3,7 +3,7 @@
 use model::{Consistency, Epoch, NodeId, Resolver, StoreName, WallMillis};
 use serde::{Deserialize, Serialize};
 
-use super::StoreDemand;
+use super::{ChoreReport, StoreDemand};
 
 /// How a node is.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -53,6 +53,9 @@ pub struct Status {
     pub hint_bytes_wanted: u64,
     /// How it collects tombstones, once it does.
     pub collection: Option<CollectionReport>,
+    /// Its work in the background; empty from an earlier program.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub chores: Vec<ChoreReport>,
     /// Its stores that take writes.
     pub stores: Vec<StoreStatus>,
 }

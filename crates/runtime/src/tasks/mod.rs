@@ -26,6 +26,12 @@ pub trait Tasks: Send + Sync {
     /// when all of them are busy waits its turn. It is dropped without having run when the process ends before.
     fn spawn_waiting(&self, work: Box<dyn FnOnce() + Send>);
 
+    /// Whether a panic in the background may be caught, and the work begun anew ([`crate::panics`]). Not where somebody
+    /// judges every panic, as a simulator does.
+    fn survives_panics(&self) -> bool {
+        false
+    }
+
     /// What the background thread has had of the processors so far; `None` where nobody counts that.
     fn background_time(&self) -> Option<ProcessorTime> {
         None

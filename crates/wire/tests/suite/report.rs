@@ -27,6 +27,16 @@ fn status() -> Status {
         readdressed_total: 0,
         expired_total: 0,
     };
+    let chore = ChoreReport {
+        chore: "bring in".to_owned(),
+        state: ChoreState::Failed,
+        seconds: 1.5,
+        seconds_left: Some(3.25),
+        rounds_total: 12,
+        failures: 2,
+        panics_total: 1,
+        last_error: Some(ChoreError { error: "the disk is full".to_owned(), seconds_ago: 1.5 }),
+    };
     Status {
         cluster: "dev".to_owned(),
         version: "0.1.0".to_owned(),
@@ -36,6 +46,7 @@ fn status() -> Status {
         disk_available_bytes: 1 << 30,
         hints: vec![hints],
         collection: Some(CollectionReport { waits_for: Some(NodeId(3)), ..Default::default() }),
+        chores: vec![chore],
         stores: vec![StoreStatus { records: 300, live_bytes: 65536, ..store }],
         ..Status::default()
     }

@@ -6,6 +6,7 @@ use model::routing::replicas_before;
 use model::{Generation, NodeId, Partition, PartitionId};
 use protocol::antientropy::ledger::Required;
 use protocol::rebalance::entering::{Part, sources};
+use runtime::panics::whole;
 
 use super::Refill;
 use crate::antientropy::Peered;
@@ -101,16 +102,18 @@ pub(super) fn settle_alone(rebalance: &Rebalance, view: &View, store: &LocalStor
         return;
     }
     let Some(ledger) = refill.stores.get_mut(name) else { return };
-    for partition in ledger.incomplete().filter(|id| !announced.contains(id)).collect::<Vec<_>>() {
-        let whole = match sources.get(&partition) {
-            None => true,
-            Some(source) => ledger.settle(partition, source.required()),
-        };
-        if whole {
-            store.trees().set_incomplete(partition, false);
+    whole(|| {
+        for partition in ledger.incomplete().filter(|id| !announced.contains(id)).collect::<Vec<_>>() {
+            let is_whole = match sources.get(&partition) {
+                None => true,
+                Some(source) => ledger.settle(partition, source.required()),
+            };
+            if is_whole {
+                store.trees().set_incomplete(partition, false);
+            }
         }
-    }
-    ledger.keep(|partition| announced.contains(&partition) || sources.contains_key(&partition));
+        ledger.keep(|partition| announced.contains(&partition) || sources.contains_key(&partition));
+    });
 }
 
 /// Whether this node still goes by this view. Asked while the list is held: it is changed before the view is.
@@ -152,9 +155,11 @@ pub(super) fn settle(
     if peered.adopted < source.since {
         return;
     }
-    if ledger.merged(id, peer, peered.whole, source.required()) {
-        store.trees().set_incomplete(id, false);
-    }
+    whole(|| {
+        if ledger.merged(id, peer, peered.whole, source.required()) {
+            store.trees().set_incomplete(id, false);
+        }
+    });
 }
 
 /// Notes that what it enters was merged with all that an old replica held.
@@ -167,7 +172,7 @@ pub(super) fn note(
 ) {
     let mut refill = rebalance.refill.lock();
     if peered.whole && is_steady(rebalance, view, store, partition, &refill) {
-        refill.entered.merged(&store.definition().name, partition, (peer, peered.adopted));
+        whole(|| refill.entered.merged(&store.definition().name, partition, (peer, peered.adopted)));
     }
 }
 
