@@ -85,9 +85,13 @@ async fn deleted_keys_leave_nothing_behind_and_late_messages_bring_nothing_back(
     assert_eq!(client.get(keys[0].clone()).await.unwrap().value(), None);
     client.put(keys[0].clone(), "new", PutOptions::default()).await.unwrap();
     assert_eq!(client.get(keys[0].clone()).await.unwrap().value(), Some("new".into()));
-    let status = cluster.nodes[0].report(Parts::STATUS).status.unwrap();
-    let collection = status.collection.unwrap();
-    assert!(collection.records_collected_total >= 50 && collection.waits_for.is_none(), "{collection:?}");
+    // A round counts when it ends, which is after its last record went.
+    wait_until("all are counted", || {
+        let status = cluster.nodes[0].report(Parts::STATUS).status.unwrap();
+        let collection = status.collection.unwrap();
+        collection.records_collected_total >= 50 && collection.waits_for.is_none()
+    })
+    .await;
 }
 
 /// A touch once brought back what had been deleted since it was read: with the tombstone everything was forgotten that
