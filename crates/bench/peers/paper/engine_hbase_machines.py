@@ -34,6 +34,10 @@ class HBaseMachines(HBase):
         self.processors = max(1, math.ceil(arguments.cap))
         self.processor_full = 100 * arguments.cap / self.processors
 
+    def reserved(self):
+        # Each log asks for 256 MiB at once, and nothing here goes by percents of the disk.
+        return 0
+
     @staticmethod
     def address(number):
         return f"127.0.44.{number}"
@@ -42,7 +46,7 @@ class HBaseMachines(HBase):
         all_of = super().settings(folder, number)
         all_of["hdfs"] |= {
             "dfs.hosts.exclude": self.exclude, "dfs.namenode.datanode.registration.ip-hostname-check": "false",
-            "dfs.namenode.decommission.interval": 2, "dfs.namenode.heartbeat.recheck-interval": 5000,
+            "dfs.namenode.decommission.interval": 2,
         }
         # A removal waits until the master has begun a new log.
         all_of["hbase"]["hbase.master.store.region.walroll.period.ms"] = 20_000
