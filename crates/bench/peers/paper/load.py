@@ -20,9 +20,6 @@ JAR = ROOT / "java/load/target/load.jar"
 JAVA = ["java", "-XX:+UseSerialGC", "-Xms256m", "-Xmx512m", "-jar", str(JAR)]
 SLICE_S = 10
 DONE_LEAST = 0.97
-# Operations of a course that are under way at once. A region server with ten handlers refuses what comes after the first
-# hundred in its queue, and three get these.
-UNDER_WAY = 256
 
 
 def course(steps):
@@ -80,7 +77,7 @@ class JavaLoad:
     def course(self, steps):
         """The command of a run of steps. Arrivals are even, so that a second's rate is what was offered."""
         csv, told = self.folder / "course.csv", self.folder / "course.json"
-        options = ["--rate", course(steps), "--arrivals", "even", "--under-way", UNDER_WAY]
+        options = ["--rate", course(steps), "--arrivals", "even"]
         return self.command("run", *options, *self.traffic(), "--csv", csv, "--json", told)
 
     def told(self, steps, _):

@@ -94,7 +94,7 @@ class Burst(unittest.TestCase):
         one = given("--policy", "target")
         self.assertEqual((one.engine, one.base, one.most, one.cap, one.add), ("tontine", 1600, 8, 0.1, 5))
         one = given("--engine", "hbase", "--policy", "rules", "--most", "5")
-        self.assertEqual((one.base, one.most, one.cap, str(one.scratch)), (400, 5, 0.15, "/dev/shm"))
+        self.assertEqual((one.base, one.most, one.cap, str(one.scratch)), (360, 5, 0.15, "/dev/shm"))
         with self.assertRaisesRegex(SystemExit, "--policy rules"):
             given("--engine", "hbase", "--policy", "standby")
 
