@@ -3,15 +3,17 @@
 
     python3 crates/bench/peers/paper/burst.py --policy rules --out DIR
     python3 crates/bench/peers/paper/burst.py --policy forecast-seen --like DIR-OF-TARGET --out DIR
+    python3 crates/bench/peers/paper/burst.py --engine hbase --policy rules --out DIR
 
-A cluster of Tontine under `tontine elastic run`: machines are those of `tontine adapter local`, each capped by a control
-group, and wait for `--boots` seconds before their node starts, as a cloud's would boot.
-`tontine bench elastic` asks; each read is compared.
+A cluster of Tontine or HBase under `tontine elastic run`: machines are those of `tontine adapter local`, each capped by a
+control group, and wait for `--boots` seconds before their member starts, as a cloud's would boot.
+`tontine bench elastic` asks, and `java/load` asks HBase; each read is compared.
 The paper: 9,000 operations a second on 8 servers, after 7 minutes 180,000 for a while; means of 5 minutes, 40 % and 15 %.
 
 Policies: rules (the paper's), target, forecast (which has not seen such a burst), standby (target, and machines that stand
 by). `forecast-seen` is simulated: a history of loads cannot be given to a fleet, and no run lasts for two days.
-Exits with 1 if a read was absent or wrong, if a request failed, or if the box limited the run.
+Of HBase there is `rules` alone. Its adapter tells percents of whole processors, so bounds are those of the cap.
+Exits with 1 if a read was absent, wrong or stale, if a request failed, or if the box limited the run.
 """
 
 import argparse
@@ -21,69 +23,98 @@ import sys
 import time
 from pathlib import Path
 
-from engine_tontine import PORT, Tontine
+from engine_hbase_machines import HBaseMachines
+from engine_tontine import Tontine
 from experiment import Experiment, Watch, keep, say, settled
-from figures import limits, number
+from figures import LOST, limits, number
 from fleet import Fleet
-from load import ROOT, tontine_seconds
+from load import ROOT, course
 from plot import draw
 
 LIVE = {"rules": "rules", "target": "target", "forecast": "forecast", "standby": "target"}
 SEEN = "forecast-seen"
+ENGINES = {engine.name: engine for engine in (Tontine, HBaseMachines)}
+# The burst is more than the first members carry, and leaves the box something: three members of HBase with such caps keep
+# up with 6,900 reads a second. Their data is in memory, so that no disk is measured.
+DEFAULTS = {
+    "tontine": {"base": 1600, "most": 8, "cap": 0.1},
+    "hbase": {"base": 360, "most": 6, "cap": 0.15, "scratch": Path("/dev/shm")},
+}
 # A second is within the objective if so much of what was offered was done, and its p99 holds.
 DONE_LEAST = 0.97
 # Seconds for which enough must be done before members count as enough.
 LASTS = 5
 DAY = 86_400
 HEAD = (
-    "| policy | members before, most, at the end | enough served after, s | out of objective, s | failed | unstarted | "
-    "absent, wrong | machine-minutes | run |\n|---|---|---|---|---|---|---|---|---|"
+    "| engine, policy | members before, most, at the end | enough served after, s | out of objective, s | failed | "
+    "unstarted | absent, wrong, stale | machine-minutes | run |\n|---|---|---|---|---|---|---|---|---|"
 )
 
 
 def options():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
+    add("--engine", default="tontine", choices=ENGINES)
     add("--policy", required=True, choices=(*LIVE, SEEN))
     add("--out", type=Path, required=True, help="folder for report.json, seconds.json and run.svg")
-    add("--base", type=float, default=1600, help="operations a second before and after the burst")
+    add("--base", type=float, help="operations a second before and after the burst: 1600; of HBase 360")
     add("--factor", type=float, default=20, help="the burst is so many times the base")
     add("--before", type=float, default=75, help="seconds before the burst; the paper: 7 minutes, so 84")
     add("--burst", type=float, default=120, help="seconds of the burst")
     add("--after", type=float, default=45, help="seconds after it")
     add("--members", type=int, default=3, help="members before the burst, and the fewest")
-    add("--most", type=int, default=8, help="the most members")
+    add("--most", type=int, help="the most members: 8; of HBase 6")
     add("--standby", type=int, default=3, help="machines that stand by, of the policy `standby`")
     add("--boots", type=int, default=18, help="seconds for which a machine boots; 90 s, and a fifth of that")
-    add("--cap", type=float, default=0.1, help="processors of each member; 0.1 is the least of `adapter local`")
+    add("--cap", type=float, help="processors of each member: 0.1, the least of `adapter local`; of HBase 0.15")
+    add("--warm-seconds", type=float, help="load before all that: 60 s for HBase")
     add("--objective-ms", type=float, default=50, help="the p99 of a second within the objective")
     add("--records", type=int, default=50_000)
     add("--value-bytes", type=int, default=1024)
     add("--writes", type=float, default=0.05, help="share of updates; the paper's load was read-heavy")
     add("--like", type=Path, help="forecast-seen: the folder of a run whose machines are played")
     add("--tontine", default=str(ROOT / "target/shipped/tontine"), help="the program")
-    add("--scratch", type=Path, help="where members keep data; a temporary folder by default")
+    add("--engines", default=str(ROOT / "java/elastic/target/engines"), help="where java/elastic/engine puts jars")
+    add("--scratch", type=Path, help="where members keep data: a temporary folder; of HBase one in /dev/shm")
     return parser
 
 
-def policy(arguments, sizing, standby=0):
-    """The fleet's policy: the paper's bounds, and a fifth of each span."""
+def filled(arguments):
+    """Fills in what depends on the engine."""
+    one = arguments
+    for name, value in DEFAULTS[one.engine].items():
+        if getattr(one, name) is None:
+            setattr(one, name, value)
+    if one.engine == HBaseMachines.name and one.policy != "rules":
+        raise SystemExit(f"HBase is not measured with --policy {one.policy}; give --policy rules")
+    one.keys, one.copies, one.rebalance = "uniform", None, "none"
+    # HBase gets five times as much while it warms up.
+    one.capacity_from = one.base
+    one.add = one.most - one.members
+    return one
+
+
+def policy(arguments, sizing, standby=0, full=100):
+    """The fleet's policy: the paper's bounds, and a fifth of each span.
+
+    `full` is what a member at its cap is said to use, in percent.
+    """
     one = arguments
     rules = (
-        'add = [{ of = "any", is = "above", bound = 40, over = 60 }]\n'
-        'remove = [{ of = "all", is = "at-most", bound = 15, over = 60 }]\n'
+        f'add = [{{ of = "any", is = "above", bound = {40 * full / 100:g}, over = 60 }}]\n'
+        f'remove = [{{ of = "all", is = "at-most", bound = {15 * full / 100:g}, over = 60 }}]\n'
     )
     return (
-        f'engine = "tontine"\nprovider = "local"\nmachine-type = "local"\nmin = {one.members}\nmax = {one.most}\n'
+        f'engine = "{one.engine}"\nprovider = "local"\nmachine-type = "local"\nmin = {one.members}\nmax = {one.most}\n'
         f'mode = "auto"\nsizing = "{sizing}"\nstandby = {standby}\n{rules if sizing == "rules" else ""}'
         "objective = { at-most = 60, strained = 90, over = 12 }\ncooldowns = { grow = 12, shrink = 12 }\n"
     )
 
 
-def schedule(arguments):
+def steps(arguments):
+    """The load: rates, each with its seconds."""
     one = arguments
-    peak = one.base * one.factor
-    return f"steps:{one.base:g}x{one.before:g},{peak:g}x{one.burst:g},{one.base:g}x{one.after:g}"
+    return [(one.base, one.before), (one.base * one.factor, one.burst), (one.base, one.after)]
 
 
 def offered(arguments, second):
@@ -127,9 +158,9 @@ def at(counts, moment):
 def row(report):
     members = " → ".join(str(report["members_seen"][name]) for name in ("before", "most", "end"))
     swept, totals = report.get("sweep") or {}, report["totals"]
-    lost = [str(totals[name] + swept.get(name, 0)) for name in ("absent", "wrong")]
+    lost = [str(totals[name] + swept.get(name, 0)) for name in ("absent", "wrong", "stale")]
     how = "invalid: " + "; ".join(report["limits"]) if report["limits"] else "valid"
-    cells = [report["policy"], members, number(report["enough_after_s"]), number(report["out_s"])]
+    cells = [f"{report['engine']}, {report['policy']}", members, number(report["enough_after_s"]), number(report["out_s"])]
     cells += [number(totals["failed"]), number(totals["unstarted"]), ", ".join(lost)]
     cells += [number(report["machine_minutes"], 1), how]
     return "| " + " | ".join(cells) + " |"
@@ -140,46 +171,46 @@ def run(experiment):
     one = experiment.arguments
     engine = experiment.engine
     engine.start()
-    engine.tell("balance", "off")
+    engine.leave_to_controller()
     engine.generator.load()
+    engine.settle()
     say(f"{one.records} records are loaded")
-    connect = ",".join(f"{engine.address(place)}:{PORT}" for place in range(1, one.members + 1))
+    if one.warm_seconds:
+        engine.generator.warm()
     standby = one.standby if one.policy == "standby" else 0
-    fleet = Fleet(one, engine.coordination, connect, experiment.scratch, policy(one, LIVE[one.policy], standby))
+    wanted = policy(one, LIVE[one.policy], standby, engine.processor_full)
+    fleet = Fleet(one, engine, experiment.scratch, wanted)
     try:
-        fleet.start([f"n{place}" for place in range(1, one.members + 1)], standby)
+        fleet.start(one.members, standby)
         say("the controller looks after the fleet; load begins")
         seconds, totals, told = burst(experiment, fleet)
         sweep = engine.generator.sweep()
     finally:
         fleet.stop()
-        shutil.copy(fleet.log, one.out / "controller.log")
+        for log in (fleet.log, fleet.bench_log):
+            if log.exists():
+                shutil.copy(log, one.out / log.name)
     return summed(one, seconds, totals, told) | {"sweep": sweep}, seconds
 
 
 def burst(experiment, fleet):
     """The load, and what the fleet was meanwhile."""
     one, engine = experiment.arguments, experiment.engine
-    told = experiment.scratch / "elastic.json"
-    options = ["--schedule", schedule(one), "--no-load", "-c", 128, "--json-file", told]
-    options += ["--read", 1 - one.writes, "--update", one.writes]
+    load, asked = engine.generator, steps(one)
     watch, began = Watch(engine), time.time()
     watch.start()
     fleet.watch(began)
-    code = fleet.run_beside(engine.generator.command("elastic", *options))
+    code = fleet.run_beside(load.course(asked))
     ended = time.time()
     watch.is_over.set()
     fleet.stop_watching()
-    if not told.exists():
-        raise SystemExit(f"tontine bench elastic gave no report, and ended with {code}; see {fleet.bench_log}")
-    report = json.loads(told.read_text())["scenario"]["runs"][0]
-    report["context"]["started_at"] = ended - report["elapsed_s"]
-    seconds = tontine_seconds(report, one.generator_processors)
+    try:
+        seconds, totals = load.told(asked, ended)
+    except FileNotFoundError as missing:
+        raise SystemExit(f"the load ended with {code} and gave no report; see bench.log in {one.out}") from missing
     for second in seconds:
         second["offered"] = offered(one, second["second"] - 0.5)
     watch.into(seconds)
-    names = ("done", "failed", "absent", "wrong", "unstarted")
-    totals = {name: sum(second[name] for second in seconds) for name in names}
     return seconds, totals, fleet.told
 
 
@@ -196,8 +227,8 @@ def summed(arguments, seconds, totals, told):
     last = told[-1][1]
     enough = enough_after(seconds, one.before, one.before + one.burst)
     return {
-        "policy": one.policy, "schedule": schedule(one), "boots_s": one.boots, "cap": one.cap, "most": one.most,
-        "records": one.records, "writes": one.writes, "objective_ms": one.objective_ms, "totals": totals,
+        "engine": one.engine, "policy": one.policy, "schedule": course(steps(one)), "boots_s": one.boots,
+        "cap": one.cap, "most": one.most, "records": one.records, "writes": one.writes, "objective_ms": one.objective_ms, "totals": totals,
         "members_seen": {"before": at(serving, begin), "most": max(within), "end": at(serving, end)},
         "enough_after_s": enough,
         "enough_members": None if enough is None else at(serving, begin + enough),
@@ -207,7 +238,7 @@ def summed(arguments, seconds, totals, told):
         "learned_before_burst": at([(when, bool(seen.get("capacity"))) for when, seen in told], begin),
         "each_carried": max((second["done"] / max(1, at(serving, second["time"])) for second in peak), default=None),
         "decisions": last["decisions"], "generator_processors": one.generator_processors,
-        "generator_idle": seconds[0]["idle"],
+        "generator_idle": sum(second["idle"] for second in seconds) / len(seconds),
     }
 
 
@@ -268,7 +299,7 @@ def seen_before(arguments):
 
 
 def main():
-    arguments = options().parse_args()
+    arguments = filled(options().parse_args())
     if arguments.policy == SEEN:
         if arguments.like is None:
             raise SystemExit("forecast-seen is simulated on the machines of a live run; give its folder with --like")
@@ -279,10 +310,7 @@ def main():
             seen = "has seen the burst of the day before" if name == "forecast" else "goes by what is measured"
             print(f"{name}, which {seen}: {told['out_s']} s out, {told['machine_minutes']} machine-minutes")
         return 0
-    arguments.engine, arguments.keys, arguments.copies = Tontine.name, "uniform", 3
-    arguments.warm_seconds = 0
-    arguments.add = arguments.most - arguments.members
-    with Experiment(settled(arguments)) as experiment:
+    with Experiment(settled(arguments), ENGINES[arguments.engine]) as experiment:
         report, seconds = run(experiment)
         began = seconds[0]["time"] - seconds[0]["second"]
         burst_at = began + arguments.before
@@ -290,12 +318,13 @@ def main():
         if report["enough_after_s"] is not None:
             marks.append((burst_at + report["enough_after_s"], "enough"))
         sizes_at = [(began + when, count) for when, count in report["sizes"]]
-        title = f"{arguments.policy}: {arguments.base:g} → {arguments.base * arguments.factor:g}/s for {arguments.burst:g} s"
+        rates = f"{arguments.base:g} → {arguments.base * arguments.factor:g}/s for {arguments.burst:g} s"
+        title = f"{arguments.engine}, {arguments.policy}: {rates}"
         keep(arguments, report, seconds, draw(title, seconds, marks, sizes_at))
     say(f"reading all once: {report['sweep']}; sizes {report['sizes']}; joins took {report['joins_s']} s")
     print(HEAD)
     print(row(report))
-    lost = sum(report["totals"][name] + report["sweep"].get(name, 0) for name in ("failed", "absent", "wrong"))
+    lost = sum(report["totals"][name] + report["sweep"].get(name, 0) for name in LOST)
     return 1 if lost or report["limits"] else 0
 
 

@@ -18,6 +18,9 @@ ZOOKEEPER, NAMES, MASTER = 25181, 25800, 25600
 # Of member number n: its region server, and its DataNode's three ports.
 SERVERS, DATA = 26100, 26200
 REGIONS_EACH = 8
+# A member's two processes: heap, class and words.
+DATA_NODE = ("192m", "org.apache.hadoop.hdfs.server.datanode.DataNode")
+REGION_SERVER = ("320m", "org.apache.hadoop.hbase.regionserver.HRegionServer", "start")
 # Bytes that a DataNode has at least.
 ROOM_LEAST = 1 << 30
 OPENS = (
@@ -40,6 +43,8 @@ def page(settings):
 
 class HBase:
     name = "hbase"
+    # Where the masters and ZooKeeper are.
+    host = HOST
 
     def __init__(self, arguments, folder):
         self.arguments, self.folder, self.members = arguments, folder, []
@@ -48,7 +53,7 @@ class HBase:
         if not any(self.libraries.glob("hbase-server-*.jar")):
             raise SystemExit(f"{self.libraries} has no HBase; run java/elastic/engine hbase, and give --engines")
         regions = REGIONS_EACH * (arguments.members + arguments.add)
-        self.generator = JavaLoad(arguments, "hbase", f"{HOST}:{ZOOKEEPER}", folder, ("--regions", regions))
+        self.generator = JavaLoad(arguments, "hbase", f"{self.host}:{ZOOKEEPER}", folder, ("--regions", regions))
         self.masters = Member("masters", folder / "masters", 0)
         for name in ("hdfs", "datanode"):
             (folder / "webapps" / name).mkdir(parents=True, exist_ok=True)
@@ -61,7 +66,7 @@ class HBase:
         one, disk = self.arguments, os.statvfs(self.folder)
         room = max(ROOM_LEAST, 6 * one.records * one.value_bytes * one.copies // one.members)
         reachable = (disk.f_blocks - disk.f_bfree + disk.f_bavail) * disk.f_frsize
-        if (disk.f_blocks * disk.f_frsize - reachable) > room:
+        if one.rebalance == "all" and disk.f_blocks * disk.f_frsize - reachable > room:
             print(f"the disk of {self.folder} keeps much back, so the balancer may stop early: give --scratch /dev/shm")
         return max(0, reachable - room)
 
@@ -69,72 +74,84 @@ class HBase:
         """A folder with the settings of a process."""
         conf = folder / "conf"
         conf.mkdir(parents=True, exist_ok=True)
-        data = DATA + 3 * number
-        (conf / "core-site.xml").write_text(page({"fs.defaultFS": f"hdfs://{HOST}:{NAMES}"}))
-        (conf / "hdfs-site.xml").write_text(page({
+        for of, settings in self.settings(folder, number).items():
+            (conf / f"{of}-site.xml").write_text(page(settings))
+        (conf / "log4j.properties").write_text(LOGGING)
+        (conf / "zoo.cfg").write_text(
+            f"tickTime=2000\ndataDir={self.folder}/zookeeper\nclientPort={ZOOKEEPER}\nclientPortAddress={self.host}\n"
+            "admin.enableServer=false\nmaxClientCnxns=300\n"
+        )
+        return conf
+
+    def settings(self, folder, number):
+        """The settings of a process by their file. Number 0 is that of masters."""
+        host, data = self.host, DATA + 3 * number
+        hdfs = {
             "dfs.replication": self.arguments.copies, "dfs.permissions.enabled": "false",
-            "dfs.namenode.name.dir": f"{self.folder}/names", "dfs.namenode.http-address": f"{HOST}:{NAMES + 70}",
-            "dfs.namenode.rpc-bind-host": HOST, "dfs.heartbeat.interval": 1,
+            "dfs.namenode.name.dir": f"{self.folder}/names", "dfs.namenode.http-address": f"{host}:{NAMES + 70}",
+            "dfs.namenode.rpc-bind-host": host, "dfs.heartbeat.interval": 1,
             "dfs.namenode.redundancy.interval.seconds": 1,
             "dfs.blocksize": 4 << 20, "dfs.namenode.fs-limits.min-block-size": 1 << 20,
             "dfs.balancer.block-move.timeout": 60000, "dfs.balancer.getBlocks.min-block-size": 1,
             "dfs.datanode.du.reserved": self.reserved(),
-            "dfs.datanode.data.dir": f"{folder}/blocks", "dfs.datanode.hostname": HOST,
-            "dfs.datanode.address": f"{HOST}:{data}", "dfs.datanode.ipc.address": f"{HOST}:{data + 1}",
-            "dfs.datanode.http.address": f"{HOST}:{data + 2}",
-        }))
-        (conf / "hbase-site.xml").write_text(page({
-            "hbase.rootdir": f"hdfs://{HOST}:{NAMES}/hbase", "hbase.cluster.distributed": "true",
-            "hbase.zookeeper.quorum": HOST, "hbase.zookeeper.property.clientPort": ZOOKEEPER,
-            "hbase.master.ipc.address": HOST, "hbase.master.hostname": HOST, "hbase.master.port": MASTER,
-            "hbase.regionserver.ipc.address": HOST, "hbase.regionserver.hostname": HOST,
+            "dfs.datanode.data.dir": f"{folder}/blocks", "dfs.datanode.hostname": host,
+            "dfs.datanode.address": f"{host}:{data}", "dfs.datanode.ipc.address": f"{host}:{data + 1}",
+            "dfs.datanode.http.address": f"{host}:{data + 2}",
+        }
+        hbase = {
+            "hbase.rootdir": f"hdfs://{host}:{NAMES}/hbase", "hbase.cluster.distributed": "true",
+            "hbase.zookeeper.quorum": host, "hbase.zookeeper.property.clientPort": ZOOKEEPER,
+            "hbase.master.ipc.address": host, "hbase.master.hostname": host, "hbase.master.port": MASTER,
+            "hbase.regionserver.ipc.address": host, "hbase.regionserver.hostname": host,
             "hbase.regionserver.port": SERVERS + number,
             "hbase.master.info.port": -1, "hbase.regionserver.info.port": -1, "hbase.regionserver.handler.count": 10,
             "hbase.tmp.dir": f"{folder}/tmp", "hbase.wal.provider": "filesystem",
             "hbase.unsafe.stream.capability.enforce": "false", "zookeeper.session.timeout": 30000,
             # Regions move when this program says so.
             "hbase.balancer.period": 86_400_000, "hbase.master.balancer.stochastic.minCostNeedBalance": "0.01",
-        }))
-        (conf / "log4j.properties").write_text(LOGGING)
-        (conf / "zoo.cfg").write_text(
-            f"tickTime=2000\ndataDir={self.folder}/zookeeper\nclientPort={ZOOKEEPER}\nclientPortAddress={HOST}\n"
-            "admin.enableServer=false\nmaxClientCnxns=300\n"
-        )
-        return conf
+        }
+        return {"core": {"fs.defaultFS": f"hdfs://{host}:{NAMES}"}, "hdfs": hdfs, "hbase": hbase}
 
     def java(self, conf, heap, *words):
         command = ["java", f"-Xmx{heap}", "-Xss256k", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
         command += ["-Djava.net.preferIPv4Stack=true"]
         command += [word for one in OPENS.split() for word in ("--add-opens", f"{one}=ALL-UNNAMED")]
         command += [word for one in EXPORTS.split() for word in ("--add-exports", f"{one}=ALL-UNNAMED")]
-        return [*command, "-cp", f"{conf}:{self.folder}:{self.libraries}/*", *words]
+        return [*command, "-cp", self.classes(conf), *words]
+
+    def classes(self, conf):
+        return f"{conf}:{self.folder}:{self.libraries}/*"
 
     def begin(self):
         number = len(self.members) + 1
         member = Member(f"member {number}", self.folder / f"member{number}", self.arguments.cap)
         self.members.append(member)
         conf = self.configured(member.folder, number)
-        member.start(self.java(conf, "192m", "org.apache.hadoop.hdfs.server.datanode.DataNode"))
-        member.start(self.java(conf, "320m", "org.apache.hadoop.hbase.regionserver.HRegionServer", "start"))
+        for process in (DATA_NODE, REGION_SERVER):
+            member.start(self.java(conf, *process))
+
+    def listens(self, number):
+        """Where a member's DataNode listens, and where its region server does."""
+        return (self.host, DATA + 3 * number), (self.host, SERVERS + number)
 
     def await_members(self):
         for number, member in enumerate(self.members, 1):
-            member.await_port((HOST, DATA + 3 * number))
-            member.await_port((HOST, SERVERS + number))
+            for address in self.listens(number):
+                member.await_port(address)
 
     def start(self):
         conf, names = self.configured(self.masters.folder), "org.apache.hadoop.hdfs.server.namenode.NameNode"
         self.masters.start(self.java(conf, "128m", "org.apache.zookeeper.server.quorum.QuorumPeerMain", conf / "zoo.cfg"))
-        self.masters.await_port((HOST, ZOOKEEPER))
+        self.masters.await_port((self.host, ZOOKEEPER))
         run(self.java(conf, "256m", names, "-format", "-nonInteractive"))
         self.masters.start(self.java(conf, "256m", names))
-        self.masters.await_port((HOST, NAMES))
+        self.masters.await_port((self.host, NAMES))
         for _ in range(self.arguments.members):
             self.begin()
         for number, member in enumerate(self.members, 1):
-            member.await_port((HOST, DATA + 3 * number))
+            member.await_port(self.listens(number)[0])
         self.masters.start(self.java(conf, "384m", "org.apache.hadoop.hbase.master.HMaster", "start"))
-        self.masters.await_port((HOST, MASTER))
+        self.masters.await_port((self.host, MASTER))
         self.await_members()
 
     def settle(self):

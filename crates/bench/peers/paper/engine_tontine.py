@@ -15,6 +15,8 @@ PARTITIONS = 1024
 class Tontine:
     name = "tontine"
     what = "node add, plan spread"
+    # What the adapter says of a member that uses all of its cap, in percent.
+    processor_full = 100
 
     def __init__(self, arguments, folder):
         self.arguments, self.folder, self.members = arguments, folder, []
@@ -26,9 +28,12 @@ class Tontine:
     def address(number):
         return f"127.0.42.{number}"
 
+    @property
+    def connect(self):
+        return ",".join(f"{self.address(number)}:{PORT}" for number in range(1, len(self.members) + 1))
+
     def tell(self, *words, patience=60, check=True):
-        connect = ",".join(f"{self.address(number)}:{PORT}" for number in range(1, len(self.members) + 1))
-        return run([self.arguments.tontine, *words, "--connect", connect], patience=patience, check=check)
+        return run([self.arguments.tontine, *words, "--connect", self.connect], patience=patience, check=check)
 
     def ask(self, *words):
         # `node list` also exits with 1 while a node starts.
@@ -58,6 +63,15 @@ class Tontine:
                 member.await_port((self.address(number), PORT))
         finally:
             end(creating)
+
+    def leave_to_controller(self):
+        """From now on nothing but a controller's plans moves partitions."""
+        self.tell("balance", "off")
+
+    def adapter(self):
+        """The command line of its adapter."""
+        words = [self.arguments.tontine, "adapter", "tontine", "--connect", self.connect, "--port", PORT]
+        return [*words, "--coordination", self.coordination, "--", "--workers", 1]
 
     def settle(self):
         self.moved = self.received()

@@ -104,10 +104,10 @@ class Watch(threading.Thread):
 class Experiment:
     """One engine, from its start to its end. Use it in `with`: it leaves nothing behind but what is in `--out`."""
 
-    def __init__(self, arguments, **more):
+    def __init__(self, arguments, kind=None, **more):
         self.arguments = arguments
         self.scratch = Path(tempfile.mkdtemp(prefix=f"paper-{arguments.engine}-", dir=arguments.scratch))
-        self.engine = ENGINES[arguments.engine](arguments, self.scratch, **more)
+        self.engine = (kind or ENGINES[arguments.engine])(arguments, self.scratch, **more)
         self.marks, self.sizes = [], []
 
     def __enter__(self):

@@ -24,6 +24,12 @@ def read_seconds(path):
         return [{name: float(text) if text else None for name, text in row.items()} for row in csv.DictReader(file)]
 
 
+def whole(seconds, length):
+    """The seconds of a run of so many, without the rest of one that was cut off, and without what came in afterwards."""
+    before = [0, *(one["second"] for one in seconds)]
+    return [one for one, last in zip(seconds, before) if one["second"] - last >= 0.5 and one["second"] < length + 0.5]
+
+
 def quantile(values, share):
     """The least of the values that has this share of them at or below it; None of no values."""
     known = sorted(value for value in values if value is not None)

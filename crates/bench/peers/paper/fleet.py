@@ -1,4 +1,4 @@
-"""A fleet of machines of this host under a real controller: `tontine elastic run`, `adapter local`, `adapter tontine`.
+"""A fleet of machines of this host under a real controller: `tontine elastic run`, `adapter local`, an engine's adapter.
 
 Must never: leave a machine behind. Machines outlive their controller, so they are ended through their provider.
 """
@@ -8,21 +8,31 @@ import subprocess
 import threading
 import time
 
-from engine_tontine import PORT
 from members import end, run
 
 NAME = "burst"
 PATIENCE = 120
-# A machine's script begins its node at once; a cloud's boots first. `sed` puts that into the script as it passes.
-SLOW = r"""exec "$@" | sed -u 's|\\nexec |\\nsleep BOOTS; exec |'"""
+# A machine's script begins its member at once; a cloud's boots first. `sed` puts that into the script as it passes.
+SLOW = r"""exec "$@" | sed -u 's|#!/bin/sh\\n|&sleep BOOTS\\n|'"""
+
+
+def slowed(command, boots):
+    """An engine adapter's command line, whose machines boot for so many seconds."""
+    return ["sh", "-c", SLOW.replace("BOOTS", str(boots)), "sh", *map(str, command)]
+
+
+def serving(look):
+    """The members that serve, by what the controller saw last; none where it has not looked, or could not."""
+    members = (look or {}).get("members", {}).get("Ok", [])
+    return [member["id"] for member in members if member["state"] == "serving"]
 
 
 class Fleet:
     """The fleet, its controller, and what is seen of it each second."""
 
-    def __init__(self, arguments, coordination, connect, folder, policy):
+    def __init__(self, arguments, engine, folder, policy):
         self.arguments, self.folder = arguments, folder
-        self.service = ["--coordination", coordination]
+        self.service = ["--coordination", engine.coordination]
         self.log, self.bench_log = folder / "controller.log", folder / "bench.log"
         self.told, self.controller = [], None
         self.is_over, self.watcher = threading.Event(), None
@@ -30,10 +40,8 @@ class Fleet:
         self.provider = [arguments.tontine, "adapter", "local", "--dir", folder / "machines"]
         self.provider += ["--addresses", f"127.0.43.1-127.0.43.{max(most, arguments.most)}", "--processors", arguments.cap]
         self.provider = [str(word) for word in self.provider]
-        engine = [arguments.tontine, "adapter", "tontine", "--connect", connect, "--port", str(PORT), *self.service]
-        engine = ["sh", "-c", SLOW.replace("BOOTS", str(arguments.boots)), "sh", *engine, "--", "--workers", "1"]
         # Texts of JSON are texts of TOML.
-        words = {"engines.tontine": engine, "providers.local": self.provider}
+        words = {f"engines.{engine.name}": slowed(engine.adapter(), arguments.boots), "providers.local": self.provider}
         adapters = "".join(f"[{name}]\ncommand = {json.dumps(command)}\n" for name, command in words.items())
         (folder / "adapters.toml").write_text(adapters)
         (folder / f"{NAME}.toml").write_text(policy)
@@ -41,8 +49,11 @@ class Fleet:
     def tell(self, verb, *words, check=True):
         return run([self.arguments.tontine, "elastic", verb, *words, *self.service], check=check)
 
+    def status(self):
+        return json.loads(self.tell("status", NAME, "-o", "json"))
+
     def document(self):
-        return json.loads(self.tell("status", NAME, "-o", "json"))["fleet"]
+        return self.status()["fleet"]
 
     def start(self, members, standby):
         """Creates the fleet, starts its controller, and waits until the members are its own and others stand by."""
@@ -50,13 +61,15 @@ class Fleet:
         words = [self.arguments.tontine, "elastic", "run", *self.service, "--adapters", str(self.folder / "adapters.toml")]
         with open(self.log, "ab") as log:
             self.controller = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        adopt = [word for member in members for word in ("--member", member)]
-        self.await_so("the members are adopted", lambda: self.adopts(adopt, len(members)))
+        self.await_so("the members are adopted", lambda: self.adopts(members))
         self.await_so("machines stand by", lambda: self.count("ready") == standby)
 
-    def adopts(self, words, count):
+    def adopts(self, count):
+        """Adopts the members as soon as the controller sees so many serve."""
         if self.count("serving") < count:
-            self.tell("adopt", NAME, *words, check=False)
+            names = serving(self.status()["look"])
+            if len(names) == count:
+                self.tell("adopt", NAME, *(word for name in names for word in ("--member", name)), check=False)
         return self.count("serving") == count
 
     def count(self, state):

@@ -12,7 +12,7 @@ import threading
 import time
 from pathlib import Path
 
-from figures import LOST, quantile, read_seconds
+from figures import LOST, quantile, read_seconds, whole
 from members import end, run
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -20,6 +20,11 @@ JAR = ROOT / "java/load/target/load.jar"
 JAVA = ["java", "-XX:+UseSerialGC", "-Xms256m", "-Xmx512m", "-jar", str(JAR)]
 SLICE_S = 10
 DONE_LEAST = 0.97
+
+
+def course(steps):
+    """Steps, each a rate and its seconds, in the words of both generators."""
+    return ",".join(f"{rate:g}x{seconds:g}" for rate, seconds in steps)
 
 
 class JavaLoad:
@@ -68,6 +73,17 @@ class JavaLoad:
         if done.returncode == 2:
             raise SystemExit("the capacity could not be found; see above")
         return json.loads(told.read_text())["capacity"]
+
+    def course(self, steps):
+        """The command of a run of steps. Arrivals are even, so that a second's rate is what was offered."""
+        csv, told = self.folder / "course.csv", self.folder / "course.json"
+        options = ["--rate", course(steps), "--arrivals", "even"]
+        return self.command("run", *options, *self.traffic(), "--csv", csv, "--json", told)
+
+    def told(self, steps, _):
+        """The seconds and the sums of such a run."""
+        totals = json.loads((self.folder / "course.json").read_text())
+        return whole(read_seconds(self.folder / "course.csv"), sum(seconds for _, seconds in steps)), totals
 
     def start(self, rate):
         return JavaRun(self.command("run", "--rate", rate, *self.traffic()), self.folder)
@@ -123,6 +139,11 @@ def tontine_seconds(report, idle_of):
             "absent": outcomes["missing"], "wrong": outcomes["corrupt"], "unstarted": outcomes["unstarted"],
         }
     return told
+
+
+def summed(seconds):
+    """The sums of a run."""
+    return {name: sum(second[name] for second in seconds) for name in ("done", *LOST, "unstarted")}
 
 
 class TontineLoad:
@@ -187,6 +208,19 @@ class TontineLoad:
 
         return search(one.capacity_from, 200_000, is_served)
 
+    def course(self, steps):
+        """The command of a run of steps."""
+        one = self.arguments
+        options = ["--schedule", f"steps:{course(steps)}", "--no-load", "-c", 128, "--read", 1 - one.writes]
+        return self.command("elastic", *options, "--update", one.writes, "--json-file", self.folder / "course.json")
+
+    def told(self, _, ended):
+        """The seconds and the sums of such a run, which ended at a moment."""
+        report = json.loads((self.folder / "course.json").read_text())["scenario"]["runs"][0]
+        report["context"]["started_at"] = ended - report["elapsed_s"]
+        seconds = tontine_seconds(report, self.arguments.generator_processors)
+        return seconds, summed(seconds)
+
     def start(self, rate):
         return TontineRun(self, rate)
 
@@ -234,8 +268,7 @@ class TontineRun:
         self.thread.join()
         if self.failure:
             raise SystemExit(f"the load ended early: {self.failure}")
-        names = ("done", "failed", "absent", "wrong", "stale", "unstarted")
-        return self.seconds, {name: sum(second[name] for second in self.seconds) for name in names}
+        return self.seconds, summed(self.seconds)
 
 
 def processors():
