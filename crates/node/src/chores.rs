@@ -9,8 +9,9 @@
 //!
 //! The [`Board`] says how each of them stands: what it does now, how often it has, and what failed last.
 //!
-//! A round that panics met a bug. Its chore is built anew after a pause, and the board and an event tell of it. That is
-//! safe because of what a round may leave half changed:
+//! A round that panics met a bug. Where the runtime survives panics, its chore is built anew after a pause, and the board
+//! and an event tell of it; elsewhere the process ends. No runtime does yet ([`runtime::Tasks::survives_panics`]).
+//! It shall be safe because of what a round may leave half changed:
 //!
 //! - Its own memory is gone with the chore.
 //! - Records, what is counted of them, what is incomplete and the node's part in collection rounds: each such change is

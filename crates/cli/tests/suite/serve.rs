@@ -76,8 +76,13 @@ impl Place {
 
     /// Waits until a node has said something.
     fn await_said(process: &Process, words: &str) {
+        Self::await_either(process, &[words]);
+    }
+
+    /// Waits until a node has said one of these.
+    fn await_either(process: &Process, words: &[&str]) {
         let begun = std::time::Instant::now();
-        while !process.stderr().contains(words) {
+        while !words.iter().any(|words| process.stderr().contains(words)) {
             assert!(begun.elapsed() < crate::cluster::PATIENCE, "no {words:?} in {}", process.stderr());
             std::thread::sleep(std::time::Duration::from_millis(20));
         }
@@ -88,7 +93,8 @@ impl Place {
         let mut creating = self.create(nodes);
         let started = (1..=nodes).map(|id| {
             let node = self.start_at(&format!("d{id}"), id, &[]);
-            Self::await_said(&node, "is registered and waits");
+            // The last one may find its cluster made before it has to wait.
+            Self::await_either(&node, &["is registered and waits", "node starts"]);
             node
         });
         let started: Vec<Process> = started.collect();

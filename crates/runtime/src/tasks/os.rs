@@ -85,10 +85,6 @@ impl Tasks for OsTasks {
         self.background.spawn_blocking(work);
     }
 
-    fn survives_panics(&self) -> bool {
-        true
-    }
-
     fn background_time(&self) -> Option<ProcessorTime> {
         read_time(self.counted.get()?)
     }
