@@ -6,7 +6,7 @@
 //! ```
 //!
 //! A caller is looked up again whenever the cluster document has changed. So a user that was removed, or whose secret was
-//! replaced, is refused with its next request, on connections that stand, too. A cluster without users serves everyone,
+//! replaced, is refused with its next request, on open connections, too. A cluster without users serves everyone,
 //! and asking costs one comparison there.
 //!
 //! **Architecture Invariant:** no request is carried out in a closed cluster before it was judged, and no refusal names a
@@ -26,7 +26,7 @@ use wire::messages::Failure;
 
 use crate::view::CurrentView;
 
-/// The certificate by which a node shows what it is, as it stands now: its file may be written again.
+/// The certificate by which a node shows what it is, as it is now: its file may be written again.
 pub trait Certificate: fmt::Debug + Send + Sync {
     /// When it expires, and whether connections without TLS are taken, too.
     fn status(&self) -> TlsStatus;
@@ -63,7 +63,7 @@ struct AccessState {
     standing: CallerStanding,
 }
 
-/// How a caller stands by one cluster document.
+/// What one cluster document says of a caller.
 #[derive(Clone, Debug)]
 enum CallerStanding {
     /// It may do everything: the cluster is open, or it is a node.

@@ -7,7 +7,7 @@
 //!
 //! Refusals of the same caller are folded, so that a flood of them writes few lines: the first is written at once, the
 //! others as a count after [`TELL_INTERVAL`], which doubles while they go on. Log-ins that succeed are not written: an HTTP
-//! client gives its secret with each request. What a user may do stands in the cluster document, and what it ordered here.
+//! client gives its secret with each request. What a user may do is in the cluster document; what it ordered is here.
 //!
 //! Must never: wait for the outlet, or hand out a secret, its digest, a key, a value, or text that a stranger has made.
 
@@ -29,7 +29,7 @@ use crate::view::CurrentView;
 
 /// Time until refusals that go on are told again.
 const TELL_INTERVAL: Duration = Duration::from_secs(10);
-/// So long is it at most.
+/// The longest that interval grows.
 const TELL_INTERVAL_MAX: Duration = Duration::from_secs(600);
 /// Refusals that are told apart at one time. All others are one: [`Who::Others`].
 const FOLDED_MAX: usize = 64;
@@ -348,7 +348,7 @@ fn failed(failure: &Failure) -> OrderResult {
     OrderResult::Failed { code: failure.code, detail: detail_of(failure) }
 }
 
-/// What the node says of a lack of rights, in words of its own. Other refusals may repeat what they were sent.
+/// What the node says of a lack of rights, in its own words. Other refusals may repeat what they were sent.
 fn detail_of(failure: &Failure) -> Option<String> {
     let is_told = failure.code == ErrorCode::Forbidden && !failure.detail.is_empty();
     is_told.then(|| failure.detail.chars().take(DETAIL_CHARS_MAX).collect())

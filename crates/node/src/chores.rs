@@ -7,7 +7,7 @@
 //! What a chore remembers from round to round is its own. A round holds on to the part of the node that it works for,
 //! and a rest holds on to nothing: so a chore keeps no node alive.
 //!
-//! The [`Board`] says how each of them stands: what it does now, how often it has, and what failed last.
+//! The [`Board`] gives the state of each: what it does now, how often it has, and what failed last.
 //!
 //! A round that panics met a bug. Where the runtime survives panics, its chore is built anew after a pause, and the board
 //! and an event tell of it; elsewhere the process ends. No runtime does yet ([`runtime::Tasks::survives_panics`]).
@@ -55,9 +55,9 @@ pub(crate) trait Chore: Send + 'static {
 pub(crate) enum Rest {
     /// The next round, at once.
     Now,
-    /// The next one after so long.
+    /// The next one after this long.
     For(Duration),
-    /// The next one when this wakes it, or after so long.
+    /// The next one when this wakes it, or after this long.
     UntilWoken(Arc<Notify>, Duration),
     /// None: what it works for is gone.
     Ended,

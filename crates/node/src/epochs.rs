@@ -22,7 +22,7 @@ use runtime::{Disk, DiskError};
 const FILE: &str = "epoch";
 const HEAD: &str = "tontine-epoch 1\n";
 
-/// What this node goes by.
+/// What this node follows.
 pub struct Epochs {
     disk: Arc<dyn Disk>,
     /// Shared while contents are admitted and stored, exclusive for all that changes it.
@@ -59,7 +59,7 @@ impl Epochs {
         Ok(Epochs { disk, participant, written: tokio::sync::Mutex::new(remembered) })
     }
 
-    /// What it goes by.
+    /// What it follows.
     pub fn known(&self) -> Remembered {
         self.participant.read().known()
     }
@@ -70,7 +70,7 @@ impl Epochs {
     }
 
     /// Asks for leave to store contents with this tag, which came in a message formed under `generation`. A greater
-    /// epoch is adopted, if this node may: `standing` is the generation of the cluster document that it goes by, when
+    /// epoch is adopted, if this node may: `standing` is the generation of the cluster document that it follows, when
     /// that names it.
     ///
     /// # Errors
@@ -91,7 +91,7 @@ impl Epochs {
 
     /// Takes over an epoch that somebody named in answer to a message formed under `generation`, if this node may.
     pub fn hear(&self, epoch: Epoch, generation: Generation, standing: Option<Generation>) {
-        // What has no epoch of its own is tagged with the greatest number there is.
+        // What has no epoch itself is tagged with the greatest number there is.
         if epoch != Epoch(u64::MAX) {
             self.participant.write().hear(Heard { epoch, generation }, standing);
         }

@@ -19,7 +19,7 @@ use serde_json::Value as Json;
 /// Events that a node remembers; about 250 bytes each.
 pub const EVENTS_MAX: usize = 4096;
 
-/// So many of something: `1 hint`, `2 hints`. For words whose plural takes an s.
+/// A number of something: `1 hint`, `2 hints`. For words whose plural takes an s.
 fn count(count: u64, what: &str) -> String {
     if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
 }
@@ -132,7 +132,7 @@ events! {
         /// Its number.
         number: u64,
     } => "holds artifact {number} of store {store}",
-    /// An artifact of a read-only store begins to come.
+    /// An artifact of a read-only store begins to arrive.
     ArtifactFetching "artifact-fetching" {
         /// Its store.
         store: String,

@@ -429,7 +429,7 @@ impl Hints {
         let (partition, token) = (partition(target), Token::of(&name));
         let mut update = || whole(|| self.engine.update(partition, token, &name, &mut change));
         let commit = match update() {
-            // What it held is lost in any case; it must not stand in the way of what comes.
+            // What it held is lost in any case; it must not block what comes.
             Err(StorageError::Corrupt { .. })
                 if self.discard_corrupt(token, target, &name).map_err(refuse)? =>
             {

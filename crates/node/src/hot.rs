@@ -15,11 +15,11 @@ use bytes::Bytes;
 use model::PartitionId;
 use parking_lot::Mutex;
 
-/// One operation in so many is noted: a prime, so that keys that alternate are noted alike.
+/// One operation in this many is noted: a prime, so that keys that alternate are noted alike.
 pub const ONE_IN: u64 = 61;
 /// Keys that are kept.
 const KEPT: usize = 256;
-/// After so many notes all counts are halved.
+/// After this many notes all counts are halved.
 const HALVED_AFTER: u64 = 16_384;
 /// Longer keys are not noted.
 const KEY_BYTES_MAX: usize = 1024;

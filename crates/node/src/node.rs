@@ -301,7 +301,7 @@ impl Node {
         cluster.is_also(known.cluster()) && cluster.generation > known.cluster().generation
     }
 
-    /// Opens what a newer document needs, makes it durable, and goes by it from then on. False when it cannot be made
+    /// Opens what a newer document needs, makes it durable, and follows it from then on. False when it cannot be made
     /// durable now: this node stays with its copy.
     async fn learn(&self, cluster: Cluster) -> bool {
         if !self.is_newer(&cluster) {
@@ -361,8 +361,8 @@ impl Node {
         }
     }
 
-    /// Goes by a document whose copy is durable here. First the links, so that whoever goes by it reaches its nodes; then
-    /// the view, when nothing is under way that was admitted under the older one; then the others are told.
+    /// Follows a document whose copy is durable here. First the links, so that a node that follows it reaches its
+    /// nodes. Then the view, when nothing is under way that was admitted under the older one. Then the others are told.
     fn take(&self, cluster: Cluster, stores: Vec<Arc<LocalStore>>) {
         let generation = cluster.generation;
         self.acquaint(&cluster);

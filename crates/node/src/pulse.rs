@@ -31,7 +31,7 @@ const PATIENCE: Duration = Duration::from_millis(500);
 /// Questions that wait for one worker; more are not asked.
 const QUESTIONS_MAX: usize = 16;
 
-/// From so many requests in a second on, the background thread's own waiting counts.
+/// From this many requests in a second on, the background thread's own waiting counts.
 const REQUESTS_MIN: u64 = 500;
 
 /// When it was asked, and where the answer goes.
@@ -54,7 +54,7 @@ impl Pulse {
         Arc::new(Pulse { clock, tasks, workers, lateness, contention, requests_per_second })
     }
 
-    /// So many requests came in each of the last seconds.
+    /// How many requests came in each of the last seconds.
     pub(crate) fn counted(&self, requests_per_second: u64) {
         self.requests_per_second.store(requests_per_second, Ordering::Relaxed);
     }
@@ -80,7 +80,7 @@ impl Pulse {
             workers.retain(|worker| !worker.is_closed());
             for worker in &*workers {
                 let (answer, answered) = oneshot::channel();
-                // One that has so many questions open has not answered for a while: patience tells.
+                // One that has this many questions open has not answered for a while: patience tells.
                 answers.push(answered);
                 if let Err(mpsc::error::TrySendError::Full((_, answer))) =
                     worker.try_send((self.clock.now(), answer))
@@ -100,7 +100,7 @@ impl Pulse {
         self.lateness.lock().times(took).max(self.contention())
     }
 
-    /// How many times as long as with a processor of its own the background thread takes; 1 where nobody knows.
+    /// How many times as long as with its own processor the background thread takes; 1 where nobody knows.
     fn contention(&self) -> u32 {
         let Some(ProcessorTime { ran, waited }) = self.tasks.background_time() else { return 1 };
         let times = self.contention.lock().times(ran, waited);

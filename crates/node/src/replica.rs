@@ -89,7 +89,7 @@ impl Replica {
         &self.hints
     }
 
-    /// What this node goes by in collection rounds.
+    /// What this node follows in collection rounds.
     pub fn epochs(&self) -> &Arc<Epochs> {
         &self.epochs
     }
@@ -99,7 +99,7 @@ impl Replica {
         &self.work
     }
 
-    /// The generation that this node goes by, when its cluster document names it.
+    /// The generation that this node follows, when its cluster document names it.
     pub fn standing(&self) -> Option<Generation> {
         self.standing_by(&self.view.get())
     }

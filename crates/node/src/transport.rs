@@ -97,7 +97,7 @@ impl Replicas for WorkerTransport {
             return known;
         }
         let Some(cluster) = Cluster::handed_over(document, base) else { return known };
-        // What drives requests goes by it at once; as a replica this node does when it is durable.
+        // What drives requests follows it at once; as a replica this node does when it is durable.
         (self.adopt)(cluster.clone());
         let cluster = Arc::new(cluster);
         self.reach.replica.view().hear(&cluster);

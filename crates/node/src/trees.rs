@@ -32,7 +32,7 @@ use storage::Partitions;
 pub(crate) use unreadable::PLACES_MAX;
 use unreadable::Unreadable;
 
-/// Stripes of a store: so many that workers rarely meet, so few that all of them stay near.
+/// Stripes of a store: enough that workers rarely meet, and few enough that all of them stay near.
 const STRIPES: usize = 64;
 
 /// Notes that a stripe gathers: 1 KiB.
@@ -77,7 +77,7 @@ struct Damaged {
     seen: BTreeSet<(PartitionId, Token)>,
 }
 
-/// On lines of its own, so that workers do not share what they do not both use.
+/// On separate cache lines, so that workers do not share what they do not both use.
 #[derive(Default)]
 #[repr(align(128))]
 struct Stripe(Mutex<Kept>);

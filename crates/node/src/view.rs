@@ -40,7 +40,7 @@ pub struct View {
     read_only: Vec<Arc<ReadOnly>>,
 }
 
-/// A document that some still go by.
+/// A document that some still follow.
 struct Earlier {
     cluster: Arc<Cluster>,
     /// What makes the view's document of it, as JSON; made when somebody needs it.
@@ -118,7 +118,7 @@ impl View {
         &self.document
     }
 
-    /// The same for somebody who goes by an earlier document: as what changed since, if this node remembers that.
+    /// The same for a caller that follows an earlier document: as what changed since, if this node remembers that.
     pub(crate) fn news(&self, since: Generation) -> &Bytes {
         let earlier = self.earlier.iter().find(|earlier| earlier.cluster.generation == since);
         earlier.map_or(&self.document, |earlier| {
@@ -241,8 +241,8 @@ pub struct CurrentView {
     changed: Notify,
     /// The newest generation that a request has named.
     wanted: watch::Sender<Generation>,
-    /// The newest document that requests which are driven here have heard of, and its generation. As a replica this node
-    /// goes by it when it is durable; what it drives may be ahead of that.
+    /// The newest document that requests driven here have learned of, and its generation. As a replica this node
+    /// follows it when it is durable; what it drives may be ahead of that.
     heard: RwLock<Option<Arc<Cluster>>>,
     known: AtomicU64,
 }
@@ -274,7 +274,7 @@ impl CurrentView {
         }
     }
 
-    /// A request that is driven here goes by this document.
+    /// A request that is driven here follows this document.
     pub(crate) fn hear(&self, cluster: &Arc<Cluster>) {
         let mut heard = self.heard.write();
         if heard.as_ref().is_none_or(|heard| heard.generation < cluster.generation) {
@@ -283,12 +283,12 @@ impl CurrentView {
         }
     }
 
-    /// The newest generation that anything here goes by.
+    /// The newest generation that anything here follows.
     pub(crate) fn known(&self) -> Generation {
         Generation(self.known.load(Ordering::Acquire)).max(self.generation())
     }
 
-    /// A document that is newer than the view, if requests have heard of one.
+    /// A document that is newer than the view, if requests have learned of one.
     pub(crate) fn ahead(&self) -> Option<Arc<Cluster>> {
         let generation = self.generation();
         if self.known() == generation {
@@ -337,7 +337,7 @@ impl CurrentView {
         self.adopted.fetch_max(durable.min(self.generation()).0, Ordering::AcqRel);
     }
 
-    /// Waits until the view is of this generation or a later one, or for so long.
+    /// Waits until the view is of this generation or a later one, or for this long.
     pub(crate) async fn reached(&self, generation: Generation, clock: &dyn Clock, patience: Duration) {
         if self.generation() >= generation {
             return;
@@ -368,7 +368,7 @@ impl CurrentView {
         }
     }
 
-    /// Hears of the newest generation that requests have named.
+    /// Learns of the newest generation that requests have named.
     pub(crate) fn wanted(&self) -> watch::Receiver<Generation> {
         self.wanted.subscribe()
     }

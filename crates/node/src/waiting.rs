@@ -29,7 +29,7 @@ use crate::node::{StartError, is_passing, register};
 /// Pause before the service is asked again after it did not answer.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// So many members are told of, whom an operator can ask.
+/// How many members are named, for an operator to ask.
 const MEMBERS_TOLD: usize = 3;
 
 /// What a node waits for before it can serve.

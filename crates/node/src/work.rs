@@ -57,7 +57,7 @@ impl BucketWork {
 }
 
 impl Work {
-    /// Nothing done for so many buckets.
+    /// Nothing done for this many buckets.
     pub fn new(buckets: usize) -> Work {
         let buckets = (0..buckets).map(|_| BucketWork::default()).collect();
         Work { buckets, hot: HotKeys::default(), lately: Mutex::default() }
@@ -197,17 +197,17 @@ pub struct Coordinated {
 }
 
 impl Coordinated {
-    /// It drives gets of so many keys.
+    /// It drives gets of this many keys.
     pub fn add_gets(&self, keys: usize) {
         self.gets.fetch_add(keys as u64, Ordering::Relaxed);
     }
 
-    /// It drives puts and deletes of so many keys.
+    /// It drives puts and deletes of this many keys.
     pub fn add_puts(&self, keys: usize) {
         self.puts.fetch_add(keys as u64, Ordering::Relaxed);
     }
 
-    /// It stamped so many keys for clients that asked any node.
+    /// It stamped this many keys for clients that asked any node.
     pub fn add_own_stamped(&self, keys: usize) {
         self.own_stamped.fetch_add(keys as u64, Ordering::Relaxed);
     }

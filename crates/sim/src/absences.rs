@@ -18,7 +18,7 @@ use crate::swarm::Piloted;
 
 /// Pause between two looks at whether a machine that was struck is a matter of the past.
 const LOOK: Duration = Duration::from_secs(1);
-/// The session of a process that has ended lasts for so long, at most.
+/// The session of a process that has ended lasts for this long, at most.
 const LINGER_MS: u64 = 3000;
 
 /// What may become of a machine.

@@ -144,7 +144,7 @@ impl Book {
         self.state.lock().built[&number].digest
     }
 
-    /// An order asks that so many replicas of each slice hold an artifact; all by default.
+    /// An order asks that this many replicas of each slice hold an artifact; all by default.
     pub(crate) fn enough(&self, number: u64, replicas: Option<u8>) {
         if let Some(replicas) = replicas {
             self.state.lock().enough.insert(number, replicas);

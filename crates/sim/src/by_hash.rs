@@ -1,6 +1,6 @@
 //! What a room finds that asks the plain hash where a key lies, in stores whose keys lie in windows.
 //!
-//! Each of these bugs would be one wrong call in a room of its own. Here it is planted at the port that the room uses, as
+//! Each of these bugs would be one wrong call in its own room. Here it is planted at the port that the room uses, as
 //! what that call would lead to: the room looks at another place, and does not meet the key.
 
 use model::{Placement, Token};

@@ -19,16 +19,16 @@ use parking_lot::Mutex;
 
 use crate::host::Host;
 
-/// So long after the end of its cause a node may still be suspected, or a link not open again: probes of a suspected
+/// How long after the end of its cause a node may still be suspected, or a link not open again. Probes of a suspected
 /// node and attempts to connect have pauses of up to two seconds, and one may meet the end of the cause.
 pub const AFTERMATH: Duration = Duration::from_secs(6);
-/// A frame that takes so long counts as trouble between its two hosts: others may take its sender for late.
+/// A frame that takes this long counts as trouble between its two hosts: others may take its sender for late.
 pub const SLOW_FRAME: Duration = Duration::from_millis(100);
-/// So long a frame that was lost is waited for, at most: the longest deadline of a run.
+/// How long a frame that was lost is waited for, at most: the longest deadline of a run.
 const LOST_FRAME: Duration = Duration::from_secs(2);
-/// So long after its start a node that lost what it had may refuse to answer, because it brings it in again.
+/// How long after its start a node that lost what it had may refuse to answer, because it brings it in again.
 const REFILL: Duration = Duration::from_secs(5);
-/// A document may be gone by so long after the next one was published, by nodes and clients that hear of it late.
+/// A document may be followed this long after the next one was published, by nodes and clients that learn of it late.
 const BEHIND: Duration = Duration::from_secs(5);
 /// The last host that is a node's.
 const NODES_MAX: u32 = 100;
@@ -248,12 +248,12 @@ impl Circumstances {
         drives_badly || self.replica_sets(place, from, to).iter().any(short)
     }
 
-    /// Whether a node had trouble of its own then.
+    /// Whether a node itself had trouble then.
     pub fn is_unwell(&self, node: NodeId, from: Moment, to: Moment) -> bool {
         self.is_between((Host(node.0), Host(node.0)), from, to)
     }
 
-    /// Whether a node had trouble then, of its own or with the driver of a request.
+    /// Whether a node had trouble then, itself or with the driver of a request.
     fn is_troubled(&self, node: Host, driver: Option<Host>, from: Moment, to: Moment) -> bool {
         let with = |other: Host| self.is_between((node.min(other), node.max(other)), from, to);
         match driver {

@@ -272,7 +272,7 @@ impl World {
         }
     }
 
-    /// Starts a node's process, unless one runs; it tries again until it stands.
+    /// Starts a node's process, unless one runs; it tries again until the process runs.
     pub fn start(self: &Arc<Self>, position: usize) {
         let machine = &self.machines[position];
         let process = self.executor.process();
@@ -392,7 +392,7 @@ impl World {
         }
     }
 
-    /// Which nodes do not stand, each with the last reason that its start gave, which names the file.
+    /// Which nodes do not run, each with the last reason that its start gave, which names the file.
     pub fn why_not_up(&self) -> String {
         let log = self.log.lock();
         let down = self.members().filter(|machine| machine.life.lock().node.is_none());
@@ -404,7 +404,7 @@ impl World {
         why.collect::<Vec<String>>().join("; ")
     }
 
-    /// Whether every node stands.
+    /// Whether every node runs.
     pub fn all_up(&self) -> bool {
         self.members().all(|machine| machine.life.lock().node.is_some())
     }

@@ -70,7 +70,7 @@ pub struct ProcessEntropy {
 }
 
 impl ProcessEntropy {
-    /// From dice of its own.
+    /// From its own dice.
     pub fn new(dice: Dice) -> ProcessEntropy {
         ProcessEntropy { dice: Mutex::new(dice) }
     }

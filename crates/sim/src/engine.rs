@@ -55,7 +55,7 @@ impl Engines for PlantedEngines {
         let (opening, plant) = (self.inner.open(name), self.plant);
         let hints = name == "hints";
         let hoards = plant == Plant::HoardedHints && name == "hints";
-        // A hint is a record behind nine bytes of its own.
+        // A hint is a record behind nine more bytes.
         let framed = if name.ends_with("hints") { 9 } else { 0 };
         let collects = (plant == Plant::HastyCollection).then_some(framed);
         let (dice, by_hash) = (Mutex::new(Dice::new(self.dice.lock().roll())), self.by_hash.clone());

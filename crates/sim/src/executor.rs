@@ -420,7 +420,7 @@ impl Drop for Sleep {
     }
 }
 
-/// The clock of one simulated process: everybody's monotonic time, a wall clock of its own.
+/// The clock of one simulated process: everybody's monotonic time, its own wall clock.
 pub struct ProcessClock {
     executor: Arc<Executor>,
     wall: Arc<WallClock>,

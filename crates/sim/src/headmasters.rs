@@ -4,7 +4,7 @@
 //!   operator ──▶ orders ──▶ two candidates, one of which holds the office ──▶ plans, steps, answers
 //! ```
 //!
-//! The candidates are real ones ([`control::headmaster::tenure`]), on hosts of their own. Their processes end and stand
+//! The candidates are real ones ([`control::headmaster::tenure`]), on their own hosts. Their processes end and stand
 //! still, and their sessions end under them. What they do is judged when all is over: each order has an answer, each
 //! plan that was begun has ended, and what is left of moves is nothing.
 //!
@@ -40,16 +40,16 @@ use crate::swarm::Setup;
 pub const HOSTS: [Host; 2] = [Host(91), Host(92)];
 /// How long an operator waits for an answer before it goes on with something else.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// Pause before a candidate stands again.
+/// Pause before a candidate tries again.
 const STAND_AGAIN: Duration = Duration::from_millis(500);
 
-/// Lets both candidates stand until the run is over, and gives orders until `end`.
+/// Keeps both candidates until the run is over, and gives orders until `end`.
 pub async fn reign(world: Arc<World>, operator: ProcessId, end: Moment) {
     stand_until(&world, operator, end);
     operate(world, end).await;
 }
 
-/// Lets both candidates stand until the run is over: they begin and end until `end`, and the last ones stay.
+/// Keeps both candidates until the run is over: they begin and end until `end`, and the last ones stay.
 pub fn stand_until(world: &Arc<World>, operator: ProcessId, end: Moment) {
     for (host, purpose) in HOSTS.into_iter().zip([23, 24]) {
         let dice = Dice::apart(world.setup.seed, purpose);
@@ -57,7 +57,7 @@ pub fn stand_until(world: &Arc<World>, operator: ProcessId, end: Moment) {
     }
 }
 
-/// A process that stands for the office, and its present session.
+/// A process that is a candidate for the office, and its present session.
 struct CandidateProcess {
     process: ProcessId,
     session: Arc<Mutex<Option<Arc<MemorySession>>>>,
@@ -79,7 +79,7 @@ impl CandidateProcess {
     }
 }
 
-/// Stands with one session after another.
+/// Is a candidate with one session after another.
 async fn stand(
     world: Arc<World>,
     host: Host,
@@ -97,7 +97,7 @@ async fn stand(
     }
 }
 
-/// One candidate after another on one host, each with an end of its own, until `end`; the last one stays.
+/// One candidate after another on one host, each with its own end, until `end`; the last one stays.
 async fn succession(world: Arc<World>, host: Host, mut dice: Dice, end: Moment) {
     loop {
         let standing = CandidateProcess::begin(&world, host);

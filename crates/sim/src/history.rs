@@ -340,7 +340,7 @@ impl Recorder {
         (get.shown, get.sloppy) = (shown, Some(sloppy));
     }
 
-    /// Records what an operation itself asks for, in place of its store: so many answers, and whether fallbacks may
+    /// Records what an operation itself asks for, in place of its store: this many answers, and whether fallbacks may
     /// give them.
     pub fn require(&self, id: OperationId, required: Option<u8>, sloppy: Option<bool>) {
         let operation = &mut self.history.lock().operations[id.0];

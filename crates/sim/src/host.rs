@@ -1,6 +1,6 @@
 //! A machine on the simulated network, by its number.
 //!
-//! It has a room of its own because both the network and what is known of trouble on it name hosts.
+//! It has its own room because both the network and what is known of trouble on it name hosts.
 //!
 //! Must never: know which of them are nodes; rooms above number theirs as they like.
 

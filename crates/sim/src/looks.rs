@@ -135,7 +135,7 @@ impl KeyLooks {
         self.looks.push(Look { at: now, node, held, lives, lost, reads });
     }
 
-    /// A node stores a record of its own, or removes it.
+    /// A node stores its own record, or removes it.
     pub fn store(&mut self, node: NodeId, set: Option<&VersionSet>, now: Moment) {
         self.lost.remove(&node);
         self.own.insert(node, set.is_some_and(|set| lives(set, now)));

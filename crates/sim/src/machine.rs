@@ -37,7 +37,7 @@ pub struct Machine {
 #[derive(Default)]
 pub(crate) struct Life {
     pub(crate) process: Option<ProcessId>,
-    /// Its node, once that stands.
+    /// Its node, once that runs.
     pub(crate) node: Option<Arc<Node>>,
     pub(crate) session: Option<Arc<MemorySession>>,
     /// Planted: an identity file of before.

@@ -314,7 +314,7 @@ fn play_days(seeds: &[u64], (threads, rule): (usize, Rule), is_constant: bool, v
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Plays a day for each seed, on so many threads, in the order of the seeds.
+/// Plays a day for each seed, on this many threads, in the order of the seeds.
 fn play_all<D: Send>(seeds: &[u64], threads: usize, play: impl Fn(u64) -> D + Sync) -> Vec<D> {
     let (next, days) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
     std::thread::scope(|scope| {
@@ -480,7 +480,7 @@ impl SeedPairs {
         }
     }
 
-    /// Says how many reads were judged; whether so many were excused that the judge is no judge any more.
+    /// Says how many reads were judged; whether too many were excused for the judge to be one.
     fn tell(&self, seeds: usize) -> bool {
         let pairs = &self.all;
         let percent = |per_mille: u64| per_mille as f64 / 10.0;

@@ -239,7 +239,7 @@ impl Harm {
         self.world.trouble(Trouble::Disk, self.victim);
         self.last(500).await;
         sync_us.store(before.min(3000), Ordering::Relaxed);
-        // The last sync that was begun meanwhile goes on for so long.
+        // The last sync that was begun meanwhile goes on for this long.
         self.world.trouble_ends(Trouble::Disk, self.victim, Duration::from_micros(STALLED_SYNC_US));
     }
 
@@ -263,7 +263,7 @@ impl Harm {
         self.world.trouble(Trouble::Disk, self.victim);
         self.last(3000).await;
         sync_us.store(before.min(3000), Ordering::Relaxed);
-        // The last sync that was begun meanwhile goes on for so long.
+        // The last sync that was begun meanwhile goes on for this long.
         self.world.trouble_ends(Trouble::Disk, self.victim, Duration::from_micros(SLOW_SYNC_US));
     }
 

@@ -1,7 +1,7 @@
 //! Other numbers of stores, drawn: N, R and W change while everything else happens, and now and then go back.
 //!
 //! What a run promises stays as it was: as many acknowledge a write as before, and gets meet writes exactly where they
-//! did. So the judges need not know which numbers a request went by.
+//! did. So the judges need not know which numbers a request used.
 //!
 //! Must never: change what a run promises, or begin a change while a partition moves.
 

@@ -1,7 +1,7 @@
 //! Looks on while clients are told *done*: whether each acknowledged write has its copies at that moment, and at random
 //! moments after it. See [`check::durable`](crate::check::durable).
 //!
-//! The moment is that at which the client hears of it: before that nobody was promised anything.
+//! The moment is that at which the client learns of it: before that nobody was promised anything.
 //!
 //! Must never: wait, or change the world.
 
@@ -43,7 +43,7 @@ pub struct Promises {
 }
 
 impl Promises {
-    /// Of a run that begins; looks at each acknowledgement that `recorder` hears of.
+    /// Of a run that begins; looks at each acknowledgement that `recorder` is told of.
     pub fn watch(world: Arc<World>, recorder: &Recorder) -> Arc<Promises> {
         let dice = Mutex::new(Dice::apart(world.setup.seed, 13));
         let promises = Promises {

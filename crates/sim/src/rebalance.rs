@@ -150,7 +150,7 @@ fn steps_of(cluster: &Cluster) -> String {
 }
 
 impl World {
-    /// One partition is refused to older requests, wherever it stands.
+    /// One partition is refused to older requests, wherever it lies.
     pub async fn next_since(&self, dice: &mut Dice) {
         let session = self.session();
         let Ok(Some(mut cluster)) = documents::read_cluster(&*session).await else { return };

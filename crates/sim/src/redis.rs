@@ -66,7 +66,7 @@ const FINDS_PER_MILLE: u64 = 200;
 /// Commands that do, and what they say of a key that is not.
 const FINDS: [(&[u8], i64); 3] = [(b"EXISTS", 0), (b"TTL", -2), (b"STRLEN", 0)];
 
-/// So long that no clock of a run takes it for over.
+/// Long enough that no clock of a run takes it for expired.
 const LONG_MS: u64 = 1_000_000;
 
 /// A command under way: how to read its reply, and what the history calls it.
@@ -120,7 +120,7 @@ pub struct RedisClient {
 }
 
 impl RedisClient {
-    /// A client on a host of its own.
+    /// A client on its own host.
     pub fn new(world: Arc<World>, recorder: Recorder, number: u32, process: ProcessId) -> RedisClient {
         let number = NUMBER_FIRST + number;
         let ports = world.ports(Host(100 + number), process, Arc::new(WallClock::default()));

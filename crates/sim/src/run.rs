@@ -37,11 +37,11 @@ const EXPLAINED_MAX: usize = 10;
 
 /// Virtual time after which a run counts as hanging.
 const LIMIT: Duration = Duration::from_secs(1200);
-/// How long a healed cluster has until it must stand and answer.
+/// How long a healed cluster has until it must run and answer.
 const RECOVERY: Duration = Duration::from_secs(60);
 /// How long after the clients have ended their work the copies of what they wrote are still looked at.
 const AFTERWARDS: Duration = Duration::from_secs(2);
-/// How long hints have to reach their targets once everything stands. Where frames are lost, a batch may need several
+/// How long hints have to reach their targets once everything runs. Where frames are lost, a batch may need several
 /// attempts, with pauses that grow.
 const DRAIN: Duration = Duration::from_secs(600);
 /// How long what is under way has to settle before the nodes are read.
@@ -304,7 +304,7 @@ fn begin_pushes(world: &Arc<World>, operator: ProcessId, end: Moment) {
     }
 }
 
-/// Waits until everything stands, reads every key through a client, and then what each node holds.
+/// Waits until everything runs, reads every key through a client, and then what each node holds.
 async fn last_words(
     world: &Arc<World>,
     recorder: Recorder,
@@ -323,7 +323,7 @@ async fn last_words(
     let reader = Worker::new(world.clone(), recorder, world.setup.clients + 1, clients);
     reader.read_all(give_up.after(SETTLE)).await?;
     world.executor.sleep(SETTLE).await;
-    // A planted bug that keeps hints need not be waited for so long.
+    // A planted bug that keeps hints need not be waited for that long.
     let patience = if world.setup.plant.is_some() { DRAIN / 20 } else { DRAIN };
     let give_up = world.executor.now().after(patience);
     while !world.hints().is_empty() && world.executor.now() < give_up {

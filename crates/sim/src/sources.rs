@@ -16,9 +16,9 @@ pub type Temper = dyn Fn(&str, u64, &mut [u8]) -> Result<(), DiskError> + Send +
 /// How one source is, for as long as it is so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mood {
-    /// So many reads of a thousand fail.
+    /// How many reads of a thousand fail.
     Fails(u64),
-    /// In so many reads of a thousand a byte is another one.
+    /// In how many reads of a thousand a byte is another one.
     Flips(u64),
 }
 

@@ -48,7 +48,7 @@ pub enum Losses {
     /// Nothing that was acknowledged: power cuts and failing syncs only where every write is synced before it is
     /// acknowledged, and where not, only the ends of processes.
     None,
-    /// Copies on so many nodes, fewer than W: a power cut (or the end of a process, for the memory engine) strikes no
+    /// Copies on this many nodes, fewer than W: a power cut (or the end of a process, for the memory engine) strikes no
     /// other node in the whole run.
     Nodes(u32),
 }
@@ -228,7 +228,7 @@ pub struct Setup {
     pub moves: bool,
     /// Whether headmasters move them, by an operator's orders.
     pub headmasters: bool,
-    /// What a run has of its own in which the autopilot is on.
+    /// What only a run has in which the autopilot is on.
     pub autopilot: Option<Piloted>,
     /// Buckets of the cluster: at least one for each partition.
     pub buckets: u32,
@@ -327,7 +327,7 @@ impl Setup {
         setup.with_more(&mut dice)
     }
 
-    /// Faults, and what was added to runs over time: each of that from dice of its own, so that it does not move the rest.
+    /// Faults, and what was added to runs over time: each of that from its own dice, so that it does not move the rest.
     fn with_more(mut self, first: &mut Dice) -> Setup {
         self.draw_faults(first);
         let seed = self.seed;
@@ -573,7 +573,7 @@ impl Setup {
             )
     }
 
-    /// The promises that stand.
+    /// The promises that hold.
     pub fn rules(&self) -> Rules {
         let losses = self.losses != Losses::None;
         let unnoticed =

@@ -53,7 +53,7 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// A client on a host of its own.
+    /// A client on its own host.
     pub fn new(world: Arc<World>, recorder: Recorder, number: u32, process: ProcessId) -> Worker {
         let ports = world.ports(Host(100 + number), process, Arc::new(WallClock::default()));
         let dice = Dice::apart(world.setup.seed, 100 + u64::from(number));
@@ -85,8 +85,8 @@ impl Worker {
     /// Reads every key until it is answered, as the last word of a run.
     ///
     /// # Errors
-    /// Names a key that could not be read before `end`, nor within [`KEY_RECOVERY`]: where keys are many and frames are
-    /// lost, reading all of them takes longer than a cluster needs to stand.
+    /// Names a key that could not be read before `end`, nor within [`KEY_RECOVERY`]. Where keys are many and frames are
+    /// lost, reading all of them takes longer than a cluster needs to run.
     pub async fn read_all(mut self, end: Moment) -> Result<(), String> {
         let client = self.connect().await;
         for &store in self.world.clone().stores() {
@@ -253,7 +253,7 @@ impl Worker {
     /// Overwrites all keys in one request.
     async fn multi_put(&mut self, handle: &StoreHandle, store: &'static str) {
         let mut keys = self.some_keys();
-        // Some name a key twice: two writes of it, each with an outcome of its own.
+        // Some name a key twice: two writes of it, each with its own outcome.
         if self.extras.chance(200) {
             keys.push(keys[0].clone());
         }

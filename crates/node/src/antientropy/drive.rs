@@ -36,12 +36,12 @@ const _: () = assert!(PUSH_BYTES_MAX < MESSAGE_BYTES_MAX);
 /// more than what it brings.
 const SETTLED_BYTES: u64 = 16 << 20;
 
-/// After so long it is settled as well, however little it was: steps of moves wait for that.
+/// After this long it is settled as well, however little it was: steps of moves wait for that.
 const SETTLED_AFTER: Duration = Duration::from_secs(5);
 
 /// Pages that are asked for early while all of them are small: each costs a wait for the peer, which waits for all at once.
 const AHEAD_MAX: usize = 16;
-/// A page of so many bytes is small. What was asked for early comes whatever the pace says: where partitions
+/// A page of this many bytes is small. What was asked for early comes whatever the pace says: where partitions
 /// are alike no more than one full page.
 const SMALL_PAGE_BYTES: u64 = 64 << 10;
 const _: () = assert!(AHEAD_MAX as u64 * SMALL_PAGE_BYTES <= PUSH_BYTES_MAX as u64);
@@ -49,7 +49,7 @@ const _: () = assert!(AHEAD_MAX as u64 * SMALL_PAGE_BYTES <= PUSH_BYTES_MAX as u
 /// How often it is counted what a comparison has left to do.
 const LEFT_INTERVAL: Duration = Duration::from_millis(200);
 
-/// What a session that brings partitions in goes by, and tells on its way.
+/// What a session that brings partitions in follows, and reports on its way.
 #[derive(Clone, Copy)]
 pub(crate) struct Bringing<'a> {
     /// How fast it goes: as the session before it did, and the next one as this.
@@ -95,7 +95,7 @@ struct PeerHeard<'d> {
     incomplete: BTreeSet<PartitionId>,
     /// Places of records that this node cannot read, and at which the peer has one that this node lacks.
     made_up_for: BTreeSet<(PartitionId, Token)>,
-    /// What the peer went by when it was asked first.
+    /// What the peer followed when it was asked first.
     standing: Option<Standing>,
     /// The peer is another than it was: what it told before is void.
     is_another: bool,
@@ -130,8 +130,8 @@ impl PeerHeard<'_> {
 }
 
 impl Drive<'_> {
-    /// Runs the session to its end. `settle` hears of each partition that was merged with all the peer had, and what the
-    /// peer was there.
+    /// Runs the session to its end. `settle` is told of each partition that was merged with all the peer had, and what
+    /// the peer was there.
     pub(crate) async fn run(
         &self,
         partitions: Vec<(PartitionId, Span)>,
@@ -494,8 +494,8 @@ impl Drive<'_> {
         }
     }
 
-    /// Asks for what follows a page of so many bytes: for its next, or else for pages of other partitions, the more of
-    /// these the smaller they are.
+    /// Asks for what follows a page of this many bytes: for its next, or else for pages of other partitions, the more
+    /// of these the smaller they are.
     fn look_ahead<'d>(
         &'d self,
         next: Option<(PartitionId, Token)>,

@@ -188,7 +188,7 @@ async fn scrub_partition(
     read
 }
 
-/// Rests after reading so many bytes, so that reading keeps to the rate of comparing.
+/// Rests after reading this many bytes, so that reading keeps to the rate of comparing.
 async fn let_others_go_first(antientropy: &AntiEntropy, bytes: u64) {
     match bytes.saturating_mul(1_000_000).checked_div(antientropy.options.bytes_per_second) {
         Some(micros) if micros > 0 => antientropy.ports.clock.sleep(Duration::from_micros(micros)).await,

@@ -1,4 +1,4 @@
-//! Anti-entropy at one node: comparing with peers, counting trees, scrubbing, and telling how it stands.
+//! Anti-entropy at one node: comparing with peers, counting trees, scrubbing, and reporting its state.
 //!
 //! ```text
 //!   sessions ── protocol::antientropy::Session ── tree-sums … ──▶ respond (at the peer)
@@ -65,7 +65,7 @@ pub struct AntiEntropyOptions {
     /// Bytes of records that a node brings in within a second when it enters partitions or has lost its disk: at least,
     /// however late requests are, and at most. In between it goes as fast as requests do not feel it; the least doubles
     /// every 15 seconds, up to eight times as much. To others it gives as fast, and never less than that eightfold rate.
-    /// A process that may use less than half a processor goes by a part of the least, as many times less.
+    /// For a process that may use less than half a processor, the least shrinks in proportion.
     /// Default: 2 MiB and 1 GiB.
     pub brought_per_second: (u64, u64),
     /// How long a peer may take to answer. Default: 10 seconds.
@@ -84,7 +84,7 @@ impl Default for AntiEntropyOptions {
     }
 }
 
-/// Rests are so many times as long as the work before them, while requests are late.
+/// Rests are this many times as long as the work before them, while requests are late.
 const REST_SHARE: u32 = 16;
 const REST_MAX: Duration = Duration::from_secs(1);
 
@@ -96,7 +96,7 @@ impl AntiEntropyOptions {
     }
 }
 
-/// Tells how refilling stands; nothing when nothing was lost.
+/// Reports how far refilling is; nothing when nothing was lost.
 pub(crate) type RefillTold = Box<dyn Fn() -> Option<RefillReport> + Send + Sync>;
 
 /// What repair is made of.
@@ -127,13 +127,13 @@ pub struct AntiEntropy {
     standings: Arc<dyn Standings>,
     events: Arc<Events>,
     numbers: Numbers,
-    /// How refilling stands, which is told with the rest.
+    /// How far refilling is, which is reported with the rest.
     refilling: OnceLock<RefillTold>,
     giving: Arc<Giving>,
     state: Mutex<RepairState>,
     wake: Arc<Notify>,
     stopping: AtomicBool,
-    /// One order is written down at a time, so that the last one stands.
+    /// One order is written down at a time, so that the last one holds.
     remembering: tokio::sync::Mutex<()>,
     /// For the scrub of artifacts.
     scrub_orders: Arc<ScrubOrders>,
@@ -334,7 +334,7 @@ impl AntiEntropy {
         &self.pulse
     }
 
-    /// Tells from now on how refilling stands, too.
+    /// Reports from now on how far refilling is, too.
     pub(crate) fn tell_refilling(&self, told: RefillTold) {
         assert!(self.refilling.set(told).is_ok(), "a node refills by one list");
     }

@@ -1,4 +1,4 @@
-//! How repair stands, and what operators may order.
+//! The state of repair, and what operators may order.
 
 use std::sync::Arc;
 
@@ -119,7 +119,7 @@ impl AntiEntropy {
         })
     }
 
-    /// How repair stands.
+    /// The state of repair.
     pub fn report(&self) -> RepairReport {
         self.report_on(&Only::default())
     }
@@ -254,7 +254,7 @@ impl Running {
     }
 }
 
-/// A scrub that was asked for, as it stands at this moment.
+/// A scrub that was asked for, as it is at this moment.
 fn scrub_run(scrubbing: &Scrubbing, at: Moment) -> ScrubRun {
     ScrubRun {
         store: scrubbing.store.clone(),

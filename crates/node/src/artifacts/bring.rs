@@ -25,12 +25,12 @@ use crate::view::View;
 
 /// Chunks that come at a time: enough to keep a disk busy while others are verified and synced.
 const CHUNKS_TOGETHER: usize = 4;
-/// After so many chunks that could not be had no more are begun, until it is tried again.
+/// After this many failed chunks no more are begun, until it is tried again.
 const FAILURES_MAX: usize = 4;
 /// Longest manifest: as many chunks as there may be, each with a delta, and a dictionary.
 const MANIFEST_BYTES_MAX: u64 = (CHUNKS_MAX as u64) * 128 + DICTIONARY_BYTES_MAX as u64 + 4096;
 
-/// A file that is to come.
+/// A file that is still to be fetched.
 #[derive(Clone, Copy)]
 pub(super) struct Wanted {
     /// The slice that it is for: other nodes that own a part of it may give it.

@@ -1,4 +1,4 @@
-//! Which artifacts are fetched beside each other. The look says what is missing; here it is fetched, as work of its own.
+//! Which artifacts are fetched beside each other. The look says what is missing; here it is fetched, as separate work.
 //!
 //! In each store one artifact that is served or kept is fetched at a time, and one that was never served. So neither another
 //! store nor a push keeps what is served from coming. All share the budget of the node.
@@ -47,7 +47,7 @@ impl Need {
 /// What is fetched, and what waits for that.
 #[derive(Default)]
 pub(super) struct Fetching {
-    /// What the last look found missing and nobody fetches, in the order in which it is to come.
+    /// What the last look found missing and nobody fetches, in the order in which it will be fetched.
     waiting: VecDeque<Need>,
     /// What is fetched, with what will be written for it.
     pub(super) running: BTreeMap<Lane, Coming>,

@@ -58,7 +58,7 @@ pub use told::FetchProgress;
 /// How often a node looks after its artifacts when nothing has changed: pages that the system has evicted are noted, and
 /// what failed is tried again.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
-/// Every so many looks files are looked for, too: one may have been removed under the node.
+/// Every this many looks, files are looked for, too: one may have been removed under the node.
 const LOOKS_FOR_FILES: u32 = 10;
 
 /// What is known of the givers of one artifact, over all attempts.
@@ -190,7 +190,7 @@ impl Artifacts {
         artifacts
     }
 
-    /// Goes by a newer view, and notes when stores began to serve what they serve by it.
+    /// Follows a newer view, and notes when stores began to serve what they serve by it.
     pub(crate) fn adopt(&self, view: View) {
         let before = self.view.get();
         self.view.replace(view);

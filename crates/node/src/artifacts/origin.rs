@@ -19,7 +19,7 @@ use super::{Artifacts, KnownOrigins, NotYet, Trouble, failed};
 use crate::stores::ReadOnly;
 use crate::view::View;
 
-/// Longest wait for a part of a file from another node, which gives at a pace of its own.
+/// Longest wait for a part of a file from another node, which gives at its own pace.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Replicas that are asked for a chunk before it is given up.
 const REPLICAS_ASKED_MAX: usize = 3;

@@ -144,14 +144,14 @@ impl Artifacts {
         watch("tontine_artifacts_rate_bytes_per_second", |artifacts| artifacts.budgets.rate() as f64);
     }
 
-    /// Waits until so many bytes may be fetched.
+    /// Waits until this many bytes may be fetched.
     pub(super) async fn await_turn(&self, bytes: u64) {
         let held = self.budgets.fetching.await_turn(bytes).await;
         let held = u64::try_from(held.as_nanos()).unwrap_or(u64::MAX);
         self.budgets.held_ns.fetch_add(held, Ordering::Relaxed);
     }
 
-    /// Waits until so many bytes may be merged.
+    /// Waits until this many bytes may be merged.
     pub(super) async fn await_merging(&self, bytes: u64) {
         self.budgets.merging.await_turn(bytes).await;
     }
@@ -181,7 +181,7 @@ impl Artifacts {
         self.budgets.rate.store(0, Ordering::Relaxed);
     }
 
-    /// Waits until so many bytes may be given to another node.
+    /// Waits until this many bytes may be given to another node.
     ///
     /// # Errors
     /// `Overloaded` when that would take too long.

@@ -69,7 +69,7 @@ impl Artifacts {
         Err(NotYet::Failed(error, Trouble::Node))
     }
 
-    /// What is wrong with that many bytes more, where so many are there.
+    /// What is wrong with that many more bytes beside those that are there.
     fn refusal(&self, name: &StoreName, number: u64, (needed, there): (u64, u64)) -> Option<NotYet> {
         if needed.saturating_add(there) > self.bytes_max {
             let (node, allowed) = (self.node, self.bytes_max);

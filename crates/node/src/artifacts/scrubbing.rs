@@ -110,7 +110,7 @@ struct ScrubReading {
     verify: Verify,
 }
 
-/// What the scrub goes by.
+/// What the scrub follows.
 pub(crate) struct ScrubOptions {
     /// Within this time every file is read.
     period: Duration,
@@ -181,8 +181,8 @@ impl Artifacts {
         true
     }
 
-    /// When so many bytes may be read next; by default those with which the next file begins. Where there is none, a pass
-    /// that has begun ends at once, and no other begins.
+    /// When this many bytes may be read next; by default those with which the next file begins. Where there is none, a
+    /// pass that has begun ends at once, and no other begins.
     fn scrub_due(&self, bytes: Option<u64>) -> Moment {
         let (_, total) = self.scrubbed_files();
         let bytes = bytes.or_else(|| self.next_file().map(|next| next.bytes()));
@@ -383,7 +383,7 @@ impl Artifacts {
         self.events.record(Event::ArtifactScrubFound { store, file, what });
     }
 
-    /// So many bytes were read: the scrub rests for as long as its pace, or requests that are late, ask for.
+    /// This many bytes were read: the scrub rests for as long as its pace, or requests that are late, ask for.
     async fn has_read(&self, bytes: u64) {
         self.numbers.scrubbed.add(bytes);
         let times = u64::from(self.pulse.times().await);
@@ -393,7 +393,7 @@ impl Artifacts {
         self.rest_at_least(rest);
     }
 
-    /// Reads nothing for so long at least.
+    /// Reads nothing for at least this long.
     fn rest_at_least(&self, at_least: Duration) {
         self.scrub.lock().read = (self.ports.clock.now(), at_least);
     }

@@ -1,4 +1,4 @@
-//! The board: which chores a node has, and how each of them stands, for its status and its metrics.
+//! The board: which chores a node has, and the state of each, for its status and its metrics.
 //!
 //! Must never: keep anything alive that a chore works for.
 
@@ -69,7 +69,7 @@ impl Board {
         board
     }
 
-    /// How all of them stand.
+    /// The state of all of them.
     pub(crate) fn report(&self) -> Vec<ChoreReport> {
         let (now, chores) = (self.clock.now(), self.chores.lock());
         let report = |noted: &Noted| ChoreReport {
@@ -109,7 +109,7 @@ impl Board {
     }
 }
 
-/// Where the board says how one chore stands.
+/// Where the board says what state one chore is in.
 pub(super) struct BoardPlace {
     board: Arc<Board>,
     position: usize,
@@ -121,7 +121,7 @@ impl BoardPlace {
         change(&mut self.board.chores.lock()[self.position], now);
     }
 
-    /// It rests for so long; not at all when there is nothing to wait for.
+    /// It rests for this long; not at all when there is nothing to wait for.
     pub(super) fn rests(&self, pause: Duration) {
         self.change(|noted, now| {
             let state = if noted.failures > 0 { ChoreState::Failed } else { ChoreState::Resting };

@@ -21,7 +21,7 @@ use crate::replica::Replica;
 use crate::stores::Stamper;
 use crate::view::View;
 
-/// Keys of one round at most, whoever starts it: each is looked up, and one sync is waited for, while guards stand.
+/// Keys of one round at most, whoever starts it: each is looked up, and one sync is waited for, while guards are held.
 pub(super) const KEYS_MAX: usize = 1024;
 
 /// Keys that are looked at in one answer to what waits here: those that wait no more, or not yet, count as well.
@@ -144,7 +144,7 @@ impl Answers {
             store.engine().sync().await.map_err(failed)?;
         }
         self.replica.hints().engine().sync().await.map_err(failed)?;
-        // A node that starts without the service must not go by a document from before the round.
+        // A node that starts without the service must not follow a document from before the round.
         if self.replica.view().adopted() < own {
             let detail = "the node could not write its copy of the cluster document";
             return Err(Failure::new(ErrorCode::StorageFailed, detail));

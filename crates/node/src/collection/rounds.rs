@@ -125,7 +125,7 @@ impl Collection {
         self.answers.answer(step).await
     }
 
-    /// How it stands.
+    /// Its state.
     pub(crate) fn report(&self) -> CollectionReport {
         let view = self.answers.replica.view().get();
         let waiting: usize = view.stores().iter().map(|store| store.tombstones_known()).sum();
@@ -249,7 +249,7 @@ impl Collection {
             shorten(&mut keys, &mut horizon, keys_max);
         }
         let now = self.answers.clock.wall();
-        // Whoever offers them goes by its own clock.
+        // A node that offers them uses its own clock.
         let ready = |key: &Collectable| {
             let set = &key.1.1;
             set.is_deleted() && !set.is_reaped_before(now) && !is_ahead(set.timestamp_max(), now)
@@ -277,7 +277,7 @@ impl Collection {
             for action in actions.drain(..) {
                 match action {
                     RoundAction::End(end) => return end,
-                    // Nobody waits for it: whoever does not hear of it lets go by itself, a minute later.
+                    // Nobody waits for it: a node that does not learn of it lets go on its own, a minute later.
                     RoundAction::Release(node) => {
                         let released = self.clone().call(node, CollectRelease { round: id }.into());
                         ports.tasks.spawn_background(Box::pin(async move { drop(released.await) }));
@@ -480,7 +480,7 @@ mod tests {
         (StoreRef::from(&StoreName::new("s").unwrap()), Token(number as u64), Bytes::from(vec![b'k'; 10]))
     }
 
-    /// Keys with so many bytes each, and what is left of them.
+    /// Keys with this many bytes each, and what is left of them.
     fn shortened(bytes: &[usize], horizon: Option<usize>, keys_max: usize) -> (Vec<u64>, Option<u64>) {
         let key = |bytes| Bytes::from(vec![b'k'; bytes]);
         let held = |(number, &bytes): (usize, &usize)| {

@@ -115,7 +115,7 @@ mod tests {
             store.stamp(place(&key), &key, order).unwrap();
         }
         let (mut forgotten, mut walks, time) = (0, 0, clock.clone() as Arc<dyn Clock>);
-        // So many stamps run ahead of a clock that stands.
+        // This many stamps run ahead of a clock that stands still.
         let now = WallMillis(clock.wall().0 + 1000);
         while forgotten < KEYS {
             let known = store.tombstones_after(None, ROOM);

@@ -74,8 +74,8 @@ impl Default for Leaving {
 }
 
 impl Leaving {
-    /// Whether a connection that has sent so many commands closes now. Nothing more has come on it, and it is `between`
-    /// two commands or not.
+    /// Whether a connection that has sent this many commands closes now. Nothing more has come on it, and it is
+    /// `between` two commands or not.
     pub(super) fn is_due(&mut self, stage: DoorStage, commands: u64, between: bool) -> bool {
         match stage {
             DoorStage::Open => {

@@ -26,7 +26,7 @@ const AGAIN_PAUSE_MIN: Duration = Duration::from_millis(1);
 const AGAIN_PAUSE_MAX: Duration = Duration::from_millis(50);
 /// Conditions of one request that are judged at the same time.
 const JUDGED_TOGETHER: usize = 64;
-/// So many times as long as a late node is waited for, a read may take that nothing depends on but a count.
+/// A read on which only a count depends may take this many times as long as a late node is waited for.
 const GLANCE_PATIENCE: u32 = 20;
 
 impl Front {

@@ -37,7 +37,7 @@ use crate::stores::{Census, KeyPlace, LocalStore, ReadOnly, Stamped, WriteOrder}
 use crate::view::{Admitted, Adopt, View};
 use crate::work::Coordinated;
 
-/// How long a request waits for this node to go by a document that another node has handed over.
+/// How long a request waits for this node to follow a document that another node has handed over.
 pub(crate) const ADOPT_PATIENCE: Duration = Duration::from_secs(1);
 
 /// What is left at most of a get's time for its answer to arrive.
@@ -82,7 +82,7 @@ impl Front {
         Front { is_anywhere: true, ..self.clone() }
     }
 
-    /// A write of so many keys was stamped here for a client.
+    /// A write of this many keys was stamped here for a client.
     fn add_own_stamped(&self, keys: usize, entry: StampEntry) {
         if self.is_anywhere && entry == StampEntry::Client {
             self.coordinated.add_own_stamped(keys);
@@ -114,7 +114,7 @@ impl Front {
         self.peers.ports().clock.now().since(self.started)
     }
 
-    /// Waits so long, or up to half as long again: so writers that compete do not meet again.
+    /// Waits this long, or up to half as long again: so writers that compete do not meet again.
     pub async fn pause(&self, pause: Duration) {
         let ports = self.peers.ports();
         let jitter = ports.entropy.below(pause.as_nanos() as u64 / 2 + 1);
@@ -274,7 +274,7 @@ impl Front {
         self.write_judged(store, (key, order), options, (entry, None)).await
     }
 
-    /// The generation of the document that this node goes by.
+    /// The generation of the document that this node follows.
     pub fn generation(&self) -> Generation {
         self.replica.view().generation()
     }
@@ -323,10 +323,10 @@ impl Front {
         Ok(Written { dot, acks: acked.acks, sloppy: acked.sloppy, context })
     }
 
-    /// Whether this node judged conditions for a key all the time until a write has found its quorum: otherwise another one
-    /// may have judged meanwhile without having heard of it, and some of the quorum may be later than that. That it is the
-    /// first again says nothing, so it goes by `since`: a partition's list may have changed twice. And the quorum may have
-    /// been found `under` a document that this node does not go by yet.
+    /// Whether this node judged conditions for a key all the time until a write has found its quorum. Otherwise another
+    /// node may have judged meanwhile without knowing of it, and some of the quorum may be later than that. That it is
+    /// the first again says nothing, so it uses `since`: a partition's list may have changed twice. And the quorum may
+    /// have been found `under` a document that this node does not follow yet.
     fn check_first(
         &self,
         view: &View,
@@ -477,7 +477,7 @@ impl Front {
         }
     }
 
-    /// The same for a read-only store, by the newest document that this node has heard of: a request that was started again
+    /// The same for a read-only store, by the newest document that this node knows of. A request that was started again
     /// under one that is not adopted yet must not be followed by one under the view.
     pub(super) fn newest_artifact_scope(&self, store: &str) -> Option<Scope> {
         let Some(cluster) = self.replica.view().ahead() else {

@@ -66,7 +66,7 @@ impl Front {
         stamp(&sent, orders.len(), settings, now).await
     }
 
-    /// What the caller hears of a write that was not done, or may not have been.
+    /// What the caller is told of a write that was not done, or may not have been.
     pub(super) fn failure(&self, unwritten: Unwritten<Failure>) -> Failure {
         let Unwritten { outcome, mut said, barred } = unwritten;
         if let Some(refusal) = barred {

@@ -41,7 +41,7 @@ const DURATION_BOUNDS_US: [u64; 18] = [
 pub struct Counter(Arc<AtomicU64>);
 
 impl Counter {
-    /// Counts so many more.
+    /// Counts this many more.
     pub fn add(&self, count: u64) {
         self.0.fetch_add(count, Ordering::Relaxed);
     }
@@ -95,7 +95,7 @@ impl Histogram {
         self.observe_many(took, 1);
     }
 
-    /// So many more that took this long each: what was answered together is counted together.
+    /// This many more that took this long each: what was answered together is counted together.
     pub fn observe_many(&self, took: Duration, count: u64) {
         // The sum counts nanoseconds, so that what takes less than a microsecond does not count as nothing.
         let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
@@ -117,7 +117,7 @@ type Asked = Arc<dyn Fn() -> f64 + Send + Sync>;
 enum Series {
     Counter(Counter),
     Gauge(Gauge),
-    /// Each of those who count has a part of its own; their sum is shown.
+    /// Each of those who count has its own part; their sum is shown.
     Histogram(Vec<Histogram>),
     Watched(Asked),
 }

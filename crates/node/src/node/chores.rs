@@ -22,7 +22,7 @@ use crate::replica::Replica;
 
 /// The node's work in the background.
 pub(super) struct Chores {
-    /// How each chore stands.
+    /// The state of each chore.
     pub(super) board: Arc<Board>,
     /// Comparing and scrubbing.
     pub(super) antientropy: Arc<AntiEntropy>,

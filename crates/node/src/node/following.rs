@@ -51,7 +51,7 @@ impl Following {
 }
 
 impl Node {
-    /// Waits for cluster documents newer than the one that the node goes by.
+    /// Waits for cluster documents newer than the one that the node follows.
     fn watch_cluster(&self) -> documents::ClusterWatch {
         documents::watch_cluster(
             self.following.session.lock().clone(),
@@ -117,7 +117,7 @@ impl Node {
         true
     }
 
-    /// Gets the document of a generation that a request has named: from the service, or from nodes that go by it.
+    /// Gets the document of a generation that a request has named: from the service, or from nodes that follow it.
     async fn catch_up(&self) {
         let view = self.replica.view();
         let wanted = *view.wanted().borrow();

@@ -9,7 +9,7 @@ use crate::handoff::{HandoffParts, Handoffs};
 use crate::view::Adopt;
 
 impl Node {
-    /// Delivers hints over links of their own, so that they do not stand in line with requests.
+    /// Delivers hints over separate links, so that they do not queue with requests.
     pub(super) fn start_handoff(self: &Arc<Self>) {
         let cluster = Some(self.config.member.cluster.clone());
         let witness = self.liveness.gossip.clone();

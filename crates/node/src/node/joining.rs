@@ -27,7 +27,7 @@ use crate::replica::Replica;
 use crate::stores::{LocalStore, Stamper};
 use crate::view::{CurrentView, View};
 
-/// How long at least the registration of this directory's last process may stand in the way: its session has not ended
+/// How long at least the registration of this directory's last process may be in the way: its session has not ended
 /// yet.
 const PREDECESSOR_PATIENCE_MIN: Duration = Duration::from_secs(10);
 
@@ -359,7 +359,7 @@ pub(super) async fn missing(
         Refill::everything(id, cluster)
     } else {
         let before = Refill::load(&**disk).map_err(IdentityError::Disk)?;
-        // What it went by when it ended; the service may say something else by now.
+        // What it followed when it ended; the service may say something else by now.
         let begun = rebalance::begun(id, local_copy::read(&**disk).as_ref(), cluster);
         if before.is_none() && gone.is_empty() && begun.is_empty() {
             return Ok(Refill::default());
@@ -413,8 +413,8 @@ pub(super) async fn find_cluster(
     }
 }
 
-/// Whether a node that goes by `known` may order its address: not where the service was restored from an older copy. The
-/// headmaster looks for the node at the address of that copy, so it would not hear of the newer document.
+/// Whether a node that follows `known` may order its address: not where the service was restored from an older copy.
+/// The headmaster looks for the node at the address of that copy, so it would not learn of the newer document.
 pub(super) async fn may_readdress(coordination: &dyn CoordinationService, known: &Cluster) -> bool {
     match documents::read_cluster(coordination).await {
         Ok(Some(stored)) if !local_copy::is_overtaken(&stored, known) => true,
@@ -457,7 +457,7 @@ pub(crate) fn is_passing(error: &CoordinationError) -> bool {
     )
 }
 
-/// Refuses to go by what was read from a service that the documents have left meanwhile: it may have held nothing any
+/// Refuses to follow what was read from a service that the documents have left meanwhile: it may have held nothing any
 /// more.
 async fn refuse_elsewhere(coordination: &dyn CoordinationService) -> Result<(), StartError> {
     match documents::read_cluster(coordination).await {

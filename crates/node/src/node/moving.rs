@@ -1,6 +1,6 @@
 //! Going along when the cluster's documents move to another coordination service.
 //!
-//! The node hears of it from the service that they leave, opens a session with the other one, sees to it that the
+//! The node learns of it from the service that they leave. It opens a session with the other one, sees to it that the
 //! documents are in force there, registers, and remembers the address in its data directory. Until all that has
 //! succeeded it stays where it is, and serves.
 //!

@@ -149,7 +149,7 @@ impl Node {
         watch("tontine_disk_failed", |node| u64::from(node.room().1.is_some()));
     }
 
-    /// How collection stands.
+    /// The state of collection.
     fn watch_collection(self: &Arc<Self>) {
         let watch = |name, read: fn(&Node) -> u64| {
             let weak = Arc::downgrade(self);

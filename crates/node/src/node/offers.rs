@@ -14,7 +14,7 @@ pub(super) struct Offers {
     newest: watch::Sender<Option<Cluster>>,
 }
 
-/// Hears of offers.
+/// Learns of offers.
 pub(super) struct Listening {
     newest: watch::Receiver<Option<Cluster>>,
 }

@@ -1,4 +1,4 @@
-//! Orders for the headmaster, plans, and how the office stands, for whoever asks this node: it reads them in the
+//! Orders for the headmaster, plans, and the state of the office, for whoever asks this node: it reads them in the
 //! coordination service, and puts orders into it.
 //!
 //! Any node may be asked. What an order comes to is the headmaster's; a node checks only what nobody else can: that it
@@ -127,14 +127,14 @@ async fn given(
     }
     let number = orders::give(session, order, &give.by, clock.wall().0).await;
     let number = number.map_err(|error| away(&error.into()))?;
-    // What it says may hold a password of a source. The audit log tells it in words of its own.
+    // What it says may hold a password of a source. The audit log tells it in its own words.
     tracing::info!(number, "order given");
     // From here on the order is given, whatever becomes of this answer.
     told(node, (session, clock), number, give.wait_ms).await
 }
 
-/// Why nothing may be ordered where the service was restored from an older copy than this node goes by. A headmaster finds
-/// that only of nodes that it reaches at the addresses of that copy.
+/// Why nothing may be ordered where the service was restored from an older copy than this node follows. A headmaster
+/// finds that only of nodes that it reaches at the addresses of that copy.
 async fn restored(
     node: &Weak<Node>,
     (session, clock): (&dyn CoordinationService, &Arc<dyn Clock>),
@@ -244,7 +244,7 @@ async fn page(
     Ok(PlanTold { json: json(&page) }.into())
 }
 
-/// How the office stands.
+/// The state of the office.
 async fn office_at(session: &dyn CoordinationService, now_ms: u64) -> Office {
     match looked(session, now_ms).await {
         Ok(office) => office,

@@ -41,7 +41,7 @@ impl Paced {
         Paced { clock, pulse, looks, state: Mutex::new(state) }
     }
 
-    /// So many bytes are about to be moved: looks whether requests are late, if it is time.
+    /// This many bytes are about to be moved: looks whether requests are late, if it is time.
     pub(crate) async fn look(&self, bytes: u64) {
         if self.is_time_to_look(bytes) {
             let times = self.pulse.times().await;
@@ -60,7 +60,7 @@ impl Paced {
         due
     }
 
-    /// Somebody has looked: requests take so many times as long as is ordinary.
+    /// Somebody has looked: requests take this many times as long as is ordinary.
     pub(crate) fn observe(&self, times: u32) {
         self.state.lock().pace.observe(self.clock.now(), times);
     }
@@ -70,7 +70,7 @@ impl Paced {
         self.state.lock().pace
     }
 
-    /// Reserves so many bytes and waits until they may be moved; says for how long it waited.
+    /// Reserves this many bytes and waits until they may be moved; says for how long it waited.
     pub(crate) async fn await_turn(&self, bytes: u64) -> Duration {
         let now = self.clock.now();
         let begin = self.state.lock().pace.reserve(now, bytes);
@@ -80,7 +80,7 @@ impl Paced {
         begin.since(now)
     }
 
-    /// So many bytes are ready: looks whether requests are late, if it is time, and waits until they are
+    /// This many bytes are ready: looks whether requests are late, if it is time, and waits until they are
     /// paid for. What the look takes counts for both the rest and `wait_max`, the longest rest.
     pub(crate) async fn await_rest(&self, bytes: u64, wait_max: Duration) {
         let began = self.clock.now();

@@ -13,7 +13,7 @@ use runtime::Moment;
 
 use crate::events::Event;
 
-/// The document that this node goes by, and the moves that concern it since none did.
+/// The document that this node follows, and the moves that concern it since none did.
 #[derive(Default)]
 pub(crate) struct Course {
     cluster: Option<Arc<Cluster>>,
@@ -30,7 +30,7 @@ struct Ended {
 }
 
 impl Course {
-    /// The node goes by this document: what there is to tell of that.
+    /// The node follows this document: what there is to tell of that.
     pub(crate) fn follow(&mut self, cluster: &Arc<Cluster>, node: NodeId, now: Moment) -> Vec<Event> {
         let before = self.cluster.replace(cluster.clone());
         let mut events = before.map_or_else(Vec::new, |before| changed(&before, cluster, node));

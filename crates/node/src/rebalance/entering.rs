@@ -1,8 +1,8 @@
 //! What this node brings in, and how far it is with that.
 //!
-//! A document that brings something here makes it *incomplete* before the node goes by it; `antientropy::refill` fetches
-//! it. What is remembered here is for the next step: with whom it was merged, since when. That need not be durable: a
-//! process that starts again compares again.
+//! A document that brings something here makes it *incomplete* before the node follows it; `antientropy::refill`
+//! fetches it. What is remembered here is for the next step: with whom it was merged, since when. That need not be
+//! durable: a process that starts again compares again.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -44,7 +44,7 @@ impl One {
 type Left = BTreeMap<(PartitionId, StoreName), Vec<NodeId>>;
 
 impl Entering {
-    /// The node goes by this view. What it did at an earlier step tells nothing of the present one.
+    /// The node follows this view. What it did at an earlier step tells nothing of the present one.
     pub(crate) fn follow(&mut self, view: &View, (node, incarnation): (NodeId, u64)) {
         let mut entered = std::mem::take(&mut self.0);
         let definitions = view.cluster().definitions();
@@ -138,7 +138,7 @@ pub(crate) fn has_records(view: &View, bucket: PartitionId) -> bool {
     view.stores().iter().all(|store| !store.trees().is_incomplete(bucket))
 }
 
-/// The buckets of stores that a newer document makes a node bring in, which went by `before`.
+/// The buckets of stores that a newer document makes a node bring in if it followed `before` until then.
 pub(crate) fn begun(node: NodeId, before: Option<&Cluster>, after: &Cluster) -> Vec<(String, PartitionId)> {
     let mut begun = Vec::new();
     let buckets = after.by_bucket();

@@ -2,7 +2,7 @@
 //!
 //! One rule for whoever left with a document, entered in vain, or whose disk has lost a removal: what lies here and is
 //! not this node's own is found by looking, at a start as at any other time. Nothing is added to it any more, because
-//! this node refuses every request for it by the document that it goes by.
+//! this node refuses every request for it by the document that it follows.
 //!
 //! Must never: drop what one of the replicas lacks, or what this node is about to bring in.
 
@@ -126,8 +126,8 @@ impl Giving<'_> {
                     .view
                     .says_of(self.store, id)
                     .map(|(partition, store)| partition.since.max(store.since));
-                // One that goes by an older document may still be about to give up what it holds. What nobody can read here
-                // and the peer lacks stays: it may be the last trace.
+                // One that follows an older document may still be about to give up what it holds. What nobody can read
+                // here and the peer lacks stays: it may be the last trace.
                 if peered.all_given
                     && since.is_some_and(|since| peered.adopted >= since)
                     && let Some(lacking) = lacking.get_mut(&id)

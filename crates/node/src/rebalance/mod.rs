@@ -1,7 +1,7 @@
 //! What a node does by itself while partitions move, or after it has lost records, and how it tells how far it is.
 //!
 //! ```text
-//!   document ──▶ announce: what it brings is incomplete, durably, before the node goes by it
+//!   document ──▶ announce: what it brings is incomplete, durably, before the node follows it
 //!           └──▶ follow ──▶ course: events
 //!                   ├─────▶ refill: bring in, merge again ──▶ entering: told ──▶ headmaster ──▶ next document
 //!                   └─────▶ leaving: give back, drop
@@ -110,7 +110,7 @@ impl Rebalance {
         self.leave_wake.notify_waiters();
     }
 
-    /// Remembers what a document brings to this node, before the node goes by it: what was not brought in yet must not
+    /// Remembers what a document brings to this node, before the node follows it: what was not brought in yet must not
     /// pass for all there is.
     ///
     /// # Errors
@@ -138,7 +138,7 @@ impl Rebalance {
         Refill::save(self.disk.clone(), text).await
     }
 
-    /// The node goes by another document: what it announced is in force.
+    /// The node follows another document: what it announced is in force.
     pub(crate) fn follow(&self) {
         let (view, own) = (self.view(), (self.node(), self.incarnation));
         let mut refill = self.refill.lock();
@@ -169,7 +169,7 @@ impl Rebalance {
         self.refill.lock().progress()
     }
 
-    /// How refilling stands; nothing when nothing was lost.
+    /// How far refilling is; nothing when nothing was lost.
     pub fn refill_report(&self) -> Option<RefillReport> {
         let view = self.view();
         self.refill.lock().report(self.clock().now(), &view, self.node())
@@ -214,7 +214,7 @@ impl Rebalance {
         self.replica().node()
     }
 
-    /// What the node goes by now.
+    /// What the node follows now.
     fn view(&self) -> Arc<View> {
         self.replica().view().get()
     }

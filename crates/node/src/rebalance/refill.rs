@@ -39,14 +39,15 @@ const PAUSE_MIN: Duration = Duration::from_millis(200);
 const PAUSE_MAX: Duration = Duration::from_secs(10);
 /// Partitions that are brought back together, at least.
 const TOGETHER_MIN: usize = 8;
-/// Into so many parts all that is incomplete is divided, at most: each costs a conversation with its replicas, and two
+/// All that is incomplete is divided into this many parts at most: each costs a conversation with its replicas, and two
 /// syncs.
 const PARTS_MAX: usize = 32;
-/// In one round of so many also those are asked that are believed down.
+/// In one round of this many, those that are believed down are asked, too.
 const ASK_ALL: usize = 4;
 /// How often it is looked without being woken whether there is something to bring in.
 const LOOK_INTERVAL: Duration = Duration::from_secs(10);
-/// So many times as many partitions as at first are brought in together at most: what comes in between is written down.
+/// At most this many times as many partitions as at first are brought in together: what comes in between is written
+/// down.
 const GROWN_MAX: usize = 8;
 /// Bytes that a few partitions bring, at least, before the next are no more than these.
 const CAME_LITTLE: u64 = 16 << 20;
@@ -162,7 +163,7 @@ impl Refill {
         (left, self.progress().1.saturating_sub(self.begun).max(left))
     }
 
-    /// How it stands; nothing when nothing was lost.
+    /// How far it is; nothing when nothing was lost.
     pub(crate) fn report(&self, now: Moment, view: &View, node: NodeId) -> Option<RefillReport> {
         let (left, total) = self.lost(view, node);
         if total == 0 {

@@ -7,7 +7,7 @@
 //!   otherwise both mean the same nodes: is this node one of them?     not-replica if it is not
 //! ```
 //!
-//! Must never: let a node answer for records, or store them, that it does not hold by the document that it goes by.
+//! Must never: let a node answer for records, or store them, that it does not hold by the document that it follows.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -74,7 +74,7 @@ impl Walked {
 /// Whole leaves that were read and have not changed since: their tree, their tokens, and what was met.
 type Steady<'a> = (Locked<'a>, RangeInclusive<Token>, Walked);
 
-/// The tokens to read for about so many records, and the bits of their leaves.
+/// The tokens to read for about this many records, and the bits of their leaves.
 type Choose<'c> = &'c dyn Fn(&mut Tree, u64) -> Option<(RangeInclusive<Token>, u8)>;
 
 impl LocalStore {
@@ -337,7 +337,7 @@ mod tests {
     fn a_store_with_one_replica_keeps_no_tree_and_counts_one_when_it_gets_a_second() {
         let engine = Arc::new(MemoryEngine::new());
         let stamper = Arc::new(Stamper::new(NodeId(1), 1, 0, Arc::new(OsClock::new())));
-        // A tree that would pass for right by its number of records, were it remembered for so long.
+        // A tree that would pass for right by its number of records, were it remembered for that long.
         let remembered = [(PARTITION, Tree::empty(&(Token(0)..=Token(u64::MAX))))].into();
         let one = LocalStore::new(definition(1), engine, stamper).remembering(remembered);
         one.shape(&ring());

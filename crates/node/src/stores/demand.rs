@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use model::limits::MULTI_KEYS_MAX;
 use protocol::report::{KeyCounts, StoreDemand};
 
-/// Up to here each number of keys is a class of its own.
+/// Up to here each number of keys is its own class.
 const EXACT: usize = 32;
 /// Classes of each power of two above.
 const STEPS: usize = 16;
@@ -43,12 +43,12 @@ impl Demand {
         self.stamped.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A read of so many keys is driven here; one of a single key does not count.
+    /// A read of this many keys is driven here; one of a single key does not count.
     pub(crate) fn add_read(&self, keys: usize) {
         self.reads.add(keys);
     }
 
-    /// A client asked for so many keys of a read that it drives itself.
+    /// A client asked for this many keys of a read that it drives itself.
     pub(crate) fn add_part(&self, keys: usize) {
         self.parts.add(keys);
     }

@@ -22,7 +22,7 @@ use super::record::{decode, encode, refuse};
 use super::store::{KeyPlace, LocalStore};
 
 impl LocalStore {
-    /// With room for so many keys that expire.
+    /// With room for this many keys that expire.
     #[cfg(test)]
     fn remembering_expiring(mut self, margin: Duration, entries_max: usize) -> Self {
         self.expiring = Arc::new(Expiring::limited(margin, entries_max));

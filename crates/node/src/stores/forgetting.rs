@@ -14,7 +14,7 @@ use super::tombstones::Tombstones;
 use super::tombstones::WalkPlace;
 
 impl LocalStore {
-    /// With room for so many keys.
+    /// With room for this many keys.
     #[cfg(test)]
     pub(crate) fn remembering_tombstones(mut self, keys_max: usize) -> Self {
         self.tombstones = std::sync::Arc::new(Tombstones::of_at_most(keys_max));

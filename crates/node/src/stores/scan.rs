@@ -24,7 +24,7 @@ pub(crate) struct Scan {
     pub(crate) next: Option<ScanCursor>,
 }
 
-/// Records that a census looks at; beyond them it goes by what it has seen.
+/// Records that a census looks at; beyond them it relies on what it has seen.
 const CENSUS_RECORDS_MAX: usize = 10_000;
 /// Bytes of records after which a census has seen enough.
 const CENSUS_BYTES_MAX: usize = 4 * 1024 * 1024;

@@ -83,7 +83,7 @@ impl LocalStore {
         self
     }
 
-    /// Keeping values for so long after they have expired, instead of [`EXPIRY_MARGIN`]; call it before the store has
+    /// Keeping values for this long after they have expired, instead of [`EXPIRY_MARGIN`]; call it before the store has
     /// seen a record.
     pub fn keeping_expired(self, margin: Duration) -> Self {
         LocalStore { expiring: Arc::new(Expiring::new(margin)), ..self }

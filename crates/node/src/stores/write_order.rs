@@ -33,7 +33,7 @@ pub struct Stamped {
     pub set: VersionSet,
     /// The event that is the write.
     pub dot: Dot,
-    /// What the writer has seen once it hears of the write: the whole state if the write stands alone. Beside
+    /// What the writer has seen once it learns of the write: the whole state if the write is alone. Beside
     /// siblings only what the writer's own context says: a vector cannot name the write without claiming its actor's
     /// earlier writes, which may be siblings that the writer never saw.
     pub context: Context,
@@ -155,7 +155,8 @@ mod tests {
     use super::*;
     use crate::stores::trials::Wall;
 
-    /// Two versions beside each other, the second with a value of so many bytes: what they take, and how each was refused.
+    /// Two versions beside each other, the second with a value of this many bytes: what they take, and how each was
+    /// refused.
     fn beside_another(first: &Bytes, bytes: usize) -> (usize, [Option<ErrorCode>; 2]) {
         let one = Consistency { replicas: 1, reads_required: 1, writes_required: 1 };
         let definition = Store::new(StoreName::new("s").unwrap(), one).unwrap();

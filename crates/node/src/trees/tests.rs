@@ -58,7 +58,7 @@ fn ring() -> Ring {
     Ring::equal_slices(2, &[(model::NodeId(1), model::Zone("z".to_owned()))])
 }
 
-/// A tree of a partition's tokens with so many records.
+/// A tree of a partition's tokens with this many records.
 fn tree(tokens: &RangeInclusive<Token>, records: u64) -> Tree {
     let mut tree = Tree::empty(tokens);
     for number in 0..records {

@@ -329,7 +329,7 @@ async fn a_page_that_is_refused_for_a_newer_document_brings_that_document() {
     let refused = handle.scan(before, partition, None, 10).await.unwrap_err();
     assert!(matches!(refused, ClientError::Failed { code: ErrorCode::StaleGeneration, .. }), "{refused}");
     assert_eq!(handle.cluster().generation, next.generation);
-    // It is refilled first; what is of interest is that it is asked as it goes by now.
+    // It is refilled first; what matters is that it is asked by the newer document.
     let answer = handle.scan(after, partition, None, 10).await;
     let refilling =
         |error: &ClientError| matches!(error, ClientError::Failed { code: ErrorCode::Refilling, .. });

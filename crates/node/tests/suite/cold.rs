@@ -54,7 +54,7 @@ impl Tasks for Waiting {
     }
 }
 
-/// A cluster of so many nodes with all records on disk; `cold` says of how many reads one finds nothing in memory.
+/// A cluster of this many nodes with all records on disk; `cold` says of how many reads one finds nothing in memory.
 async fn cluster(count: u32, replicas: u8, cold: usize) -> (RunningCluster, Arc<Waiting>) {
     let mut ports = Ports::os().unwrap();
     let (count_of_waits, held) = (AtomicUsize::new(0), Mutex::new(None));

@@ -263,7 +263,7 @@ async fn the_reference_page_lists_exactly_the_commands_that_there_are() {
     let rows = tables.flat_map(str::lines).filter(|line| line.starts_with("| `"));
     let mut listed: Vec<String> = rows
         .flat_map(|row| {
-            // Commands stand in code in the first column, each before its arguments.
+            // Commands are in code in the first column, each before its arguments.
             let row = row.replace("\\|", "/");
             let column = row.split('|').nth(1).unwrap().to_owned();
             let codes = column.split('`').skip(1).step_by(2);

@@ -218,7 +218,7 @@ async fn bad_percent_encoding_writes_nothing() {
     redis.ask("DBSIZE", ":0\r\n").await;
 }
 
-/// Found by review: hyper cut off what stands behind a `#`, so `user#7` and `user#8` were `user`, and 204 was said.
+/// Found by review: hyper cut off what follows a `#`, so `user#7` and `user#8` were `user`, and 204 was said.
 #[tokio::test]
 async fn a_path_that_would_have_to_be_mended_writes_reads_and_deletes_nothing() {
     let (node, worker) = lonely_node(|_| {}).await;

@@ -211,7 +211,7 @@ async fn a_lost_disk_is_known_as_one_also_where_the_server_that_is_asked_lags_be
     assert!(refused >= 5 && started == 100, "{refused} times the server lagged behind");
 }
 
-/// It once took what was left of its own start for another process: two nodes with one id.
+/// It once mistook the traces of its own start for another process: two nodes with one id.
 #[tokio::test]
 async fn a_start_that_is_killed_once_it_is_registered_is_known_to_the_next_one() {
     let (disk, service) = (Arc::new(SimulatedDisk::new(1)), MemoryService::new());

@@ -27,8 +27,8 @@ fn written(value: &'static str) -> VersionSet {
     set
 }
 
-/// A get whose write-backs are refused, because the others have come further in collection rounds than whoever it has
-/// read from, reads again until that has heard of it as well; it once failed.
+/// The write-backs of a get are refused, because the others have come further in collection rounds than the node it has
+/// read from. The get reads again until that node has learned of it as well; it once failed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_monotonic_get_reads_again_when_a_round_has_come_in_between() {
     let monotonic = Store { reads: Reads::Monotonic, ..store(3, 1, 1) };

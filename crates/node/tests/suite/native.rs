@@ -82,7 +82,7 @@ async fn a_peer_that_shares_no_version_is_refused_and_told_why() {
     }
 }
 
-/// Asks over a link of its own.
+/// Asks over its own link.
 async fn asked(address: &str, request: Request) -> Response {
     asked_by(Peer::Client { name: "of a test".to_owned() }, address, request).await
 }
@@ -105,7 +105,7 @@ fn replica_get(view: &View, generation: Generation) -> Request {
     Request::ReplicaGet(ReplicaGet { terms, store, generation, keys })
 }
 
-/// A caller that goes by a document that the node has forgotten hears all of the newest one.
+/// A caller that follows a document that the node has forgotten is told all of the newest one.
 #[tokio::test]
 async fn a_refused_request_hears_what_changed_since_its_document() {
     let cluster = RunningCluster::start((1, 1), store(1, 1, 1), |_| {}).await;

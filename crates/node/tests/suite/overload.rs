@@ -284,7 +284,7 @@ async fn a_flooded_node_takes_in_orders_and_so_many_of_them_that_other_nodes_hav
     assert_eq!(node.admission().load().requests, CLIENT_REQUESTS_MAX);
 }
 
-/// Sends the beginning of a long put over a link of its own, and leaves it there.
+/// Sends the beginning of a long put over its own link, and leaves it there.
 async fn begin(address: &str, value_bytes: usize, sent_bytes: usize) -> TcpStream {
     let mut stream = TcpStream::connect(address).await.unwrap();
     let (version_min, version_max) = (wire::messages::VERSION_MIN, wire::messages::VERSION_MAX);
@@ -343,7 +343,7 @@ async fn many_slow_connections_hold_no_more_than_their_part_and_whoever_is_over_
         let before = held();
         let mut connection = cluster.redis(0);
         connection.send(&announced(1_000_000, 200_000)).await;
-        // The first one that finds no room hears of it.
+        // The first one that finds no room is told of it.
         if before + 400_000 > LIMIT / 2 {
             let refusal =
                 "-OVERLOADED overloaded: this node's requests in flight have reached the limit of 2097152";
@@ -376,7 +376,7 @@ async fn many_slow_connections_hold_no_more_than_their_part_and_whoever_is_over_
     client.store("default").unwrap().put("k", large, client::PutOptions::default()).await.unwrap();
 }
 
-/// The beginning of a SET with a value of so many bytes, of which so many come.
+/// The beginning of a SET with a value of `bytes` bytes, of which `sent` come.
 fn announced(bytes: usize, sent: usize) -> Vec<u8> {
     let mut command = format!("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n${bytes}\r\n").into_bytes();
     command.resize(command.len() + sent, b'v');
@@ -456,7 +456,7 @@ async fn silent_senders_give_up_their_places_to_those_who_send() {
     until_idle(&cluster).await;
 }
 
-/// What had begun used to be held for as long as its connection stood, and kept other large requests out.
+/// What had begun used to be held for as long as its connection was open, and kept other large requests out.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_begins_and_does_not_go_on_is_told_so_and_its_bytes_are_free_again() {
     let cluster = RunningCluster::start((1, 1), store(1, 1, 1), |config| {

@@ -21,7 +21,7 @@ impl HalfSilent {
         HalfSilent { cluster: RunningCluster::start((2, 1), strict, |_| {}).await }
     }
 
-    /// So many keys that this node holds, or so many that the silent one does.
+    /// This many keys that this node holds, or that the silent one does.
     fn keys(&self, here: bool, count: usize) -> Vec<String> {
         let view = self.cluster.nodes[0].replica().view().get();
         let local = &view.stores()[0];

@@ -40,7 +40,7 @@ fn knows(node: &Node, key: &str) -> bool {
     !local.get(view.route(local, key.as_bytes()).place, key.as_bytes()).unwrap().is_empty()
 }
 
-/// So many keys that begin with `name`, and whose first replica is the first node.
+/// This many keys that begin with `name`, and whose first replica is the first node.
 fn keys_of_the_first(cluster: &RunningCluster, name: &str, count: usize) -> Vec<String> {
     let view = cluster.nodes[0].replica().view().get();
     let local = view.store("default").unwrap();

@@ -193,7 +193,7 @@ impl Connection {
         }
     }
 
-    /// Reads so many bytes.
+    /// Reads this many bytes.
     pub(crate) async fn bytes(&mut self, count: usize) -> Vec<u8> {
         let mut got = vec![0; count];
         self.stream.read_exact(&mut got).await.unwrap();
@@ -213,7 +213,7 @@ impl Connection {
         String::from_utf8(value).unwrap()
     }
 
-    /// Reads so many lines.
+    /// Reads this many lines.
     pub(crate) async fn lines(&mut self, count: usize) -> Vec<String> {
         let mut got = Vec::new();
         while got.iter().filter(|&&byte| byte == b'\n').count() < count {

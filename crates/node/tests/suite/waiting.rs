@@ -266,7 +266,7 @@ async fn a_node_that_waits_opens_another_session_also_where_the_service_was_away
 }
 
 /// Waits until the node has ordered its address, where the document does not say it, and carries that out as a headmaster
-/// does; then until the node goes by it.
+/// does; then until the node follows it.
 async fn address_becomes(observer: &MemorySession, node: &Node, native: &str) {
     loop {
         let mut cluster = documents::read_cluster(observer).await.unwrap().unwrap();
@@ -314,8 +314,8 @@ async fn a_node_that_comes_back_elsewhere_orders_its_address_also_after_the_serv
     node.stop().await.unwrap();
 }
 
-/// The service was restored from an older copy. A headmaster looked for the node at the address of that copy, heard of no
-/// newer document, and wrote the new address over the older one.
+/// The service was restored from an older copy. A headmaster looked for the node at the address of that copy, learned
+/// of no newer document, and wrote the new address over the older one.
 #[tokio::test]
 async fn a_node_that_goes_by_a_newer_document_than_is_stored_does_not_order_its_address() {
     let service = MemoryService::new();

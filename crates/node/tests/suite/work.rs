@@ -16,7 +16,7 @@ fn load(node: &Node) -> LoadReport {
     node.report(Parts::LOAD).load.unwrap()
 }
 
-/// Waits until each node has merged or stamped so many writes: the last of three replicas is not waited for by a put.
+/// Waits until each node has merged or stamped this many writes: the last of three replicas is not waited for by a put.
 async fn until_written(nodes: &[Arc<Node>], writes: u64) -> Vec<LoadReport> {
     let settled = async {
         loop {

@@ -50,7 +50,7 @@ pub async fn read(world: Arc<World>, number: u32, process: ProcessId, end: Momen
         match client.store(STORE) {
             Ok(store) => reader.ask(&client, store).await,
             Err(_) => {
-                // A client that asks for no store of read-only artifacts hears of none.
+                // A client that asks for no store of read-only artifacts learns of none.
                 let _ = client.refresh().await;
                 reader.ports.clock.sleep(AGAIN).await;
             }
@@ -106,7 +106,7 @@ impl ArtifactReader {
             listed.into_iter().flatten().map(|artifact| artifact.number).collect()
         };
         if self.dice.chance(50) {
-            // The others hear of swaps by the answers that they get.
+            // The others learn of swaps from the answers that they get.
             let _ = client.refresh().await;
         }
         let chosen = (!listed.is_empty() && self.dice.chance(80)).then(|| *self.dice.pick(&listed));

@@ -95,7 +95,7 @@ fn claim(history: &History, id: OperationId, operation: &Operation) -> Option<&'
     }
 }
 
-/// Why the replicas cannot have said so; `None` where so many as had to may have.
+/// Why the replicas cannot have said so; `None` where as many as had to may have.
 fn shortfall(
     history: &History,
     operation: &Operation,

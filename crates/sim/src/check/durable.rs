@@ -45,7 +45,7 @@ pub fn copies(held: &Remains, event: DurableEvent, strict: bool) -> BTreeMap<Nod
     taken.into_iter().map(|(node, replica)| (replica, node)).collect()
 }
 
-/// Finds a node of its own for a replica's copy; others may have to change theirs for it.
+/// Finds a separate node for a replica's copy; others may have to change theirs for it.
 fn place(
     replica: NodeId,
     lies: &BTreeMap<NodeId, Vec<NodeId>>,

@@ -133,7 +133,7 @@ impl Story {
         self.history.witnessed.removals.entry(place).or_default().push(removed);
     }
 
-    /// Nodes store so many deletions of the key.
+    /// Nodes store this many deletions of the key.
     pub(crate) fn deletions(&mut self, count: u32) {
         for number in 0..count {
             let at = self.tick();

@@ -88,7 +88,7 @@ mod tests {
         Moment { nanos: moment.nanos + nanos }
     }
 
-    /// A put of "a" that expires so many microseconds after it was asked, and a get that shows it.
+    /// A put of "a" that expires this many microseconds after it was asked, and a get that shows it.
     fn told(expires_us: Option<u64>) -> (Story, model::Dot) {
         let mut story = Story::default();
         let put = story.put_blind("a");

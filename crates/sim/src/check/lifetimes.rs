@@ -130,7 +130,7 @@ fn kept(
     }
 }
 
-/// Whether what was stamped then lives so long that nobody takes it for over.
+/// Whether what was stamped then lives long enough that nobody takes it for expired.
 fn lasts(stamped: Timestamp, until: WallMillis) -> bool {
     until.0 > stamped.wall().0 + CLOCKS_DIFFER_MS
 }

@@ -101,7 +101,7 @@ mod tests {
         {
             let mut story = Story::default();
             let put = story.put_blind("a");
-            // So long that a fallback may have been asked.
+            // Long enough for a fallback to have been asked.
             story.now.nanos += 100_000_000;
             let (dot, _) = story.written(put, 1, 1);
             let operation = &mut story.history.operations[put.0];

@@ -74,7 +74,7 @@ pub struct Rules {
     pub reads_monotonic: bool,
     /// Whether stores change their numbers: then R is what the documents say.
     pub numbers_change: bool,
-    /// No node reaps a value sooner than so long after it may read as absent: what it waits, less what clocks differ.
+    /// No node reaps a value sooner than this long after it may read as absent: what it waits, less what clocks differ.
     pub reaped_after: Duration,
 }
 
@@ -85,7 +85,8 @@ impl Rules {
         self.meets(usize::from(get.required), write)
     }
 
-    /// Whether whoever asks so many replicas meets one of those that acknowledged the write, if replicas alone did.
+    /// Whether a request that asks this many replicas meets one of those that acknowledged the write, if replicas alone
+    /// did.
     pub fn meets(&self, asked: usize, write: &Operation) -> bool {
         let written = usize::from(write.required);
         let brought_back = !self.refilled || written >= self.writes_required;
@@ -275,7 +276,8 @@ mod tests {
     use super::examples::{Story, rules};
     use super::*;
 
-    /// Whether a get that asked so many owes anything to a write that asked so many, of N=3 and the stores' R=2, W=2.
+    /// Whether a get that asked this many owes anything to a write that asked that many, of N=3 and the stores' R=2,
+    /// W=2.
     fn meet(rules: Rules, asked: u8, written: u8) -> bool {
         let mut story = Story::default();
         let put = story.put_blind("a");

@@ -1,4 +1,4 @@
-//! Invariant 6, as far as nodes go: some time after all faults have ended every move has ended, each node goes by that,
+//! Invariant 6, as far as nodes go: some time after all faults have ended every move has ended, each node follows that,
 //! and nothing lies where it does not belong. That the replicas then hold exactly what was written, the other judges
 //! say: they read each key of the run on its replicas of the end, wherever these were in the beginning.
 
@@ -13,7 +13,7 @@ pub struct LeftOver {
     pub moving: Vec<PartitionId>,
     /// A store whose numbers still change.
     pub changing: Option<String>,
-    /// Nodes that go by an older document.
+    /// Nodes that follow an older document.
     pub behind: Vec<NodeId>,
     /// Plans that were begun and have not ended, and what has become of them.
     pub plans: Vec<(u64, String)>,

@@ -1,9 +1,8 @@
 //! What an answer owes to an acknowledged write, by what the simulator knows, and never by what an answer says of itself.
 //!
 //! In a sloppy store a fallback may stand in for a replica, and then quorums need not meet. But it does so only where
-//! there is a reason: replicas that were down, cut off, slow or without room, so many that too few were left, or
-//! replicas that were silent for long. Where the simulator knows of none, replicas alone have answered, or ought to
-//! have.
+//! there is a reason. Replicas were down, cut off, slow or without room, so that too few were left; or replicas were
+//! silent for long. Where the simulator knows of none, replicas alone have answered, or ought to have.
 //!
 //! - A *write* may lean on a fallback at once where replicas are in trouble, and after [`HEDGE`]. It has not where W
 //!   replicas were seen to store it before it was acknowledged.
@@ -22,11 +21,11 @@ use crate::circumstances::Circumstances;
 use crate::history::{Action, History, Operation, OperationId, Outcome};
 use crate::host::Host;
 
-/// So long a request waits for replicas that are in no trouble before it turns to others: the default `hedge_after`.
+/// How long a request waits for replicas that are in no trouble before it turns to others: the default `hedge_after`.
 pub(crate) const HEDGE: Duration = Duration::from_millis(50);
-/// So long a get waits for a silent replica before it asks a fallback in its place.
+/// How long a get waits for a silent replica before it asks a fallback in its place.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(500);
-/// So long, at least, a command waits for what it reads before it goes on without: a half of the shortest deadline.
+/// How long, at least, a command waits for what it reads before it goes on without: half of the shortest deadline.
 const GLANCE: Duration = Duration::from_millis(150);
 
 /// Says what answers owe; asked once for each operation, and remembered.
@@ -87,7 +86,7 @@ fn has_reason(history: &History, operation: &Operation, event: Option<Dot>) -> b
     is_short(&history.circumstances, operation, required, driver, patience)
 }
 
-/// Whether too few replicas could be counted on, or so long was waited for them.
+/// Whether too few replicas could be counted on, or the wait reached `patience`.
 fn is_short(
     known: &Circumstances,
     operation: &Operation,
@@ -100,7 +99,7 @@ fn is_short(
         || known.is_short(operation.place(), required, driver, (operation.invoked, returned))
 }
 
-/// Whether so many replicas as had to were seen to store a write before it was acknowledged.
+/// Whether as many replicas as had to were seen to store a write before it was acknowledged.
 fn is_on_replicas(history: &History, write: &Operation, event: Dot) -> bool {
     let (Some(returned), Some(seen)) = (write.returned, history.looks.of(write.store, &write.key)) else {
         return false;

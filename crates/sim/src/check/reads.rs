@@ -55,7 +55,7 @@ impl Pairs {
         (nothing * 1000).checked_div(self.all + nothing).unwrap_or(0)
     }
 
-    /// Whether so many were excused that the judge is none.
+    /// Whether too many were excused for the judge to be one.
     pub fn is_lenient(&self) -> bool {
         self.excused_per_mille() > EXCUSED_PER_MILLE_MAX
     }

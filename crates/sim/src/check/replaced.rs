@@ -33,7 +33,7 @@ pub struct Replaced {
 }
 
 impl Replaced {
-    /// Of a cluster whose autopilot waits for so long.
+    /// Of a cluster whose autopilot waits for this long.
     pub fn new(waits: Duration) -> Replaced {
         let (lives, gone, ordered, unasked, broken) = Default::default();
         Replaced { waits, lives, gone, ordered, unasked, broken }

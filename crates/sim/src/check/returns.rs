@@ -26,7 +26,7 @@ pub struct Returns {
 }
 
 impl Returns {
-    /// Of a cluster whose copies stay for so long.
+    /// Of a cluster whose copies stay for this long.
     pub fn new(residence: Duration) -> Returns {
         let (held, left, broken) = Default::default();
         Returns { residence, held, left, copies: 0, broken }

@@ -78,7 +78,7 @@ impl Causality<'_> {
                 let writes = self.writes(&place, set);
                 writes.into_iter().flat_map(|write| self.with_seen(write)).collect()
             }
-            // A write's own answer: with everything it replaced if it stood alone, otherwise what it was given.
+            // A write's own answer: with everything it replaced if it was alone, otherwise what it was given.
             Outcome::Written { dot, context, .. } if context.vector.covers(*dot) => self.with_seen(source),
             _ => self.seen.get(&source).cloned().unwrap_or_default(),
         }
@@ -98,7 +98,7 @@ impl Causality<'_> {
         set.versions().iter().filter_map(of).collect()
     }
 
-    /// What is gone because a write *if absent* replaced it that stands there, or that something there had seen. Such a
+    /// What is gone because a write *if absent* replaced it that is there, or that something there had seen. Such a
     /// write has seen what R replicas knew to be deleted or expired, whatever its context says.
     fn gone(&self, place: &StoreKey, set: &VersionSet, there: &Writes) -> Vec<OperationId> {
         let nothing = Writes::new();

@@ -7,7 +7,7 @@ use super::owing::{Owing, shows_nothing};
 use super::{Attribution, Rules, Violation, name};
 use crate::history::{History, Outcome, Remains};
 
-/// So many gets of a run may say it for a reason that the simulator does not know: in stories that
+/// How many gets of a run may say it for a reason that the simulator does not know: in stories that
 /// fault nodes by themselves it knows few. They are counted and printed. A node that always says it is beyond that.
 const UNEXPLAINED_MAX: u64 = 10;
 

@@ -1,4 +1,4 @@
-//! EXPIRE, PERSIST and their kin write a value once more, with another expiry and under an event of its own.
+//! EXPIRE, PERSIST and their kin write a value once more, with another expiry and under its own event.
 //!
 //! - Each such event is one command that may have been carried out (invariant 5).
 //! - It is stamped right after what it has seen, so any write that did not see it wins (invariant 7): between it and the

@@ -95,7 +95,7 @@ impl DotsKnown<'_> {
                 continue;
             };
             let put = self.written(place, value);
-            // What only changed its expiry is an event of its own: see `touched`.
+            // What only changed its expiry is a separate event: see `touched`.
             if put.is_some() && !self.known.is_touch(place, version.dot) {
                 self.event(place, version.dot, put);
             }

@@ -39,7 +39,7 @@ impl World {
         nodes.map(|node| failed(&node.metrics().text())).sum()
     }
 
-    /// So many more batches of hints have failed while a node had no room for requests.
+    /// This many more batches of hints have failed while a node had no room for requests.
     pub(crate) fn crowded(&self, batches: u64) {
         self.crowded.fetch_add(batches, Ordering::Relaxed);
     }

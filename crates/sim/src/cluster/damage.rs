@@ -12,7 +12,7 @@ use crate::dice::Dice;
 use crate::plant::Plant;
 
 /// Files that say whose a directory is, or up to where deletions were forgotten. If they are damaged, the node does not
-/// start and says why (its tests are its own); a run wants all nodes to stand in the end.
+/// start and says why (its tests are its own); a run wants all nodes to run in the end.
 const SPARED: [&str; 4] = ["identity", "FORMAT", "LOCK", "epoch"];
 /// What every value begins with.
 const VALUE: &[u8] = b"value-c";

@@ -30,7 +30,7 @@ impl World {
         self.rewind_identity(machine);
     }
 
-    /// Lets a node's process stand still for so long, as SIGSTOP and SIGCONT do.
+    /// Lets a node's process stand still for this long, as SIGSTOP and SIGCONT do.
     pub async fn pause(&self, position: usize, length: Duration) {
         let Some(process) = self.machines[position].life.lock().process else { return };
         self.tell(format!("{} pauses for {length:?}", self.machines[position].id));
@@ -67,7 +67,7 @@ impl World {
     }
 
     /// Stops a node cleanly. Its process is gone afterwards. One that is killed while it stops does nothing more: it stops
-    /// in tasks of its own process, as on a machine.
+    /// in its own process's tasks, as on a machine.
     pub async fn stop(&self, position: usize) {
         let machine = &self.machines[position];
         let (process, node) = {

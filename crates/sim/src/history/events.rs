@@ -153,7 +153,7 @@ impl Events {
         self.deletions.push(Deletion { store, key, dot: version.dot, timestamp: version.timestamp, at });
     }
 
-    /// An event of a key is stored, which writes what lives so long.
+    /// An event of a key is stored, which writes what lives this long.
     pub(crate) fn lived(&mut self, place: &Place, version: &Version, life: ValueLife) {
         let event = (version.timestamp, version.dot);
         match self.lives.get_mut(place) {

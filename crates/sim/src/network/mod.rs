@@ -180,7 +180,7 @@ impl Wires {
         }
     }
 
-    /// Breaks a link of `from` in place of so many in a thousand of the frames that it sends: what it has taken in is
+    /// Breaks a link of `from` in place of this many in a thousand of the frames that it sends. What it has taken in is
     /// done, and its answer never comes. Zero ends it.
     pub fn cut_answers(&self, from: Host, per_mille: u64) {
         let mut state = self.state.lock();

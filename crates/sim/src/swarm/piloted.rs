@@ -15,21 +15,21 @@ use crate::dice::Dice;
 use crate::executor::{Executor, Power, Processor};
 use crate::plant::Plant;
 
-/// Of the runs with headmasters so many in a thousand have the autopilot on: they take ten times as long as others.
+/// Of the runs with headmasters this many in a thousand have the autopilot on: they take ten times as long as others.
 const PILOTED: u64 = 200;
 /// Most nodes that serve from the beginning.
 const SERVING_MAX: u32 = 5;
 /// What a request costs beside the pause of its client, in seconds.
 const REQUEST_S: f64 = 0.02;
-/// Requests of many keys make so many operations of each.
+/// How many operations a request makes on average: some name many keys.
 const KEYS_PER_REQUEST: f64 = 1.6;
 
-/// What such a run has of its own.
+/// What only such a run has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piloted {
     /// What the autopilot may do.
     pub settings: Settings,
-    /// The last machines wait to be named: so many.
+    /// How many of the last machines wait to be named.
     pub waiting: u32,
     /// Those before them are standbys from the beginning.
     pub standbys: u32,

@@ -19,8 +19,8 @@ impl Setup {
         Setup { buckets, reshapes: self.moves, ..self }
     }
 
-    /// Other numbers of stores in half of the runs in which partitions move, bounds stay, and no request goes by numbers of
-    /// its own: walks go by those of the run, and requests may name some.
+    /// Other numbers of stores in half of the runs in which partitions move, bounds stay, and no request has its own
+    /// numbers. Walks use those of the run, and requests may name some.
     pub(super) fn draw_numbers(&mut self, dice: &mut Dice) {
         let by_stores = self.walks == 0 && self.own_quorums == 0;
         self.renumbers = self.moves && !self.reshapes && by_stores && dice.chance(500);

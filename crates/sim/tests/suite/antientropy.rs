@@ -1,4 +1,4 @@
-//! Anti-entropy, scrub and refilling, each in a cluster of its own where nothing else heals.
+//! Anti-entropy, scrub and refilling, each in its own cluster where nothing else heals.
 
 use protocol::report::RepairReport;
 use std::collections::BTreeSet;

@@ -219,7 +219,7 @@ async fn read_on(world: Arc<World>, record: Record, number: u32, plant: Plant) {
             Err(error) => record.failed.lock().push(error.to_string()),
         }
         if number == 1 {
-            // The others hear of swaps when replicas refuse what they name.
+            // The others learn of swaps when replicas refuse what they name.
             let _ = client.refresh().await;
         }
         world.executor.sleep(Duration::from_millis(u64::from(number) * 3 + 1)).await;

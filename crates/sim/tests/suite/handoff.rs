@@ -183,7 +183,7 @@ fn hints_that_grow_too_old_are_given_up_while_the_target_is_away() {
     let impatient = |mut setup: Setup| {
         setup.handoff.age_max = Duration::from_secs(2);
         setup.handoff.sweep_every = Duration::from_secs(1);
-        // Whoever was away so long learns the rest from anti-entropy; until then W copies are not there.
+        // A node that was away that long learns the rest from anti-entropy; until then W copies are not there.
         setup.losses = Losses::Nodes(1);
         let tale = |world: Arc<World>| async move {
             sleep(&world, 500).await;

@@ -16,7 +16,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::stage::{play, setup, until};
 
-/// Clients, each with a key of its own.
+/// Clients, each with its own key.
 const CLIENTS: u32 = 3;
 /// Requests of each.
 const REQUESTS: u32 = 60;
@@ -32,7 +32,7 @@ struct Told {
 /// An answer: its status, its ETag and its body.
 type Web = (u16, Option<String>, String);
 
-/// One request on a connection of its own, with these further lines; `None` when it was not answered whole.
+/// One request on its own connection, with these further lines; `None` when it was not answered whole.
 async fn ask(ports: &Ports, node: NodeId, (request, lines): (&str, &str), body: &str) -> Option<Web> {
     let link = ports.network.connect(&http_address(node)).await.ok()?;
     let mut stream = LinkStream::new(link, ports.entropy.clone());

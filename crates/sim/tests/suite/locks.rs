@@ -225,8 +225,8 @@ async fn reorder(world: Arc<World>, locks: Arc<Locks>, mut dice: Dice, end: Mome
     }
 }
 
-/// Nodes stand still for a moment, or what they send is late: so they go by different documents. Or links between two of
-/// them break, and each suspects the other, which lives.
+/// Nodes stand still for a moment, or what they send is late: so they follow different documents. Or links between two
+/// of them break, and each suspects the other, which lives.
 async fn hold_up(world: Arc<World>, mut dice: Dice, end: Moment) {
     while world.executor.now() < end {
         world.executor.sleep(dice.millis(0, 50)).await;

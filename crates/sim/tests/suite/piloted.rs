@@ -6,8 +6,8 @@ use sim::swarm::Setup;
 
 /// Seeds that are played.
 const SEEDS: std::ops::RangeInclusive<u64> = 1..=10;
-/// In so many of them at least the autopilot acts on loads, and in so many it replaces a node: below that the runs show
-/// nothing any more.
+/// In at least this many of them the autopilot acts on loads, and in that many it replaces a node: below that the runs
+/// show nothing any more.
 const WITH_PLANS_MIN: u64 = 5;
 const WITH_REPLACED_MIN: u64 = 2;
 

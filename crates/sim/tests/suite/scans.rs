@@ -18,7 +18,7 @@ use wire::resp::{Reply, ReplyParser};
 
 use crate::stage::{keys, play, put_all, setup};
 
-/// So many scans follow one another.
+/// How many scans follow one another.
 const SCANS: u32 = 6;
 
 /// One connection of a plain client after the other: a page that fails is asked for again, at another node.

@@ -64,7 +64,7 @@ impl AnswerRoom {
         Arc::new(AnswerRoom { place, going: Mutex::new(Going { coming, bytes: 0 }) })
     }
 
-    /// Room for so many bytes more.
+    /// Room for this many bytes more.
     ///
     /// # Errors
     /// When there is none. Then there is none for those on their way either, so they must be the last.

@@ -31,7 +31,7 @@ pub(super) struct HttpAnswer {
     /// The methods that its path takes. Few answers say so, and all of them shall be small.
     allow: Option<Box<Box<str>>>,
     sloppy: bool,
-    /// Why it is refused. The detail stands there only where a right is lacking.
+    /// Why it is refused. The detail is there only where a right is lacking.
     refusal: Option<Box<Failure>>,
     store: Option<Box<str>>,
     /// Given back when the other end has the body.

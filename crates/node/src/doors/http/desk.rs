@@ -193,7 +193,7 @@ fn number(call: &HttpCall<'_>) -> Result<u64, HttpAnswer> {
     number.ok_or_else(|| malformed("the last part of the path is a number from 1"))
 }
 
-/// A place among the requests under way. What the control plane asks has room of its own beside that of clients.
+/// A place among the requests under way. What the control plane asks has its own room beside that of clients.
 fn admit(call: &HttpCall<'_>, request: &Request, bytes: usize) -> Result<Permit, HttpAnswer> {
     let own = call.admitted.admit(bytes);
     let admitted = match is_control(request) {

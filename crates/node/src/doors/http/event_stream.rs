@@ -38,7 +38,7 @@ use crate::access::Caller;
 use crate::doors::closing::DoorStage;
 use crate::events::Page;
 
-/// Most readers at a time, and at most one in so many of the connections that clients may have.
+/// Most readers at a time, and at most one in this many of the connections that clients may have.
 const READERS_MAX: usize = 64;
 const CONNECTIONS_PART: usize = 4;
 /// Most of them on one connection, by HTTP/2.

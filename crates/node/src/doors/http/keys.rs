@@ -18,7 +18,7 @@ use crate::doors::numbers::Operation;
 use crate::front::StampEntry;
 use crate::stores::WriteOrder;
 
-/// The content type of a write whose context stands in its body.
+/// The content type of a write whose context is in its body.
 const VERSIONS: &str = "application/vnd.tontine.versions+json";
 /// Bytes of such a body beside its value: the names, and a context of some thousand actors.
 const VERSIONS_BYTES_MORE: usize = 256 * 1024;

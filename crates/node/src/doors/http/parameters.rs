@@ -1,4 +1,4 @@
-//! What stands behind the `?`.
+//! What follows the `?`.
 
 use bytes::Bytes;
 use model::WallMillis;
@@ -101,8 +101,8 @@ pub(super) struct Parameters {
 }
 
 impl Parameters {
-    /// Those of a request to a store with so many replicas. A name that its route does not take is refused: a slip of the
-    /// pen would otherwise write for ever what should expire.
+    /// Those of a request to a store with this many replicas. A name that its route does not take is refused: a slip of
+    /// the pen would otherwise write for ever what should expire.
     pub(super) fn of(call: &HttpCall<'_>, replicas: u8) -> Result<Parameters, HttpAnswer> {
         let text = call.head.uri.query().unwrap_or_default();
         Parameters::parse(text, call.found.route.parameters, replicas).map_err(malformed)
@@ -196,7 +196,7 @@ impl Parameters {
     }
 }
 
-/// When a value expires that lives so many milliseconds.
+/// When a value expires that lives this many milliseconds.
 pub(super) fn expiry(ttl_ms: u64, now: WallMillis) -> Result<WallMillis, &'static str> {
     let at = now.0.checked_add(ttl_ms).filter(|&at| i64::try_from(at).is_ok());
     at.map(WallMillis).ok_or("ttl is too long")

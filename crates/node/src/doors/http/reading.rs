@@ -9,7 +9,7 @@ use super::HttpCall;
 use super::account::HeldRoom;
 use crate::doors::native::not_admitted;
 
-/// A value as it is read, and as it stands in an answer.
+/// A value as it is read, and as it appears in an answer.
 const TIMES_HELD: usize = 2;
 
 /// What was read, by the place of its key, and its room.

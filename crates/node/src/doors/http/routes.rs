@@ -177,13 +177,13 @@ routes! {
 }
 
 impl Route {
-    /// Whether this status stands in its line.
+    /// Whether this status is in its line.
     pub(super) fn may_answer(&self, status: StatusCode) -> bool {
         self.answers.contains(&status.as_u16()) || ANY.contains(&status.as_u16())
     }
 }
 
-/// A line, and what stands in the path for its names, not decoded.
+/// A line, and what the path has for its names, not decoded.
 pub(super) struct RouteFound<'a> {
     pub(super) route: &'static Route,
     pub(super) names: Vec<&'a str>,

@@ -15,7 +15,7 @@ use crate::front::AtHand;
 pub(super) struct StoreFacts {
     /// How many replicas a key has.
     pub(super) replicas: u8,
-    /// Whether a get shows all values that stand side by side, or the newest.
+    /// Whether a get shows all values that exist side by side, or the newest.
     pub(super) shows_siblings: bool,
     /// Longest value in bytes.
     pub(super) value_bytes_max: usize,
@@ -23,7 +23,7 @@ pub(super) struct StoreFacts {
 
 /// What a get shows.
 pub(super) struct Shown {
-    /// None where the key is not there; several where they stand side by side.
+    /// None where the key is not there; several where they exist side by side.
     pub(super) values: Vec<Bytes>,
     /// What its reader has seen.
     pub(super) context: Context,

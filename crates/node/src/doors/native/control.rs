@@ -29,7 +29,8 @@ const REQUESTS_MAX: usize = 64;
 /// Most bytes of requests in this room. An order is some hundred bytes.
 const BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// Most connections of headmasters beside those of clients: each process has one, and few stand for the office.
+/// Most connections of headmasters beside those of clients: each process has one, and few are candidates for the
+/// office.
 const CONNECTIONS_MAX: usize = 8;
 
 /// The room of one node, over all workers.

@@ -389,7 +389,7 @@ impl Served {
     /// with a refusal.
     fn ask_replica(&self, (id, bytes): (u64, usize), request: Request, timed: Timed, burst: &mut Burst) {
         let (news, replica) = (News::of(&request), self.service.front.replica());
-        // What another node asks for a client of its own was counted there.
+        // What another node asks for its own client was counted there.
         if let (Request::ReplicaGet(get), None) = (&request, self.agreed.node) {
             replica.note_part(get);
         }
@@ -458,7 +458,7 @@ impl Served {
         true
     }
 
-    /// A place for one more request of so many bytes; without one the request has been refused.
+    /// A place for one more request of this many bytes; without one the request has been refused.
     fn permit(&self, id: u64, bytes: usize) -> Option<Permit> {
         match self.connection.admit(bytes) {
             Ok(permit) => Some(permit),

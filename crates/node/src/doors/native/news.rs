@@ -1,4 +1,4 @@
-//! What a refused request hears of a newer cluster document: what changed since its own.
+//! What a refused request learns of a newer cluster document: what changed since its own.
 //!
 //! Many requests of a client are refused at once when a partition steps, and a document may have megabytes.
 
@@ -9,7 +9,7 @@ use wire::messages::{Failure, Request, Response};
 
 use crate::replica::Replica;
 
-/// The document that the caller of a request goes by, if it is to hear what changed since.
+/// The document that the caller of a request follows, if it is to be told what changed since.
 #[derive(Clone, Copy)]
 pub(super) struct News(Option<Generation>);
 

@@ -1,7 +1,7 @@
-//! How long the rest of a command or frame may take that has begun to come in.
+//! How long the rest of a command or frame may take that has begun to arrive.
 //!
-//! What has come of it is held, and counts against the bytes that may come in on the node: whoever begins and never
-//! goes on would keep others out for as long as the connection stands.
+//! What has come of it is held, and counts against the bytes that may come in on the node. A client that begins and
+//! never goes on would keep others out for as long as the connection is open.
 //!
 //! Must never: end a connection that waits between two commands.
 
@@ -24,7 +24,7 @@ impl Rest {
         Rest(StallTimer::new(clock, REST_BYTES_MIN, time_max))
     }
 
-    /// A read has found nothing, and of the command `which` so many bytes have come: ready when that is too slow.
+    /// A read has found nothing, and of the command `which` this many bytes have come: ready when that is too slow.
     pub(crate) fn poll(&mut self, which: u64, bytes: usize, context: &mut Context<'_>) -> Poll<()> {
         self.0.poll(which, bytes, context)
     }

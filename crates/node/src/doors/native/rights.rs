@@ -1,6 +1,6 @@
 //! Which right each kind of request needs: the one table of the native door.
 //!
-//! **Architecture Invariant:** every kind stands here by name, so that a new one cannot be forgotten.
+//! **Architecture Invariant:** every kind is listed here by name, so that a new one cannot be forgotten.
 
 use bytes::Bytes;
 use model::access::Right;

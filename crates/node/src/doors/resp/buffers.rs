@@ -3,7 +3,7 @@
 //! A connection needs one only from the moment when bytes arrive until its answers are sent, and a worker serves one
 //! connection at a time: so nearly always the same few are in use, and their lines are near when the kernel copies
 //! into them. An idle connection holds none, and one that waits
-//! for the rest of a command has a buffer of its own, which is as large as that command needs.
+//! for the rest of a command has its own buffer, as large as that command needs.
 
 use bytes::BytesMut;
 use parking_lot::Mutex;

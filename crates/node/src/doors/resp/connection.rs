@@ -164,7 +164,7 @@ struct ClientConnection<'a> {
     unread: Unread,
     /// Whether the input is borrowed.
     borrowed: bool,
-    /// Bytes that a read into a buffer of its own asks for.
+    /// Bytes that a read into its own buffer asks for.
     ask: usize,
     /// Commands that are not answered.
     pipeline: Pipeline<CommandTask, DoorReply>,
@@ -174,7 +174,7 @@ struct ClientConnection<'a> {
     answers: Answers,
     /// Commands that came whole.
     taken: u64,
-    /// Whether commands may stand in the input for which there was no room.
+    /// Whether the input may hold commands for which there was no room.
     paused: bool,
     /// What is answered and not sent yet.
     burst: Burst,

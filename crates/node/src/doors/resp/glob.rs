@@ -39,7 +39,7 @@ fn one(pattern: &[u8], byte: u8) -> Option<usize> {
     }
 }
 
-/// The length of what stands between the brackets, the closing one included, and whether the byte is meant. A class
+/// The length of what is between the brackets, the closing one included, and whether the byte is meant. A class
 /// that is never closed ends with the pattern.
 fn class_holds(class: &[u8], byte: u8) -> (usize, bool) {
     let negated = class.first() == Some(&b'^');

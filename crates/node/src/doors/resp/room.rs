@@ -41,7 +41,7 @@ impl Room {
         HELD_BYTES_MAX.saturating_sub(self.held())
     }
 
-    /// Holds so many bytes, whatever is held.
+    /// Holds this many bytes, whatever is held.
     pub(super) fn hold(&self, bytes: usize) {
         self.held.fetch_add(bytes, Ordering::Relaxed);
     }
@@ -76,7 +76,7 @@ impl Room {
         }
     }
 
-    /// An answer of so many bytes has had its turn, and the next is that of `first`.
+    /// An answer of this many bytes has had its turn, and the next is that of `first`.
     pub(super) fn answered(&self, bytes: usize, first: u64) {
         self.first.store(first, Ordering::Relaxed);
         self.release(bytes);

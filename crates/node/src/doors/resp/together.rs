@@ -2,7 +2,7 @@
 //! another, all deletes a third. Each key keeps its own outcome. A get is answered as soon as its own value is
 //! known, sets and deletes that travelled together are answered together.
 //!
-//! Must never: wait for more commands to come.
+//! Must never: wait for more commands.
 
 use std::sync::Arc;
 

@@ -116,7 +116,7 @@ pub(super) fn settle_alone(rebalance: &Rebalance, view: &View, store: &LocalStor
     });
 }
 
-/// Whether this node still goes by this view. Asked while the list is held: it is changed before the view is.
+/// Whether this node still follows this view. Asked while the list is held: it is changed before the view is.
 fn is_current(rebalance: &Rebalance, view: &View) -> bool {
     rebalance.replica().view().generation() == view.cluster().generation
 }

@@ -184,7 +184,7 @@ fn no_writer_waits_while_records_are_counted_or_scrubbed() {
     assert!(went_on >= 8 && waited == 0, "{went_on} writes went on, {waited} had to wait");
 }
 
-/// A store without trees, with records under these tokens, each with a value of so many bytes.
+/// A store without trees, with records under these tokens, each with a value of this many bytes.
 fn alone(records: &[(u64, usize)]) -> LocalStore {
     let one = Consistency { replicas: 1, reads_required: 1, writes_required: 1 };
     let definition = Store::new(StoreName::new("s").unwrap(), one).unwrap();

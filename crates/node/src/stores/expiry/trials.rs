@@ -19,7 +19,7 @@ use crate::stores::{Stamper, WriteOrder};
 const PARTITION: PartitionId = PartitionId(0);
 const MARGIN_MS: u64 = 5000;
 
-/// A replica with a clock of its own.
+/// A replica with its own clock.
 struct Replica {
     store: LocalStore,
     wall: Arc<Wall>,

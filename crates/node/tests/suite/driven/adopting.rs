@@ -212,7 +212,7 @@ fn a_node_that_does_not_hold_a_key_neither_stores_it_nor_answers_for_it() {
         let answer = home.stage.run(node.antientropy().clone().answer(request));
         assert_eq!(answer.expect_err(name).code, ErrorCode::NotReplica, "{name}");
     }
-    // Whoever goes by an older document hears what is new.
+    // A caller that follows an older document is told what is new.
     node.offer(Cluster { generation: Generation(2), ..apart });
     home.stage.until(|| node.replica().view().generation() == Generation(2));
     let failure = refusal(home.call(&node, merge(&theirs, &old(), 0, None)));

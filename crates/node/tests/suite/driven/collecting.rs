@@ -84,7 +84,7 @@ fn count(asked: &Asked, name: &str) -> usize {
     steps(asked).iter().filter(|(step, _)| *step == name).count()
 }
 
-/// How the node's part in collection stands.
+/// The state of the node's part in collection.
 pub(super) fn report(node: &Node) -> CollectionReport {
     node.report(Parts::STATUS).status.unwrap().collection.unwrap()
 }
@@ -352,7 +352,7 @@ fn many_tombstones_are_collected_page_by_page_and_the_next_pass_begins_at_once()
     assert_eq!(report(&node).records_collected_total, MANY as u64);
 }
 
-/// Whoever offers goes by its own clock.
+/// A node that offers uses its own clock.
 #[test]
 fn what_another_node_offers_too_early_is_no_part_of_a_round() {
     let mut home = Home::new();

@@ -75,7 +75,7 @@ fn store_both(home: &Home, node: &Node, content: &VersionSet) {
     }
 }
 
-/// The cluster a generation later, by which its set of nodes is another: collection rounds go by that.
+/// The cluster a generation later, by which its set of nodes is another: collection rounds follow that.
 fn later() -> Cluster {
     Cluster { generation: Generation(2), nodes_changed: Generation(2), ..cluster() }
 }

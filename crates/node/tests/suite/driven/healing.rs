@@ -34,7 +34,7 @@ fn outcome(home: &Home, node: &Node, amid: impl FnOnce()) -> Comparison {
     node.antientropy().report().peers[0].outcome
 }
 
-/// What the real node says, after so long.
+/// What the real node says, after this many seconds.
 pub(super) fn later(stage: &Stage, peer: &Weak<Node>, request: &Request, seconds: u64) -> Answer {
     let timer = (stage as &dyn runtime::Clock).sleep(Duration::from_secs(seconds));
     let (peer, request) = (peer.upgrade().unwrap().antientropy().clone(), request.clone());
@@ -96,7 +96,7 @@ fn a_record_that_cannot_be_read_when_it_is_to_be_pushed_is_not_counted_as_compar
     }
     let (disk, damaged) = (home.disk.clone(), AtomicBool::new(false));
     home.serve(&peer, move |request| {
-        // Each takes a message of its own.
+        // Each takes its own message.
         if let Request::ReplicaMerge(merge) = request
             && !damaged.swap(true, Ordering::Relaxed)
         {
@@ -330,7 +330,7 @@ fn damage_of_unknown_keys_is_told_of_until_all_was_compared_with_every_other_rep
 
 pub(super) type Others = Vec<(Home, Arc<Node>)>;
 
-/// A node whose disk was lost, in so many buckets, and the two others, with some keys; it is not started again yet.
+/// A node whose disk was lost, in this many buckets, and the two others, with some keys; it is not started again yet.
 fn lost(buckets: u32) -> (Home, Others, Vec<Bytes>) {
     lost_from(Home::of(&Cluster { buckets, ..cluster() }))
 }
@@ -398,7 +398,7 @@ fn an_exchange_that_ends_under_another_document_makes_nothing_whole() {
                 its.lock().upgrade().unwrap().offer(newer.clone());
                 Some(later(&stage, &its_peer, request, 3))
             }
-            // Nobody else has heard of that document.
+            // Nobody else knows of that document.
             Request::TreeSums(sums) if sums.generation > Generation(1) => Some(Answer::Silence),
             _ => None,
         });
@@ -463,7 +463,7 @@ fn a_peer_that_refuses_is_asked_once_in_a_round_of_a_refill() {
     assert_eq!(asked, [2, 3, 2].map(|id| vec![NodeId(id); 4]));
 }
 
-/// Rounds go by the older document while the newer one becomes durable, and by that one this node holds nothing.
+/// Rounds follow the older document while the newer one becomes durable, and by that one this node holds nothing.
 #[test]
 fn what_a_document_brings_is_not_forgotten_while_the_document_becomes_durable() {
     let mut three = Three::new(2);

@@ -35,7 +35,7 @@ pub(crate) fn set(before: &VersionSet, actor: u32, timestamp: Timestamp, value: 
     set
 }
 
-/// A moment of the wall clock, so many milliseconds after the stage begins.
+/// A moment of the wall clock, this many milliseconds after the stage begins.
 pub(crate) fn amid(millis: u64) -> Timestamp {
     Timestamp(0).next(WallMillis(WALL_BEGIN + millis))
 }
@@ -262,7 +262,7 @@ pub(crate) fn merge(key: &Bytes, content: &VersionSet, epoch: u64, hint_for: Opt
     }
 }
 
-/// Flips a bit of a disk so many bytes before the value that nothing but the first write of a key has.
+/// Flips a bit of a disk this many bytes before the value that nothing but the first write of a key has.
 pub(crate) fn damage_at(disk: &SimulatedDisk, key: &Bytes, before: u64) {
     let value = format!("the value of {} and of nothing else", String::from_utf8_lossy(key));
     let place = disk.files().into_iter().find_map(|(path, bytes)| {

@@ -114,7 +114,7 @@ pub(crate) fn empty(store: &str) -> ReadOnlyStore {
     ReadOnlyStore::new(StoreName::new(store).unwrap(), 3)
 }
 
-/// One node, and what it goes by.
+/// One node, and what it follows.
 pub(crate) struct Keeper {
     pub(crate) home: Home,
     pub(crate) node: Arc<Node>,
@@ -164,7 +164,7 @@ impl Keeper {
         self.shelf.0.lock().remove(&built.url());
     }
 
-    /// Has the node go by other stores.
+    /// Has the node follow other stores.
     pub(crate) fn adopt(&mut self, stores: Vec<ReadOnlyStore>) {
         let generation = Generation(self.document.generation.0 + 1);
         self.document = Cluster { generation, read_only: stores, ..self.document.clone() };

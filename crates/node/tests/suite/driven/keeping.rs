@@ -16,7 +16,7 @@ use wire::messages::{ArtifactScan, Peer, Request, RequestOptions, Response, Scan
 use super::keeper::{Built, KEYS, Keeper, LONG, SOON, bytes_of, empty, parts};
 use super::{Adopt, AtHand, Position, StretchLimit, WorkerTransport};
 
-/// How long a walk waits for a document that its node has heard of, as `front` says.
+/// How long a walk waits for a document that its node knows of, as `front` says.
 const ADOPT_PATIENCE: Duration = Duration::from_secs(1);
 
 /// All stores once waited for the first one's fetch: swaps of the others, and removal, for as long as it took.
@@ -219,7 +219,7 @@ fn a_scan_of_an_artifact_that_is_deleted_meanwhile_is_refused_and_never_short() 
     let all = Token(0)..=Token(u64::MAX);
     let rest = held.page(one.number(), &open, all, Some((token, &key[..])), limit).unwrap();
     assert_eq!((first.records.len() + rest.records.len()) as u64, KEYS);
-    // The next page is refused, whichever document its coordinator goes by.
+    // The next page is refused, whichever document its coordinator follows.
     let next = first.next.clone();
     assert_eq!(scan(&keeper, &one, begun_under, next.clone()), Err(ErrorCode::StaleGeneration));
     assert_eq!(scan(&keeper, &one, keeper.document.generation, next), Err(ErrorCode::ArtifactNotHere));

@@ -1,7 +1,7 @@
 //! Real drivers, held to the rules of their models: one test for each rule, listed in `docs/design/drivers.md`.
 //!
 //! ```text
-//!   one thread, time of its own ── Stage
+//!   one thread, its own time ── Stage
 //!      Home: a simulated disk, a memory service ── Node (real) ◀── wires ──▶ scripts, or other homes' nodes
 //! ```
 //!

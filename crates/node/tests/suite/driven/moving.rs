@@ -33,7 +33,7 @@ impl Three {
         Three::with(replicas, &[])
     }
 
-    /// The same, with more stores, which are empty, each with so many replicas.
+    /// The same, with more stores, which are empty, each with this many replicas.
     fn with(replicas: u8, more: &[(&str, u8)]) -> Three {
         Three::of(replicas, more, Home::syncing)
     }
@@ -155,7 +155,7 @@ impl Three {
         self.publish(steps::begin(&self.document, &[(PartitionId(0), list)]).unwrap());
     }
 
-    /// Publishes a document, and waits until all go by it.
+    /// Publishes a document, and waits until all follow it.
     pub(super) fn publish(&mut self, document: Cluster) {
         self.homes[0].publish(&document);
         let generation = document.generation;
@@ -337,7 +337,8 @@ fn what_was_dropped_is_there_after_a_power_cut_of_those_who_hold_it() {
     }
 }
 
-/// What below the view went by the ring's partitions once found nothing after a split, and its trees were counted anew.
+/// What below the view followed the ring's partitions once found nothing after a split, and its trees were counted
+/// anew.
 #[test]
 fn a_split_or_merge_touches_no_record_and_no_tree() {
     let mut three = Three::new(2);

@@ -1,4 +1,4 @@
-//! What a node says while it goes by an older document counts for no step of a newer one.
+//! What a node says while it follows an older document counts for no step of a newer one.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +11,7 @@ use wire::messages::{Request, Response};
 use super::Answer;
 use super::moving::Three;
 
-/// Lets a node say for how long this holds that it goes by an older document than it does, wherever sums are compared.
+/// Lets a node say for how long this holds that it follows an older document than it does, wherever sums are compared.
 fn outdated(three: &Three, id: NodeId) -> Arc<AtomicBool> {
     let lags = Arc::new(AtomicBool::new(true));
     let (its, node) = (lags.clone(), Arc::downgrade(three.node(id)));
@@ -31,7 +31,7 @@ fn outdated(three: &Three, id: NodeId) -> Arc<AtomicBool> {
     lags
 }
 
-/// A replica that still goes by the document of before takes writes that the node which enters never sees.
+/// A replica that still follows the previous document takes writes that the node which enters never sees.
 #[test]
 fn a_merge_counts_only_with_a_source_that_had_adopted_the_generation() {
     let mut three = Three::new(1);
@@ -49,7 +49,7 @@ fn a_merge_counts_only_with_a_source_that_had_adopted_the_generation() {
     three.follow();
 }
 
-/// An heir that goes by an older document may be about to give up what it holds.
+/// An heir that follows an older document may be about to give up what it holds.
 #[test]
 fn nothing_is_dropped_by_the_word_of_an_heir_that_goes_by_an_older_document() {
     let mut three = Three::new(1);

@@ -9,7 +9,7 @@ use model::{Timestamp, Token, Value, VersionSet};
 use super::home::damage_at;
 use super::{Event, Home, Node, merge, set};
 
-/// Content of so many bytes.
+/// Content of this many bytes.
 pub(super) fn content(bytes: usize) -> VersionSet {
     set(&VersionSet::default(), 8, Timestamp(20), Value::Present(vec![7; bytes].into()))
 }
@@ -18,7 +18,7 @@ pub(super) fn bytes_of(set: &VersionSet) -> usize {
     wire::versions::record_bytes(None, set)
 }
 
-/// So many keys of a partition.
+/// This many keys of a partition.
 pub(super) fn keys_of(partition: u64, count: usize) -> Vec<Bytes> {
     let all = (0..).map(|number| Bytes::from(format!("key {number:04}")));
     all.filter(|key| Token::of(key).0 >> 63 == partition).take(count).collect()

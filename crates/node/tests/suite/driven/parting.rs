@@ -57,7 +57,7 @@ pub(super) fn lose(node: &Node, other: NodeId) {
     Witness::experienced(&**node.gossip(), other, Experience::Unreachable);
 }
 
-/// Where all nodes hold another store, `t`, too, with so many acknowledgements for each write.
+/// Where all nodes hold another store, `t`, too, with this many acknowledgements for each write.
 pub(super) fn of_two_stores(writes_required: u8) -> Cluster {
     let mut document = cluster();
     let all = Consistency { replicas: 3, reads_required: 2, writes_required };

@@ -31,7 +31,7 @@ struct Inner {
     spawned: Mutex<Vec<BoxFuture<'static, ()>>>,
     running: Mutex<Vec<BoxFuture<'static, ()>>>,
     woken: AtomicBool,
-    /// Of those who wait for the clock: what polls only what was woken must hear of it.
+    /// Of those who wait for the clock: what polls only what was woken must learn of it.
     sleepers: Mutex<Vec<Waker>>,
 }
 
@@ -60,7 +60,7 @@ impl Stage {
         }
     }
 
-    /// Runs everything for so long.
+    /// Runs everything for this long.
     pub(crate) fn pass(&self, duration: Duration) {
         self.run((self as &dyn Clock).sleep(duration));
     }

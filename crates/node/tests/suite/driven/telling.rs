@@ -245,7 +245,7 @@ fn trees_that_were_counted_anew_are_told_of_with_their_records() {
         tontine_antientropy_counted_records_total 0 > 6
         tontine_antientropy_doubtful_trees 2 > 0
     "#]]);
-    // Nobody wants to hear of trees of nothing.
+    // Nobody wants to be told of trees of nothing.
     let third = home.beside(3);
     let empty = third.start();
     doubt(&empty);

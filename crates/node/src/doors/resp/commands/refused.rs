@@ -1,6 +1,6 @@
 //! Commands of Redis that are refused on purpose, each with the reason and what to use instead.
 //!
-//! The answer begins like Redis's for a command that it does not know, because clients and frameworks go by that when
+//! The answer begins like Redis's for a command that it does not know, because clients and frameworks rely on that when
 //! they look for another way. Which commands are carried out is not said here: `commands!` is asked first.
 
 /// Why a command of Redis is refused, and what to use instead; `None` for a name that Redis does not know either.

@@ -28,7 +28,7 @@ async fn read_with(call: &CommandCall<'_>, key: Bytes, options: &RequestOptions)
 /// The version that a plain client sees, if it sees any.
 ///
 /// # Errors
-/// When it sees none, and too few replicas have answered to say so: what was found has expired meanwhile, or stands
+/// When it sees none, and too few replicas have answered to say so: what was found has expired meanwhile, or lies
 /// beside a later deletion.
 pub(in super::super) fn shown(got: &Got, now: WallMillis) -> Result<Option<(&Version, &Bytes)>, Failure> {
     let live = got.set.winner().and_then(|winner| Some((winner, winner.live(now)?)));

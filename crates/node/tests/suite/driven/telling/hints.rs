@@ -111,7 +111,7 @@ fn the_status_of_hints_tells_what_became_of_them() {
     told.check(&of_delivered_hints());
     let drained = events(&node, &["hints-drained"]);
     let [Event::HintsDrained { seconds: 3..=6, .. }] = drained[..] else { panic!("{drained:?}") };
-    // A later one gets a courier of its own, and what was delivered before is no part of its story.
+    // A later one gets its own courier, and what was delivered before is no part of its story.
     park_all(&home, &node, &["f"]);
     home.stage.pass(Duration::from_secs(3));
     told.check(&expect![[r#"
