@@ -301,9 +301,11 @@ mod tests {
         }
         // Its own process: here, threads of other tests end between two looks, and take their time with them.
         let mut child = std::process::Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
-        let began = threads_ran(child.id()).unwrap();
-        while threads_ran(child.id()).unwrap() == began {
+        // One that has just begun has had no time yet, which nobody tells from none at all.
+        let mut began = threads_ran(child.id());
+        while began.is_none() || threads_ran(child.id()) == began {
             std::thread::sleep(Duration::from_millis(1));
+            began = began.or_else(|| threads_ran(child.id()));
         }
         child.kill().unwrap();
         child.wait().unwrap();
