@@ -371,17 +371,25 @@ mod tests {
         assert_eq!((token, key.len()), (Token(6), model::limits::KEY_BYTES_MAX));
     }
 
+    /// A store of which two of three replicas are read, and a partition of it.
+    fn of_three() -> (Store, Here) {
+        let bounds = (Token(0), Token(u64::MAX));
+        let place = PlaceRead { partition: PartitionId(0), bounds, since: Generation(1) };
+        let definition = store(3, 2);
+        let here = Here::new(place, [1, 2, 3].map(NodeId).to_vec(), &definition, None);
+        (definition, here)
+    }
+
+    /// Of which nodes a page is next.
+    fn asked(here: &mut Here) -> Result<Vec<u32>, TooFew> {
+        here.walk.asks().map(|asks| asks.into_iter().map(|ask| ask.node.0).collect())
+    }
+
     /// Two of three replicas have a damaged record. When all are asked again and damage is accepted, the whole one is
     /// read in any case: another record than those that every replica has damaged must not be missing.
     #[test]
     fn a_replica_that_failed_is_asked_last_when_all_are_asked_again() {
-        let bounds = (Token(0), Token(u64::MAX));
-        let place = PlaceRead { partition: PartitionId(0), bounds, since: Generation(1) };
-        let definition = store(3, 2);
-        let mut here = Here::new(place, [1, 2, 3].map(NodeId).to_vec(), &definition, None);
-        let asked = |here: &mut Here| {
-            here.walk.asks().map(|asks| asks.into_iter().map(|ask| ask.node.0).collect::<Vec<_>>())
-        };
+        let (definition, mut here) = of_three();
         assert_eq!(asked(&mut here), Ok(vec![1, 2]));
         here.failed(NodeId(1), unreadable(NodeId(1), 1));
         assert_eq!(asked(&mut here), Ok(vec![3]), "the other one's page is kept");
@@ -399,13 +407,7 @@ mod tests {
     /// One that was not reached may have whole what another one has damaged.
     #[test]
     fn a_replica_with_damage_is_asked_after_one_that_was_not_reached() {
-        let bounds = (Token(0), Token(u64::MAX));
-        let place = PlaceRead { partition: PartitionId(0), bounds, since: Generation(1) };
-        let definition = store(3, 2);
-        let mut here = Here::new(place, [1, 2, 3].map(NodeId).to_vec(), &definition, None);
-        let asked = |here: &mut Here| {
-            here.walk.asks().map(|asks| asks.into_iter().map(|ask| ask.node.0).collect::<Vec<_>>())
-        };
+        let (definition, mut here) = of_three();
         assert_eq!(asked(&mut here), Ok(vec![1, 2]));
         here.failed(NodeId(1), unreadable(NodeId(1), 1));
         let detail = "n2 starts".to_owned();
