@@ -2,7 +2,7 @@
 
 use model::Token;
 use runtime::disk::simulated::SimulatedDisk;
-use storage::readonly::{
+use storage::artifacts::{
     Artifact, ChunkEntry, Compression, Digest, Layout, Manifest, Slice, TokenHash, WalkLimit, chunk_path,
     prove,
 };

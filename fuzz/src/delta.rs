@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use model::Token;
 use runtime::Disk;
 use runtime::disk::simulated::SimulatedDisk;
-use storage::readonly::{
+use storage::artifacts::{
     ChunkEntry, Compression, DeltaEntry, Digest, Layout, Lineage, Manifest, MergeError, MergeInputs, Slice,
     TokenHash, chunk_path, merge, prove_delta,
 };

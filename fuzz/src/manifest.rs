@@ -1,6 +1,6 @@
 //! Manifests of artifacts, with and without a parent: what is read is written as the very same bytes.
 
-use storage::readonly::{Manifest, ManifestError};
+use storage::artifacts::{Manifest, ManifestError};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Panics when a manifest is read that would be written otherwise, or that names a delta of no chunk.

@@ -16,10 +16,10 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::Unknown;
 use crate::access::Users;
+use crate::artifacts::ReadOnlyStore;
 use crate::generation::Generation;
 use crate::key::Token;
 use crate::node::{Node, NodeId};
-use crate::readonly::ReadOnlyStore;
 use crate::ring::{Partition, Ring};
 use crate::routing::{PreferenceList, replicas_to_come};
 use crate::store::{FallbackOrder, Store, StoreName};

@@ -6,6 +6,7 @@
 //! **Architecture Invariant:** `model` depends on no other crate of the workspace and performs no effect.
 
 pub mod access;
+pub mod artifacts;
 pub mod balance;
 pub mod cluster;
 pub mod elasticity;
@@ -17,20 +18,19 @@ pub mod node;
 pub mod order;
 pub mod placement;
 pub mod plan;
-pub mod readonly;
 pub mod ring;
 pub mod routing;
 pub mod store;
 pub mod timestamp;
 pub mod versions;
 
+pub use artifacts::{ArtifactNumber, ListedArtifact, ManifestDigest, ReadOnlyStore};
 pub use cluster::{ArtifactsError, Cluster, ClusterError, ClusterId, CreateStoreError};
 pub use epoch::Epoch;
 pub use generation::Generation;
 pub use key::{Key, KeyError, Token};
 pub use node::{Node, NodeId, Role, Weight, WeightError, Zone};
 pub use placement::{FeedKey, KeyPattern, Placement, PlacementError, Windows};
-pub use readonly::{ArtifactNumber, ListedArtifact, ManifestDigest, ReadOnlyStore};
 pub use ring::{Coming, Partition, PartitionId, Ring, RingError, Step};
 pub use routing::{PreferenceList, Sets};
 pub use store::{Consistency, FallbackOrder, Reads, Resolver, Store, StoreError, StoreName};

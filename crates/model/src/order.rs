@@ -13,10 +13,10 @@ mod refusal;
 use serde::{Deserialize, Serialize};
 
 use crate::access::UserChange;
+use crate::artifacts;
 use crate::balance::PolicyChange;
 use crate::node::{NodeId, Role, Weight};
 use crate::plan::{Consent, Wish};
-use crate::readonly;
 use crate::store::{Consistency, Store};
 
 pub use answer::{Done, OrderOutcome};
@@ -137,7 +137,7 @@ pub enum Order {
     /// Change what read-only stores list and serve.
     Artifacts {
         /// How.
-        order: readonly::Order,
+        order: artifacts::Order,
     },
     /// Change who may use the cluster. The first user closes it.
     User {

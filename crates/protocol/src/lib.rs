@@ -15,6 +15,7 @@
 
 pub mod admission;
 pub mod antientropy;
+pub mod artifacts;
 pub mod collection;
 pub mod elasticity;
 #[cfg(test)]
@@ -27,7 +28,6 @@ pub mod pace;
 pub mod pipeline;
 #[cfg(test)]
 mod planted;
-pub mod push;
 pub mod quorum;
 pub mod rebalance;
 pub mod report;

@@ -11,11 +11,11 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
-use model::readonly::ReadOnlyStore;
+use model::artifacts::ReadOnlyStore;
 use model::{ArtifactNumber, Cluster, ListedArtifact, ManifestDigest, Moment, NodeId};
 use parking_lot::Mutex;
 use runtime::disk::simulated::SimulatedDisk;
-use storage::readonly::{ChunkEntry, Manifest};
+use storage::artifacts::{ChunkEntry, Manifest};
 
 use crate::check::Violation;
 use crate::check::artifacts::{ReadAsked, Swap, Table, judge};

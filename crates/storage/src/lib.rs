@@ -5,6 +5,7 @@
 //!
 //! **Architecture Invariant:** engines know no version, no quorum, no copy of a record elsewhere and no network.
 
+pub mod artifacts;
 mod engine;
 mod error;
 mod forward;
@@ -12,7 +13,6 @@ mod hash;
 mod log;
 mod memory;
 mod partitions;
-pub mod readonly;
 mod walk;
 
 pub use engine::{

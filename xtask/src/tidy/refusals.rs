@@ -19,7 +19,7 @@ const ENUMERATIONS: &[(&str, &str, &str)] = &[
     ("crates/model/src/cluster/stores.rs", "CreateStoreError", "a store that cannot be created"),
     ("crates/model/src/store.rs", "StoreError", "a definition of a store"),
     ("crates/model/src/cluster/stores.rs", "ArtifactsError", "artifacts of a cluster"),
-    ("crates/model/src/readonly.rs", "ArtifactError", "an artifact"),
+    ("crates/model/src/artifacts.rs", "ArtifactError", "an artifact"),
     ("crates/model/src/access/change.rs", "UserError", "users of a cluster"),
     ("crates/model/src/order/refusal.rs", "Stale", "a plan that is stale"),
     ("crates/model/src/order/refusal.rs", "Holds", "what a node holds"),

@@ -1,7 +1,7 @@
 //! What the commands about artifacts are asked to do.
 
 use clap::ValueEnum;
-use storage::readonly::{Compression, Duplicates, Layout, RecordsGiven};
+use storage::artifacts::{Compression, Duplicates, Layout, RecordsGiven};
 
 use super::push_arguments::{
     ListArguments, OneArtifact, PushArguments, RollbackArguments, StageArguments, SwapArguments,

@@ -21,7 +21,7 @@ use runtime::disk::os::OsDisk;
 use runtime::outputs::BUILDING;
 use runtime::{Disk, DiskError, File};
 use serde_json::json;
-use storage::readonly::{
+use storage::artifacts::{
     BuildError, BuildOptions, BuildStep, Changed, ChildMaker, ChunkEntry, ChunkMaker, Cut, Cutter,
     DeltaEntry, MANIFEST_PATH, Manifest, MergeError, Merged, RecordsGiven, Settled, Slice, TokenHash,
     WriteError, child_manifest, publish, steps, steps_within,
@@ -239,7 +239,7 @@ impl Build<'_> {
     fn explain(&self, error: &BuildError) -> CliError {
         match error {
             BuildError::Duplicate { key, first, second } => {
-                let place = |place: &storage::readonly::Place| {
+                let place = |place: &storage::artifacts::Place| {
                     let input = self.arguments.files().nth(place.input()).map_or("?", String::as_str);
                     format!("{input} line {}", place.line())
                 };

@@ -8,7 +8,7 @@ use runtime::disk::os::OsDisk;
 use runtime::outputs::BUILDING;
 use runtime::{Disk, DiskError};
 use serde_json::json;
-use storage::readonly::{Digest, MANIFEST_PATH};
+use storage::artifacts::{Digest, MANIFEST_PATH};
 
 use super::arguments::CleanArguments;
 use super::build::taken;
@@ -105,7 +105,7 @@ fn leftovers(disk: &dyn Disk, named: &BTreeSet<String>) -> Result<Vec<String>, C
 
 #[cfg(test)]
 mod tests {
-    use storage::readonly::{ChunkEntry, Compression, Layout, Manifest, Slice, TokenHash};
+    use storage::artifacts::{ChunkEntry, Compression, Layout, Manifest, Slice, TokenHash};
 
     use super::*;
 

@@ -15,7 +15,7 @@ use std::time::Instant;
 use parking_lot::Mutex;
 use runtime::{Disk, DiskError, Output};
 use serde_json::json;
-use storage::readonly::{FetchError, FileEntry, MANIFEST_PATH, Manifest, VerifiedFile, chunk_path};
+use storage::artifacts::{FetchError, FileEntry, MANIFEST_PATH, Manifest, VerifiedFile, chunk_path};
 
 use super::arguments::CopyArguments;
 use super::opened;

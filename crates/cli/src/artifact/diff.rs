@@ -14,7 +14,7 @@ use bytes::Bytes;
 use model::Token;
 use runtime::Disk;
 use serde_json::json;
-use storage::readonly::{Artifact, ChunkEntry, Digest, Manifest, Slice, WalkCursor, WalkLimit, chunk_path};
+use storage::artifacts::{Artifact, ChunkEntry, Digest, Manifest, Slice, WalkCursor, WalkLimit, chunk_path};
 
 use super::arguments::DiffArguments;
 use super::place::Scratch;

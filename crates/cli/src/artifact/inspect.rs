@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use parking_lot::Mutex;
 use runtime::{Disk, DiskError};
 use serde_json::json;
-use storage::readonly::{ChunkEntry, Layout, Manifest, OpenError, prove, prove_delta};
+use storage::artifacts::{ChunkEntry, Layout, Manifest, OpenError, prove, prove_delta};
 
 use super::arguments::{CheckArguments, ShowArguments, jobs};
 use super::opened;

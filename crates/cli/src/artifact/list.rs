@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use model::readonly::Standing;
+use model::artifacts::Standing;
 use model::{ArtifactNumber, ListedArtifact, NodeId, ReadOnlyStore};
 use protocol::report::{ArtifactProgress, ArtifactState, ArtifactsReport};
 use serde_json::{Value as Json, json};

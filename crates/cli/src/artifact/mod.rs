@@ -19,7 +19,7 @@ pub(crate) mod verbs;
 
 use std::process::ExitCode;
 
-use storage::readonly::OpenError;
+use storage::artifacts::OpenError;
 
 pub(crate) use self::arguments::ArtifactCommand;
 pub(crate) use self::place::sources;

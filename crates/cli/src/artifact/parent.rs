@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use runtime::Disk;
 use runtime::disk::os::OsDisk;
-use storage::readonly::{FileEntry, Manifest, Slice, chunk_path, copy};
+use storage::artifacts::{FileEntry, Manifest, Slice, chunk_path, copy};
 
 use super::place::{Scratch, directory, opened};
 use crate::failure::CliError;

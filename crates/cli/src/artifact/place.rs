@@ -7,7 +7,7 @@ use runtime::disk::os::OsDisk;
 use runtime::outputs::{OsOutput, writable};
 use runtime::sources::{Scheme, SourceUrl, Sources};
 use runtime::{Disk, DiskError, Output};
-use storage::readonly::{
+use storage::artifacts::{
     Digest, Fetch, FetchError, FileEntry, MANIFEST_PATH, Manifest, OpenError, SourceChunk, chunk_path,
 };
 

@@ -7,10 +7,10 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use client::Client;
-use model::readonly::{Order, Push, Standing};
+use model::artifacts::{Order, Push, Standing};
 use model::{ArtifactNumber, Cluster, Generation, ManifestDigest, ReadOnlyStore, StoreName};
 use serde_json::json;
-use storage::readonly::Manifest;
+use storage::artifacts::Manifest;
 
 use super::opened;
 use super::place::url_of;

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use runtime::Disk;
-use storage::readonly::Manifest;
+use storage::artifacts::Manifest;
 
 use super::copy::{Copied, Target};
 use super::directory;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use model::routing::slices_held;
 use model::{ArtifactNumber, Cluster, NodeId, ReadOnlyStore};
-use storage::readonly::Manifest;
+use storage::artifacts::Manifest;
 
 use super::told::ArtifactTold;
 use crate::holder::shell;
@@ -145,7 +145,7 @@ mod tests {
     use model::{Node, Ring, StoreName, Zone};
     use protocol::report::ArtifactProgress;
     use protocol::report::ArtifactState::{self, Staged, Waiting};
-    use storage::readonly::{ChunkEntry, Compression, Digest, Layout, Slice, TokenHash};
+    use storage::artifacts::{ChunkEntry, Compression, Digest, Layout, Slice, TokenHash};
 
     use super::super::list::tests::progress;
     use super::*;

@@ -16,7 +16,7 @@ use model::Placement;
 use model::limits::VALUE_BYTES_MAX;
 use parking_lot::Mutex;
 use runtime::{Disk, DiskError};
-use storage::readonly::{BuildRecord, DELETE, Merged, Place, Records, RecordsGiven, Run, TokenHash, put};
+use storage::artifacts::{BuildRecord, DELETE, Merged, Place, Records, RecordsGiven, Run, TokenHash, put};
 
 use super::arguments::BuildArguments;
 use crate::failure::CliError;

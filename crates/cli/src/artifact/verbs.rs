@@ -5,7 +5,7 @@
 use std::process::ExitCode;
 
 use client::Client;
-use model::readonly::Order;
+use model::artifacts::Order;
 use model::{ArtifactNumber, Cluster, ReadOnlyStore, StoreName};
 use serde_json::{Value as Json, json};
 

@@ -1,7 +1,7 @@
 //! What the doctor finds of read-only stores: sources that give nothing, disks without room, damage, nodes that lag.
 
+use model::artifacts::Standing;
 use model::order::Office;
-use model::readonly::Standing;
 use model::{ArtifactNumber, Cluster, ListedArtifact, ReadOnlyStore};
 use protocol::report::{ArtifactProgress, ArtifactState, ArtifactTrouble, Fetching};
 
@@ -172,7 +172,7 @@ fn corrupt_here(status: &NodeStatus, fetching: &Fetching) -> Option<Finding> {
 
 #[cfg(test)]
 mod tests {
-    use model::readonly::Push;
+    use model::artifacts::Push;
     use model::{ArtifactNumber, Generation, ManifestDigest, Node, NodeId, Ring, StoreName, Zone};
     use protocol::report::{ArtifactsReport, Status};
 

@@ -8,7 +8,7 @@ use model::access::{Grant, UserChange};
 use model::balance::PolicyChange;
 use model::order::Order;
 use model::plan::{Consent, Wish};
-use model::{Consistency, NodeId, Role, readonly};
+use model::{Consistency, NodeId, Role, artifacts};
 
 use super::names;
 use crate::text::count;
@@ -92,8 +92,8 @@ fn balanced(change: &PolicyChange) -> String {
     }
 }
 
-fn of_artifacts(order: &readonly::Order) -> String {
-    use readonly::Order as Of;
+fn of_artifacts(order: &artifacts::Order) -> String {
+    use artifacts::Order as Of;
     let store = order.store();
     match order {
         Of::Create { replicas, .. } => {
@@ -160,10 +160,10 @@ mod tests {
         let drain = Order::Drain { node: NodeId(4), consent };
         assert_eq!(asked(&drain), "drain n4, with fewer zones");
         let store = model::StoreName::new("prices").unwrap();
-        let stage = readonly::Order::Stage {
+        let stage = artifacts::Order::Stage {
             store,
             number: model::ArtifactNumber(7),
-            manifest: model::readonly::ManifestDigest([1; 16]),
+            manifest: model::artifacts::ManifestDigest([1; 16]),
             source: "https://user:password@host/x".to_owned(),
         };
         assert_eq!(asked(&Order::Artifacts { order: stage }), "stage artifact 7 of store prices");

@@ -1,7 +1,7 @@
 //! Why stores are not created, and why artifacts do not go live.
 
+use model::artifacts::{self, ArtifactError};
 use model::order::{Order, OrderRefusal};
-use model::readonly::{self, ArtifactError};
 use model::{ArtifactsError, CreateStoreError, NodeId};
 
 use super::names;
@@ -73,7 +73,7 @@ pub(super) fn not_staged(order: Option<&Order>, refusal: &OrderRefusal) -> Strin
     };
     let who = [named(silent, "does not answer", "do not answer"), named(lacking, "lacks it", "lack it")];
     let command = match order {
-        Some(Order::Artifacts { order: readonly::Order::Rollback { .. } }) => {
+        Some(Order::Artifacts { order: artifacts::Order::Rollback { .. } }) => {
             format!("tontine artifact rollback {store}")
         }
         _ => format!("tontine artifact swap {store} {number}"),

@@ -22,8 +22,8 @@ use model::{
     Cluster, Consistency, Generation, Moment, Node, NodeId, Partition, Step, Store, StoreName, WallMillis,
     Zone,
 };
+use protocol::artifacts;
 use protocol::headmaster::{Again, Ask, Said, Silence};
-use protocol::push;
 use protocol::rebalance::entering::takes_part;
 use protocol::report::{Entered, NodeFacts};
 use runtime::{BoxFuture, Clock};
@@ -108,11 +108,11 @@ fn size(cluster: &Cluster, node: NodeId) -> Size {
 }
 
 /// All artifacts, as one node holds them.
-fn artifacts(cluster: &Cluster, node: NodeId) -> Vec<(StoreName, push::PushReport)> {
+fn artifacts(cluster: &Cluster, node: NodeId) -> Vec<(StoreName, artifacts::PushReport)> {
     let listed = cluster.read_only.iter().flat_map(|store| {
         store.artifacts.iter().map(|artifact| {
             let (number, manifest, generation) = (artifact.number, artifact.manifest, cluster.generation);
-            (store.name.clone(), push::PushReport { node, generation, number, manifest })
+            (store.name.clone(), artifacts::PushReport { node, generation, number, manifest })
         })
     });
     listed.collect()

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use control::headmaster::office::Office;
-use model::readonly::{Push, Standing};
+use model::artifacts::{Push, Standing};
 use model::{ArtifactNumber, ManifestDigest, NodeId, ReadOnlyStore, StoreName, WallMillis};
 use runtime::Clock;
 

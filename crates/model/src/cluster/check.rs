@@ -9,11 +9,11 @@ use thiserror::Error;
 
 use super::Cluster;
 use super::buckets::is_bucket_count;
+use crate::artifacts::ReadOnlyError;
 use crate::generation::Generation;
 use crate::limits::{NODES_MAX, PARTITIONS_MAX};
 use crate::node::NodeId;
 use crate::placement::PlacementError;
-use crate::readonly::ReadOnlyError;
 use crate::ring::{Partition, PartitionId, Step};
 use crate::store::{StoreError, StoreName};
 

@@ -9,8 +9,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use super::{Cluster, ClusterId, Generation, Ordered};
 use crate::Unknown;
 use crate::access::Users;
+use crate::artifacts::ReadOnlyStore;
 use crate::node::Node;
-use crate::readonly::ReadOnlyStore;
 use crate::ring::Ring;
 use crate::store::Store;
 

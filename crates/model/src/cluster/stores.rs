@@ -4,10 +4,10 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::Cluster;
+use crate::artifacts::{ArtifactError, ReadOnlyStore};
 use crate::generation::Generation;
 use crate::limits::{SIBLINGS_MAX, STORES_MAX, VALUE_BYTES_MAX};
 use crate::placement::PlacementError;
-use crate::readonly::{ArtifactError, ReadOnlyStore};
 use crate::store::{Store, StoreError, StoreName};
 
 /// Why a store cannot be created.

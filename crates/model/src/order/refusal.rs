@@ -4,12 +4,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::access::UserError;
+use crate::artifacts::ArtifactNumber;
 use crate::balance::SettingError;
 use crate::cluster::{ArtifactsError, CreateStoreError};
 use crate::generation::Generation;
 use crate::node::{LifeSign, NodeId};
 use crate::plan::{self, Phase};
-use crate::readonly::ArtifactNumber;
 use crate::store::StoreName;
 
 /// Why an order is refused. Nothing was changed.

@@ -3,13 +3,13 @@
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used)]
 
 mod access;
+mod artifacts;
 mod buckets;
 mod changes;
 mod clusters;
 mod histories;
 mod numbers;
 mod planted_bugs;
-mod readonly;
 mod rings;
 mod steps;
 mod subjects;

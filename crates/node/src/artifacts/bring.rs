@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use model::{ListedArtifact, StoreName};
-use protocol::push::Origin;
+use protocol::artifacts::Origin;
 use runtime::{Disk, DiskError};
-use storage::readonly::{
+use storage::artifacts::{
     CHUNKS_MAX, ChunkEntry, DICTIONARY_BYTES_MAX, DeltaEntry, Digest, Fetch, FetchError, FileEntry,
     MANIFEST_PATH, Manifest, Slice, TokenHash,
 };
@@ -409,9 +409,9 @@ impl Artifacts {
 
 #[cfg(test)]
 mod tests {
-    use model::readonly::ReadOnlyStore;
+    use model::artifacts::ReadOnlyStore;
     use model::{ArtifactNumber, ManifestDigest, Token};
-    use storage::readonly::{ChunkEntry, Compression, Layout};
+    use storage::artifacts::{ChunkEntry, Compression, Layout};
 
     use super::*;
 

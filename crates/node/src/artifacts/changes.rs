@@ -1,6 +1,6 @@
 //! What a newer document has done to artifacts, as events.
 
-use model::readonly::Standing;
+use model::artifacts::Standing;
 use model::{Cluster, ListedArtifact, ReadOnlyStore};
 
 use crate::events::Event;

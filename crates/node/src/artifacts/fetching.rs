@@ -9,9 +9,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use model::readonly::Standing;
+use model::artifacts::Standing;
 use model::{ArtifactNumber, ListedArtifact, Moment, StoreName};
-use storage::readonly::Digest;
+use storage::artifacts::Digest;
 
 use super::pacing::LOOK_INTERVAL;
 use super::room::Coming;

@@ -2,7 +2,7 @@
 
 use model::{ListedArtifact, StoreName};
 use runtime::Disk;
-use storage::readonly::Digest;
+use storage::artifacts::Digest;
 
 /// Where the directories of all stores lie.
 pub(super) const ROOT: &str = "artifacts";

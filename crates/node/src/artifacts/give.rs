@@ -4,7 +4,7 @@
 
 use model::{ListedArtifact, StoreName};
 use runtime::DiskError;
-use storage::readonly::{BLOCK_BYTES, Digest};
+use storage::artifacts::{BLOCK_BYTES, Digest};
 use wire::error::ErrorCode;
 use wire::messages::{ArtifactBytes, ArtifactFile, ArtifactRead, Failure, Response};
 

@@ -8,10 +8,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use model::readonly::Standing;
+use model::artifacts::Standing;
 use model::routing::slices_held;
 use model::{ArtifactNumber, Generation, ListedArtifact, StoreName};
-use storage::readonly::{Artifact, ChunkEntry, Digest, Manifest, OpenError};
+use storage::artifacts::{Artifact, ChunkEntry, Digest, Manifest, OpenError};
 
 use super::fetching::Need;
 use super::{Artifacts, FetchProgress, NotYet, State, Trouble, files};

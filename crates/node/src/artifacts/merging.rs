@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use runtime::DiskError;
-use storage::readonly::{
+use storage::artifacts::{
     ChunkEntry, DeltaEntry, Finished, Merge, MergeError, MergeInputs, TokenHash, WriteError,
 };
 

@@ -37,10 +37,10 @@ use client::peers::Peers;
 use futures_util::future::{Either, select};
 use model::{ArtifactNumber, Moment, NodeId, StoreName};
 use parking_lot::Mutex;
-use protocol::push::Origins;
+use protocol::artifacts::Origins;
 use runtime::tasks::waited;
 use runtime::{Disk, Ports, Sources};
-use storage::readonly::Digest;
+use storage::artifacts::Digest;
 use tokio::sync::Notify;
 
 use crate::chores::{Board, Rest, begin};

@@ -8,9 +8,9 @@ use std::time::Duration;
 use model::routing::holds;
 use model::{ListedArtifact, NodeId, StoreName};
 use parking_lot::Mutex;
-use protocol::push::Origin;
+use protocol::artifacts::Origin;
 use runtime::Disk;
-use storage::readonly::{BLOCK_BYTES, FetchError, FileEntry, MANIFEST_PATH, SourceChunk};
+use storage::artifacts::{BLOCK_BYTES, FetchError, FileEntry, MANIFEST_PATH, SourceChunk};
 use wire::messages::{ArtifactFile, ArtifactRead, Response, StoreRef};
 
 use super::bring::{Wanted, check_manifest, read_whole};

@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 
 use model::ListedArtifact;
-use storage::readonly::{ChunkEntry, Digest, Manifest};
+use storage::artifacts::{ChunkEntry, Digest, Manifest};
 
 use super::{Artifacts, files};
 use crate::events::Event;

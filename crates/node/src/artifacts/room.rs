@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use model::StoreName;
-use storage::readonly::Digest;
+use storage::artifacts::Digest;
 
 use super::bring::Missing;
 use super::fetching::Need;

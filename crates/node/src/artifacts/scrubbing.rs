@@ -18,7 +18,7 @@ use std::time::Duration;
 use model::{ListedArtifact, ManifestDigest, Moment, StoreName};
 use protocol::report::ArtifactScrub;
 use runtime::DiskError;
-use storage::readonly::{BLOCK_BYTES, Digest, FileEntry, Verify};
+use storage::artifacts::{BLOCK_BYTES, Digest, FileEntry, Verify};
 
 use super::bring::read_whole;
 use super::{Artifacts, NotYet, files};

@@ -1,10 +1,10 @@
 //! What a node tells of its artifacts.
 
-use model::readonly::Standing;
+use model::artifacts::Standing;
 use model::{ArtifactNumber, Generation};
 use protocol::report::{ArtifactProgress, ArtifactState as State, ArtifactTrouble as Trouble};
 use protocol::report::{ArtifactsReport, Fetching};
-use storage::readonly::{ChunkEntry, Manifest};
+use storage::artifacts::{ChunkEntry, Manifest};
 
 use super::Artifacts;
 

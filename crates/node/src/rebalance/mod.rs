@@ -21,7 +21,7 @@ mod refill;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
-use model::readonly::Standing;
+use model::artifacts::Standing;
 use model::{Cluster, NodeId, Partition, PartitionId};
 use parking_lot::Mutex;
 use protocol::pace::{Pace, PaceLimits};

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use model::{ArtifactNumber, Generation, ManifestDigest, Token};
 use runtime::disk::waiting::is_refused;
-use storage::readonly::WalkLimit;
+use storage::artifacts::WalkLimit;
 use wire::error::ErrorCode;
 use wire::messages::{ArtifactGet, ArtifactScan, Failure, ReplicaGot, Scanned};
 

@@ -22,7 +22,7 @@ use parking_lot::{Mutex, RwLock};
 use runtime::DiskError;
 use runtime::disk::waiting::is_refused;
 use smallvec::{SmallVec, smallvec};
-use storage::readonly::{Artifact, Digest, ReadError, WalkLimit};
+use storage::artifacts::{Artifact, Digest, ReadError, WalkLimit};
 use wire::error::ErrorCode;
 use wire::messages::{Scanned, StoreRef};
 
@@ -307,7 +307,7 @@ mod tests {
     use model::{Cluster, Node, Ring, StoreName, Zone};
     use runtime::disk::simulated::SimulatedDisk;
     use runtime::disk::waiting::without_waiting;
-    use storage::readonly::{
+    use storage::artifacts::{
         BuildOptions, BuildRecord, Compression, Cutter, Duplicates, Merged, Place, Records, TokenHash, build,
     };
 
@@ -387,7 +387,7 @@ mod tests {
         let (disk, cutter) =
             (SimulatedDisk::new(1), Cutter::new(&[0, 1 << 62, 2 << 62, 3 << 62], (1, 1 << 20)));
         build(Arc::new(disk.clone()), merged, &options, cutter).now_or_never().unwrap().unwrap();
-        let wanted = |chunk: &storage::readonly::ChunkEntry| chunk.slice.last.0 < 1 << 63;
+        let wanted = |chunk: &storage::artifacts::ChunkEntry| chunk.slice.last.0 < 1 << 63;
         let artifact = Artifact::open(&disk, "", &wanted).unwrap();
         (disk, artifact)
     }

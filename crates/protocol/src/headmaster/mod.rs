@@ -38,7 +38,7 @@ use model::order::{Given, OrderOutcome, OrderRefusal};
 use model::plan::{Came, Phase, PlanDocument, PlanPace, PlanState, Planned, Size, Wish};
 use model::{Cluster, Generation, Moment, Node, NodeId, PartitionId, StoreName, WallMillis};
 
-use crate::push;
+use crate::artifacts;
 use crate::report::LoadReport;
 use crate::report::{Facts, NodeFacts};
 use balance::Balancing;
@@ -153,7 +153,7 @@ pub struct Said {
     /// How much it holds, where that was asked for.
     pub size: Option<Size>,
     /// Which artifacts it holds, where that was asked for.
-    pub artifacts: Vec<(StoreName, push::PushReport)>,
+    pub artifacts: Vec<(StoreName, artifacts::PushReport)>,
     /// For how long it has heard nothing of other nodes, where that was asked for.
     pub silent_for: BTreeMap<NodeId, Silence>,
     /// The incarnation under which it said all of this.

@@ -7,8 +7,8 @@
 
 use std::collections::BTreeMap;
 
+use model::artifacts::{ArtifactError, Order, Push, Standing};
 use model::order::{Done, Given, OrderOutcome, OrderRefusal};
-use model::readonly::{ArtifactError, Order, Push, Standing};
 use model::{ArtifactNumber, ArtifactsError, Cluster, NodeId, ReadOnlyStore, Store, StoreName, WallMillis};
 
 use super::orders::{done, publish, refused};
@@ -16,7 +16,7 @@ use super::plans::too_old;
 use super::{
     Ask, DecisionStep, Due, Headmaster, Observation, STAGED_PATIENCE, STAGED_PAUSE, answered, unasked,
 };
-use crate::push::{self, Enough, Judgement, PushReport, judge};
+use crate::artifacts::{self, Enough, Judgement, PushReport, judge};
 
 /// Creates a store that takes writes.
 pub(super) fn create(seen: &Observation, given: &Given, store: &Store) -> DecisionStep {
@@ -149,17 +149,17 @@ impl Headmaster {
 
     /// Publishes the swap or the end of a push, if one is due. So the end of a command, a node or a headmaster ends no push.
     pub(super) fn push_due(&mut self, seen: &Observation) -> Due<Option<DecisionStep>> {
-        if !push::is_pending(&seen.cluster) {
+        if !artifacts::is_pending(&seen.cluster) {
             return Ok(None);
         }
         self.is_busy();
         let reports = self.reports(seen)?;
-        let Some((store, number, due)) = push::due(&seen.cluster, &reports, seen.wall) else {
+        let Some((store, number, due)) = artifacts::due(&seen.cluster, &reports, seen.wall) else {
             return Ok(None);
         };
         let next = seen.cluster.with_artifacts(store.as_str(), |found| match due {
-            push::Due::Swap => found.swap(number),
-            push::Due::Abort => found.abort(number),
+            artifacts::Due::Swap => found.swap(number),
+            artifacts::Due::Abort => found.abort(number),
         });
         // What is due is a verb that the document allows.
         Ok(next.ok().map(unasked))

@@ -26,7 +26,7 @@ use std::ops::BitOr;
 use model::{Generation, NodeId, StoreName, WallMillis};
 use serde::{Deserialize, Serialize};
 
-use crate::push;
+use crate::artifacts;
 
 pub use artifacts::{
     ArtifactProgress, ArtifactScrub, ArtifactState, ArtifactTrouble, ArtifactsReport, Fetching,
@@ -136,11 +136,11 @@ impl Report {
     }
 
     /// The artifacts of which it holds all that it needs, with their stores.
-    pub fn staged(&self) -> Vec<(StoreName, push::PushReport)> {
+    pub fn staged(&self) -> Vec<(StoreName, artifacts::PushReport)> {
         let listed = self.artifacts.iter().flat_map(|artifacts| &artifacts.listed);
         let staged = listed.filter(|artifact| artifact.state == ArtifactState::Staged).map(|artifact| {
             let ArtifactProgress { number, manifest, whole_under: generation, .. } = *artifact;
-            (artifact.store.clone(), push::PushReport { node: self.node, generation, number, manifest })
+            (artifact.store.clone(), artifacts::PushReport { node: self.node, generation, number, manifest })
         });
         staged.collect()
     }

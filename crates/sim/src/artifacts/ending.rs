@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use coordination::documents;
-use model::readonly::Standing;
+use model::artifacts::Standing;
 use model::{Cluster, ListedArtifact, Moment};
 use runtime::Disk;
 use runtime::disk::simulated::SimulatedDisk;
-use storage::readonly::{ChunkEntry, chunk_path};
+use storage::artifacts::{ChunkEntry, chunk_path};
 
 use super::reading;
 use crate::book::{Owed, STORE, chunk_directory, chunk_file, chunks_of, manifest_file, owed};
@@ -144,7 +144,7 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
     use client::{Client, ClientOptions};
-    use model::readonly::Order;
+    use model::artifacts::Order;
     use model::{ArtifactNumber, StoreName};
 
     use super::super::USER;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use client::{Client, ClientOptions};
 use futures_util::future::{Either, select};
-use model::readonly::{Order, Standing};
+use model::artifacts::{Order, Standing};
 use model::{ArtifactNumber, Moment, ReadOnlyStore, StoreName};
 
 use super::USER;

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use model::{ManifestDigest, Token};
 use runtime::Disk;
 use runtime::disk::simulated::SimulatedDisk;
-use storage::readonly::{
+use storage::artifacts::{
     BuildOptions, BuildRecord, Compression, Cutter, Duplicates, Manifest, Merged, Place, Records,
     RecordsGiven, TokenHash, build, build_child,
 };

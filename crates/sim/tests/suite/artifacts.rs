@@ -11,7 +11,7 @@ use control::election::Candidate;
 use control::headmaster::tenure::serve;
 use coordination::documents;
 use futures_util::future::select;
-use model::readonly::Order;
+use model::artifacts::Order;
 use model::{ArtifactNumber, Cluster, ManifestDigest, StoreName, Token, VersionSet};
 use parking_lot::Mutex;
 use runtime::disk::simulated::SimulatedDisk;
@@ -20,7 +20,7 @@ use sim::cluster::World;
 use sim::dice::Dice;
 use sim::executor::WallClock;
 use sim::host::Host;
-use storage::readonly::{
+use storage::artifacts::{
     BuildOptions, BuildRecord, Compression, Cutter, Duplicates, Merged, Place, Records, TokenHash, build,
 };
 use wire::ErrorCode;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use client::Client;
-use model::readonly::Order;
+use model::artifacts::Order;
 use model::{ArtifactNumber, ManifestDigest};
 use parking_lot::Mutex;
 use runtime::DiskError;

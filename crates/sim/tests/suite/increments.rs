@@ -10,7 +10,7 @@ use runtime::Disk;
 use runtime::disk::simulated::SimulatedDisk;
 use sim::check::artifacts::check;
 use sim::cluster::World;
-use storage::readonly::{
+use storage::artifacts::{
     BuildOptions, BuildRecord, Compression, Cutter, Duplicates, Manifest, Merged, Place, Records,
     RecordsGiven, TokenHash, build, build_child, copy, publish,
 };

@@ -1,12 +1,12 @@
 //! Chunks are brought from a source, whole or from where an earlier fetch was broken off, and what is another chunk is not.
 
 use runtime::disk::simulated::SimulatedDisk;
-use storage::readonly::{
+use storage::artifacts::{
     BLOCK_BYTES, Compression, Cutter, Fetch, FetchError, Layout, SourceChunk, TokenHash, VerifiedFile,
     chunk_path,
 };
 
-use crate::readonly::{build_cut, build_in, now, options};
+use crate::artifacts::{build_cut, build_in, now, options};
 
 #[test]
 fn a_chunk_is_fetched_whole_and_a_source_that_gives_another_is_refused() {

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use model::Token;
 use runtime::Disk;
 use runtime::disk::simulated::SimulatedDisk;
-use storage::readonly::{
+use storage::artifacts::{
     BuildRecord, ChildError, ChunkEntry, ChunkWriter, Compression, DELETE, DELTA_PART_MAX, Duplicates,
     Layout, Manifest, ManifestError, MergeError, MergeInputs, Merged, Place, Records, RecordsGiven, Sealer,
     Slice, TokenHash, build_child, chunk_path, merge, prove_delta, put,
 };
 
-use crate::readonly::{
+use crate::artifacts::{
     COMPRESSIONS, Dice, HASHES, QUARTERS, Table, build_in, check, list, now, options, random,
 };
 

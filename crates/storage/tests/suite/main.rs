@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
+mod artifacts;
 mod compaction;
 mod concurrent;
 mod conformance;
@@ -16,7 +17,6 @@ mod lies;
 mod limits;
 mod pace;
 mod planted;
-mod readonly;
 mod reopen;
 mod restart;
 mod setup;

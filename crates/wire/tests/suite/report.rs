@@ -249,7 +249,7 @@ fn what_a_node_says_of_moves_is_what_steps_are_decided_by() {
 fn only_artifacts_that_are_staged_are_held() {
     let report = report();
     let staged = report.staged();
-    let said = protocol::push::PushReport {
+    let said = protocol::artifacts::PushReport {
         node: NodeId(2),
         generation: Generation(8),
         number: ArtifactNumber(7),

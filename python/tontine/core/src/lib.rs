@@ -5,7 +5,7 @@
 //!               └──────────────────────────────────────────────────────────────────────────────────┴▶ publish
 //! ```
 //!
-//! Must never: decide anything about bytes by itself. `storage::readonly` does, for the command and for this.
+//! Must never: decide anything about bytes by itself. `storage::artifacts` does, for the command and for this.
 
 mod arrays;
 mod measure;

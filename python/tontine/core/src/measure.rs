@@ -4,7 +4,7 @@ use arrow_array::Array;
 use model::{NodeId, Ring, Token, Zone, limits};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use storage::readonly::{CHUNK_BYTES_MIN, RangeBytes, TokenHash};
+use storage::artifacts::{CHUNK_BYTES_MIN, RangeBytes, TokenHash};
 
 use crate::arrays::{Bytes, lengths};
 use crate::refused;
@@ -96,8 +96,8 @@ pub(crate) fn ranges(loads: Vec<(usize, u64, u64)>, range_bytes: u64) -> PyResul
             all.get_mut(partition).ok_or_else(|| refused(format!("there is no partition {partition}")))?;
         *load = RangeBytes { records, bytes };
     }
-    let ranges = storage::readonly::ranges(&starts, &all, CHUNK_BYTES_MIN, range_bytes);
-    let row = |range: &storage::readonly::Range| {
+    let ranges = storage::artifacts::ranges(&starts, &all, CHUNK_BYTES_MIN, range_bytes);
+    let row = |range: &storage::artifacts::Range| {
         (range.slice.first.0, range.slice.last.0, range.load.records, range.load.bytes)
     };
     Ok(ranges.iter().map(row).collect())

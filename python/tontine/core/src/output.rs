@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use runtime::disk::os::OsDisk;
 use runtime::{Disk, DiskError};
-use storage::readonly::{
+use storage::artifacts::{
     ChunkEntry, Compression, Digest, Layout, MANIFEST_PATH, Manifest, Slice, TokenHash, publish,
 };
 

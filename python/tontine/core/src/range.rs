@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use runtime::disk::os::OsDisk;
 use runtime::{Disk, DiskError};
-use storage::readonly::{
+use storage::artifacts::{
     BuildError, BuildOptions, BuildRecord, CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, ChunkEntry, Cutter, Duplicates,
     Merged, Place, RangeBytes, Records, Run, Settled, Slice, TokenHash, WriteError, make_chunks, settle,
 };

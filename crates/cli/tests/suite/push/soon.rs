@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use client::{Client, ClientError, ClientOptions};
-use model::readonly::Order;
+use model::artifacts::Order;
 use model::{ArtifactNumber, StoreName};
 use runtime::Ports;
 

@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use protocol::report::{ArtifactProgress, ArtifactState, ArtifactsReport, Parts};
 use runtime::disk::simulated::SimulatedDisk;
 use runtime::{Disk, Sources};
-use storage::readonly::{
+use storage::artifacts::{
     BuildOptions, BuildRecord, Compression, Cutter, Duplicates, Manifest, Merged, Place, Records, TokenHash,
     build, chunk_path,
 };

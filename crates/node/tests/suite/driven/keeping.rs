@@ -9,7 +9,7 @@ use model::{Cluster, Generation, ReadOnlyStore, Token};
 use protocol::report::ArtifactState;
 use runtime::Disk;
 use runtime::disk::simulated::{DiskOperation, Fault};
-use storage::readonly::chunk_path;
+use storage::artifacts::chunk_path;
 use wire::error::ErrorCode;
 use wire::messages::{ArtifactScan, Peer, Request, RequestOptions, Response, ScanAfter, Scanned, StoreRef};
 
@@ -215,7 +215,7 @@ fn a_scan_of_an_artifact_that_is_deleted_meanwhile_is_refused_and_never_short() 
     let path = keeper.path(&one, 0);
     keeper.home.stage.until(|| keeper.home.disk.contents(&path).is_none());
     assert!(held.open(one.number(), one.digest()).is_none());
-    let limit = storage::readonly::WalkLimit { records_max: 1000, bytes_max: 1 << 20 };
+    let limit = storage::artifacts::WalkLimit { records_max: 1000, bytes_max: 1 << 20 };
     let all = Token(0)..=Token(u64::MAX);
     let rest = held.page(one.number(), &open, all, Some((token, &key[..])), limit).unwrap();
     assert_eq!((first.records.len() + rest.records.len()) as u64, KEYS);

@@ -32,7 +32,7 @@ fn events(keeper: &Keeper, beginning: &str) -> Vec<String> {
 
 /// What is at a path of the node's disk.
 fn is_sound(keeper: &Keeper, one: &Built, chunk: usize) -> bool {
-    let source = one.disk.contents(&storage::readonly::chunk_path(one.manifest.chunks[chunk].digest));
+    let source = one.disk.contents(&storage::artifacts::chunk_path(one.manifest.chunks[chunk].digest));
     source.is_some() && keeper.home.disk.contents(&keeper.path(one, chunk)) == source
 }
 

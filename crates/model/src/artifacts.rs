@@ -9,7 +9,7 @@
 //!
 //! The newest that was aborted may be staged again, as the same manifest under the same number.
 //!
-//! Each verb makes the next state of one store; whether nodes hold what it is about to serve, `protocol::push` decides.
+//! Each verb makes the next state of one store; whether nodes hold what it is about to serve, `protocol::artifacts` decides.
 //!
 //! **Architecture Invariant:** at most one artifact is served, and a number never stands for two manifests.
 

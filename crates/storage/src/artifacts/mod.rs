@@ -9,7 +9,7 @@
 //!                                          key ─▶ directory ─▶ chunk ─▶ fence or slot ─▶ page or record
 //! ```
 //!
-//! `docs/reference/artifact.md` describes each byte, `docs/design/readonly.md` why it is so.
+//! `docs/reference/artifact.md` describes each byte, `docs/design/artifacts.md` why it is so.
 //!
 //! **Architecture Invariant:** a get answers a value that was built, *absent*, or an error; whatever happens to a
 //! file, never a value that was not built, nor *absent* for a key that is there.

@@ -18,7 +18,7 @@ mod origins;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::readonly::Standing;
+use model::artifacts::Standing;
 use model::routing::{replicas_before, replicas_to_come};
 use model::{
     ArtifactNumber, Cluster, Generation, ListedArtifact, ManifestDigest, NodeId, ReadOnlyStore, StoreName,

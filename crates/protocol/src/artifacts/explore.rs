@@ -98,8 +98,8 @@ fn store() -> ReadOnlyStore {
     old.push(NEW, digest(2), "new", &wish(2)).unwrap()
 }
 
-fn wish(required: u8) -> model::readonly::Push {
-    model::readonly::Push { replicas: Some(required), abort_at: Some(LATE), ..Default::default() }
+fn wish(required: u8) -> model::artifacts::Push {
+    model::artifacts::Push { replicas: Some(required), abort_at: Some(LATE), ..Default::default() }
 }
 
 impl Document {

@@ -9,7 +9,7 @@ use model::{StoreName, Token};
 use runtime::disk::simulated::{DiskOperation, Fault, SimulatedDisk};
 use runtime::disk::waiting::without_waiting;
 use runtime::{Disk, DiskError};
-use storage::readonly::{
+use storage::artifacts::{
     Artifact, BuildError, BuildOptions, BuildRecord, Compression, Cutter, Duplicates, Layout, Manifest,
     ManifestError, Merged, OpenError, Place, ReadError, Records, TokenHash, WalkLimit, build, chunk_path,
     prove,
@@ -252,7 +252,7 @@ fn a_record_that_fits_no_page_puts_its_chunk_into_slots() {
     assert_eq!(of(&manifest), of(&again), "as if it had been slots from its beginning");
 }
 
-fn position(manifest: &Manifest, chunk: &storage::readonly::ChunkEntry) -> usize {
+fn position(manifest: &Manifest, chunk: &storage::artifacts::ChunkEntry) -> usize {
     manifest.chunks.iter().position(|other| other == chunk).unwrap()
 }
 

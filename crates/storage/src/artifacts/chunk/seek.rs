@@ -19,7 +19,7 @@ const FARTHER: u64 = 8;
 
 impl Chunk {
     /// A place from which a walk meets each record of this token and of those above, and few of those below.
-    pub(in crate::readonly) fn seek(
+    pub(in crate::artifacts) fn seek(
         &self,
         token: Token,
         token_of: &dyn Fn(&[u8]) -> Token,

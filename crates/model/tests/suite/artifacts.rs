@@ -1,6 +1,6 @@
 //! Read-only stores in the cluster document.
 
-use model::readonly::{ArtifactError, Push, Standing};
+use model::artifacts::{ArtifactError, Push, Standing};
 use model::{
     ArtifactNumber, ArtifactsError, Cluster, ClusterError, CreateStoreError, ManifestDigest, Node, NodeId,
     ReadOnlyStore, Ring, StoreName, WallMillis, Zone,
