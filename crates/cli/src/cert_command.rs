@@ -16,9 +16,9 @@ use rcgen::{
 };
 use serde_json::json;
 
+use crate::context::CliContext;
 use crate::failure::CliError;
 use crate::output::{print, program};
-use crate::shared::CliContext;
 
 /// Files of the authority in its directory.
 const AUTHORITY: &str = "authority.pem";

@@ -8,8 +8,8 @@ use coordination::documents::{self, ActiveNode, ReadError};
 use coordination::{CoordinationError, CoordinationService, Watch};
 
 use self::create::CreateArguments;
+use crate::context::CliContext;
 use crate::failure::CliError;
-use crate::shared::CliContext;
 
 /// What can be done with clusters.
 #[derive(Clone, Debug, clap::Subcommand)]

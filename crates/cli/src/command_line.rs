@@ -10,10 +10,10 @@ use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, CommandFactory, FromArgMatches};
 
+use crate::context::CliContext;
 use crate::failure::{self, CliError};
 use crate::mistakes;
 use crate::output;
-use crate::shared::CliContext;
 use crate::text::Format;
 
 /// An option that a command has no use for, by its id, and why.

@@ -11,6 +11,7 @@ use crate::cert_command::CertCommand;
 use crate::cluster_command::ClusterCommand;
 use crate::command_line::{self, CommandLine, Useless};
 use crate::completions::CompletionsArguments;
+use crate::context::{CliContext, block_on};
 use crate::coordination::CoordinationCommand;
 use crate::dev::DevArguments;
 use crate::elastic_command::ElasticCommand;
@@ -31,7 +32,6 @@ use crate::node_command::NodeVerb;
 use crate::plan_command::PlanCommand;
 use crate::repair::RepairCommand;
 use crate::serve::ServeArguments;
-use crate::shared::{CliContext, block_on};
 use crate::store_command::StoreCommand;
 use crate::user_command::UserCommand;
 use crate::{

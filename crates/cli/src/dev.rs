@@ -21,13 +21,13 @@ use serde_json::{Value as Json, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, ChildStdin, Command};
 
+use crate::context::{CliContext, block_on};
 use crate::coordination::CoordinationArguments;
 use crate::engine_kind::EngineKind;
 use crate::failure::CliError;
 use crate::headmaster::Beside;
 use crate::holder::PASSWORD_VARIABLE;
 use crate::ready::{node_json, ready_line, stores_json};
-use crate::shared::{CliContext, block_on};
 use crate::stop_signals::{STOP_WITH_STDIN, StopSignals};
 use crate::text::Format;
 pub(crate) use arguments::DevArguments;

@@ -8,9 +8,9 @@ use model::{Generation, NodeId};
 use protocol::report::{Parts, RepairReport, Status};
 use serde_json::json;
 
+use crate::context::CliContext;
 use crate::failure::{CliError, no_tls};
 use crate::output::{print, program};
-use crate::shared::CliContext;
 use crate::status::{NodeStatus, ask_all, is_up};
 use crate::text::{count, size};
 
@@ -108,7 +108,7 @@ fn goes_by(status: &NodeStatus) -> Option<Generation> {
     status.report().map(|report| report.generation)
 }
 
-/// A node that has gone by another generation than this client since it was asked first.
+/// A node that has followed another generation than this client since it was asked first.
 fn left_behind(status: &NodeStatus, before: Option<Generation>, generation: Generation) -> Option<Finding> {
     let own = goes_by(status)?;
     (own != generation && before == Some(own)).then(|| Finding {

@@ -11,10 +11,10 @@ use serde_json::{Value as Json, json};
 use tokio::sync::mpsc;
 use wire::messages::EventsGet;
 
+use crate::context::CliContext;
 use crate::dates::utc;
 use crate::failure::CliError;
 use crate::output::print;
-use crate::shared::CliContext;
 use crate::text::{Format, count};
 
 /// Events of one page.

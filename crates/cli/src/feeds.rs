@@ -9,10 +9,10 @@ use model::Cluster;
 use serde_json::{Value as Json, json};
 use wire::messages::RequestOptions;
 
+use crate::context::CliContext;
 use crate::failure::CliError;
 use crate::keys;
 use crate::output::print;
-use crate::shared::CliContext;
 use crate::text::{bytes_json, shown, table};
 
 /// Pages that one command reads, at most: a million numbers.

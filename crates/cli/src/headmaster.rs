@@ -16,10 +16,10 @@ use runtime::network::tls::Tls;
 use tokio::process::{Child, Command};
 use tokio::sync::oneshot;
 
+use crate::context::{CliContext, block_on};
 use crate::coordination::CoordinationArguments;
 use crate::failure::CliError;
 use crate::logging::LogSettings;
-use crate::shared::{CliContext, block_on};
 use crate::stop_signals::{STOP_WITH_STDIN, StopSignals};
 use crate::tls_settings::{CertificateArguments, network_of_node};
 

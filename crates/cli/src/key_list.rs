@@ -9,11 +9,11 @@ use ::bytes::Bytes;
 use client::WalkOptions;
 use runtime::Ports;
 
+use crate::context::{CliContext, walkable};
 use crate::durations;
 use crate::export::{What, walk_store};
 use crate::failure::CliError;
 use crate::output::Stdout;
-use crate::shared::{CliContext, walkable};
 use crate::text::{Format, bytes_json, count, shown};
 
 /// Which keys.

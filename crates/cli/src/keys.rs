@@ -12,10 +12,10 @@ use serde_json::{Value as Json, json};
 use wire::messages::{Condition, RequestOptions, Written};
 use wire::versions::{decode_context, encode_context};
 
+use crate::context::CliContext;
 use crate::durations;
 use crate::failure::CliError;
 use crate::output::print;
-use crate::shared::CliContext;
 use crate::text::{Format, bytes_json, count, hex, moment, shown, table, unhex};
 
 /// A key and its value.

@@ -6,12 +6,12 @@ use model::order::{Done, Order, OrderOutcome, OrderRefusal};
 use model::plan::Consent;
 use model::{NodeId, Role, Weight};
 
+use crate::context::CliContext;
 use crate::failure::CliError;
 use crate::node_list::NodeListArguments;
 use crate::orders::parse_node;
 use crate::output::program;
 use crate::plan_command::{Ordering, drain_shown, give_and_wait, join, join_dry, order_and_wait};
-use crate::shared::CliContext;
 use crate::words;
 
 /// What can be done with nodes.

@@ -12,9 +12,9 @@ use protocol::report::{NodeSeen, Parts, Report};
 use serde::Serialize;
 use serde_json::{Value as Json, json};
 
+use crate::context::CliContext;
 use crate::failure::CliError;
 use crate::output::print;
-use crate::shared::CliContext;
 use crate::text::{Format, size, table};
 
 /// Pause between two looks with `--watch`.

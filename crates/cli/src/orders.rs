@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use client::{Client, ClientError, Ordered};
 use model::order::{Holder, Office, Order, OrderOutcome};
-use model::{Generation, NodeId, PartitionId, artifacts};
+use model::{ArtifactOrder, Generation, NodeId, PartitionId};
 
+use crate::context::CliContext;
 use crate::failure::CliError;
 use crate::output::program;
-use crate::shared::CliContext;
 use crate::words;
 
 /// How long a command waits for the answer to an order: a headmaster that ends meanwhile has a successor by then.
@@ -109,7 +109,7 @@ pub(crate) async fn refused(client: &Client, order: &Order, answer: &OrderOutcom
 }
 
 /// Changes what a read-only store lists or serves; the generation of the document that says so.
-pub(crate) async fn artifacts(client: &Client, order: &artifacts::Order) -> Result<Generation, CliError> {
+pub(crate) async fn artifacts(client: &Client, order: &ArtifactOrder) -> Result<Generation, CliError> {
     let given = Order::Artifacts { order: order.clone() };
     match self::order(client, &given).await? {
         OrderOutcome::Done { .. } => Ok(client.cluster().generation),

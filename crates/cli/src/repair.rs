@@ -10,9 +10,9 @@ use protocol::report::{
 use serde_json::{Value as Json, json};
 use wire::messages::{AntiEntropyControl, AntiEntropyOrder};
 
+use crate::context::CliContext;
 use crate::failure::CliError;
 use crate::output::print;
-use crate::shared::CliContext;
 use crate::text::{count, size, table};
 
 /// What to do about repair.

@@ -27,13 +27,13 @@ use runtime::network::tls::Tls;
 use runtime::{Disk, Ports};
 
 use crate::addresses::{AddressArguments, Addresses};
+use crate::context::{CliContext, block_on};
 use crate::coordination::{CoordinationArguments, DocumentsFound};
 use crate::failure::CliError;
 use crate::headmaster::Beside;
 use crate::node_settings::NodeSettings;
 use crate::output::{print, program};
 use crate::server::{NodeSpec, RunningNode};
-use crate::shared::{CliContext, block_on};
 use crate::stop_signals::StopSignals;
 use crate::tls_settings::{self, CertificateArguments, TlsMode};
 

@@ -12,11 +12,11 @@ use wire::ErrorCode;
 
 use crate::artifact::told::scrub_line;
 use crate::clocks;
+use crate::context::CliContext;
 use crate::durations;
 use crate::failure::CliError;
 use crate::output::{print, program};
 use crate::ready::{read_only_json, stores_json};
-use crate::shared::CliContext;
 use crate::text::{count, size, table};
 
 /// A node, and what it says of itself.

@@ -21,13 +21,13 @@ use serde_json::{Value as Json, json};
 use advise::AdviseStoreArguments;
 
 use crate::artifact;
+use crate::context::CliContext;
 use crate::failure::CliError;
 use crate::orders;
 use crate::output::{print, program};
 use crate::plan_command;
 use crate::ready::{read_only_json, stores_json};
 use crate::shape::parse_consistency;
-use crate::shared::CliContext;
 use crate::text::{count, size, table};
 
 /// How long a new store may take until all nodes that answer have opened it.

@@ -20,10 +20,10 @@ use model::{Node, NodeId, StoreName};
 use runtime::secret::Secret;
 use serde_json::{Value as Json, json};
 
+use crate::context::CliContext;
 use crate::failure::CliError;
 use crate::orders;
 use crate::output::{print, program};
-use crate::shared::CliContext;
 use crate::text::{Format, count, table};
 
 /// How long a command waits until nodes follow its change: a program that uses a new secret at once shall not be refused.

@@ -9,9 +9,9 @@ use wire::messages::{Condition, Failure, Got, RequestOptions, Response, Scanned,
 
 use crate::error::ClientError;
 use crate::found::Found;
-use crate::order::Order;
 use crate::peers::CallError;
 use crate::store::StoreHandle;
+use crate::write_order::WriteOrder;
 
 /// Bytes of keys and values after which a page of a scan ends.
 const SCAN_BYTES_MAX: u32 = 4 * 1024 * 1024;
@@ -112,7 +112,7 @@ impl StoreHandle {
 
     async fn put_all(
         &self,
-        orders: &[Order],
+        orders: &[WriteOrder],
         options: &RequestOptions,
     ) -> Result<Vec<Result<Written, ClientError>>, ClientError> {
         let answers = self.stamp(orders, options, StampEntry::Client).await?;
@@ -164,11 +164,11 @@ impl StoreHandle {
 /// Puts that replace what their coordinators know.
 fn plain_puts<K: Into<Bytes>, V: Into<Bytes>>(
     entries: impl IntoIterator<Item = (K, V, Option<WallMillis>)>,
-) -> Result<Vec<Order>, ClientError> {
+) -> Result<Vec<WriteOrder>, ClientError> {
     let mut orders = Vec::new();
     for (key, value, expires) in entries {
         let (key, value) = (Key::new(key)?, Value::Present(value.into()));
-        orders.push(Order { key, context: None, condition: Condition::None, expires, value });
+        orders.push(WriteOrder { key, context: None, condition: Condition::None, expires, value });
     }
     check_count(orders.len())?;
     Ok(orders)

@@ -32,13 +32,13 @@ mod connect;
 mod error;
 mod feeds;
 mod found;
-mod order;
 mod ordering;
 mod stamp;
 mod store;
 mod telling;
 mod through_nodes;
 mod walk;
+mod write_order;
 
 pub use bulk::{ScanAfter, ScanPage};
 pub use connect::{Client, ClientOptions};

@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use model::order::{Office, Order, OrderOutcome};
 use model::plan::PlanPage;
-use model::{Cluster, NodeId, Store, artifacts};
+use model::{ArtifactOrder, Cluster, NodeId, Store};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use wire::error::ErrorCode;
@@ -164,7 +164,7 @@ impl Client {
     ///
     /// # Errors
     /// As [`order`](Client::order); [`ClientError::Refused`] when that cannot be.
-    pub async fn order_artifacts(&self, order: &artifacts::Order) -> Result<Arc<Cluster>, ClientError> {
+    pub async fn order_artifacts(&self, order: &ArtifactOrder) -> Result<Arc<Cluster>, ClientError> {
         self.carry_out(&Order::Artifacts { order: order.clone() }).await
     }
 

@@ -14,14 +14,14 @@ use crate::coordinator::{
     Answers, Errand, Scope, Stamped, Stampers, Unwritten, all, left_at, parcels, stamp,
 };
 use crate::error::ClientError;
-use crate::order::Order;
 use crate::peers::{Call, CallError};
 use crate::store::StoreHandle;
+use crate::write_order::WriteOrder;
 
 /// Orders on their way.
 struct Orders<'a> {
     store: &'a StoreHandle,
-    orders: &'a [Order],
+    orders: &'a [WriteOrder],
     options: &'a RequestOptions,
     end: Moment,
 }
@@ -33,7 +33,7 @@ impl StoreHandle {
     /// As a whole only when the store is unknown, or the options ask for what it does not have.
     pub(crate) async fn stamp(
         &self,
-        orders: &[Order],
+        orders: &[WriteOrder],
         options: &RequestOptions,
         entry: StampEntry,
     ) -> Result<Stamped<ClientError>, ClientError> {
@@ -63,7 +63,7 @@ impl Stampers for Orders<'_> {
     }
 
     fn preference(&self, scope: &Scope, key: KeyIndex) -> PreferenceList {
-        let Order { key, condition, .. } = &self.orders[key.position()];
+        let WriteOrder { key, condition, .. } = &self.orders[key.position()];
         match condition {
             Condition::None => self.store.client.inner.coordinator.preference(scope, key.as_bytes()),
             // Writers that compete are judged best by the same node.
@@ -97,7 +97,7 @@ impl Stampers for Orders<'_> {
 
     fn messages(&self, errand: Errand) -> Vec<Errand> {
         let bytes = |key: &KeyIndex| {
-            let Order { key, value, .. } = &self.orders[key.position()];
+            let WriteOrder { key, value, .. } = &self.orders[key.position()];
             key.as_bytes().len() + if let Value::Present(value) = value { value.len() } else { 0 }
         };
         let messages = parcels(errand.keys.iter().copied(), bytes);
@@ -135,7 +135,7 @@ impl Orders<'_> {
         let (store, generation) = (scope.store.clone(), scope.cluster.generation);
         let options = left_at(at, self.end, self.options);
         if let [key] = keys {
-            let Order { key, context, condition, expires, value } = self.orders[key.position()].clone();
+            let WriteOrder { key, context, condition, expires, value } = self.orders[key.position()].clone();
             let key = key.bytes().clone();
             return match value {
                 Value::Present(value) => {
@@ -145,7 +145,7 @@ impl Orders<'_> {
             };
         }
         let entry = |key: &KeyIndex| {
-            let Order { key, context, condition, expires, value } = self.orders[key.position()].clone();
+            let WriteOrder { key, context, condition, expires, value } = self.orders[key.position()].clone();
             let Value::Present(value) = value else { unreachable!("a client deletes keys one by one") };
             PutEntry { key: key.bytes().clone(), context, expires, condition, value }
         };

@@ -13,7 +13,7 @@ use crate::connect::Client;
 use crate::coordinator::{Contents, Scope, left_at};
 use crate::error::ClientError;
 use crate::found::Found;
-use crate::order::Order;
+use crate::write_order::WriteOrder;
 
 /// First pause before another attempt of a get; doubles with each further one.
 const RETRY_PAUSE: Duration = Duration::from_millis(10);
@@ -179,7 +179,7 @@ impl StoreHandle {
         let expires = options.ttl.map(|ttl| self.expiry(ttl));
         let PutOptions { context, condition, request, .. } = options;
         let value = Value::Present(value.into());
-        self.write(Order { key, context, condition, expires, value }, &request).await
+        self.write(WriteOrder { key, context, condition, expires, value }, &request).await
     }
 
     /// Deletes a key: with a context exactly what it covers, without one what the coordinator knows.
@@ -193,7 +193,7 @@ impl StoreHandle {
     ) -> Result<Written, ClientError> {
         let DeleteOptions { context, condition, request } = options;
         let (key, value) = (Key::new(key)?, Value::Tombstone);
-        self.write(Order { key, context, condition, expires: None, value }, &request).await
+        self.write(WriteOrder { key, context, condition, expires: None, value }, &request).await
     }
 
     pub(crate) fn expiry(&self, ttl: Duration) -> WallMillis {
@@ -258,7 +258,7 @@ impl StoreHandle {
         Err(ClientError::Contended { attempts: MERGE_ATTEMPTS_MAX })
     }
 
-    async fn write(&self, order: Order, options: &RequestOptions) -> Result<Written, ClientError> {
+    async fn write(&self, order: WriteOrder, options: &RequestOptions) -> Result<Written, ClientError> {
         let entry =
             if order.condition == Condition::None { StampEntry::Client } else { StampEntry::Exclusive };
         let written = self.stamp(std::slice::from_ref(&order), options, entry).await?;

@@ -6,7 +6,7 @@
 //! /members/<node>   persistent  that a node existed: the last incarnation it took, the last clean stop it came back from
 //! /config/epochs    persistent  collection epochs given out and completed; both only grow
 //! /config/ids       persistent  the greatest id that was given to a node; it only grows
-//! /headmaster/...   ephemeral, sequential  candidates for the manager's office
+//! /headmaster/...   ephemeral, sequential  candidates for the headmaster's office
 //! /plans/<number>   persistent  what shall move, and below it how far that is
 //! /wishes/<number>  persistent  orders of operators, each with its answer
 //! /elasticity/...   fleets, the managed clusters of elasticity ([`elasticity`])
@@ -75,7 +75,7 @@ pub fn epochs_path() -> DocumentPath {
     known("/config/epochs")
 }
 
-/// Below which candidates for the manager's office register, each as an ephemeral sequential document.
+/// Below which candidates for the headmaster's office register, each as an ephemeral sequential document.
 pub fn headmaster_path() -> DocumentPath {
     known("/headmaster")
 }

@@ -20,7 +20,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-pub use self::orders::Order;
+pub use self::orders::ArtifactOrder;
 use crate::Unknown;
 use crate::limits::{ARTIFACT_SOURCE_BYTES_MAX, ARTIFACTS_KEPT_MAX, ARTIFACTS_MAX};
 use crate::store::{Consistency, Reads, Resolver, Store, StoreName};
@@ -77,7 +77,7 @@ pub enum Standing {
     Kept,
 }
 
-/// The wish that an artifact goes live as soon as it may. A conductor carries it out; commands only watch.
+/// The wish that an artifact goes live as soon as it may. A headmaster carries it out; commands only watch.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Push {
     /// Replicas of each slice that must hold it; all by default. The others catch up.

@@ -24,7 +24,7 @@ pub mod store;
 pub mod timestamp;
 pub mod versions;
 
-pub use artifacts::{ArtifactNumber, ListedArtifact, ManifestDigest, ReadOnlyStore};
+pub use artifacts::{ArtifactNumber, ArtifactOrder, ListedArtifact, ManifestDigest, ReadOnlyStore};
 pub use cluster::{ArtifactsError, Cluster, ClusterError, ClusterId, CreateStoreError};
 pub use epoch::Epoch;
 pub use generation::Generation;

@@ -13,7 +13,7 @@ mod refusal;
 use serde::{Deserialize, Serialize};
 
 use crate::access::UserChange;
-use crate::artifacts;
+use crate::artifacts::ArtifactOrder;
 use crate::balance::PolicyChange;
 use crate::node::{NodeId, Role, Weight};
 use crate::plan::{Consent, Wish};
@@ -137,7 +137,7 @@ pub enum Order {
     /// Change what read-only stores list and serve.
     Artifacts {
         /// How.
-        order: artifacts::Order,
+        order: ArtifactOrder,
     },
     /// Change who may use the cluster. The first user closes it.
     User {

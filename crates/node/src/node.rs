@@ -12,14 +12,13 @@
 mod chores;
 mod collecting;
 mod config;
+mod counters;
 mod doors;
 mod following;
 mod handing_off;
 mod joining;
 mod liveness;
 mod load;
-mod moving;
-mod numbers;
 mod offers;
 mod ordering;
 mod parting;
@@ -27,6 +26,7 @@ mod pushing;
 mod readiness;
 mod refusal;
 mod report;
+mod service_move;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -46,9 +46,9 @@ use crate::antientropy::AntiEntropy;
 use crate::artifacts::Artifacts;
 use crate::audit::Audit;
 use crate::collection::Collection;
+use crate::doors::counters::DoorCounters;
 use crate::doors::http;
 use crate::doors::native::{self, Service};
-use crate::doors::numbers::DoorNumbers;
 use crate::doors::refusals::Refusals;
 use crate::doors::resp;
 use crate::engines::Engines;
@@ -71,11 +71,11 @@ use self::chores::Chores;
 pub use self::config::{
     Advertised, ArtifactConfig, DoorConfig, HintConfig, MemberConfig, NodeConfig, RepairConfig, RequestConfig,
 };
+use self::counters::Telling;
 use self::doors::Doors;
 use self::following::Following;
 pub(crate) use self::joining::{is_passing, register};
 use self::liveness::Liveness;
-use self::numbers::Telling;
 use self::offers::Offers;
 pub use self::refusal::StartError;
 
@@ -192,10 +192,10 @@ impl Node {
         let (anywhere, front) = (Arc::new(front.asked_anywhere()), Arc::new(front));
         self.telling.counted.lock().push((requests.clone(), coordinated));
         let (weak, definer, orders) = (Arc::downgrade(self), Arc::downgrade(self), Arc::downgrade(self));
-        let numbers = |door| {
-            DoorNumbers::new(door, &self.telling.metrics, self.telling.refusals.clone(), ports.clock.clone())
+        let counters = |door| {
+            DoorCounters::new(door, &self.telling.metrics, self.telling.refusals.clone(), ports.clock.clone())
         };
-        let (native, redis, http) = (numbers("native"), numbers("redis"), numbers("http"));
+        let (native, redis, http) = (counters("native"), counters("redis"), counters("http"));
         let (gossip, events, metrics) =
             (self.liveness.gossip.clone(), self.telling.events.clone(), self.telling.metrics.clone());
         let service = Service {
@@ -209,7 +209,7 @@ impl Node {
             control: self.doors.control.clone(),
             telling: native::Telling { gossip, events, metrics },
             requests,
-            numbers: native,
+            counters: native,
             antientropy: self.chores.antientropy.clone(),
         };
         let told = (self.telling.metrics.clone(), self.ready());

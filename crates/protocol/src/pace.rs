@@ -27,7 +27,7 @@ pub use limits::{
 };
 
 const NANOS_PER_SECOND: u128 = 1_000_000_000;
-/// After so long without a break the least rate doubles, where it does.
+/// After this time without a break the least rate doubles, where it does.
 const BOLDER_AFTER: Duration = Duration::from_secs(15);
 
 /// A rate of bytes, and what was reserved.

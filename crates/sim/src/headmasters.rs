@@ -19,7 +19,7 @@ use std::time::Duration;
 use control::election::Candidate;
 use control::headmaster::tenure;
 use coordination::CoordinationService;
-use coordination::documents::numbered::{numbers, wishes_path};
+use coordination::documents::numbered::{numbers, orders_path};
 use coordination::documents::{self, ReadError, orders, plans};
 use coordination::memory::MemorySession;
 use futures_util::future::{Either, select};
@@ -28,7 +28,7 @@ use model::plan::{Consent, JoinCut, Phase, Placed, Planned, Wish};
 use model::{Cluster, Moment, NodeId, Partition, PartitionId, Role, Weight};
 use parking_lot::Mutex;
 
-use crate::check::moved::LeftOver;
+use crate::check::rebalance::LeftOver;
 use crate::cluster::World;
 use crate::dice::Dice;
 use crate::executor::{ProcessId, WallClock};
@@ -312,7 +312,7 @@ impl World {
         let Ok(planned) = planned(&session).await else { return };
         let under_way = planned.iter().filter(|planned| planned.is_under_way());
         left.plans = under_way.map(|planned| (planned.number, planned.word().to_owned())).collect();
-        for number in numbers(&session, &wishes_path()).await.unwrap_or_default() {
+        for number in numbers(&session, &orders_path()).await.unwrap_or_default() {
             if let Ok(Some(given)) = orders::read(&session, number).await
                 && given.document.answer.is_none()
             {

@@ -1,6 +1,6 @@
-//! A manager that moves partitions while everything else happens: it begins moves, publishes each step as soon as what
-//! nodes say of themselves allows it, and now and then breaks a move off at whatever step it is. Beside that it cuts and
-//! joins partitions, see [`bounds`].
+//! A headmaster without memory that moves partitions while everything else happens. It begins moves, publishes each
+//! step as soon as what nodes say of themselves allows it, and now and then breaks a move off at whatever step it is.
+//! Beside that it cuts and joins partitions, see [`bounds`].
 //!
 //! It asks nodes over the simulated network, as a headmaster does, and decides by `protocol::rebalance::steps`. What is
 //! drawn is only which partition goes where, and when it turns round.
@@ -20,14 +20,14 @@ use protocol::report::Facts;
 use storage::Held;
 
 use crate::bounds::{self, Drawn};
-use crate::check::moved::{self, LeftOver};
+use crate::check::rebalance::{self, LeftOver};
 use crate::cluster::World;
 use crate::dice::Dice;
 use crate::executor::{ProcessId, WallClock};
 use crate::host::Host;
 use crate::numbers;
 
-/// The manager's host: no node and no client has it.
+/// The headmaster's host: no node and no client has it.
 const HOST: Host = Host(100);
 /// Partitions that move at the same time at most.
 const TOGETHER_MAX: usize = 3;
@@ -196,7 +196,7 @@ pub async fn end(world: &Arc<World>, give_up: Moment) -> Vec<crate::check::Viola
     loop {
         let left = world.left_of_moves().await;
         if left == LeftOver::default() || world.executor.now() > give_up {
-            return moved::check(&left);
+            return rebalance::check(&left);
         }
         world.executor.sleep(std::time::Duration::from_millis(200)).await;
     }

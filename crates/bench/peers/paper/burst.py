@@ -307,7 +307,7 @@ def main():
         (arguments.out / "report.json").write_text(json.dumps(report, indent=2) + "\n")
         say("simulated; a history of loads cannot be given to a fleet, so no live run has seen a burst a day before")
         for name, told in report["simulated"].items():
-            seen = "has seen the burst of the day before" if name == "forecast" else "goes by what is measured"
+            seen = "has seen the burst of the day before" if name == "forecast" else "sizes by what is measured"
             print(f"{name}, which {seen}: {told['out_s']} s out, {told['machine_minutes']} machine-minutes")
         return 0
     with Experiment(settled(arguments), ENGINES[arguments.engine]) as experiment:

@@ -24,8 +24,8 @@ pub(crate) use self::local::{LaunchArguments, LocalArguments};
 pub(crate) use self::redis_cluster::RedisArguments;
 pub(crate) use self::tontine::TontineArguments;
 
+use crate::context::{CliContext, block_on};
 use crate::failure::CliError;
-use crate::shared::{CliContext, block_on};
 
 /// Which adapter.
 #[derive(Clone, Debug, clap::Subcommand)]

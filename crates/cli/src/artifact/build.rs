@@ -32,10 +32,10 @@ use super::copy::Copied;
 use super::parent::Parent;
 use super::site::{Site, occupied};
 use super::spill;
+use crate::context::CliContext;
 use crate::failure::CliError;
 use crate::output::print;
 use crate::progress::Progress;
-use crate::shared::CliContext;
 use crate::text::{count, size};
 
 /// Pieces of one chunk that wait for its maker.

@@ -13,9 +13,9 @@ use storage::artifacts::{Digest, MANIFEST_PATH};
 use super::arguments::CleanArguments;
 use super::build::taken;
 use super::{directory, opened};
+use crate::context::CliContext;
 use crate::failure::CliError;
 use crate::output::print;
-use crate::shared::CliContext;
 use crate::text::{count, size};
 
 /// Where chunks lie.

@@ -20,11 +20,11 @@ use storage::artifacts::{FetchError, FileEntry, MANIFEST_PATH, Manifest, Verifie
 use super::arguments::CopyArguments;
 use super::opened;
 use super::place::{files, manifest_in, output, url_of};
+use crate::context::CliContext;
 use crate::failure::CliError;
 use crate::holder::shell;
 use crate::output::print;
 use crate::progress::Progress;
-use crate::shared::CliContext;
 use crate::text::{count, size};
 
 /// Copies an artifact.

@@ -19,10 +19,10 @@ use storage::artifacts::{Artifact, ChunkEntry, Digest, Manifest, Slice, WalkCurs
 use super::arguments::DiffArguments;
 use super::place::Scratch;
 use super::{opened, unopened};
+use crate::context::CliContext;
 use crate::failure::CliError;
 use crate::output::print;
 use crate::progress::Progress;
-use crate::shared::CliContext;
 use crate::text::{bytes_json, count, shown};
 
 /// Keys that are named.

@@ -11,10 +11,10 @@ use storage::artifacts::{ChunkEntry, Layout, Manifest, OpenError, prove, prove_d
 use super::arguments::{CheckArguments, ShowArguments, jobs};
 use super::opened;
 use super::place::Scratch;
+use crate::context::CliContext;
 use crate::failure::CliError;
 use crate::output::print;
 use crate::progress::Progress;
-use crate::shared::CliContext;
 use crate::text::{count, size, table};
 
 /// Chunks that are shown to people at most.

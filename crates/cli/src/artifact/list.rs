@@ -10,9 +10,9 @@ use serde_json::{Value as Json, json};
 use super::push_arguments::ListArguments;
 use super::told::{ask_all, scrub_line};
 use super::verbs::store_of;
+use crate::context::CliContext;
 use crate::failure::CliError;
 use crate::output::{print, program};
-use crate::shared::CliContext;
 use crate::text::{size, table};
 
 /// Lists artifacts.

@@ -24,8 +24,8 @@ use storage::artifacts::OpenError;
 pub(crate) use self::arguments::ArtifactCommand;
 pub(crate) use self::place::sources;
 use self::place::{directory, opened};
+use crate::context::CliContext;
 use crate::failure::CliError;
-use crate::shared::CliContext;
 
 /// Carries out a command.
 pub(crate) async fn run(shared: CliContext, command: ArtifactCommand) -> Result<ExitCode, CliError> {

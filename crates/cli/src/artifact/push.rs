@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use client::Client;
-use model::artifacts::{Order, Push, Standing};
+use model::artifacts::{ArtifactOrder, Push, Standing};
 use model::{ArtifactNumber, Cluster, Generation, ManifestDigest, ReadOnlyStore, StoreName};
 use serde_json::json;
 use storage::artifacts::Manifest;
@@ -18,9 +18,9 @@ use super::push_arguments::{PushArguments, StageArguments};
 use super::speaking::{Awaited, Speaker, owned};
 use super::told::{ArtifactTold, adopted, behind_text, told};
 use super::verbs::{check_replicas, store_of};
+use crate::context::CliContext;
 use crate::failure::CliError;
 use crate::output::{print, program};
-use crate::shared::CliContext;
 use crate::text::{count, size};
 
 /// Pause between two looks at the nodes.
@@ -78,7 +78,7 @@ pub(super) async fn push(shared: &CliContext, arguments: &PushArguments) -> Resu
         return Ok(ExitCode::SUCCESS);
     }
     let began = Instant::now();
-    let order = Order::Push {
+    let order = ArtifactOrder::Push {
         store: store.clone(),
         number: *number,
         manifest: *manifest,
@@ -127,7 +127,7 @@ pub(super) async fn stage(shared: &CliContext, arguments: &StageArguments) -> Re
         return Ok(ExitCode::SUCCESS);
     }
     let (order_store, source) = (store.clone(), source.clone());
-    let order = Order::Stage { store: order_store, number: *number, manifest: *manifest, source };
+    let order = ArtifactOrder::Stage { store: order_store, number: *number, manifest: *manifest, source };
     crate::orders::artifacts(&client, &order).await?;
     let began = Instant::now();
     let speaker = Speaker::new(artifact.awaited(&cluster, found, false));

@@ -5,16 +5,16 @@
 use std::process::ExitCode;
 
 use client::Client;
-use model::artifacts::Order;
+use model::ArtifactOrder;
 use model::{ArtifactNumber, Cluster, ReadOnlyStore, StoreName};
 use serde_json::{Value as Json, json};
 
 use super::push_arguments::{OfStore, OneArtifact, RollbackArguments, SwapArguments};
 use super::told::{adopted, behind_text};
+use crate::context::CliContext;
 use crate::failure::CliError;
 use crate::orders;
 use crate::output::{print, program};
-use crate::shared::CliContext;
 
 /// The read-only store of this name.
 pub(super) fn store_of<'a>(cluster: &'a Cluster, name: &str) -> Result<&'a ReadOnlyStore, CliError> {
@@ -50,7 +50,7 @@ pub(super) async fn swap(shared: &CliContext, arguments: &SwapArguments) -> Resu
     check_replicas(found, arguments.replicas)?;
     let (name, number) = (found.name.clone(), ArtifactNumber(*number));
     found.swap(number)?;
-    let order = Order::Swap { store: name, number, replicas: arguments.replicas, first: false };
+    let order = ArtifactOrder::Swap { store: name, number, replicas: arguments.replicas, first: false };
     carry_out(shared, &client, (&order, found, number), arguments.artifact.dry_run, "serve").await
 }
 
@@ -65,7 +65,7 @@ pub(super) async fn rollback(
     let found = store_of(&cluster, store)?;
     check_replicas(found, *replicas)?;
     let number = found.behind()?;
-    let order = Order::Rollback { store: found.name.clone(), replicas: *replicas };
+    let order = ArtifactOrder::Rollback { store: found.name.clone(), replicas: *replicas };
     carry_out(shared, &client, (&order, found, number), *dry_run, "serve").await
 }
 
@@ -81,8 +81,8 @@ pub(super) async fn forget(
     let found = store_of(&cluster, store)?;
     let (name, number) = (found.name.clone(), ArtifactNumber(*number));
     let (order, judged) = match aborts {
-        true => (Order::Abort { store: name, number }, found.abort(number)),
-        false => (Order::Delete { store: name, number }, found.delete(number)),
+        true => (ArtifactOrder::Abort { store: name, number }, found.abort(number)),
+        false => (ArtifactOrder::Delete { store: name, number }, found.delete(number)),
     };
     judged?;
     carry_out(shared, &client, (&order, found, number), *dry_run, "forget").await
@@ -91,7 +91,7 @@ pub(super) async fn forget(
 async fn carry_out(
     shared: &CliContext,
     client: &Client,
-    (order, before, number): (&Order, &ReadOnlyStore, ArtifactNumber),
+    (order, before, number): (&ArtifactOrder, &ReadOnlyStore, ArtifactNumber),
     dry_run: bool,
     verb: &str,
 ) -> Result<ExitCode, CliError> {
@@ -137,7 +137,7 @@ pub(crate) async fn keep(
     let (generation, behind) = match dry_run {
         true => (cluster.generation, Vec::new()),
         false => {
-            let order = Order::Keep { store: found.name.clone(), kept };
+            let order = ArtifactOrder::Keep { store: found.name.clone(), kept };
             let generation = orders::artifacts(&client, &order).await?;
             (generation, adopted(&client, generation).await)
         }
@@ -165,7 +165,7 @@ pub(crate) async fn create(
     replicas: u8,
     kept: Option<u8>,
 ) -> Result<ExitCode, CliError> {
-    let order = Order::Create { store: name.clone(), replicas, kept };
+    let order = ArtifactOrder::Create { store: name.clone(), replicas, kept };
     let generation = orders::artifacts(client, &order).await?;
     let behind = adopted(client, generation).await;
     let document: Json = json!({ "store": name, "replicas": replicas, "kept": kept.unwrap_or(1), "read_only": true,

@@ -10,10 +10,10 @@ use model::{Cluster, NodeId, PartitionId};
 use serde_json::{Value as Json, json};
 
 use super::keys;
+use crate::context::CliContext;
 use crate::failure::CliError;
 use crate::orders;
 use crate::output::{print, program};
-use crate::shared::CliContext;
 use crate::words;
 
 /// What shall be explained.

@@ -12,8 +12,8 @@ use std::process::ExitCode;
 
 use model::balance::Mode;
 
+use crate::context::CliContext;
 use crate::failure::CliError;
-use crate::shared::CliContext;
 pub(crate) use autopilot::veto;
 use autopilot::{SetArguments, WhyArguments};
 use record::RecordArguments;

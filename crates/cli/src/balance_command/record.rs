@@ -12,9 +12,9 @@ use protocol::report::Parts;
 use serde_json::json;
 
 use super::trace::{Head, TraceWriter};
+use crate::context::CliContext;
 use crate::failure::CliError;
 use crate::output::{print, program};
-use crate::shared::CliContext;
 use crate::text::{Format, count, size};
 use crate::{clocks, durations};
 

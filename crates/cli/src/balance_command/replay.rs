@@ -10,10 +10,10 @@ use protocol::rebalance::replay::{Replay, ReplayEvent};
 use serde_json::json;
 
 use super::trace::TraceReader;
+use crate::context::CliContext;
 use crate::durations;
 use crate::failure::CliError;
 use crate::output::{print, program};
-use crate::shared::CliContext;
 use crate::text::{count, size};
 use crate::words;
 

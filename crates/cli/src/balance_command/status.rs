@@ -10,9 +10,9 @@ use serde_json::{Value as Json, json};
 
 use super::rates::{self, NodeRates, PartAtNode, PartitionRates, Span, WorkRate};
 use crate::clocks;
+use crate::context::CliContext;
 use crate::failure::CliError;
 use crate::output::print;
-use crate::shared::CliContext;
 use crate::text::{Format, count, size, table};
 
 /// Partitions that are shown.

@@ -15,11 +15,11 @@ use runtime::Ports;
 use serde_json::json;
 
 use super::{is_passing, registered, shown, unread};
+use crate::context::CliContext;
 use crate::coordination::CoordinationArguments;
 use crate::failure::CliError;
 use crate::output::{print, program};
 use crate::shape::{self, ShapeArguments};
-use crate::shared::CliContext;
 use crate::text::count;
 
 /// Longest name of a cluster: it is a part of messages and of notes on disk.

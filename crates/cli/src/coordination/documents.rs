@@ -15,9 +15,9 @@ use serde_json::{Value as Json, json};
 
 use super::CoordinationArguments;
 use super::migrate::MigrateArguments;
+use crate::context::CliContext;
 use crate::failure::CliError;
 use crate::output::print;
-use crate::shared::CliContext;
 use crate::text::{bytes_json, count, shown};
 
 /// Looks at the documents of the coordination service, or moves them.

@@ -50,7 +50,7 @@ pub(crate) async fn find_documents(
     // Nothing is made where nothing is.
     let disk = data_dir.is_dir().then(|| OsDisk::open(data_dir).ok()).flatten();
     let disk: Option<Arc<dyn Disk>> = disk.map(|disk| Arc::new(disk) as Arc<dyn Disk>);
-    let recalled = disk.as_ref().and_then(|disk| node::moved::recall(&**disk, &named.portable()));
+    let recalled = disk.as_ref().and_then(|disk| node::service_moved::recall(&**disk, &named.portable()));
     let Some(to) = recalled else { return follow(&named, named.clone(), disk.as_ref()).await };
     let place = named.at(&to).map_err(|error| CliError::Other(error.to_string()))?;
     let holds = |found: &Result<Option<DocumentsFound>, CliError>| {
@@ -103,7 +103,7 @@ async fn follow(
         };
         let _ = session.close().await;
         if let Some(disk) = disk
-            && let Err(error) = node::moved::remember(disk.clone(), &this, &place.portable()).await
+            && let Err(error) = node::service_moved::remember(disk.clone(), &this, &place.portable()).await
         {
             tracing::warn!(%error, "new place of the documents not remembered");
         }

@@ -13,10 +13,10 @@ use model::{Cluster, Node, NodeId};
 use serde_json::json;
 
 use super::CoordinationArguments;
+use crate::context::CliContext;
 use crate::durations;
 use crate::failure::CliError;
 use crate::output::{print, program};
-use crate::shared::CliContext;
 use crate::text::count;
 
 /// From where to where.

@@ -6,8 +6,8 @@ use model::balance::Turned;
 use model::order::{Balancing, Office};
 
 use super::finding::{Code, Finding};
+use crate::context::CliContext;
 use crate::output::program;
-use crate::shared::CliContext;
 
 /// A headmaster answers within a second; one that waits for silent nodes, within ten.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(15);

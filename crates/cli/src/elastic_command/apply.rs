@@ -11,10 +11,10 @@ use serde_json::{Value as Json, json};
 
 use super::fleets::{Fleets, unwritten};
 use super::run::{ADAPTERS, read_adapters};
+use crate::context::CliContext;
 use crate::coordination::CoordinationArguments;
 use crate::failure::CliError;
 use crate::output::{print, program};
-use crate::shared::CliContext;
 
 /// Creates a fleet, or replaces its policy.
 #[derive(Clone, Debug, clap::Args)]

@@ -17,8 +17,8 @@ mod words;
 
 use std::process::ExitCode;
 
+use crate::context::{CliContext, block_on};
 use crate::failure::CliError;
-use crate::shared::{CliContext, block_on};
 
 use self::apply::ApplyArguments;
 pub(crate) use self::fleets::Fleets;

@@ -7,10 +7,10 @@ use serde_json::json;
 
 use super::fleets::Fleets;
 use super::wait;
+use crate::context::CliContext;
 use crate::coordination::CoordinationArguments;
 use crate::failure::CliError;
 use crate::output::{print, program};
-use crate::shared::CliContext;
 
 /// A fleet.
 #[derive(Clone, Debug, clap::Args)]

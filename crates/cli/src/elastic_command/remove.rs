@@ -11,10 +11,10 @@ use serde_json::json;
 
 use super::fleets::{Fleets, unwritten};
 use super::shown;
+use crate::context::CliContext;
 use crate::coordination::CoordinationArguments;
 use crate::failure::CliError;
 use crate::output::{print, program};
-use crate::shared::CliContext;
 use crate::text::count;
 
 /// Removes a fleet.

@@ -18,10 +18,10 @@ use runtime::network::fetch::TcpFetcher;
 use runtime::programs::os::OsPrograms;
 use runtime::{Ports, Programs};
 
+use crate::context::block_on;
 use crate::coordination::CoordinationArguments;
 use crate::failure::CliError;
 use crate::logging::LogSettings;
-use crate::shared::block_on;
 use crate::stop_signals::StopSignals;
 
 /// Pause before a session is opened again.

@@ -9,10 +9,10 @@ use serde_json::json;
 
 use super::fleets::{Fleets, now};
 use super::{apply, words};
+use crate::context::CliContext;
 use crate::coordination::CoordinationArguments;
 use crate::failure::CliError;
 use crate::output::{print, program};
-use crate::shared::CliContext;
 use crate::text::{moment, table};
 
 /// How old a look may be before it is said to be old, in milliseconds.

@@ -8,9 +8,9 @@ use protocol::elasticity::trace::{Machines, TraceOutcome, play, wanted};
 use serde_json::{Value as Json, json};
 
 use super::apply::read_policy;
+use crate::context::CliContext;
 use crate::failure::CliError;
 use crate::output::print;
-use crate::shared::CliContext;
 use crate::text::table;
 
 /// Rows of a trace at most: a row for each ten seconds of a year.

@@ -12,9 +12,9 @@ use serde_json::json;
 
 use super::fleets::{Fleets, LOOK, now};
 use super::{shown, words};
+use crate::context::CliContext;
 use crate::failure::CliError;
 use crate::output::{print, program};
-use crate::shared::CliContext;
 
 /// Shortest time between two lines.
 const LINE_INTERVAL: Duration = Duration::from_secs(2);

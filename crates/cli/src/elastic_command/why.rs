@@ -9,10 +9,10 @@ use serde_json::{Value as Json, json};
 
 use super::fleets::{Fleets, now};
 use super::{shown, words};
+use crate::context::CliContext;
 use crate::coordination::CoordinationArguments;
 use crate::failure::CliError;
 use crate::output::{print, program};
-use crate::shared::CliContext;
 use crate::text::table;
 use crate::{dates, durations};
 

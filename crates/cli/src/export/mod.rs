@@ -25,10 +25,10 @@ use runtime::Ports;
 use serde_json::json;
 use tokio::time::Instant;
 
+use crate::context::{CliContext, walkable};
 use crate::failure::CliError;
 use crate::output::print;
 use crate::progress::Progress;
-use crate::shared::{CliContext, walkable};
 use crate::text::{Format, count, size};
 pub(crate) use arguments::ExportArguments;
 use form::{Form, RowWriter};

@@ -24,11 +24,11 @@ use std::process::ExitCode;
 
 use runtime::Ports;
 
+use crate::context::{CliContext, writable};
 use crate::failure::CliError;
 use crate::input::{self, Expires, Position, ReadSettings, Source, expires_of_export};
 use crate::output::print;
 use crate::progress::Progress;
-use crate::shared::{CliContext, writable};
 pub(crate) use arguments::LoadArguments;
 use batch::BatchLimits;
 use checkpoint::Checkpoint;

@@ -14,11 +14,11 @@ use model::plan::{Consent, JoinCut, Phase, Planned, Wish};
 use model::{Cluster, Consistency, Node, NodeId, PartitionId, Role};
 use serde_json::json;
 
+use crate::context::CliContext;
 use crate::failure::CliError;
 use crate::orders::{self, parse_node, parse_partition};
 use crate::output::{print, program};
 use crate::shape::parse_consistency;
-use crate::shared::CliContext;
 use crate::words;
 
 /// How long an order is given again for what passes by itself.

@@ -12,9 +12,9 @@ use protocol::report::{Parts, Report, StoreDemand};
 use serde_json::{Value as Json, json};
 
 use super::theta::{self, Bounds, MARGIN, READ_KEYS_MAX, Reads, Serves, Verdict, asked};
+use crate::context::CliContext;
 use crate::failure::CliError;
 use crate::output::{print, program};
-use crate::shared::CliContext;
 use crate::text::{Format, count, table};
 
 /// Which store, and which delay is accepted.

@@ -8,7 +8,7 @@ use model::access::{Grant, UserChange};
 use model::balance::PolicyChange;
 use model::order::Order;
 use model::plan::{Consent, Wish};
-use model::{Consistency, NodeId, Role, artifacts};
+use model::{ArtifactOrder, Consistency, NodeId, Role};
 
 use super::names;
 use crate::text::count;
@@ -92,8 +92,8 @@ fn balanced(change: &PolicyChange) -> String {
     }
 }
 
-fn of_artifacts(order: &artifacts::Order) -> String {
-    use artifacts::Order as Of;
+fn of_artifacts(order: &ArtifactOrder) -> String {
+    use ArtifactOrder as Of;
     let store = order.store();
     match order {
         Of::Create { replicas, .. } => {
@@ -160,7 +160,7 @@ mod tests {
         let drain = Order::Drain { node: NodeId(4), consent };
         assert_eq!(asked(&drain), "drain n4, with fewer zones");
         let store = model::StoreName::new("prices").unwrap();
-        let stage = artifacts::Order::Stage {
+        let stage = ArtifactOrder::Stage {
             store,
             number: model::ArtifactNumber(7),
             manifest: model::artifacts::ManifestDigest([1; 16]),

@@ -1,6 +1,7 @@
 //! Why stores are not created, and why artifacts do not go live.
 
-use model::artifacts::{self, ArtifactError};
+use model::ArtifactOrder;
+use model::artifacts::ArtifactError;
 use model::order::{Order, OrderRefusal};
 use model::{ArtifactsError, CreateStoreError, NodeId};
 
@@ -73,7 +74,7 @@ pub(super) fn not_staged(order: Option<&Order>, refusal: &OrderRefusal) -> Strin
     };
     let who = [named(silent, "does not answer", "do not answer"), named(lacking, "lacks it", "lack it")];
     let command = match order {
-        Some(Order::Artifacts { order: artifacts::Order::Rollback { .. } }) => {
+        Some(Order::Artifacts { order: ArtifactOrder::Rollback { .. } }) => {
             format!("tontine artifact rollback {store}")
         }
         _ => format!("tontine artifact swap {store} {number}"),

@@ -86,7 +86,7 @@ pub trait Stampers: Sync {
     /// Takes in the cluster document that a refusal carried, and tells its generation if it can be read.
     fn adopt(&self, document: &Bytes) -> Option<Generation>;
 
-    /// The view now; where it takes a moment until a document that was taken in is gone by, after that moment.
+    /// The view now; where it takes a moment until a document that was taken in is followed, after that moment.
     fn view_of(
         &self,
         _told: Option<Generation>,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use control::headmaster::office::{Office, Turned};
 use coordination::documents::cluster_path;
-use coordination::documents::numbered::{numbered_path, plan_state_path, plans_path, wishes_path};
+use coordination::documents::numbered::{numbered_path, orders_path, plan_state_path, plans_path};
 use coordination::{CoordinationService, Expected};
 use futures_util::FutureExt;
 use model::order::Order;
@@ -48,7 +48,7 @@ async fn an_order_carried_out_by_a_headmaster_that_ended_is_not_carried_out_twic
         Order::Abort { plan: 1 },
     ];
     for order in orders {
-        let path = numbered_path(&wishes_path(), world.give(order.clone()).await);
+        let path = numbered_path(&orders_path(), world.give(order.clone()).await);
         let unanswered = world.session.get(&path).await.unwrap().data;
         let mut answers = Vec::new();
         for office in [&mut office, &mut world.office()] {

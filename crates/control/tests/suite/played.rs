@@ -326,8 +326,8 @@ pub(crate) async fn publish(world: &World, change: impl Fn(&mut Cluster)) {
 
 /// The service loses all orders, as one that was restored may have.
 pub(crate) async fn forget_orders(world: &World) {
-    use coordination::documents::numbered::{numbered_path, numbers, wishes_path};
-    for number in numbers(&*world.session, &wishes_path()).await.unwrap() {
-        world.session.delete(&numbered_path(&wishes_path(), number), Expected::Any).await.unwrap();
+    use coordination::documents::numbered::{numbered_path, numbers, orders_path};
+    for number in numbers(&*world.session, &orders_path()).await.unwrap() {
+        world.session.delete(&numbered_path(&orders_path(), number), Expected::Any).await.unwrap();
     }
 }

@@ -37,7 +37,7 @@ pub(super) async fn are_read_as_they_were_written(service: Service<'_>) {
     close([session]).await;
 }
 
-pub(super) async fn wrong_wishes_are_refused_by_name(service: Service<'_>) {
+pub(super) async fn wrong_orders_are_refused_by_name(service: Service<'_>) {
     let session = service.session().await;
     let (there, absent, below) =
         (service.path("there"), service.path("absent"), service.path("absent/below"));

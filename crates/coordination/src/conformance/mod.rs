@@ -46,7 +46,7 @@ where
     let open = || -> BoxFuture<'_, Session> { Box::pin(open()) };
     let checks: [(&str, Check); 20] = [
         ("reads", |service| Box::pin(documents::are_read_as_they_were_written(service))),
-        ("refusals", |service| Box::pin(documents::wrong_wishes_are_refused_by_name(service))),
+        ("refusals", |service| Box::pin(documents::wrong_orders_are_refused_by_name(service))),
         ("sizes", |service| Box::pin(documents::sizes_up_to_the_limit_are_kept(service))),
         ("thousand", |service| Box::pin(documents::a_thousand_children_are_listed_in_order(service))),
         ("order", |service| Box::pin(documents::one_sessions_writes_take_effect_in_order(service))),

@@ -17,7 +17,7 @@ pub fn plans_path() -> DocumentPath {
 }
 
 /// Below which the orders of operators are.
-pub fn wishes_path() -> DocumentPath {
+pub fn orders_path() -> DocumentPath {
     known("/wishes")
 }
 

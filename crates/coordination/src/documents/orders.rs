@@ -2,7 +2,7 @@
 
 use model::order::{Given, Order, OrderDocument, OrderOutcome};
 
-use super::numbered::{create_next, keep, look, numbered_path, numbers, wishes_path};
+use super::numbered::{create_next, keep, look, numbered_path, numbers, orders_path};
 use super::{ReadError, decode, encode};
 use crate::{CoordinationError, CoordinationService, Document, Expected, Watch};
 
@@ -20,7 +20,7 @@ pub async fn give(
     now_ms: u64,
 ) -> Result<u64, CoordinationError> {
     let document = OrderDocument { order, by: by.to_owned(), given_ms: now_ms, answer: None };
-    create_next(service, &wishes_path(), encode(&document)).await
+    create_next(service, &orders_path(), encode(&document)).await
 }
 
 /// The order of this number; `None` when there is none.
@@ -35,7 +35,7 @@ async fn read_document(
     service: &dyn CoordinationService,
     number: u64,
 ) -> Result<Option<(Given, Document)>, ReadError> {
-    let path = numbered_path(&wishes_path(), number);
+    let path = numbered_path(&orders_path(), number);
     let Some(read) = look(service, &path).await? else { return Ok(None) };
     let document = decode(&path, &read.data)?;
     Ok(Some((Given { number, document }, read)))
@@ -50,7 +50,7 @@ pub async fn oldest_waiting(
     service: &dyn CoordinationService,
     answered: &mut std::collections::BTreeSet<u64>,
 ) -> Result<Option<Given>, ReadError> {
-    for number in numbers(service, &wishes_path()).await? {
+    for number in numbers(service, &orders_path()).await? {
         if answered.contains(&number) {
             continue;
         }
@@ -78,7 +78,7 @@ pub async fn answer(
     number: u64,
     answer: &OrderOutcome,
 ) -> Result<bool, ReadError> {
-    let path = numbered_path(&wishes_path(), number);
+    let path = numbered_path(&orders_path(), number);
     let Some((given, read)) = read_document(service, number).await? else { return Ok(false) };
     if given.document.answer.is_some() {
         return Ok(false);
@@ -89,7 +89,7 @@ pub async fn answer(
         Err(CoordinationError::BadVersion { .. } | CoordinationError::NoNode { .. }) => return Ok(false),
         Err(error) => return Err(error.into()),
     }
-    keep(service, &wishes_path(), ORDERS_KEPT, |_| true).await?;
+    keep(service, &orders_path(), ORDERS_KEPT, |_| true).await?;
     Ok(true)
 }
 
@@ -98,7 +98,7 @@ pub async fn answer(
 /// # Errors
 /// As [`read`].
 pub async fn answered(service: &dyn CoordinationService, number: u64) -> Result<OrderOutcome, ReadError> {
-    let path = numbered_path(&wishes_path(), number);
+    let path = numbered_path(&orders_path(), number);
     loop {
         let (found, watch) = service.get_and_watch(&path).await?;
         if let Some(found) = found {
@@ -119,7 +119,7 @@ pub async fn watch_given(
     service: &dyn CoordinationService,
     answered: &std::collections::BTreeSet<u64>,
 ) -> Result<(bool, Watch), CoordinationError> {
-    let parent = wishes_path();
+    let parent = orders_path();
     super::create_parents(service, &numbered_path(&parent, 1)).await?;
     let (names, watch) = service.children_and_watch(&parent).await?;
     let is_new = |name: &String| name.parse().is_ok_and(|number| !answered.contains(&number));

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Each step looks at what both places say and does what comes next, so whoever repeats the command after it has ended
-//! half way goes on. `documents::moves` says what lies where, and why exactly one place is in force at any instant.
+//! half way goes on. `documents::service_move` says what lies where, and why exactly one place is in force at any instant.
 //!
 //! One process at a time writes to the new place: the one whose session holds the lock there.
 //!

@@ -10,7 +10,7 @@ use crate::store::StoreName;
 /// What a user asks of a read-only store. Each is one change of the cluster document.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "verb", rename_all = "kebab-case", deny_unknown_fields)]
-pub enum Order {
+pub enum ArtifactOrder {
     /// Create the store.
     Create {
         /// Its name.
@@ -95,18 +95,18 @@ pub enum Order {
     },
 }
 
-impl Order {
+impl ArtifactOrder {
     /// The store that it is about.
     pub fn store(&self) -> &StoreName {
         match self {
-            Order::Create { store, .. }
-            | Order::Keep { store, .. }
-            | Order::Stage { store, .. }
-            | Order::Push { store, .. }
-            | Order::Swap { store, .. }
-            | Order::Rollback { store, .. }
-            | Order::Delete { store, .. }
-            | Order::Abort { store, .. } => store,
+            ArtifactOrder::Create { store, .. }
+            | ArtifactOrder::Keep { store, .. }
+            | ArtifactOrder::Stage { store, .. }
+            | ArtifactOrder::Push { store, .. }
+            | ArtifactOrder::Swap { store, .. }
+            | ArtifactOrder::Rollback { store, .. }
+            | ArtifactOrder::Delete { store, .. }
+            | ArtifactOrder::Abort { store, .. } => store,
         }
     }
 }

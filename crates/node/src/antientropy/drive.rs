@@ -18,7 +18,8 @@ use protocol::antientropy::{Goal, Options, RequestId, Session, SessionAction, Se
 use protocol::pace::{Pace, PaceLimits, RECORD_BYTES};
 use smallvec::SmallVec;
 use wire::messages::{
-    KeyDigests, Ping, RecordsGet, RecordsPage, ReplicaMerge, Request, Response, Standing, TreeNodes, TreeSums,
+    AnswererState, KeyDigests, Ping, RecordsGet, RecordsPage, ReplicaMerge, Request, Response, TreeNodes,
+    TreeSums,
 };
 
 use super::giving::{LOOK_INTERVAL, LOOKED_BYTES};
@@ -96,7 +97,7 @@ struct PeerHeard<'d> {
     /// Places of records that this node cannot read, and at which the peer has one that this node lacks.
     made_up_for: BTreeSet<(PartitionId, Token)>,
     /// What the peer followed when it was asked first.
-    standing: Option<Standing>,
+    standing: Option<AnswererState>,
     /// The peer is another than it was: what it told before is void.
     is_another: bool,
     /// The newest generation by which the partitions are still this session's.

@@ -61,7 +61,7 @@ async fn count_partition(
     loop {
         match store.count_step(partition, held) {
             Ok(counted) => {
-                antientropy.numbers.counted_records.add(counted.records);
+                antientropy.counters.counted_records.add(counted.records);
                 met += counted.records;
                 if counted.done || antientropy.is_stopping() {
                     return met;
@@ -175,11 +175,11 @@ async fn scrub_partition(
     let bucket = partition;
     let partition = owner(antientropy, bucket);
     if corrupt > 0 {
-        antientropy.numbers.corrupt_records.add(corrupt);
+        antientropy.counters.corrupt_records.add(corrupt);
         antientropy.events.record(Event::CorruptFound { store: name(), partition, records: corrupt });
     }
     if wrong_leaves > 0 {
-        antientropy.numbers.wrong_leaves.add(wrong_leaves);
+        antientropy.counters.wrong_leaves.add(wrong_leaves);
         antientropy.events.record(Event::LeavesRecounted { store: name(), partition, leaves: wrong_leaves });
     }
     if corrupt > 0 || wrong_leaves > 0 {
@@ -205,8 +205,8 @@ fn scrub_once(
 ) -> Scrubbed {
     match store.scrub_step(partition, from) {
         Ok(scrubbed) => {
-            antientropy.numbers.scrubbed_records.add(scrubbed.records);
-            antientropy.numbers.scrubbed_bytes.add(scrubbed.bytes);
+            antientropy.counters.scrubbed_records.add(scrubbed.records);
+            antientropy.counters.scrubbed_bytes.add(scrubbed.bytes);
             read.records += scrubbed.records;
             read.bytes += scrubbed.bytes;
             read.corrupt += scrubbed.corrupt;
@@ -240,14 +240,14 @@ async fn scrub_hints(antientropy: &Arc<AntiEntropy>, told: Option<&RoundTold<'_>
                     break;
                 }
             };
-            antientropy.numbers.scrubbed_records.add(scrubbed.records);
-            antientropy.numbers.scrubbed_bytes.add(scrubbed.bytes);
+            antientropy.counters.scrubbed_records.add(scrubbed.records);
+            antientropy.counters.scrubbed_bytes.add(scrubbed.bytes);
             corrupt += scrubbed.corrupt;
             from = scrubbed.next;
             let_others_go_first(antientropy, scrubbed.bytes).await;
         }
         if corrupt > 0 {
-            antientropy.numbers.corrupt_hints.add(corrupt);
+            antientropy.counters.corrupt_hints.add(corrupt);
             antientropy.events.record(Event::HintsCorrupt { target, hints: corrupt });
             antientropy.ask_for(target);
         }
@@ -272,7 +272,7 @@ impl AntiEntropy {
 
     /// Reads all records of a part now. A second one that is asked for meanwhile is shown instead of the first.
     pub(super) async fn scrub_part(self: &Arc<Self>, only: &Only) -> u64 {
-        let before = self.numbers.scrubbed_records.get();
+        let before = self.counters.scrubbed_records.get();
         let mut work = Vec::new();
         let view = self.replica.view().get();
         for store in view.stores() {
@@ -296,6 +296,6 @@ impl AntiEntropy {
         let mut state = self.state.lock();
         (state.scrubbing, state.scrubbed) = (None, Some((now, scrubbing)));
         drop(state);
-        self.numbers.scrubbed_records.get() - before
+        self.counters.scrubbed_records.get() - before
     }
 }

@@ -13,10 +13,10 @@
 //!
 //! Must never: keep the node alive. Each task holds on to it only while it does something.
 
+mod counters;
 mod drive;
 mod giving;
 mod keeper;
-mod numbers;
 mod remembered;
 mod respond;
 mod scrub_orders;
@@ -50,8 +50,8 @@ pub(crate) use drive::{Bringing, Drive, Peered};
 pub(crate) use remembered::{recall, remember};
 pub(crate) use scrub_orders::{ScrubOrder, ScrubOrders};
 
+use counters::AntiEntropyCounters;
 use giving::Giving;
-use numbers::Numbers;
 
 /// How a node repairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,7 +126,7 @@ pub struct AntiEntropy {
     pulse: Arc<Pulse>,
     standings: Arc<dyn Standings>,
     events: Arc<Events>,
-    numbers: Numbers,
+    counters: AntiEntropyCounters,
     /// How far refilling is, which is reported with the rest.
     refilling: OnceLock<RefillTold>,
     giving: Arc<Giving>,
@@ -258,7 +258,7 @@ impl AntiEntropy {
         let (least, most) = options.brought_per_second_on(&ports);
         let antientropy = Arc::new(AntiEntropy {
             giving: Giving::new(ports.clock.clone(), pulse.clone(), PaceLimits::for_giving(least, most)),
-            numbers: Numbers::new(&metrics),
+            counters: AntiEntropyCounters::new(&metrics),
             options,
             incarnation,
             disk,
@@ -275,7 +275,7 @@ impl AntiEntropy {
             scrub_orders: Arc::default(),
             ports,
         });
-        numbers::watch(&antientropy, &metrics);
+        counters::watch(&antientropy, &metrics);
         let ports = &antientropy.ports;
         let weak = || Arc::downgrade(&antientropy);
         let (compare, count, scrub) = (weak(), weak(), weak());

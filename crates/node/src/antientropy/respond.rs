@@ -8,8 +8,8 @@ use model::limits::MESSAGE_BYTES_MAX;
 use model::{Epoch, Generation, PartitionId, Token};
 use wire::error::ErrorCode;
 use wire::messages::{
-    Failure, KeyDigested, KeyDigests, RecordsGet, RecordsGot, RecordsPage, RecordsPaged, Request, Response,
-    Standing, TreeNoded, TreeNodes, TreeSummed, TreeSums,
+    AnswererState, Failure, KeyDigested, KeyDigests, RecordsGet, RecordsGot, RecordsPage, RecordsPaged,
+    Request, Response, TreeNoded, TreeNodes, TreeSummed, TreeSums,
 };
 
 use crate::chores::breathe;
@@ -69,7 +69,7 @@ impl<'r> ComparedStore<'r> {
 /// Without partitions it asks what this node is after an exchange: the answer comes when what it holds is durable.
 async fn tree_sums(replica: &Replica, incarnation: u64, request: &TreeSums) -> Result<TreeSummed, Failure> {
     // Before it looks at any record: what it acknowledged under an older generation is among them.
-    let standing = Standing { incarnation, adopted: replica.view().adopted() };
+    let standing = AnswererState { incarnation, adopted: replica.view().adopted() };
     let shared = ComparedStore::of(replica, &request.store, request.generation)?;
     if request.sums.is_empty() {
         let synced = shared.store.engine().sync().await;

@@ -107,7 +107,7 @@ async fn compare(antientropy: &Arc<AntiEntropy>, peer: NodeId) {
     }
     let now = clock.now();
     let took = now.since(began);
-    antientropy.numbers.ended(&total);
+    antientropy.counters.ended(&total);
     if total.keys > 0 {
         let (keys, pulled, pushed) = (total.keys as u64, total.pulled as u64, total.pushed as u64);
         let took_ms = took.as_millis() as u64;

@@ -188,8 +188,8 @@ impl AntiEntropy {
                 seconds_ago: now.since(*ended).as_secs_f64(),
                 run: scrub_run(last, *ended),
             }),
-            corrupt_records_total: self.numbers.corrupt_records.get(),
-            wrong_leaves_total: self.numbers.wrong_leaves.get(),
+            corrupt_records_total: self.counters.corrupt_records.get(),
+            wrong_leaves_total: self.counters.wrong_leaves.get(),
         };
         let compared = |(peer, ended): (&NodeId, &Ended)| Compared {
             peer: *peer,

@@ -378,8 +378,8 @@ impl Artifacts {
             }
             FetchError::Differs { .. } => {
                 match giver {
-                    Giver::Source(_) => self.numbers.corrupt_at_source.increment(),
-                    Giver::Replica(_) => self.numbers.corrupt_at_replicas.increment(),
+                    Giver::Source(_) => self.counters.corrupt_at_source.increment(),
+                    Giver::Replica(_) => self.counters.corrupt_at_replicas.increment(),
                 }
                 Halt::There(corrupt(reason))
             }
@@ -399,7 +399,7 @@ impl Artifacts {
         match wanted.is_delta {
             true => {
                 progress.bytes_fetched_as_deltas += came;
-                self.numbers.as_deltas.add(came);
+                self.counters.as_deltas.add(came);
             }
             false => progress.bytes += more,
         }

@@ -39,7 +39,7 @@ impl Artifacts {
         };
         let bytes = self.wait(take).await.map_err(ended)?;
         let bytes = bytes.map_err(|error: DiskError| self.refused(digest, &error))?;
-        self.numbers.given.add(bytes.len() as u64);
+        self.counters.given.add(bytes.len() as u64);
         Ok(Response::ArtifactBytes(ArtifactBytes { file_bytes, bytes: bytes.into() }))
     }
 

@@ -204,7 +204,7 @@ impl Artifacts {
         told.retain(|(of, chunk)| of != store || damaged.contains(chunk));
         for chunk in damaged {
             if told.insert((store.clone(), chunk)) {
-                self.numbers.corrupt_here.increment();
+                self.counters.corrupt_here.increment();
                 tracing::warn!(%store, %chunk, "chunk of an artifact found corrupt");
                 let (store, chunk) = (store.to_string(), chunk.to_string());
                 self.events.record(Event::ArtifactCorrupt { store, chunk });

@@ -141,7 +141,7 @@ impl Artifacts {
         renamed.map_err(|error| Whole::Halt(at_disk(error)))?;
         // A look may have removed it, and removes it otherwise.
         let _ = self.disk.remove(&path);
-        self.numbers.merged.add(chunk.file_bytes);
+        self.counters.merged.add(chunk.file_bytes);
         let mut progress = self.progress.lock();
         let progress = progress.entry((name.clone(), errand.listed.number)).or_default();
         (progress.bytes, progress.chunks) = (progress.bytes + chunk.file_bytes, progress.chunks + 1);
@@ -197,7 +197,7 @@ impl Artifacts {
         self.useless.lock().insert((errand.name().clone(), delta.digest));
         // Whatever stays has no name that counts, and goes with the next look for files.
         let _ = self.disk.remove(&files::chunk(errand.name(), delta.digest));
-        self.numbers.useless_deltas.increment();
+        self.counters.useless_deltas.increment();
         let (store, number, chunk) =
             (errand.name().to_string(), errand.listed.number.0, chunk.digest.to_string());
         tracing::warn!(store, number, chunk, error, "delta of an artifact not used");

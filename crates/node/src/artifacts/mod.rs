@@ -77,7 +77,7 @@ pub struct Artifacts {
     /// This node's workers, whose requests go before what is fetched and given.
     pulse: Arc<Pulse>,
     budgets: Budgets,
-    numbers: ArtifactCounters,
+    counters: ArtifactCounters,
     progress: Mutex<BTreeMap<(StoreName, ArtifactNumber), FetchProgress>>,
     /// Bytes of chunks on their way that this process has verified.
     verified: Mutex<BTreeMap<(StoreName, Digest), u64>>,
@@ -164,7 +164,7 @@ impl Artifacts {
             peers,
             budgets,
             pulse,
-            numbers: ArtifactCounters::new(&metrics),
+            counters: ArtifactCounters::new(&metrics),
             progress: Mutex::default(),
             verified: Mutex::default(),
             useless: Mutex::default(),

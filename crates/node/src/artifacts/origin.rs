@@ -162,7 +162,7 @@ impl Artifacts {
                 let (chunk, url) = (chunk.clone(), &errand.listed.source);
                 let read = self.wait(move || chunk.read(range)).await?;
                 let bytes = read.map_err(|error| of_source(url, &error))?;
-                self.numbers.from_source.add(wanted);
+                self.counters.from_source.add(wanted);
                 Ok(bytes)
             }
             Giver::Replica(node) => {
@@ -224,7 +224,7 @@ impl Artifacts {
             let Response::ArtifactBytes(part) = answer else {
                 return Err(failed(format!("{node} gives something else: {}", answer.name())));
             };
-            self.numbers.from_replicas.add(part.bytes.len() as u64);
+            self.counters.from_replicas.add(part.bytes.len() as u64);
             let ends = part.bytes.is_empty();
             bytes.extend_from_slice(&part.bytes);
             let left = range.end - range.start;

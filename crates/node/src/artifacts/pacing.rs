@@ -158,7 +158,7 @@ impl Artifacts {
 
     /// From where on the rate counts.
     pub(super) fn rate_from_now(&self) -> FetchedAt {
-        FetchedAt { fetched: self.numbers.fetched(), at: self.ports.clock.now() }
+        FetchedAt { fetched: self.counters.fetched(), at: self.ports.clock.now() }
     }
 
     /// Looks once whether requests are late, and how much has come.

@@ -370,14 +370,14 @@ impl Artifacts {
             }
             store.held().note_damage(*chunk, file);
         }
-        self.numbers.corrupt_here.increment();
+        self.counters.corrupt_here.increment();
         self.tell_found(name, *chunk, what);
         // Asks for a look, which has it fetched.
         self.fetched.notify_one();
     }
 
     fn tell_found(&self, store: &StoreName, file: Digest, what: String) {
-        self.numbers.scrub_damaged.increment();
+        self.counters.scrub_damaged.increment();
         self.scrub.lock().pass.damaged += 1;
         let (store, file) = (store.to_string(), file.to_string());
         self.events.record(Event::ArtifactScrubFound { store, file, what });
@@ -385,7 +385,7 @@ impl Artifacts {
 
     /// This many bytes were read: the scrub rests for as long as its pace, or requests that are late, ask for.
     async fn has_read(&self, bytes: u64) {
-        self.numbers.scrubbed.add(bytes);
+        self.counters.scrubbed.add(bytes);
         let times = u64::from(self.pulse.times().await);
         let micros = bytes.saturating_mul(1_000_000).checked_div(self.scrub_options.bytes_per_second);
         let rest = Duration::from_micros(micros.unwrap_or(0).saturating_mul(times));
@@ -418,7 +418,7 @@ impl Artifacts {
             let own = scrub.set_aside.take();
             if own.is_none() {
                 (scrub.passes, scrub.ended) = (scrub.passes + 1, Some(self.ports.clock.now()));
-                self.numbers.scrub_passes.increment();
+                self.counters.scrub_passes.increment();
             }
             std::mem::replace(&mut scrub.pass, own.unwrap_or_default())
         };
@@ -438,8 +438,8 @@ impl Artifacts {
             seconds_ago: scrub.ended.map(|ended| now.since(ended).as_secs()),
             files,
             files_done: scrub.pass.files,
-            bytes: self.numbers.scrubbed.get(),
-            damaged: self.numbers.scrub_damaged.get(),
+            bytes: self.counters.scrubbed.get(),
+            damaged: self.counters.scrub_damaged.get(),
             ordered: scrub.pass.order.is_some(),
         }
     }

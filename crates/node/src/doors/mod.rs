@@ -2,9 +2,9 @@
 //! what it hears into the requests of [`crate::front::Front`].
 
 mod closing;
+pub(crate) mod counters;
 pub mod http;
 pub mod native;
-pub(crate) mod numbers;
 mod parting;
 pub(crate) mod refusals;
 pub mod resp;

@@ -20,7 +20,7 @@ use runtime::{Disk, DiskError};
 
 use super::file::{checked, damaged, lock, read, replace};
 use super::{FILE, IdentityError, occupied};
-use crate::moved;
+use crate::service_moved;
 
 /// The file's name below the data directory.
 pub(super) const GIVEN: &str = "given-id";
@@ -99,7 +99,7 @@ impl Directory {
     /// # Errors
     /// What the disk refuses.
     pub async fn remember_move(&self, this: &ServiceMove, own: &str) -> Result<(), DiskError> {
-        moved::remember(self.disk.clone(), this, own).await
+        service_moved::remember(self.disk.clone(), this, own).await
     }
 }
 

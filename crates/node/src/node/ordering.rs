@@ -15,7 +15,7 @@ use futures_util::FutureExt;
 use futures_util::future::{Either, select};
 use model::order::{Balancing, Holder, Office, Order, OrderOutcome, OrderRefusal};
 use model::plan::PlanPage;
-use model::{Cluster, artifacts};
+use model::{ArtifactOrder, Cluster, artifacts};
 use runtime::Clock;
 use serde::Serialize;
 use wire::error::ErrorCode;
@@ -317,10 +317,10 @@ fn understood<T>(read: Result<Option<T>, ReadError>) -> Result<Option<T>, ReadEr
 async fn check_source(
     node: &Weak<Node>,
     session: &dyn CoordinationService,
-    order: &artifacts::Order,
+    order: &ArtifactOrder,
 ) -> Result<(), Failure> {
-    let (artifacts::Order::Push { store, number, manifest, source, .. }
-    | artifacts::Order::Stage { store, number, manifest, source }) = order
+    let (ArtifactOrder::Push { store, number, manifest, source, .. }
+    | ArtifactOrder::Stage { store, number, manifest, source }) = order
     else {
         return Ok(());
     };

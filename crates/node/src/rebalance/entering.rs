@@ -1,6 +1,6 @@
 //! What this node brings in, and how far it is with that.
 //!
-//! A document that brings something here makes it *incomplete* before the node follows it; `antientropy::refill`
+//! A document that brings something here makes it *incomplete* before the node follows it; [`super::refill`]
 //! fetches it. What is remembered here is for the next step: with whom it was merged, since when. That need not be
 //! durable: a process that starts again compares again.
 

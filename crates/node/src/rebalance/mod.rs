@@ -26,7 +26,7 @@ use model::{Cluster, NodeId, Partition, PartitionId};
 use parking_lot::Mutex;
 use protocol::pace::{Pace, PaceLimits};
 use protocol::rebalance::entering::Part;
-use protocol::report::{Leftover, MovesReport, RefillReport};
+use protocol::report::{Leftover, RebalanceReport, RefillReport};
 use runtime::{Clock, Disk, DiskError};
 use tokio::sync::Notify;
 
@@ -176,7 +176,7 @@ impl Rebalance {
     }
 
     /// How far this node is, by which steps are decided.
-    pub fn report(&self) -> MovesReport {
+    pub fn report(&self) -> RebalanceReport {
         let (replica, node) = (self.replica(), self.node());
         // Before anything else: what is said of later documents then says too little, never too much.
         let adopted = replica.view().adopted();
@@ -198,7 +198,7 @@ impl Rebalance {
             let store = &store.definition().name;
             left.into_iter().map(|(partition, records)| Leftover { store: store.clone(), partition, records })
         });
-        MovesReport { adopted, entered, leftovers: leftovers.collect(), hints }
+        RebalanceReport { adopted, entered, leftovers: leftovers.collect(), hints }
     }
 
     /// Records of a partition that it enters have come.

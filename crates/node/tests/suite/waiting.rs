@@ -203,7 +203,7 @@ async fn a_node_that_waits_goes_along_with_the_documents_and_is_named_there() {
     }
     assert!(documents::active_nodes_now(&from).await.unwrap().is_empty(), "it left the old place");
     for left in ["old", "here"] {
-        assert_eq!(node::moved::recall(&disk, left), Some("new".to_owned()), "its directory knows");
+        assert_eq!(node::service_moved::recall(&disk, left), Some("new".to_owned()), "its directory knows");
     }
     let registered = documents::active_nodes_now(&to).await.unwrap();
     name_all(&to, &registered).await;

@@ -2,7 +2,7 @@
 //!
 //! Documents are real ones and follow each other by the verbs of `model`; [`due`] alone decides. Around it nodes adopt
 //! documents late, fetch chunk by chunk, report at any moment, lose their disk once; the ring changes once; a user rolls
-//! back or aborts; time runs out or not; and the conductor may have read its document long ago.
+//! back or aborts; time runs out or not; and the headmaster may have read its document long ago.
 
 use std::cell::Cell;
 
@@ -18,7 +18,7 @@ const OLD: ArtifactNumber = ArtifactNumber(1);
 const NEW: ArtifactNumber = ArtifactNumber(2);
 const LATE: WallMillis = WallMillis(9);
 
-/// What a broken conductor would do.
+/// What a broken headmaster would do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Bug {
     /// It counts what was said under an older document.
@@ -65,7 +65,7 @@ struct State {
     /// All that were published.
     documents: Vec<Document>,
     nodes: [Place; NODES],
-    /// The document that the conductor has read.
+    /// The document that the headmaster has read.
     read: u8,
     mishaps: u8,
 }
@@ -82,12 +82,12 @@ enum Happening {
     /// A node says that it holds all.
     Reports(usize),
     LosesDisk(usize),
-    /// The conductor reads the newest document.
+    /// The headmaster reads the newest document.
     Reads,
     ChangesTheRing,
     /// A user publishes an end of the push.
     Publishes(Push),
-    /// The conductor does what is due at this time.
+    /// The headmaster does what is due at this time.
     Conducts(WallMillis),
 }
 
@@ -199,7 +199,7 @@ impl State {
         })
     }
 
-    /// What the conductor publishes, if it does.
+    /// What the headmaster publishes, if it does.
     fn conducted(&self, bug: Option<Bug>, required: u8, now: WallMillis) -> Option<State> {
         let read = self.documents[usize::from(self.read)];
         let planted = |planted| bug == Some(planted);
@@ -239,7 +239,7 @@ impl State {
         stands.then(|| self.published(|document| document.push = then))
     }
 
-    /// What must hold when the conductor has just published over `before`.
+    /// What must hold when the headmaster has just published over `before`.
     fn convict(&self, before: &State, required: u8) -> Result<(), String> {
         let document = self.document();
         if before.document().push != Push::Staging {
@@ -274,7 +274,7 @@ struct World<'a> {
 }
 
 impl World<'_> {
-    /// What the conductor publishes at this time, if it does.
+    /// What the headmaster publishes at this time, if it does.
     fn conducted(&self, now: WallMillis) -> Result<Option<State>, String> {
         let Some(next) = self.state.conducted(self.bug, self.required, now) else { return Ok(None) };
         next.convict(&self.state, self.required)?;

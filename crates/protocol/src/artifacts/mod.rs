@@ -114,12 +114,12 @@ pub enum Due {
 }
 
 /// Whether an artifact still is to go live by itself: it was never served. What was served comes back by a separate order
-/// only, so a conductor that goes on undoes no rollback.
+/// only, so a headmaster that goes on undoes no rollback.
 fn is_pushed(artifact: &ListedArtifact) -> bool {
     artifact.standing == Standing::Staging && artifact.push.is_some()
 }
 
-/// Whether anything of this document waits for a conductor.
+/// Whether anything of this document waits for a headmaster.
 pub fn is_pending(cluster: &Cluster) -> bool {
     cluster.read_only.iter().flat_map(|store| &store.artifacts).any(is_pushed)
 }

@@ -1,6 +1,6 @@
 //! Nodes that come and go, and where they can be reached.
 //!
-//! Where a node can be reached, the node itself orders: a headmaster that went by registrations would write the old
+//! Where a node can be reached, the node itself orders: a headmaster that followed registrations would write the old
 //! address again while that of a killed process lasts.
 //!
 //! Must never: admit a node that was a member and has left. Its process may run and be registered for a while.

@@ -325,7 +325,7 @@ pub struct Headmaster {
     published: Option<Moment>,
     /// The document of the last observation.
     seen: Generation,
-    /// Since when the service holds an older document than a node went by before.
+    /// Since when the service holds an older document than a node followed before.
     older_since: Option<Moment>,
     /// Since when it knows an order that waits for nodes.
     patient_since: Option<(u64, Moment)>,

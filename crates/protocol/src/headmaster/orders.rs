@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use model::artifacts;
+use model::ArtifactOrder;
 use model::cluster::Ordered;
 use model::order::{Done, Given, Order, OrderOutcome, OrderRefusal};
 use model::plan::{self, Consent, Phase, Wish};
@@ -123,7 +123,7 @@ fn by_document(order: &Order) -> Option<Done> {
         Order::CreateStore { store } | Order::CreatePlacedStore { store } => {
             Done::StoreCreated { store: store.name.clone() }
         }
-        Order::Artifacts { order: artifacts::Order::Create { store, .. } } => {
+        Order::Artifacts { order: ArtifactOrder::Create { store, .. } } => {
             Done::StoreCreated { store: store.clone() }
         }
         Order::Artifacts { order } => Done::ArtifactsChanged { store: order.store().clone() },

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use model::artifacts::{ArtifactError, Order, Push, Standing};
+use model::artifacts::{ArtifactError, ArtifactOrder, Push, Standing};
 use model::order::{Done, Given, OrderOutcome, OrderRefusal};
 use model::{ArtifactNumber, ArtifactsError, Cluster, NodeId, ReadOnlyStore, Store, StoreName, WallMillis};
 
@@ -33,46 +33,46 @@ pub(super) fn create(seen: &Observation, given: &Given, store: &Store) -> Decisi
 }
 
 /// The document that carries the order out; its stores are the same when that is so already.
-fn changed(cluster: &Cluster, order: &Order, now: WallMillis) -> Result<Cluster, OrderRefusal> {
+fn changed(cluster: &Cluster, order: &ArtifactOrder, now: WallMillis) -> Result<Cluster, OrderRefusal> {
     type Change<'a> = &'a dyn Fn(&ReadOnlyStore) -> Result<ReadOnlyStore, ArtifactError>;
     let change = |store: &StoreName, change: Change<'_>| {
         cluster.with_artifacts(store.as_str(), change).map_err(OrderRefusal::Artifact)
     };
     match order {
-        Order::Create { store, replicas, kept } => {
+        ArtifactOrder::Create { store, replicas, kept } => {
             let created = cluster.with_read_only(store.clone(), *replicas).map_err(OrderRefusal::Store)?;
             let Some(kept) = kept else { return Ok(created) };
             let generation = created.generation;
             let kept = created.with_artifacts(store.as_str(), |found| found.keep(*kept));
             kept.map(|kept| Cluster { generation, ..kept }).map_err(OrderRefusal::Artifact)
         }
-        Order::Keep { store, kept } => change(store, &|found| found.keep(*kept)),
-        Order::Stage { store, number, manifest, source } => {
+        ArtifactOrder::Keep { store, kept } => change(store, &|found| found.keep(*kept)),
+        ArtifactOrder::Stage { store, number, manifest, source } => {
             change(store, &|found| found.stage(*number, *manifest, source))
         }
-        Order::Push { store, number, manifest, source, replicas, abort_after_ms } => {
+        ArtifactOrder::Push { store, number, manifest, source, replicas, abort_after_ms } => {
             let abort_at = abort_after_ms.map(|after| WallMillis(now.0.saturating_add(after)));
             let push = Push { replicas: *replicas, abort_at, ..Push::default() };
             change(store, &|found| found.push(*number, *manifest, source, &push))
         }
-        Order::Swap { store, number, first, .. } => change(store, &|found| {
+        ArtifactOrder::Swap { store, number, first, .. } => change(store, &|found| {
             let listed = found.artifact(*number);
             if *first && listed.is_some_and(|artifact| artifact.standing != Standing::Staging) {
                 return Err(ArtifactError::WasServed { store: store.clone(), number: *number });
             }
             found.swap(*number)
         }),
-        Order::Rollback { store, .. } => change(store, &|found| found.swap(found.behind()?)),
-        Order::Delete { store, number } => change(store, &|found| found.delete(*number)),
-        Order::Abort { store, number } => change(store, &|found| found.abort(*number)),
+        ArtifactOrder::Rollback { store, .. } => change(store, &|found| found.swap(found.behind()?)),
+        ArtifactOrder::Delete { store, number } => change(store, &|found| found.delete(*number)),
+        ArtifactOrder::Abort { store, number } => change(store, &|found| found.abort(*number)),
     }
 }
 
 /// What an order will serve, of which store, when this many replicas of each slice hold it.
-fn served(cluster: &Cluster, order: &Order) -> Option<(StoreName, ArtifactNumber, Option<u8>)> {
+fn served(cluster: &Cluster, order: &ArtifactOrder) -> Option<(StoreName, ArtifactNumber, Option<u8>)> {
     match order {
-        Order::Swap { store, number, replicas, .. } => Some((store.clone(), *number, *replicas)),
-        Order::Rollback { store, replicas } => {
+        ArtifactOrder::Swap { store, number, replicas, .. } => Some((store.clone(), *number, *replicas)),
+        ArtifactOrder::Rollback { store, replicas } => {
             let number = cluster.read_only(store.as_str())?.behind().ok()?;
             Some((store.clone(), number, *replicas))
         }
@@ -86,7 +86,7 @@ impl Headmaster {
         &mut self,
         seen: &Observation,
         given: &Given,
-        order: &Order,
+        order: &ArtifactOrder,
     ) -> Due<DecisionStep> {
         let next = match changed(&seen.cluster, order, seen.wall) {
             Ok(next) => next,

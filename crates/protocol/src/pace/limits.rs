@@ -26,7 +26,7 @@ const SLOWNESS_MAX: u64 = 16;
 
 /// The least rate of bringing in doubles so often: up to eight times as fast as in the beginning.
 const DOUBLINGS: u32 = 3;
-/// After so long without anything to do bringing in begins anew.
+/// After this time without anything to do bringing in begins anew.
 const IDLE_MAX: Duration = Duration::from_secs(10);
 /// What was not used is made up for within this time: timers are late by a millisecond or two, and a batch that takes
 /// longer than its rate allows is followed by the next at once.
@@ -65,7 +65,7 @@ pub struct PaceLimits {
     pub burst: Duration,
     /// Bytes are paid for with no more time than this, from the moment at which they are reserved.
     pub rest_max: Option<Duration>,
-    /// After so long without anything to do it begins anew.
+    /// After this time without anything to do it begins anew.
     pub idle_max: Option<Duration>,
 }
 

@@ -44,7 +44,7 @@ pub struct QuorumOptions {
     pub wall: WallMillis,
     /// Generation of the ring that the candidates come from.
     pub generation: Generation,
-    /// From which generation on the candidates are the key's. An answer counts when its node went by that one or a later
+    /// From which generation on the candidates are the key's. An answer counts when its node followed that one or a later
     /// one, whose own refusals say whether the request is too old for it.
     pub since: Generation,
 }

@@ -26,7 +26,7 @@ use std::ops::BitOr;
 use model::{Generation, NodeId, StoreName, WallMillis};
 use serde::{Deserialize, Serialize};
 
-use crate::artifacts;
+use crate::artifacts::PushReport;
 
 pub use artifacts::{
     ArtifactProgress, ArtifactScrub, ArtifactState, ArtifactTrouble, ArtifactsReport, Fetching,
@@ -36,7 +36,7 @@ pub use demand::{KeyCounts, StoreDemand};
 pub use facts::{Entered, Facts, NodeFacts};
 pub use load::{HotKey, LoadReport, Middle, PARTITIONS_TOLD, PartitionLoad, WorkDone};
 pub use nodes::{NodeLoad, NodeSeen};
-pub use rebalance::{Leftover, MovesReport, PartitionEntered};
+pub use rebalance::{Leftover, PartitionEntered, RebalanceReport};
 pub use repair::{
     Compared, Comparing, Comparison, PartitionTree, RefillReport, RepairPart, RepairReport, Scrub, ScrubRun,
     Scrubbed, StoreRefill, StoreTrees,
@@ -59,7 +59,7 @@ pub struct Report {
     pub status: Option<Status>,
     /// How far it is with partitions that move.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub moves: Option<MovesReport>,
+    pub moves: Option<RebalanceReport>,
     /// What it believes about all nodes, itself included, by id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nodes: Option<Vec<NodeSeen>>,
@@ -136,11 +136,11 @@ impl Report {
     }
 
     /// The artifacts of which it holds all that it needs, with their stores.
-    pub fn staged(&self) -> Vec<(StoreName, artifacts::PushReport)> {
+    pub fn staged(&self) -> Vec<(StoreName, PushReport)> {
         let listed = self.artifacts.iter().flat_map(|artifacts| &artifacts.listed);
         let staged = listed.filter(|artifact| artifact.state == ArtifactState::Staged).map(|artifact| {
             let ArtifactProgress { number, manifest, whole_under: generation, .. } = *artifact;
-            (artifact.store.clone(), artifacts::PushReport { node: self.node, generation, number, manifest })
+            (artifact.store.clone(), PushReport { node: self.node, generation, number, manifest })
         });
         staged.collect()
     }

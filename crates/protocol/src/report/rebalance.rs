@@ -9,7 +9,7 @@ use super::{Entered, NodeFacts};
 
 /// How far a node is with what moves.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct MovesReport {
+pub struct RebalanceReport {
     /// It has adopted the document of this generation: that is durable at the node, and nothing that was admitted under an
     /// older one is still being carried out.
     pub adopted: Generation,
@@ -63,7 +63,7 @@ impl PartitionEntered {
     }
 }
 
-impl MovesReport {
+impl RebalanceReport {
     /// What a step may depend on, said under this incarnation.
     pub fn facts(&self, incarnation: u64) -> NodeFacts {
         let entered = self.entered.iter();

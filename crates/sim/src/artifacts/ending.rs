@@ -144,7 +144,7 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
     use client::{Client, ClientOptions};
-    use model::artifacts::Order;
+    use model::ArtifactOrder;
     use model::{ArtifactNumber, StoreName};
 
     use super::super::USER;
@@ -164,7 +164,7 @@ mod tests {
         cluster
     }
 
-    async fn order(world: &World, client: &Client, order: Order) {
+    async fn order(world: &World, client: &Client, order: ArtifactOrder) {
         while client.order_artifacts(&order).await.is_err() {
             world.executor.sleep(LOOK_AGAIN).await;
         }
@@ -190,11 +190,12 @@ mod tests {
             let ports = stage.ports(USER, process, Arc::new(WallClock::default()));
             let client = Client::connect(&stage.addresses(), ports, ClientOptions::default()).await.unwrap();
             let store = StoreName::new(STORE).unwrap();
-            order(&stage, &client, Order::Create { store: store.clone(), replicas: 3, kept: None }).await;
+            order(&stage, &client, ArtifactOrder::Create { store: store.clone(), replicas: 3, kept: None })
+                .await;
             let (source, disk) = stage.artifacts.build(1, &mut Dice::apart(1, 1)).await;
             stage.sources.put(&source, disk);
             let (number, manifest) = (ArtifactNumber(1), stage.artifacts.digest(1));
-            order(&stage, &client, Order::Stage { store, number, manifest, source }).await;
+            order(&stage, &client, ArtifactOrder::Stage { store, number, manifest, source }).await;
             let cluster = found_at_the_end(&stage).await;
             let (_, manifest) = stage.artifacts.source(1).unwrap();
             assert!(stage.machines()[1].disk().flip_bit(&chunk_file(&manifest.chunks[0]), 100, 1));

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use client::{Client, ClientOptions};
 use futures_util::future::{Either, select};
-use model::artifacts::{Order, Standing};
+use model::artifacts::{ArtifactOrder, Standing};
 use model::{ArtifactNumber, Moment, ReadOnlyStore, StoreName};
 
 use super::USER;
@@ -66,7 +66,7 @@ struct User {
     /// The number of the last artifact that was built.
     newest: u64,
     /// The last push, which may be asked for again.
-    last_push: Option<Order>,
+    last_push: Option<ArtifactOrder>,
     end: Moment,
 }
 
@@ -87,7 +87,7 @@ pub async fn push(world: Arc<World>, process: ProcessId, end: Moment) {
     let mut user = User { world, process, client, dice, newest: 0, last_push: None, end };
     let replicas = user.dice.between(1, u64::from(user.world.setup.replicas)) as u8;
     while user.now() < end && user.listed().is_none() {
-        user.order(Order::Create { store: name(), replicas, kept: None }).await;
+        user.order(ArtifactOrder::Create { store: name(), replicas, kept: None }).await;
         if user.client.refresh().await.is_err() {
             // Who is refused at once, and asks again at once, stops the clock of the world.
             user.world.executor.sleep(AGAIN).await;
@@ -114,7 +114,7 @@ impl User {
     }
 
     /// Gives an order, and waits for its answer for a while.
-    async fn order(&self, order: Order) {
+    async fn order(&self, order: ArtifactOrder) {
         let answer = Box::pin(self.client.order_artifacts(&order));
         let said = match select(answer, Box::pin(self.world.executor.sleep(PATIENCE))).await {
             Either::Left((Ok(cluster), _)) => format!("generation {}", cluster.generation.0),
@@ -125,7 +125,7 @@ impl User {
     }
 
     /// What the user wants next.
-    async fn draw(&mut self) -> Order {
+    async fn draw(&mut self) -> ArtifactOrder {
         let listed = self.listed().map(|store| store.artifacts).unwrap_or_default();
         let of = |standing: Standing| {
             let those = listed.iter().filter(move |artifact| artifact.standing == standing);
@@ -139,19 +139,21 @@ impl User {
         match self.dice.below(10) {
             0 if !listed.is_empty() => {
                 let number = self.dice.pick(&listed).number;
-                Order::Swap { store, number, replicas: None, first: self.dice.chance(200) }
+                ArtifactOrder::Swap { store, number, replicas: None, first: self.dice.chance(200) }
             }
-            1..=2 => Order::Rollback { store, replicas: None },
-            3 if !staging.is_empty() => Order::Abort { store, number: *self.dice.pick(&staging) },
-            4 if !listed.is_empty() => Order::Delete { store, number: self.dice.pick(&listed).number },
+            1..=2 => ArtifactOrder::Rollback { store, replicas: None },
+            3 if !staging.is_empty() => ArtifactOrder::Abort { store, number: *self.dice.pick(&staging) },
+            4 if !listed.is_empty() => {
+                ArtifactOrder::Delete { store, number: self.dice.pick(&listed).number }
+            }
             5 if self.last_push.is_some() => self.last_push.clone().expect("it was just looked at"),
-            _ if listed.len() > LISTED_MAX => Order::Delete { store, number: listed[0].number },
+            _ if listed.len() > LISTED_MAX => ArtifactOrder::Delete { store, number: listed[0].number },
             _ => self.build().await,
         }
     }
 
     /// A new artifact, and the order that lists it.
-    async fn build(&mut self) -> Order {
+    async fn build(&mut self) -> ArtifactOrder {
         self.newest += 1;
         let (store, number) = (name(), self.newest);
         let world = self.world.clone();
@@ -177,10 +179,10 @@ impl User {
         world.artifacts.enough(number, replicas);
         let number = ArtifactNumber(number);
         if self.dice.chance(200) && world.setup.plant.is_none() {
-            return Order::Stage { store, number, manifest, source };
+            return ArtifactOrder::Stage { store, number, manifest, source };
         }
         let abort_after_ms = self.dice.chance(200).then(|| self.dice.between(500, 8_000));
-        let push = Order::Push { store, number, manifest, source, replicas, abort_after_ms };
+        let push = ArtifactOrder::Push { store, number, manifest, source, replicas, abort_after_ms };
         self.last_push = Some(push.clone());
         push
     }

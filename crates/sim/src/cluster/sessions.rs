@@ -13,7 +13,7 @@ const ON_THE_WAY: Duration = Duration::from_millis(100);
 const DAY_MS: u64 = 24 * 60 * 60 * 1000;
 
 impl World {
-    /// Opens a session for a node or a manager.
+    /// Opens a session for a node or a headmaster.
     pub fn session(&self) -> Arc<dyn CoordinationService> {
         self.planted(Arc::new(self.service.open()))
     }

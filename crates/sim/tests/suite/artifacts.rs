@@ -11,7 +11,7 @@ use control::election::Candidate;
 use control::headmaster::tenure::serve;
 use coordination::documents;
 use futures_util::future::select;
-use model::artifacts::Order;
+use model::ArtifactOrder;
 use model::{ArtifactNumber, Cluster, ManifestDigest, StoreName, Token, VersionSet};
 use parking_lot::Mutex;
 use runtime::disk::simulated::SimulatedDisk;
@@ -96,7 +96,7 @@ pub(crate) struct Record {
 }
 
 /// Orders until it is done: nodes may be down, or not hold the artifact yet.
-pub(crate) async fn order(world: &World, client: &Client, order: Order) {
+pub(crate) async fn order(world: &World, client: &Client, order: ArtifactOrder) {
     let give_up = world.executor.now().after(Duration::from_secs(120));
     loop {
         let error = match client.order_artifacts(&order).await {
@@ -119,11 +119,11 @@ pub(crate) async fn order(world: &World, client: &Client, order: Order) {
 async fn swap(world: &World, client: &Client, record: &Record, number: u64, manifest: ManifestDigest) {
     record.swaps.lock().push(Swap { ordered: world.executor.now(), number });
     let number = ArtifactNumber(number);
-    order(world, client, Order::Swap { store: name(), number, replicas: None, first: false }).await;
+    order(world, client, ArtifactOrder::Swap { store: name(), number, replicas: None, first: false }).await;
     *record.served.lock() = Some((number, manifest));
 }
 
-/// Wishes for a push, which a conductor carries out.
+/// Wishes for a push, which a headmaster carries out.
 async fn push(
     world: &World,
     client: &Client,
@@ -132,7 +132,7 @@ async fn push(
     manifest: ManifestDigest,
 ) {
     record.swaps.lock().push(Swap { ordered: world.executor.now(), number });
-    let push = Order::Push {
+    let push = ArtifactOrder::Push {
         store: name(),
         number: ArtifactNumber(number),
         manifest,
@@ -153,7 +153,7 @@ async fn served(world: &World) -> Option<u64> {
     cluster.read_only("words").and_then(|store| store.served()).map(|served| served.number.0)
 }
 
-/// Waits until a conductor has carried a push out.
+/// Waits until a headmaster has carried a push out.
 async fn await_served(world: &World, record: &Record, number: u64, manifest: ManifestDigest) {
     let give_up = world.executor.now().after(Duration::from_secs(120));
     while served(world).await != Some(number) {
@@ -170,7 +170,7 @@ async fn conduct(world: Arc<World>, seed: u64, record: Record) {
     while !record.stop.load(Ordering::Relaxed) {
         let ports = world.ports(Host(100), process, Arc::new(WallClock::default()));
         let service = Arc::new(world.service.open());
-        let candidate = Candidate::new("conductor".to_owned());
+        let candidate = Candidate::new("headmaster".to_owned());
         let tenure = serve(service, &ports, &candidate);
         let life = world.executor.sleep(dice.millis(100, 3000));
         select(pin!(tenure), pin!(life)).await;
@@ -307,7 +307,7 @@ pub(crate) fn told(seed: u64, story: Story) -> Record {
         tamper(&world, story.plant, &record);
         let conducting = conduct(world.clone(), seed, record.clone());
         world.executor.spawn(world.executor.process(), Box::pin(conducting));
-        order(&world, &client, Order::Create { store: name(), replicas: 3, kept: None }).await;
+        order(&world, &client, ArtifactOrder::Create { store: name(), replicas: 3, kept: None }).await;
         let knows = |position| {
             world.node(position).is_some_and(|node| node.replica().view().get().read_only("words").is_some())
         };
@@ -431,7 +431,7 @@ fn what_a_source_has_in_place_of_what_was_ordered_never_goes_live() {
         let record = Record::default();
         let conducting = conduct(world.clone(), 7, record.clone());
         world.executor.spawn(world.executor.process(), Box::pin(conducting));
-        order(&world, &client, Order::Create { store: name(), replicas: 3, kept: None }).await;
+        order(&world, &client, ArtifactOrder::Create { store: name(), replicas: 3, kept: None }).await;
         let (source, manifest) = built(&world, 1).await;
         let true_one = world.sources.take(&source).expect("it was put there");
         built_as(&world, 1, 9).await;

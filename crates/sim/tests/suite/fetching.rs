@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use client::Client;
-use model::artifacts::Order;
+use model::ArtifactOrder;
 use model::{ArtifactNumber, ManifestDigest};
 use parking_lot::Mutex;
 use runtime::DiskError;
@@ -28,12 +28,13 @@ const ALL: u64 = KEYS as u64 * VALUE_BYTES as u64;
 /// Builds a table of some megabytes, and has all nodes stage it.
 async fn staged(world: &Arc<World>, client: &Client) -> (String, ManifestDigest) {
     headmasters::stand_until(world, world.executor.process(), world.executor.now());
-    order(world, client, Order::Create { store: name(), replicas: 3, kept: None }).await;
+    order(world, client, ArtifactOrder::Create { store: name(), replicas: 3, kept: None }).await;
     let value = |line: usize| {
         (0..VALUE_BYTES).map(|at| (at as u64 * 31 + line as u64 * 7919).to_le_bytes()[1]).collect()
     };
     let (source, manifest) = built_of(world, (1, 1), &keys(KEYS), &value).await;
-    let stage = Order::Stage { store: name(), number: ArtifactNumber(1), manifest, source: source.clone() };
+    let stage =
+        ArtifactOrder::Stage { store: name(), number: ArtifactNumber(1), manifest, source: source.clone() };
     order(world, client, stage).await;
     (source, manifest)
 }

@@ -81,7 +81,7 @@ fields! {
 fields! {
     /// The state of a node while it answers.
     #[derive(Copy)]
-    pub struct Standing {
+    pub struct AnswererState {
         /// Its incarnation: in another one it may have lost what it held.
         pub incarnation: u64,
         /// The generation that it had adopted before it looked at its records.
@@ -93,7 +93,7 @@ fields! {
     /// Which partitions differ.
     pub struct TreeSummed {
         /// The state of the answering node.
-        pub standing: Standing,
+        pub standing: AnswererState,
         /// Those whose sums differ, with the bits of the shallower of the two trees' leaves.
         pub differing: Vec<(PartitionId, u8)>,
         /// Those that cannot be compared now: one of the trees is doubtful.

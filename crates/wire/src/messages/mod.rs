@@ -29,8 +29,8 @@ mod store_ref;
 
 pub use access::{Authenticate, SecretText};
 pub use antientropy::{
-    AntiEntropyControl, AntiEntropyOrder, KeyDigested, KeyDigests, RecordsGet, RecordsGot, RecordsPage,
-    RecordsPaged, Standing, TreeNoded, TreeNodes, TreeSummed, TreeSums,
+    AnswererState, AntiEntropyControl, AntiEntropyOrder, KeyDigested, KeyDigests, RecordsGet, RecordsGot,
+    RecordsPage, RecordsPaged, TreeNoded, TreeNodes, TreeSummed, TreeSums,
 };
 pub use artifacts::{ArtifactBytes, ArtifactFile, ArtifactGet, ArtifactRead, ArtifactScan};
 pub use collection::{

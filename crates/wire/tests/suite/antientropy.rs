@@ -79,7 +79,7 @@ pub fn responses() -> Vec<u8> {
     vec![
         response(
             TreeSummed {
-                standing: Standing { incarnation: 0x18f_0000_0000, adopted: Generation(7) },
+                standing: AnswererState { incarnation: 0x18f_0000_0000, adopted: Generation(7) },
                 differing: vec![(partition, 14)],
                 unready: vec![PartitionId(2)],
                 incomplete: vec![PartitionId(3)],

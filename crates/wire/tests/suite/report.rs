@@ -52,12 +52,12 @@ fn status() -> Status {
     }
 }
 
-fn moves() -> MovesReport {
+fn moves() -> RebalanceReport {
     let merged = [(name("carts"), [NodeId(1), NodeId(2)].into())].into();
     let (partition, generation) = (PartitionId(513), Generation(7));
     let entered = PartitionEntered { partition, generation, whole: true, merged, records: 300, bytes: 65536 };
     let leftover = Leftover { store: name("carts"), partition: PartitionId(2), records: 5 };
-    MovesReport { adopted: Generation(8), entered: vec![entered], leftovers: vec![leftover], hints: 3 }
+    RebalanceReport { adopted: Generation(8), entered: vec![entered], leftovers: vec![leftover], hints: 3 }
 }
 
 fn seen() -> NodeSeen {

@@ -432,7 +432,7 @@ fn repair_response() -> impl Strategy<Value = Response> {
         )
             .prop_map(|(standing, differing, unready, incomplete)| {
                 let (incarnation, adopted) = standing;
-                let standing = Standing { incarnation, adopted };
+                let standing = AnswererState { incarnation, adopted };
                 TreeSummed { standing, differing, unready, incomplete }.into()
             }),
         vec(option::of(vec(digest(), 0..4)), 0..4).prop_map(|sums| TreeNoded { sums }.into()),

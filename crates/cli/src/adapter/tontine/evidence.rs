@@ -286,7 +286,7 @@ mod tests {
     use model::plan::{Phase, PlanSummary};
     use model::{Consistency, Node, PartitionId, Ring, Store, StoreName, WallMillis, Zone};
     use protocol::report::{
-        HintsHeld, HintsState, MovesReport, PartitionEntered, RefillReport, RepairReport, Status,
+        HintsHeld, HintsState, PartitionEntered, RebalanceReport, RefillReport, RepairReport, Status,
     };
 
     use super::*;
@@ -306,7 +306,7 @@ mod tests {
     fn witness(node: u32, cluster: &Cluster) -> Witness {
         let report = Report {
             status: Some(Status::default()),
-            moves: Some(MovesReport { adopted: cluster.generation, ..MovesReport::default() }),
+            moves: Some(RebalanceReport { adopted: cluster.generation, ..RebalanceReport::default() }),
             repair: Some(RepairReport::default()),
             ..Report::new(NodeId(node), 1, WallMillis(0), cluster.generation)
         };

@@ -29,8 +29,8 @@ use wire::ErrorCode;
 use self::evidence::Subject;
 use self::observing::Samples;
 use super::rpc::{self, Adapter, CREDENTIALS, RpcFailure};
+use crate::context::CliContext;
 use crate::failure::{CliError, no_tls};
-use crate::shared::CliContext;
 
 /// Options of `tontine serve` that its boot script gives itself.
 const OWN_OPTIONS: [&str; 7] =

@@ -98,7 +98,7 @@ pub(super) fn serving(folder: &Path) -> Cluster {
 fn a_push_goes_live_though_command_headmaster_and_nodes_are_killed_half_way() {
     let folder = tempfile::tempdir().unwrap();
     let mut cluster = serving(folder.path());
-    // Listed, and not yet staged: the source is damaged. The command, the conductor and a node are killed.
+    // Listed, and not yet staged: the source is damaged. The command, the headmaster and a node are killed.
     let two = Damaged::build(folder.path(), 2);
     let mut push = begin(&cluster, &["artifact", "push", &two.directory]);
     await_state(&cluster, 2, ["failed"; 3]);
@@ -112,7 +112,7 @@ fn a_push_goes_live_though_command_headmaster_and_nodes_are_killed_half_way() {
     two.mend();
     await_served(&cluster, 2);
     await_answers(&cluster, 2);
-    // Staged, and not yet served: the conductor ends before it can be, and nodes do beside it.
+    // Staged, and not yet served: the headmaster ends before it can be, and nodes do beside it.
     let three = Damaged::build(folder.path(), 3);
     let push = begin(&cluster, &["artifact", "push", &three.directory]);
     await_state(&cluster, 3, ["failed"; 3]);
@@ -199,7 +199,7 @@ struct Remote {
     ensemble: Ensemble,
     addresses: String,
     nodes: Vec<Process>,
-    conductor: Process,
+    headmaster: Process,
 }
 
 impl Remote {
@@ -209,9 +209,9 @@ impl Remote {
         let address = ensemble.address("/shop");
         let addresses = create(&address, free_port_base()).join(",");
         let nodes: Vec<Process> = (1..=3).map(|id| start_node(id, &address, folder.path())).collect();
-        let mut conductor = command(&["headmaster", "--session-timeout=4s", "--coordination", &address]);
-        let conductor = Process::start(&mut conductor, folder.path().join("headmaster.stderr"));
-        let remote = Remote { folder, ensemble, addresses, nodes, conductor };
+        let mut headmaster = command(&["headmaster", "--session-timeout=4s", "--coordination", &address]);
+        let headmaster = Process::start(&mut headmaster, folder.path().join("headmaster.stderr"));
+        let remote = Remote { folder, ensemble, addresses, nodes, headmaster };
         remote.run(&["store", "create", "words", "--read-only"]).exits(0);
         remote.run(&["artifact", "push", &build_of(remote.folder.path(), 1, KEYS)]).exits(0);
         remote
@@ -255,7 +255,7 @@ impl Remote {
         let pushed = push.wait_with_output().unwrap();
         assert!(String::from_utf8_lossy(&pushed.stdout).starts_with("pushed artifact 2"), "{pushed:?}");
         assert_eq!(self.list()["served"], 2);
-        assert_eq!(self.conductor.stop(Signal::INT), Some(0), "{}", self.conductor.stderr());
+        assert_eq!(self.headmaster.stop(Signal::INT), Some(0), "{}", self.headmaster.stderr());
         for node in &mut self.nodes {
             assert_eq!(node.stop(Signal::INT), Some(0), "{}", node.stderr());
         }
@@ -286,11 +286,11 @@ fn a_push_goes_live_after_its_only_headmaster_hung_for_longer_than_its_session()
     let two = Damaged::build(remote.folder.path(), 2);
     let push = remote.begin(&two.directory);
     remote.await_all("all have tried", "failed");
-    signal(remote.conductor.id(), Signal::STOP);
+    signal(remote.headmaster.id(), Signal::STOP);
     two.mend();
-    remote.await_all("all have staged, without a conductor", "staged");
+    remote.await_all("all have staged, without a headmaster", "staged");
     until("its session is over", || remote.candidates(), |count| *count == 0);
     assert_eq!(remote.list()["served"], 1, "nobody conducts");
-    signal(remote.conductor.id(), Signal::CONT);
+    signal(remote.headmaster.id(), Signal::CONT);
     remote.end(push);
 }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use client::{Client, ClientError, ClientOptions};
-use model::artifacts::Order;
+use model::ArtifactOrder;
 use model::{ArtifactNumber, StoreName};
 use runtime::Ports;
 
@@ -38,7 +38,7 @@ async fn await_number(client: &Client, number: u64) -> usize {
 
 /// Orders a swap once all nodes have said that they hold what it serves, by the document of the swap before; when that
 /// order was sent.
-async fn order_until_staged(client: &Client, order: &Order) -> Instant {
+async fn order_until_staged(client: &Client, order: &ArtifactOrder) -> Instant {
     let begun = Instant::now();
     loop {
         let ordered = Instant::now();
@@ -77,7 +77,7 @@ fn nodes_and_clients_learn_of_a_swap_within_moments() {
         let (mut nodes, mut clients) = (Vec::new(), Vec::new());
         for swap in 0..SWAPS {
             let number = 1 + swap as u64 % 2;
-            let order = Order::Swap {
+            let order = ArtifactOrder::Swap {
                 store: StoreName::new("words").unwrap(),
                 number: ArtifactNumber(number),
                 replicas: None,

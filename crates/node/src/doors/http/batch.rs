@@ -24,7 +24,7 @@ use super::preconditions::Preconditions;
 use super::reading;
 use super::refused::{LimitOf, body as unread, full};
 use super::store_facts::{StoreFacts, check_key};
-use crate::doors::numbers;
+use crate::doors::counters;
 use crate::front::StampEntry;
 use crate::stores::WriteOrder;
 
@@ -93,8 +93,8 @@ impl Batch {
                 Ok(Some(order)) => batch.writes.push((at, (key, order))),
                 Ok(None) => batch.gets.push((at, key)),
                 Err(failure) => {
-                    call.door.numbers.refused(failure.code);
-                    let (audit, name) = (call.door.numbers.audit(), call.found.route.name);
+                    call.door.counters.refused(failure.code);
+                    let (audit, name) = (call.door.counters.audit(), call.found.route.name);
                     audit.refused(call.asker(), call.door.view(), name, &failure);
                     batch.outcomes.resize_with(at, || None);
                     batch.outcomes.push(Some(KeyOutcome::Refused(failure)));
@@ -113,7 +113,7 @@ impl Batch {
         facts: StoreFacts,
         parameters: &Parameters,
     ) {
-        let (front, numbers) = (&call.door.front, &call.door.numbers);
+        let (front, counters) = (&call.door.front, &call.door.counters);
         let (got_places, keys): (Vec<usize>, Vec<Bytes>) = std::mem::take(&mut self.gets).into_iter().unzip();
         let (written_places, orders): (Vec<usize>, Vec<_>) =
             std::mem::take(&mut self.writes).into_iter().unzip();
@@ -124,7 +124,7 @@ impl Batch {
                 return (Vec::new(), Vec::new());
             }
             let reading::KeysRead { answers, room } = reading::many(call, store, keys, &to_read).await;
-            numbers.took(numbers::Operation::MultiGet, began);
+            counters.took(counters::Operation::MultiGet, began);
             (answers, room)
         });
         let writing = Box::pin(async {
@@ -132,14 +132,14 @@ impl Batch {
                 return Vec::new();
             }
             let written = front.multi_write_if(store, orders, &to_write, StampEntry::Client).await;
-            numbers.took(numbers::Operation::MultiPut, began);
+            counters.took(counters::Operation::MultiPut, began);
             written.unwrap_or_else(|failure| vec![Err(failure); writes])
         });
         let ((got, room), written) = join(reading, writing).await;
         self.room = room;
         let now = front.now();
         let refused = |failure: Failure| {
-            numbers.refused(failure.code);
+            counters.refused(failure.code);
             KeyOutcome::Refused(failure)
         };
         for (at, got) in got_places.into_iter().zip(got) {

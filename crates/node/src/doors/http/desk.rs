@@ -240,7 +240,7 @@ async fn carry_out(call: &HttpCall<'_>, request: Request) -> Result<Response, Fa
         },
         Request::EventsGet(get) => Ok(desk.telling.events(get, call.door.front.clock().clone()).await),
         request => {
-            let (audit, view) = (call.door.numbers.audit(), call.door.view());
+            let (audit, view) = (call.door.counters.audit(), call.door.view());
             if matches!(request, Request::AntiEntropyControl(_)) {
                 let antientropy = desk.antientropy.clone();
                 return audit.order(call.asker(), view, request, |asked| antientropy.answer(asked)).await;

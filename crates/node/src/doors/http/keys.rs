@@ -14,7 +14,7 @@ use super::parameters::Parameters;
 use super::preconditions::{self, Preconditions, context, letters, tag};
 use super::refused::{LimitOf, body as unread, full, malformed};
 use super::store_facts::{StoreFacts, check_key};
-use crate::doors::numbers::Operation;
+use crate::doors::counters::Operation;
 use crate::front::StampEntry;
 use crate::stores::WriteOrder;
 
@@ -81,7 +81,7 @@ async fn read(call: &HttpCall<'_>, target: &Target) -> Result<HttpAnswer, HttpAn
     let permit = call.admitted.admit(asked).map_err(|refused| full(&refused))?;
     let (front, began) = (&call.door.front, call.door.front.clock().now());
     let got = front.get(&target.store, target.key.clone(), &parameters.to_read()).await;
-    call.door.numbers.took(Operation::Get, began);
+    call.door.counters.took(Operation::Get, began);
     let answer = shown(call, target, &got.map_err(|failure| HttpAnswer::failure(&failure))?)?;
     // From here on the answer is what the node holds of it.
     drop(permit);
@@ -194,7 +194,7 @@ async fn write(
     let (options, began) = (parameters.to_write(), front.clock().now());
     let entry = (StampEntry::Client, front.generation());
     let written = front.write_if(&target.store, target.key.clone(), order, &options, entry).await;
-    call.door.numbers.took(operation, began);
+    call.door.counters.took(operation, began);
     let Written { context, sloppy, .. } = written.map_err(|failure| HttpAnswer::failure(&failure))?;
     // It has been carried out. A reader that does not take the answer must not keep the room of the value.
     drop(permit);

@@ -15,11 +15,11 @@ mod account;
 mod answer;
 mod batch;
 mod batch_form;
+mod counters;
 mod desk;
 mod event_stream;
 mod guest;
 mod keys;
-mod numbers;
 mod openapi;
 mod outcomes;
 mod pages;
@@ -48,15 +48,15 @@ use wire::messages::Failure;
 
 use self::account::AnswerRoom;
 use self::answer::{HttpAnswer, JSON};
+use self::counters::Requests;
 use self::event_stream::Readers;
 use self::guest::Guest;
-use self::numbers::Requests;
 use self::refused::{full, malformed};
 use self::routes::{Right, RouteFound, RouteTask};
 use crate::access;
 use crate::audit::Asker;
 use crate::doors::closing::{Closing, DoorStage};
-use crate::doors::numbers::DoorNumbers;
+use crate::doors::counters::DoorCounters;
 use crate::doors::parting::part;
 use crate::doors::secret::same;
 use crate::front::Front;
@@ -124,7 +124,7 @@ pub type Ready = Arc<dyn Fn() -> Result<(), Failure> + Send + Sync>;
 pub struct Door {
     front: Arc<Front>,
     shared: Arc<HttpShared>,
-    numbers: Arc<DoorNumbers>,
+    counters: Arc<DoorCounters>,
     requests: Arc<Requests>,
     metrics: Arc<Metrics>,
     ready: Ready,
@@ -136,12 +136,12 @@ impl Door {
     pub(crate) fn new(
         front: Arc<Front>,
         shared: Arc<HttpShared>,
-        numbers: Arc<DoorNumbers>,
+        counters: Arc<DoorCounters>,
         (metrics, ready): (Arc<Metrics>, Ready),
         desk: Arc<Desk>,
     ) -> Self {
         let requests = Arc::new(Requests::new(metrics.clone()));
-        Door { front, shared, numbers, requests, metrics, ready, desk }
+        Door { front, shared, counters, requests, metrics, ready, desk }
     }
 
     /// Completes when the door takes no new connections any more, because its node will stop.
@@ -198,7 +198,7 @@ impl Door {
 
     /// Counts a connection for which there is no place.
     fn too_many(&self, full: &Overloaded) -> Failure {
-        self.numbers.refused(ErrorCode::TooManyConnections);
+        self.counters.refused(ErrorCode::TooManyConnections);
         Failure::new(ErrorCode::TooManyConnections, full.to_string())
     }
 
@@ -270,7 +270,7 @@ impl web::Handler for Caller<'_> {
                 }
             };
             if let Some(code) = answer.code() {
-                self.guest.door.numbers.refused(code);
+                self.guest.door.counters.refused(code);
             }
             let known = |store: &str| self.guest.door.front.at_hand(store).is_some();
             self.guest.door.requests.count(answer.store().filter(|store| known(store)), answer.status());
@@ -284,7 +284,7 @@ impl Caller<'_> {
     fn noted(&self, who: &access::Caller, request: &'static str, refused: HttpAnswer) -> HttpAnswer {
         if let Some(failure) = refused.refusal() {
             let asker = Asker { caller: who, from: &self.guest.peer };
-            self.guest.door.numbers.audit().refused(asker, self.guest.door.view(), request, failure);
+            self.guest.door.counters.audit().refused(asker, self.guest.door.view(), request, failure);
         }
         refused
     }

@@ -25,7 +25,7 @@ use super::parameters::Parameters;
 use super::reading;
 use super::refused::{full, malformed};
 use super::store_facts::StoreFacts;
-use crate::doors::numbers::Operation;
+use crate::doors::counters::Operation;
 use crate::front::{Met, Position, StretchLimit};
 
 /// Keys of a page, where its reader does not say how many.
@@ -84,7 +84,7 @@ async fn answered(call: &HttpCall<'_>, store: &str, facts: StoreFacts) -> Result
     };
     let began = call.door.front.clock().now();
     let next = page.fill().await;
-    call.door.numbers.took(Operation::Scan, began);
+    call.door.counters.took(Operation::Scan, began);
     let last = match next.map_err(|failure| HttpAnswer::failure(&failure))? {
         Some(next) => json!({ "after": next.number().to_string() }),
         None => json!({ "end": true }),

@@ -21,7 +21,7 @@ impl Served {
             return (self.service.artifacts)(request);
         }
         let (service, view) = (&self.service, self.service.front.replica().view());
-        let (signed, audit) = (rights::signed(&self.caller, view, request), service.numbers.audit());
+        let (signed, audit) = (rights::signed(&self.caller, view, request), service.counters.audit());
         if matches!(signed, Request::AntiEntropyControl(_)) {
             let antientropy = service.antientropy.clone();
             return audit.order(self.asker(), view, signed, |asked| antientropy.answer(asked));
@@ -62,7 +62,7 @@ impl Served {
         let view = self.service.front.replica().view();
         let known = self.caller.authenticate(view, &asked.user, asked.secret.0.as_bytes());
         known.inspect_err(|failure| {
-            self.service.numbers.audit().refused(self.asker(), view, "authenticate", failure);
+            self.service.counters.audit().refused(self.asker(), view, "authenticate", failure);
         })?;
         Ok(Response::Pong(Pong {}))
     }
@@ -74,6 +74,6 @@ impl Served {
     /// Writes down who was refused.
     pub(super) fn note_refusal(&self, request: &Request, failure: &Failure) {
         let view = self.service.front.replica().view();
-        self.service.numbers.audit().refused(self.asker(), view, request.name(), failure);
+        self.service.counters.audit().refused(self.asker(), view, request.name(), failure);
     }
 }

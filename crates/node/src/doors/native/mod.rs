@@ -44,7 +44,7 @@ use crate::access::Caller;
 use crate::antientropy::AntiEntropy;
 use crate::audit::Asker;
 use crate::collection::Collection;
-use crate::doors::numbers::{Burst, DoorNumbers, Operation};
+use crate::doors::counters::{Burst, DoorCounters, Operation};
 use crate::front::{Front, StampEntry};
 use crate::metrics::Counter;
 
@@ -92,7 +92,7 @@ pub struct Service {
     /// Requests of this worker.
     pub requests: Counter,
     /// How long its answers take.
-    pub(crate) numbers: Arc<DoorNumbers>,
+    pub(crate) counters: Arc<DoorCounters>,
     /// This node's part in collection rounds.
     pub(crate) collection: Arc<Collection>,
 }
@@ -125,7 +125,7 @@ impl Service {
         match self.admission.connect() {
             Ok(connection) => self.serve_admitted(link, connection).await,
             Err(full) => {
-                self.numbers.refused(ErrorCode::TooManyConnections);
+                self.counters.refused(ErrorCode::TooManyConnections);
                 let failure = Failure::new(ErrorCode::TooManyConnections, full.to_string());
                 send(&*link.sender, 0, &Response::Failure(failure));
                 self.part(link).await;
@@ -162,7 +162,7 @@ impl Service {
         let mut rest =
             Rest::new(served.service.ports.clock.clone(), served.service.admission.limits().rest_time_max);
         let mut window = window::Window::new();
-        let mut burst = Burst::new(served.service.numbers.clone());
+        let mut burst = Burst::new(served.service.counters.clone());
         loop {
             let receiver = &mut link.receiver;
             let received = poll_fn(|context| match receiver.poll_receive(context) {
@@ -244,10 +244,10 @@ impl Service {
                 Some(greeted)
             }
             Err(failure) => {
-                self.numbers.refused(failure.code);
+                self.counters.refused(failure.code);
                 let (caller, view) = (Caller::new(link.proof), self.front.replica().view());
                 let asker = Asker { caller: &caller, from: &link.peer };
-                self.numbers.audit().refused(asker, view, "hello", &failure);
+                self.counters.audit().refused(asker, view, "hello", &failure);
                 tracing::warn!(peer = %link.peer, error = %failure, "handshake refused");
                 send(&*link.sender, id, &Response::Failure(failure));
                 None
@@ -448,9 +448,9 @@ impl Served {
     fn take_step(&self, id: u64, bytes: usize, step: Request) -> bool {
         if let Some(permit) = self.permit(id, bytes) {
             let (collection, sender) = (self.service.collection.clone(), self.sender.clone());
-            let numbers = self.service.numbers.clone();
+            let counters = self.service.counters.clone();
             self.service.ports.tasks.spawn_background(Box::pin(async move {
-                let answer = counted(&numbers, collection.answer(step).await);
+                let answer = counted(&counters, collection.answer(step).await);
                 drop(permit);
                 send(&*sender, id, &answer);
             }));
@@ -488,19 +488,19 @@ impl Served {
         timed: Timed,
         request: impl Future<Output = Result<Response, Failure>> + Send + 'static,
     ) {
-        let (sender, numbers) = (self.sender.clone(), self.service.numbers.clone());
+        let (sender, counters) = (self.sender.clone(), self.service.counters.clone());
         self.service.ports.tasks.spawn(Box::pin(async move {
-            let answer = counted(&numbers, request.await);
+            let answer = counted(&counters, request.await);
             drop(permit);
             send(&*sender, id, &answer);
             if let Some((operation, began)) = timed {
-                numbers.took(operation, began);
+                counters.took(operation, began);
             }
         }));
     }
 
     fn answer(&self, id: u64, answer: Result<Response, Failure>) {
-        let answer = counted(&self.service.numbers, answer);
+        let answer = counted(&self.service.counters, answer);
         send(&*self.sender, id, &answer);
     }
 
@@ -523,9 +523,9 @@ impl Served {
 type Timed = Option<(Operation, Moment)>;
 
 /// An answer as it is sent, counted if it is a refusal.
-fn counted(numbers: &DoorNumbers, answer: Result<Response, Failure>) -> Response {
+fn counted(counters: &DoorCounters, answer: Result<Response, Failure>) -> Response {
     answer.unwrap_or_else(|failure| {
-        numbers.refused(failure.code);
+        counters.refused(failure.code);
         Response::Failure(failure)
     })
 }

@@ -37,8 +37,8 @@ use super::together::{Answers, Means, Together, TogetherTurn};
 use super::transaction::Transaction;
 use super::unread::{Standstill, Unread};
 use crate::doors::closing::Leaving;
+use crate::doors::counters::{Burst, Operation};
 use crate::doors::native::{Rest, not_admitted};
-use crate::doors::numbers::{Burst, Operation};
 
 /// Bytes that a read asks for at first when half a command has arrived; the ask doubles while reads fill it.
 const READ_BYTES: usize = 16 * 1024;
@@ -72,7 +72,7 @@ where
         answers,
         taken: 0,
         paused: false,
-        burst: Burst::new(door.numbers.clone()),
+        burst: Burst::new(door.counters.clone()),
         timed: Vec::new(),
         rest: Rest::new(door.front.clock().clone(), door.shared.admission.limits().rest_time_max),
         begun: coming.place(),
@@ -248,7 +248,7 @@ impl ClientConnection<'_> {
                 let (_, operation, began) = self.timed.remove(at);
                 // What is answered together is timed together.
                 let now = *now.get_or_insert_with(|| self.door.front.clock().now());
-                self.burst.numbers().took_until(operation, began, now);
+                self.burst.counters().took_until(operation, began, now);
             }
             self.pipeline.done(number, reply);
             progress = true;
@@ -548,8 +548,8 @@ impl ClientConnection<'_> {
     fn answer(&mut self, reply: &DoorReply) {
         match reply.refusal() {
             None => {}
-            Some(ReplyRefusal::Of(code)) => self.burst.numbers().refused(code),
-            Some(ReplyRefusal::Rejected) => self.burst.numbers().rejected(),
+            Some(ReplyRefusal::Of(code)) => self.burst.counters().refused(code),
+            Some(ReplyRefusal::Rejected) => self.burst.counters().rejected(),
         }
         match self.session.speaking {
             Speaking::On => reply.encode(self.session.protocol, &mut self.out),

@@ -37,7 +37,7 @@ use wire::error::ErrorCode;
 use self::buffers::Buffers;
 use self::clients::Client;
 use crate::doors::closing::{Closing, DoorStage};
-use crate::doors::numbers::DoorNumbers;
+use crate::doors::counters::DoorCounters;
 use crate::doors::parting::part;
 use crate::front::Front;
 
@@ -139,13 +139,13 @@ pub struct Door {
     front: Arc<Front>,
     shared: Arc<RespShared>,
     buffers: Arc<Buffers>,
-    numbers: Arc<DoorNumbers>,
+    counters: Arc<DoorCounters>,
 }
 
 impl Door {
     /// Commands enter at `front`.
-    pub(crate) fn new(front: Arc<Front>, shared: Arc<RespShared>, numbers: Arc<DoorNumbers>) -> Self {
-        Door { front, shared, buffers: Arc::default(), numbers }
+    pub(crate) fn new(front: Arc<Front>, shared: Arc<RespShared>, counters: Arc<DoorCounters>) -> Self {
+        Door { front, shared, buffers: Arc::default(), counters }
     }
 
     /// Completes when the door takes no new connections any more, because its node will stop.
@@ -163,7 +163,7 @@ impl Door {
             Ok(connection)
         });
         let Ok(admitted) = admitted else {
-            self.numbers.refused(ErrorCode::TooManyConnections);
+            self.counters.refused(ErrorCode::TooManyConnections);
             return self.refuse(stream).await;
         };
         self.shared.connections.fetch_add(1, Ordering::Relaxed);

@@ -5,7 +5,7 @@ use wire::error::{ErrorCode, Outcome};
 use wire::messages::Failure;
 use wire::resp::{Protocol, ReplyWriter};
 
-use crate::doors::numbers::DoorNumbers;
+use crate::doors::counters::DoorCounters;
 
 /// One answer. Which bytes it becomes depends on the connection's protocol version.
 #[derive(Clone, Debug, PartialEq)]
@@ -153,8 +153,8 @@ impl From<Result<Option<Bytes>, Failure>> for DoorReply {
 }
 
 /// The text of a refusal, which is counted.
-pub(super) fn refused(numbers: &DoorNumbers, failure: &Failure) -> String {
-    numbers.refused(failure.code);
+pub(super) fn refused(counters: &DoorCounters, failure: &Failure) -> String {
+    counters.refused(failure.code);
     match DoorReply::failure(failure) {
         DoorReply::Error(text) => text,
         _ => failure.to_string(),

@@ -108,7 +108,7 @@ fn forbidden(door: &Door, session: &Session, (name, of): (&'static str, Of), fai
 /// Writes down who was refused.
 fn note(door: &Door, session: &Session, name: &'static str, failure: &Failure) {
     let asker = Asker { caller: &session.caller, from: &session.peer };
-    door.numbers.audit().refused(asker, door.front.replica().view(), name, failure);
+    door.counters.audit().refused(asker, door.front.replica().view(), name, failure);
 }
 
 /// Whether plain GET or SET of this key may be carried out.

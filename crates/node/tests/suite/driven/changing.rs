@@ -11,7 +11,7 @@ use wire::error::ErrorCode;
 use wire::messages::{ReplicaMerge, Request, Response};
 
 use super::home::{get, store};
-use super::moving::Three;
+use super::rebalance::Three;
 use super::{Answer, merge, old};
 
 fn numbers(replicas: u8, reads_required: u8, writes_required: u8) -> Consistency {

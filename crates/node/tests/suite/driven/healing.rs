@@ -11,11 +11,11 @@ use protocol::report::Comparison;
 use runtime::disk::simulated::{DiskOperation, Fault};
 use storage::Change;
 use wire::error::ErrorCode;
-use wire::messages::{RecordsGot, Request, Response, StaleEpoch, Standing, StoreRef, TreeSummed};
+use wire::messages::{AnswererState, RecordsGot, Request, Response, StaleEpoch, StoreRef, TreeSummed};
 
 use super::home::{cluster, damage_at, store};
-use super::moving::Three;
 use super::pairs::{content, damage, equal, events, first, keys_of, metric};
+use super::rebalance::Three;
 use super::{Answer, Event, Home, KEY, Node, Stage, failing, get, merge, old, record, set};
 
 /// Bytes of a record before its key.
@@ -369,7 +369,7 @@ fn what_a_peer_gave_that_is_another_at_the_end_of_the_exchange_makes_nothing_who
         let is_another = is_another.clone();
         home.serve(node, move |request| match request {
             Request::TreeSums(sums) if sums.sums.is_empty() && is_another.load(Ordering::Relaxed) => {
-                let standing = Standing { incarnation: 99, adopted: Generation(1) };
+                let standing = AnswererState { incarnation: 99, adopted: Generation(1) };
                 let (differing, unready, incomplete) = (Vec::new(), Vec::new(), Vec::new());
                 Some(TreeSummed { standing, differing, unready, incomplete }.into())
             }

@@ -9,7 +9,7 @@ use protocol::report::Parts;
 use wire::messages::{Request, Response};
 
 use super::Answer;
-use super::moving::Three;
+use super::rebalance::Three;
 
 /// Lets a node say for how long this holds that it follows an older document than it does, wherever sums are compared.
 fn outdated(three: &Three, id: NodeId) -> Arc<AtomicBool> {

@@ -14,8 +14,8 @@ use wire::messages::{RecordsPage, RecordsPaged, Request};
 
 use super::healing::{Others, later, left, lost_from};
 use super::home::cluster;
-use super::moving::Three;
 use super::pairs::first;
+use super::rebalance::Three;
 use super::{Answer, Home, Node, get, merge, old, record, set};
 
 fn lost() -> (Home, Others, Vec<Bytes>) {

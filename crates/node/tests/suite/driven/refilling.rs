@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use model::{Generation, PartitionId, VersionSet};
 use wire::error::ErrorCode;
-use wire::messages::{Request, Standing, TreeSummed};
+use wire::messages::{AnswererState, Request, TreeSummed};
 
 use super::healing::left;
 use super::home::cluster;
@@ -198,7 +198,7 @@ fn a_peer_that_has_lost_its_records_itself_makes_nothing_whole() {
         Request::TreeSums(sums) => {
             let incomplete: Vec<PartitionId> = sums.sums.iter().map(|(id, _)| *id).collect();
             let (differing, unready) = (Vec::new(), Vec::new());
-            let standing = Standing { incarnation: 0, adopted: Generation(1) };
+            let standing = AnswererState { incarnation: 0, adopted: Generation(1) };
             Some(TreeSummed { standing, differing, unready, incomplete }.into())
         }
         _ => None,

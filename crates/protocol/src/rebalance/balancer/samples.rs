@@ -43,7 +43,7 @@ struct NodeSamples {
     reports: VecDeque<(Moment, LoadReport)>,
     /// What it could carry, of each step between two reports.
     capacities: VecDeque<(Moment, f64)>,
-    /// The capacity that is gone by: it changes only when the median is far from it.
+    /// The capacity that counts: it changes only when the median is far from it.
     capacity: Option<f64>,
     /// Why it said nothing the last time.
     silent: Option<String>,

@@ -116,7 +116,7 @@ impl Generator {
         self.shared.draws.lock().route(Arc::new(routes));
     }
 
-    /// Whether a node has refused a request because it went by an older document.
+    /// Whether a node has refused a request because it followed an older document.
     pub(super) fn wants_news(&self) -> bool {
         self.shared.wants_news.load(Ordering::Relaxed)
     }
@@ -298,7 +298,7 @@ impl LoadConnection {
 struct Replies {
     well: usize,
     ill: usize,
-    /// Refused because the request went by an older document.
+    /// Refused because the request named an older document.
     stale: usize,
     /// The first that was ill.
     reason: String,

@@ -23,7 +23,7 @@ use wire::messages::Failure;
 use wire::resp::Command;
 
 use super::reply::DoorReply;
-use crate::doors::numbers::Operation;
+use crate::doors::counters::Operation;
 use crate::front::Front;
 
 macro_rules! commands {

@@ -3,7 +3,7 @@
 use wire::resp::{CommandRead, ReplyWriter};
 
 use super::{ClientConnection, Kind};
-use crate::doors::numbers::Operation;
+use crate::doors::counters::Operation;
 use crate::doors::resp::reply::refused;
 use crate::doors::resp::rights;
 use crate::doors::resp::session::{Session, Speaking};
@@ -54,7 +54,7 @@ impl ClientConnection<'_> {
                 None => return false,
                 Some(Ok(true)) => {}
                 Some(Ok(false)) => writer.null(),
-                Some(Err(failure)) => writer.error(&refused(self.burst.numbers(), &failure)),
+                Some(Err(failure)) => writer.error(&refused(self.burst.counters(), &failure)),
             }
             self.burst.answered(Operation::Get);
             return true;
@@ -63,7 +63,7 @@ impl ClientConnection<'_> {
         match front.put_now(view, store, key, value) {
             None => return false,
             Some(Ok(())) => writer.ok(),
-            Some(Err(failure)) => writer.error(&refused(self.burst.numbers(), &failure)),
+            Some(Err(failure)) => writer.error(&refused(self.burst.counters(), &failure)),
         }
         self.burst.answered(Operation::Put);
         true

@@ -40,7 +40,7 @@ impl State {
         self.min(other)
     }
 
-    /// The facts as the manager may know them at best. What it knows too late only delays a step.
+    /// The facts as the headmaster may know them at best. What it knows too late only delays a step.
     pub(super) fn facts(&self, chain: &Chain) -> Facts {
         let mut facts = Facts::default();
         for (node, place) in self.nodes.iter().enumerate() {

@@ -10,7 +10,7 @@ use model::{
 };
 use protocol::rebalance::planner::Reshape;
 use protocol::rebalance::steps;
-use protocol::report::{Facts, MovesReport, Parts};
+use protocol::report::{Facts, Parts, RebalanceReport};
 use storage::Change;
 use wire::error::ErrorCode;
 use wire::messages::{ReplicaMerge, Request};
@@ -165,7 +165,7 @@ impl Three {
             .until(|| self.nodes.iter().all(|node| node.replica().view().adopted() >= generation));
     }
 
-    pub(super) fn told(&self, id: NodeId) -> MovesReport {
+    pub(super) fn told(&self, id: NodeId) -> RebalanceReport {
         self.node(id).report(Parts::MOVES).moves.unwrap()
     }
 

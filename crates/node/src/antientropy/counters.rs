@@ -8,7 +8,7 @@ use super::AntiEntropy;
 use crate::metrics::{Counter, Metrics};
 
 /// Handles of the counters.
-pub(super) struct Numbers {
+pub(super) struct AntiEntropyCounters {
     complete: Counter,
     incomplete: Counter,
     keys: Counter,
@@ -23,13 +23,13 @@ pub(super) struct Numbers {
     pub(super) wrong_leaves: Counter,
 }
 
-impl Numbers {
-    pub(super) fn new(metrics: &Metrics) -> Numbers {
+impl AntiEntropyCounters {
+    pub(super) fn new(metrics: &Metrics) -> AntiEntropyCounters {
         let counter = |name| metrics.counter(name, &[]);
         let sessions =
             |outcome| metrics.counter("tontine_antientropy_sessions_total", &[("outcome", outcome)]);
         let sets = |way| metrics.counter("tontine_antientropy_sets_total", &[("way", way)]);
-        Numbers {
+        AntiEntropyCounters {
             complete: sessions("complete"),
             incomplete: sessions("incomplete"),
             keys: counter("tontine_antientropy_keys_differing_total"),

@@ -9,7 +9,7 @@
 use coordination::documents::{self, ReadError, ServiceMove};
 
 use super::Node;
-use crate::moved;
+use crate::service_moved;
 
 impl Node {
     /// Goes along with a move; `Err` holds the one to try next, which is the same one, unless the documents have moved
@@ -35,7 +35,7 @@ impl Node {
             return Err(this);
         }
         let own = self.following.address.lock().clone().unwrap_or_else(|| places.address());
-        if let Err(error) = moved::remember(self.disk.clone(), &this, &own).await {
+        if let Err(error) = service_moved::remember(self.disk.clone(), &this, &own).await {
             // The old place says it as well, as long as it lives.
             tracing::warn!(%error, "new place of the documents not remembered");
         }

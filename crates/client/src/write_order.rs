@@ -5,7 +5,7 @@ use wire::messages::Condition;
 
 /// One put or delete.
 #[derive(Clone, Debug)]
-pub(crate) struct Order {
+pub(crate) struct WriteOrder {
     pub(crate) key: Key,
     /// What the writer has seen.
     pub(crate) context: Option<Context>,

@@ -3,7 +3,7 @@
 //! ```text
 //!   arrives ─▶ Burst::began ─┬─ answered at once ─▶ Burst::answered ─┐
 //!                            ├─ answered at once ─▶ Burst::answered ─┴─▶ Burst::settle: one look at the clock
-//!                            └─ waits for others ─▶ DoorNumbers::took: one look at the clock each
+//!                            └─ waits for others ─▶ DoorCounters::took: one look at the clock each
 //! ```
 //!
 //! Asking the clock took 2% of a pipelined SET, so what is answered together is timed together: each of these requests
@@ -77,27 +77,27 @@ impl Operation {
 }
 
 /// The latencies of one door of one worker, the node's refusals, and its audit.
-pub(crate) struct DoorNumbers {
+pub(crate) struct DoorCounters {
     durations: [Histogram; OPERATIONS],
     refusals: Arc<Refusals>,
     audit: DoorAudit,
     clock: Arc<dyn Clock>,
 }
 
-impl DoorNumbers {
+impl DoorCounters {
     /// Nothing has been answered. `door` is what the metrics call it.
     pub(crate) fn new(
         door: &'static str,
         metrics: &Metrics,
         refusals: Arc<Refusals>,
         clock: Arc<dyn Clock>,
-    ) -> Arc<DoorNumbers> {
+    ) -> Arc<DoorCounters> {
         let part = |position: usize| {
             let labels = [("door", door), ("operation", Operation::ALL[position].name())];
             metrics.durations("tontine_node_request_duration_seconds", &labels)
         };
         let audit = refusals.audit().at(door);
-        Arc::new(DoorNumbers { durations: std::array::from_fn(part), refusals, audit, clock })
+        Arc::new(DoorCounters { durations: std::array::from_fn(part), refusals, audit, clock })
     }
 
     /// A request that arrived at `began` is answered.
@@ -128,7 +128,7 @@ impl DoorNumbers {
 
 /// Requests of one connection that arrived together.
 pub(crate) struct Burst {
-    numbers: Arc<DoorNumbers>,
+    counters: Arc<DoorCounters>,
     began: Option<Moment>,
     counts: [u32; OPERATIONS],
     total: u32,
@@ -136,18 +136,18 @@ pub(crate) struct Burst {
 
 impl Burst {
     /// Nothing has arrived.
-    pub(crate) fn new(numbers: Arc<DoorNumbers>) -> Burst {
-        Burst { numbers, began: None, counts: [0; OPERATIONS], total: 0 }
+    pub(crate) fn new(counters: Arc<DoorCounters>) -> Burst {
+        Burst { counters, began: None, counts: [0; OPERATIONS], total: 0 }
     }
 
     /// The numbers that it counts in.
-    pub(crate) fn numbers(&self) -> &Arc<DoorNumbers> {
-        &self.numbers
+    pub(crate) fn counters(&self) -> &Arc<DoorCounters> {
+        &self.counters
     }
 
     /// When the first of them arrived: now, if none has before.
     pub(crate) fn began(&mut self) -> Moment {
-        *self.began.get_or_insert_with(|| self.numbers.clock.now())
+        *self.began.get_or_insert_with(|| self.counters.clock.now())
     }
 
     /// One of them is answered, and its answer waits to be sent. [`Burst::began`] comes before.
@@ -166,8 +166,8 @@ impl Burst {
         if self.total == 0 {
             return;
         }
-        let took = self.numbers.clock.now().since(began);
-        for (count, durations) in self.counts.iter_mut().zip(&self.numbers.durations) {
+        let took = self.counters.clock.now().since(began);
+        for (count, durations) in self.counts.iter_mut().zip(&self.counters.durations) {
             if *count > 0 {
                 durations.observe_many(took, u64::from(std::mem::take(count)));
             }
@@ -186,8 +186,8 @@ mod tests {
         let metrics = Metrics::new();
         let clock = Arc::new(runtime::clock::os::OsClock::new());
         let refusals = Refusals::new(NodeId(1), &metrics, Audit::new(NodeId(1), clock.clone(), None));
-        let numbers = DoorNumbers::new("redis", &metrics, refusals, clock);
-        (metrics, Burst::new(numbers))
+        let counters = DoorCounters::new("redis", &metrics, refusals, clock);
+        (metrics, Burst::new(counters))
     }
 
     #[test]
@@ -217,6 +217,6 @@ mod tests {
             burst.began();
             burst.answered(Operation::ReplicaGet);
         }
-        assert_eq!(burst.numbers.durations[Operation::ReplicaGet as usize].count(), u64::from(TOGETHER_MAX));
+        assert_eq!(burst.counters.durations[Operation::ReplicaGet as usize].count(), u64::from(TOGETHER_MAX));
     }
 }
