@@ -13,7 +13,7 @@ use model::plan::{
 use model::{Cluster, NodeId, PartitionId};
 
 use super::course::Course;
-use super::stands::Stand;
+use super::progress::Stand;
 use super::{DecisionStep, Due, Headmaster, HeadmasterAction, Observation, next};
 use crate::rebalance::steps::{self, StepOutcome, Waiting};
 use crate::report::Facts;

@@ -9,7 +9,7 @@ use model::plan::{Phase, PlanState, Planned, Progress, Size};
 use model::{Cluster, Moment, NodeId, PartitionId, Step};
 
 use super::Said;
-use super::stands::{self, Stand};
+use super::progress::{self, Stand};
 use crate::rebalance::lengths::{self, BroughtIn};
 use crate::report::Facts;
 
@@ -71,7 +71,7 @@ impl Course {
             bytes: earlier.bytes.saturating_sub(copied.bytes),
         });
         let copied = Size { records: base.records + copied.records, bytes: base.bytes + copied.bytes };
-        Progress { copied, ..stands::progress(cluster, &planned.plan.change) }
+        Progress { copied, ..progress::progress(cluster, &planned.plan.change) }
     }
 
     /// Bytes a second by the last moments, once some have passed.

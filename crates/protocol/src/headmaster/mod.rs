@@ -26,7 +26,7 @@ mod orders;
 mod plans;
 mod replacing;
 mod standby;
-mod stands;
+mod progress;
 mod stores;
 mod users;
 

@@ -12,7 +12,7 @@ use model::plan::{Handover, Move, Phase, PlanState, Reason, Reshape, Reshaped};
 use model::{Cluster, PartitionId};
 
 use super::{Conduct, back_again, moved};
-use crate::headmaster::stands::Stand;
+use crate::headmaster::progress::Stand;
 use crate::report::Facts;
 
 /// What is due, in a document of at most `bytes_max` bytes.
