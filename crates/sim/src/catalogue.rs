@@ -66,7 +66,8 @@ A bug wraps a port or an engine. The invariants are those of `ARCHITECTURE.md`. 
 const MIDDLE: &str = "
 ## In single machines
 
-Tests of the crate explore these machines and must find each bug. The comments are those of the sources.
+Tests of `protocol` explore these machines and must find each bug.
+The sources, `planted.rs` and `explore/plants.rs`, say what each one breaks.
 ";
 
 /// Whether a run of this seed convicts the plant, by the judge of the invariant that it breaks.
@@ -97,13 +98,8 @@ pub fn page(seeds: &[(Plant, u64)]) -> Result<String, String> {
                 return Err(format!("no test of the {layer} is called {test}"));
             }
         }
-        let tests = tests.join("`, `");
-        page += &format!(
-            "\n### In the {layer}\n\nConvicted by `{tests}`.\n\n| plant | what is broken |\n|---|---|\n"
-        );
-        for (name, comment) in bugs(source) {
-            page += &format!("| {name} | {comment} |\n");
-        }
+        let (tests, bugs) = (tests.join("`, `"), bugs(source).join("\n"));
+        page += &format!("\n### In the {layer}\n\nConvicted by `{tests}`.\n\n```text\n{bugs}\n```\n");
     }
     Ok(page)
 }
@@ -117,18 +113,11 @@ pub fn seeds(page: &str) -> Vec<(Plant, u64)> {
     page.lines().filter_map(row).collect()
 }
 
-/// The variants of the first enum of a source, each with the comment before it.
-fn bugs(source: &str) -> Vec<(String, String)> {
-    let (mut bugs, mut comment) = (Vec::new(), String::new());
+/// The variants of the first enum of a source.
+fn bugs(source: &str) -> Vec<&str> {
     let lines = source.lines().skip_while(|line| !line.contains("enum ")).skip(1);
-    for line in lines.map(str::trim).take_while(|line| *line != "}") {
-        if let Some(words) = line.strip_prefix("///") {
-            comment = format!("{comment} {}", words.trim()).trim().to_owned();
-        } else if let Some(name) = line.strip_suffix(',') {
-            bugs.push((name.to_owned(), std::mem::take(&mut comment)));
-        }
-    }
-    bugs
+    let lines = lines.map(str::trim).take_while(|line| *line != "}");
+    lines.filter(|line| !line.starts_with("//")).filter_map(|line| line.strip_suffix(',')).collect()
 }
 
 #[cfg(test)]
@@ -136,10 +125,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn variants_are_read_with_their_comments() {
+    fn variants_are_read_without_their_comments() {
         let source = "/// All.\nenum Bug {\n    /// One\n    /// rule.\n    First,\n    // Apart.\n    Second,\n}\nfn f() {}";
-        let named = |name: &str, comment: &str| (name.to_owned(), comment.to_owned());
-        assert_eq!(bugs(source), [named("First", "One rule."), named("Second", "")]);
+        assert_eq!(bugs(source), ["First", "Second"]);
     }
 
     #[test]
