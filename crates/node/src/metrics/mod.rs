@@ -424,7 +424,7 @@ mod tests {
         let mut names: Vec<_> = TABLE.iter().map(|described| described.name).collect();
         names.sort_unstable();
         names.dedup();
-        assert_eq!(names.len(), TABLE.len(), "no name stands twice");
+        assert_eq!(names.len(), TABLE.len(), "no name is there twice");
     }
 
     #[test]

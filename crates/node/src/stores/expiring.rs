@@ -208,7 +208,7 @@ mod tests {
         expiring.add(WallMillis(30_000), due(30));
         assert!(!expiring.take_overflowed(WallMillis(49_999)), "a second is missing for the slowest clock");
         assert!(expiring.take_overflowed(WallMillis(50_000)));
-        assert!(!expiring.take_overflowed(far), "whoever asked has looked");
+        assert!(!expiring.take_overflowed(far), "the caller has looked");
         expiring.add(WallMillis(20_000), due(20));
         assert!(expiring.take_overflowed(WallMillis(90_000)), "more was dropped since");
     }

@@ -222,6 +222,6 @@ async fn a_client_that_writes_its_whole_pipeline_before_it_reads_gets_every_answ
     redis.ask(&format!("SET k {value}"), "+OK\r\n").await;
     let command = format!("*4\r\n$3\r\nSET\r\n$1\r\nk\r\n$10000\r\n{value}\r\n$3\r\nGET\r\n");
     let sent = tokio::time::timeout(PATIENCE, redis.send(command.repeat(2_000).as_bytes())).await;
-    sent.expect("the pipeline stands still");
+    sent.expect("the pipeline hangs");
     in_time(&mut redis, &format!("$10000\r\n{value}\r\n").repeat(2_000)).await;
 }

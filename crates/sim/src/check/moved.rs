@@ -32,7 +32,7 @@ pub fn check(left: &LeftOver) -> Vec<Violation> {
     let behind = left
         .behind
         .iter()
-        .map(|node| format!("{node} goes by an older document, long after it was published"));
+        .map(|node| format!("{node} follows an older document, long after it was published"));
     let leftovers = left.leftovers.iter().map(|(node, store, id, records)| {
         format!("{node} still holds {records} records of partition {id} of {store}, which is not its own")
     });

@@ -154,7 +154,7 @@ proptest! {
                 replicas[1 - from].store.merge(place(key), &[key], &set).unwrap();
             }
         }
-        prop_assert_eq!(replicas[0].sum(), replicas[1].sum(), "alike to whoever compares, reaped or not");
+        prop_assert_eq!(replicas[0].sum(), replicas[1].sum(), "they compare as equal, reaped or not");
         for replica in &replicas {
             replica.at(2_000_000_000);
             replica.reap_all();
