@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_gives_no_secret_does_what_anyone_may_and_whose_secret_is_bad_nothing() {
+    fn a_client_without_a_secret_has_public_rights_and_one_with_a_bad_secret_has_none() {
         let (root, unused) = (Secret::generate().unwrap(), Secret::generate().unwrap());
         let closed = with(&cluster(), "root", &root, &["admin"]);
         let public = with(&closed, "anyone", &unused, &["read:public"]);

@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chore_that_is_woken_hears_of_it_and_one_that_is_not_rests_on() {
+    fn a_chore_is_told_that_it_was_woken_and_otherwise_rests_on() {
         let wake: Arc<Notify> = Arc::default();
         let rest = || Rest::UntilWoken(wake.clone(), Duration::from_secs(7));
         wake.notify_one();
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chore_that_panics_is_built_anew_after_a_pause_and_told() {
+    fn a_chore_that_panics_is_rebuilt_after_a_pause_and_reported() {
         let (made, seconds, report, events) = stumble(true);
         assert_eq!((made, seconds), (4, vec![1, 2, 4]));
         assert_eq!((report.panics_total, report.rounds_total, report.state), (3, 8, ChoreState::Ended));
@@ -259,7 +259,7 @@ mod tests {
     /// A violated assertion is what a simulation looks for.
     #[test]
     #[should_panic(expected = "as planned")]
-    fn where_panics_are_judged_none_is_caught() {
+    fn no_panic_is_caught_where_panics_are_judged() {
         stumble(false);
     }
 }

@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn every_sync_is_timed_and_the_disk_does_what_it_did() {
+    async fn every_sync_is_timed_and_the_disk_behaves_as_before() {
         let disk = watch();
         let file = disk.create("a/b").unwrap();
         assert_eq!((file.append(b"bytes").unwrap(), file.length()), (0, 5));
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_disk_is_told_of_at_once_and_then_at_most_once_in_ten_seconds() {
+    fn a_slow_disk_is_reported_at_once_and_then_at_most_every_ten_seconds() {
         let disk = watch();
         let at = |seconds: u64| Moment::default().after(Duration::from_secs(seconds));
         let note = |took_ms: u64, now| disk.syncs.note(Duration::from_millis(took_ms), now);

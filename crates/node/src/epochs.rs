@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_remembered_survives_a_power_cut_and_damage_is_noticed() {
+    fn remembered_epochs_survive_a_power_cut_and_damage_is_noticed() {
         let disk = SimulatedDisk::new(1);
         let epochs = Epochs::open(Arc::new(disk.clone())).unwrap();
         assert_eq!(epochs.known(), Remembered::default());
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_remembered_never_becomes_less() {
+    fn remembered_epochs_never_go_back() {
         let disk = SimulatedDisk::new(1);
         let epochs = Epochs::open(Arc::new(disk.clone())).unwrap();
         let other = Remembered { epoch: Epoch(13), generation: Generation(2), floor: Timestamp(5) };

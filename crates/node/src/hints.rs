@@ -534,7 +534,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hint_without_all_of_its_head_or_of_another_format_cannot_be_read() {
+    fn a_hint_with_a_cut_head_or_another_format_cannot_be_read() {
         let whole = frame(WallMillis(77), b"record");
         assert_eq!(unframe(&whole, TARGET).unwrap(), (WallMillis(77), Bytes::from_static(b"record")));
         let head = whole.slice(..HEADER_BYTES);
@@ -548,7 +548,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hint_is_still_what_was_read_until_its_record_is_another() {
+    fn a_hint_counts_as_unchanged_until_its_record_differs() {
         let hints = hints();
         let one = Consistency { replicas: 1, reads_required: 1, writes_required: 1 };
         let carts = Store::new(StoreName::new("carts").unwrap(), one).unwrap();

@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_with_a_tenth_of_the_work_is_among_the_hottest_whatever_else_comes() {
+    fn a_key_with_a_tenth_of_the_work_is_always_among_the_hottest() {
         let hot = HotKeys::default();
         let (here, there) = (PartitionId(1), PartitionId(2));
         for number in 0..20_000_u32 {
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_hot_long_ago_is_forgotten() {
+    fn keys_that_were_hot_long_ago_are_forgotten() {
         let hot = HotKeys::default();
         let bucket = PartitionId(1);
         (0..5_000).for_each(|_| hot.note(bucket, b"old"));

@@ -485,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_disk_takes_no_incarnation_that_the_service_may_have_missed() {
+    fn a_node_with_a_lost_disk_skips_incarnations_that_the_service_may_have_missed() {
         let disk = Arc::new(runtime::disk::simulated::SimulatedDisk::new(1));
         let mut identity = Identity::open(disk, "dev", NodeId(1)).unwrap();
         // While the service was away a process of this node had 8, by a clock that was right; then it went back.
@@ -495,7 +495,7 @@ mod tests {
 
     /// An older copy once passed for the disk: only the last stop that was redeemed was known, not which came before.
     #[tokio::test]
-    async fn a_copy_from_any_earlier_clean_stop_is_known_as_one() {
+    async fn a_copy_from_any_earlier_clean_stop_is_recognised() {
         let disk = Arc::new(runtime::disk::simulated::SimulatedDisk::new(1));
         let (mut known, mut copies) = (KnownMember::Nothing, Vec::new());
         for life in 0..4 {
@@ -520,7 +520,7 @@ mod tests {
     }
 
     #[test]
-    fn how_a_node_comes_back_follows_from_its_directory_and_what_is_remembered() {
+    fn a_nodes_homecoming_depends_on_its_directory_and_its_member_document() {
         let cases = [
             (None, KnownMember::Nothing, Homecoming::New),
             (None, member(7, None), Homecoming::Lost),

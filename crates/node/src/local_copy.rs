@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_damaged_copy_is_none() {
+    async fn a_damaged_copy_is_not_read() {
         let zone = Zone("a".to_owned());
         let nodes = vec![Node::new(NodeId(1), zone.clone(), "", None)];
         let cluster = Cluster::new("test", nodes, Ring::equal_slices(2, &[(NodeId(1), zone)]), Vec::new());

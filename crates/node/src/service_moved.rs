@@ -106,7 +106,7 @@ mod tests {
     /// A node did not find its documents when the old ensemble was gone, because it named the servers otherwise than
     /// whoever had moved them.
     #[tokio::test]
-    async fn a_move_is_known_however_the_command_line_names_what_was_left() {
+    async fn a_move_is_recognised_however_the_command_line_names_the_old_service() {
         let disk = SimulatedDisk::new(1);
         let (old, new) = ("zookeeper://h1:2181,h2:2181/a", "zookeeper://h9:2181/a");
         remember(Arc::new(disk.clone()), &step(old, new), "zookeeper://10.0.0.1:2181/a").await.unwrap();
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn every_service_that_was_left_leads_to_the_one_in_force() {
+    async fn every_abandoned_service_leads_to_the_current_one() {
         let disk = SimulatedDisk::new(1);
         let recalled = |disk: &SimulatedDisk| ["a", "b", "c"].map(|from| recall(disk, from));
         let some = |to: &str| Some(to.to_owned());

@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_view_waits_for_what_was_admitted_under_the_older_one() {
+    fn a_newer_view_waits_for_requests_admitted_under_the_older_one() {
         let stamper = Arc::new(Stamper::new(NodeId(1), 1, 0, Arc::new(OsClock::new())));
         let store = LocalStore::new(definition(1), Arc::new(MemoryEngine::new()), stamper);
         let current = CurrentView::new(view(1, &store, 1));
@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn those_who_wait_for_a_generation_are_woken_in_the_order_in_which_they_came() {
+    fn waiters_for_a_generation_are_woken_in_the_order_of_their_arrival() {
         let clock = OsClock::new();
         let stamper = Arc::new(Stamper::new(NodeId(1), 1, 0, Arc::new(OsClock::new())));
         let store = LocalStore::new(definition(1), Arc::new(MemoryEngine::new()), stamper);

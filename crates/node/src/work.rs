@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn each_bucket_counts_for_itself_and_all_of_them_together() {
+    fn work_is_counted_for_each_bucket_and_for_all_together() {
         let work = Work::new(4);
         work.got(PartitionId(1), b"a");
         work.got(PartitionId(1), b"a");
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_partition_is_cut_where_the_work_of_its_buckets_is_most_alike() {
+    fn a_partition_is_cut_where_its_halves_have_the_most_equal_work() {
         let halves = |operations: &[u64], all: u64| {
             let lately: Vec<(u64, u64)> = (0..).map(|at| at * 10).zip(operations.iter().copied()).collect();
             middle(&lately, all).map(|middle| (middle.at, middle.permille))
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn lately_is_since_the_last_look_that_is_five_seconds_old() {
+    fn recent_work_is_work_since_the_last_look_at_least_five_seconds_ago() {
         let mut lately = Lately::default();
         let mut look = |seconds: u64, counted: u64| {
             lately.growth(Moment::default().after(Duration::from_secs(seconds)), vec![counted, 7])
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_partitions_as_are_told_are_told_in_order_of_their_ids() {
+    fn partitions_within_the_limit_are_reported_in_order_of_their_ids() {
         let loads = (0..PARTITIONS_TOLD as u32).rev().map(|id| (load(id, 1, 10), 0)).collect();
         let mut report = LoadReport::default();
         tell(&mut report, loads);
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn of_more_partitions_those_are_told_that_had_most_work_lately_and_the_rest_is_a_sum() {
+    fn beyond_the_limit_the_busiest_partitions_are_reported_and_the_rest_as_a_sum() {
         let count = PARTITIONS_TOLD as u32 + 3;
         // The first has done most by far, but nothing lately; of those that did nothing lately it comes first.
         let loads = (0..count).map(|id| match id {

@@ -361,7 +361,7 @@ mod tests {
         assert!(!pipeline.has_room(), "the larger one is not done");
         assert_eq!(started(&mut pipeline), [1]);
         pipeline.done(1, 1);
-        assert!(pipeline.has_room(), "answers that wait are counted by whoever holds them");
+        assert!(pipeline.has_room(), "answers that wait are counted by their holders");
         pipeline.enter(writes(&[1]), UNFINISHED_BYTES_MAX, 2);
         assert!(!pipeline.has_room(), "exactly as many are enough");
     }

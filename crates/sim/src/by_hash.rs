@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tenth_of_the_runs_have_windows_half_of_these_name_groups_and_all_their_keys_fit() {
+    fn a_tenth_of_the_runs_have_windows_and_half_of_those_name_groups() {
         let setups: Vec<Setup> =
             (1..=1000).map(Setup::of_seed).filter(|setup| setup.theta.is_some()).collect();
         let groups = setups.iter().filter(|setup| setup.groups > 0).count();

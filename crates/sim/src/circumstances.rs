@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn who_drives_a_request_and_is_in_trouble_runs_short() {
+    fn a_coordinator_in_trouble_runs_short() {
         let troubles = Troubles::default();
         troubles.begin(Trouble::Paused, Host(3), at(10_000));
         assert!(is_short(&troubles, Some(Host(3)), 10_000, 10_010));

@@ -126,7 +126,7 @@ async fn succession(world: Arc<World>, host: Host, mut dice: Dice, end: Moment) 
 
 /// A process stands still, mostly for longer than its session lives.
 async fn stand_still(world: &Arc<World>, standing: &CandidateProcess, host: Host, dice: &mut Dice) {
-    world.tell(format!("the headmaster on h{} stands still", host.0));
+    world.tell(format!("the headmaster on h{} hangs", host.0));
     world.executor.pause(standing.process);
     world.executor.sleep(dice.millis(50, 1_500)).await;
     if dice.chance(700) {

@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_run_promises_stays_as_it_was() {
+    fn a_change_of_numbers_keeps_the_promises_of_the_run() {
         let (mut raised, mut lowered) = (0, 0);
         for seed in 0..300 {
             let (setup, mut dice) = (Setup::ordinary(seed), Dice::new(seed));

@@ -43,7 +43,7 @@ pub(crate) fn check(tree: &Tree) -> Vec<Offence> {
     for row in &rows {
         let name = code_spans(row.cells[0]).next().unwrap_or(row.cells[0]);
         if reasons.insert(name, row.line).is_some() {
-            offence(DOCUMENT, row.line, format!("`{name}` stands twice"), "keep one line");
+            offence(DOCUMENT, row.line, format!("`{name}` is listed twice"), "keep one line");
         }
         if row.cells.len() < 3 || row.cells[1..].iter().any(|cell| cell.is_empty()) {
             offence(
@@ -116,7 +116,7 @@ mod tests {
         expect![[r#"
             docs/design/dependencies.md:4 `gone` is no dependency of the workspace
             docs/design/dependencies.md:5 `idle` has an empty cell
-            docs/design/dependencies.md:6 `bytes` stands twice
+            docs/design/dependencies.md:6 `bytes` is listed twice
             Cargo.toml:5 no crate uses `idle`
             Cargo.toml:4 `serde` has no reason
         "#]]

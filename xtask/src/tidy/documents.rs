@@ -17,7 +17,7 @@ const HEADER: &[&str] = &["path", "type", "fields", "written by", "read by", "by
 const LATER: &str = "unknown";
 const PLACE: &str = "known(\"/";
 const WHY: &str =
-    "an operator who looks into the service, and whoever writes the next version, relies on the page";
+    "an operator who looks into the service and the author of the next version rely on the page";
 
 /// See [`RULE`].
 pub(crate) fn check(tree: &Tree) -> Vec<Offence> {

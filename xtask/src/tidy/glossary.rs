@@ -79,7 +79,7 @@ pub(crate) fn check(tree: &Tree) -> Vec<Offence> {
     let mut explained: BTreeMap<&str, usize> = BTreeMap::new();
     for row in rows(tree) {
         if explained.insert(row.cells[0], row.line).is_some() {
-            offence(row.line, format!("\"{}\" stands twice", row.cells[0]), "merge the two lines");
+            offence(row.line, format!("\"{}\" is listed twice", row.cells[0]), "merge the two lines");
         }
         let meaning = row.cells.get(1).copied().unwrap_or_default();
         if meaning.split_whitespace().count() < 5 || !meaning.ends_with('.') {
@@ -116,7 +116,7 @@ mod tests {
         let what: Vec<&str> = offences.iter().map(|offence| offence.what.as_str()).collect();
         assert_eq!(
             what,
-            ["\"ring\" stands twice", "\"ring\" is not explained in a sentence", "\"node\" is missing"]
+            ["\"ring\" is listed twice", "\"ring\" is not explained in a sentence", "\"node\" is missing"]
         );
     }
 

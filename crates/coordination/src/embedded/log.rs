@@ -213,7 +213,7 @@ impl Log {
         let start = self.file.append(bytes)?;
         assert!(
             start == self.valid_bytes,
-            "whoever holds the lock has read all that is there, or cut it off"
+            "the holder of the lock has read all that is there, or cut it off"
         );
         wait(self.file.sync())
     }

@@ -383,7 +383,7 @@ mod tests {
 
     /// An order to start lifts each stop that it meets.
     #[test]
-    fn two_parts_meet_where_a_place_is_part_of_both() {
+    fn two_parts_overlap_where_both_have_a_place() {
         let names = [None, Some("a"), Some("b")];
         let numbers = [None, Some(1), Some(2)];
         let all = || names.iter().flat_map(|name| numbers.iter().map(|number| part(*name, *number)));

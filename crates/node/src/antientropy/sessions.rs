@@ -188,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_outcome_of_a_comparison_is_that_of_all_its_stores_together() {
+    fn the_outcome_of_a_comparison_sums_up_all_its_stores() {
         let of = |complete, number: usize| SessionOutcome {
             complete,
             partitions: 1 + number,

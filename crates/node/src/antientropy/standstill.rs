@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_stopped_is_remembered_over_a_power_cut_until_it_is_lifted() {
+    fn a_stop_is_remembered_over_a_power_cut_until_it_is_lifted() {
         let disk = SimulatedDisk::new(1);
         let part = |store: Option<&str>, partition: Option<u32>| Only {
             store: store.map(str::to_owned),
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn that_all_is_stopped_is_remembered_over_a_power_cut_until_it_is_lifted() {
+    fn a_stop_of_everything_is_remembered_over_a_power_cut_until_it_is_lifted() {
         let disk = SimulatedDisk::new(1);
         for stopped in [true, true, false, false, true] {
             remember(&disk, stopped, &[]).now_or_never().unwrap().unwrap();

@@ -291,7 +291,7 @@ mod tests {
 
     /// Of stores before this one all partitions are done.
     #[test]
-    fn what_a_comparison_has_done_is_all_up_to_its_store_but_for_what_is_left() {
+    fn a_comparison_has_done_all_partitions_up_to_its_store_except_those_left() {
         let running = |partitions| Running {
             peer: NodeId(2),
             store: "s".to_owned(),

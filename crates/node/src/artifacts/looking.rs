@@ -291,7 +291,7 @@ mod tests {
 
     /// By another document the node may own other slices, of which nobody has looked whether they are here.
     #[test]
-    fn whole_is_said_of_the_document_that_was_looked_at() {
+    fn an_artifact_is_whole_under_the_document_by_which_it_was_checked() {
         let built = Built::new("words", 1);
         let stores = || vec![built.served(&empty("words"))];
         let mut keeper = Keeper::whole(stores(), &[&built]);

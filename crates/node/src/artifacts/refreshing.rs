@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pass_begins_when_none_is_under_way_and_the_last_one_is_long_over() {
+    fn a_pass_begins_when_none_is_running_and_the_last_one_ended_long_enough_ago() {
         let (mut passes, start) = (Refreshing::default(), Moment::default());
         let at = |ms| start.after(Duration::from_millis(ms));
         assert!(passes.begin(at(0)));

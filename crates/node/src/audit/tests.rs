@@ -113,7 +113,7 @@ fn a_flood_of_refusals_writes_few_lines_and_loses_none() {
 }
 
 #[test]
-fn many_addresses_are_told_as_others() {
+fn addresses_beyond_the_limit_are_reported_as_others() {
     let stage = Stage::new();
     for host in 0..1000 {
         stage.refuse(&format!("10.1.{}.{}:1", host / 256, host % 256), ErrorCode::Forbidden, "why");
@@ -125,7 +125,7 @@ fn many_addresses_are_told_as_others() {
 }
 
 #[test]
-fn what_a_stranger_has_made_is_not_repeated() {
+fn text_that_a_stranger_made_up_is_not_repeated() {
     let stage = Stage::new();
     stage.refuse("10.0.0.7:1", ErrorCode::Unauthenticated, "tontine_secret");
     stage.refuse("10.0.0.7:1", ErrorCode::Forbidden, &"x".repeat(10_000));
@@ -141,7 +141,7 @@ fn what_a_stranger_has_made_is_not_repeated() {
 }
 
 #[tokio::test]
-async fn an_order_is_told_with_who_gave_it_and_what_came_of_it() {
+async fn an_order_is_recorded_with_its_author_and_its_outcome() {
     let stage = Stage::new();
     let order = Order::Admit { node: NodeId(4) };
     let json = bytes::Bytes::from(serde_json::to_vec(&order).unwrap());
@@ -201,7 +201,7 @@ fn ordered(stage: &Stage) -> Vec<Ordered> {
 }
 
 #[test]
-fn an_order_whose_answer_nobody_awaits_to_its_end_is_told_all_the_same() {
+fn an_order_is_recorded_even_if_nobody_waits_for_its_answer() {
     let stage = Stage::new();
     let caller = Caller::new(Proof::Node);
     let json = bytes::Bytes::from(serde_json::to_vec(&Order::Admit { node: NodeId(4) }).unwrap());
@@ -220,7 +220,7 @@ fn an_order_whose_answer_nobody_awaits_to_its_end_is_told_all_the_same() {
 }
 
 #[test]
-fn what_changes_nothing_is_no_order() {
+fn a_request_that_changes_nothing_is_not_recorded_as_an_order() {
     let stage = Stage::new();
     let caller = Caller::new(Proof::Node);
     let asker = Asker { caller: &caller, from: "10.0.0.7:5" };

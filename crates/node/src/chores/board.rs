@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn the_board_says_what_a_chore_does_and_what_failed_until_a_round_does_not_fail() {
+    fn the_board_shows_what_a_chore_does_and_its_error_until_a_round_succeeds() {
         let (clock, metrics) = (Arc::new(Seconds::default()), Metrics::new());
         let board = board(&clock, &metrics);
         let place = board.add("mend");
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn panics_in_a_row_have_pauses_that_double_and_one_long_after_has_the_shortest() {
+    fn pauses_double_with_panics_in_a_row_and_start_again_after_a_long_calm() {
         let clock = Arc::new(Seconds::default());
         let board = board(&clock, &Metrics::new());
         let place = board.add("mend");

@@ -494,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn a_round_is_for_so_many_keys_and_bytes_and_for_none_behind_the_horizon() {
+    fn a_round_is_limited_in_keys_and_bytes_and_takes_none_beyond_the_horizon() {
         let empty = wire::versions::record_bytes(None, &VersionSet::default());
         let (half, over) = (ROUND_BYTES_MAX - empty, ROUND_BYTES_MAX - empty + 1);
         assert_eq!(shortened(&[1; 3], None, 3), (vec![0, 1, 2], None));

@@ -100,7 +100,7 @@ mod tests {
 
     /// A walk began at the first record, so with many tombstones all records were read for each few that had room.
     #[test]
-    fn more_tombstones_than_there_is_room_for_are_found_without_reading_all_records_again_and_again() {
+    fn tombstones_that_have_no_room_are_found_without_rereading_all_records() {
         let clock = Arc::new(Pauses::default());
         let one = Consistency { replicas: 1, reads_required: 1, writes_required: 1 };
         let definition = Store::new(StoreName::new("s").unwrap(), one).unwrap();

@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_connection_closes_behind_its_next_answer_and_a_quiet_one_in_the_next_stage() {
+    fn a_connection_closes_after_its_next_answer_and_a_quiet_one_in_the_next_stage() {
         let mut busy = Leaving::default();
         assert!(!busy.is_due(DoorStage::Open, 2, false), "the door is open");
         assert!(!busy.is_due(DoorStage::AfterAnswers, 2, false), "its second command is under way");

@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_answered_together_is_counted_once_each_and_timed_together() {
+    fn requests_answered_together_are_counted_singly_and_timed_together() {
         let (metrics, mut burst) = burst();
         let first = burst.began();
         burst.answered(Operation::Get);
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_that_is_never_idle_is_timed_all_the_same() {
+    fn a_link_that_is_never_idle_is_timed_too() {
         let (_, mut burst) = burst();
         for _ in 0..TOGETHER_MAX {
             burst.began();

@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_reason_is_told_at_once_and_then_at_most_once_in_ten_seconds() {
+    fn each_reason_is_reported_at_once_and_then_at_most_every_ten_seconds() {
         let metrics = Metrics::new();
         let audit = Audit::new(NodeId(1), Arc::new(runtime::clock::os::OsClock::new()), None);
         let refusals = Refusals::new(NodeId(1), &metrics, audit);

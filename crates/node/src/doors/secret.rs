@@ -13,7 +13,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_same_bytes_are_the_same() {
+    fn only_identical_bytes_are_equal() {
         assert!(same(b"secret", b"secret") && same(b"", b""));
         for other in ["", "secre", "secrets", "Secret", "secreT"] {
             assert!(!same(other.as_bytes(), b"secret") && !same(b"secret", other.as_bytes()), "{other}");

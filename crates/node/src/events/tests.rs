@@ -11,7 +11,7 @@ fn down(peer: u32) -> Event {
 }
 
 #[test]
-fn the_oldest_events_go_first_and_their_numbers_tell_that_they_went() {
+fn the_oldest_events_are_dropped_first_and_a_gap_in_the_numbers_shows_it() {
     let events = events();
     for peer in 0..EVENTS_MAX as u32 + 10 {
         events.record(down(peer));
@@ -44,13 +44,13 @@ fn an_event_says_the_same_to_people_and_programs() {
 }
 
 #[test]
-fn one_thing_is_not_many() {
+fn a_text_about_one_thing_is_in_the_singular() {
     let parked = |hints| Event::HintsParked { target: NodeId(2), hints }.text();
     assert_eq!((parked(1), parked(2)), ("holds 1 hint for n2".to_owned(), "holds 2 hints for n2".to_owned()));
 }
 
 #[tokio::test]
-async fn a_waiting_reader_hears_of_the_next_event() {
+async fn a_waiting_reader_gets_the_next_event() {
     let events = events();
     events.record(down(2));
     events.wait(0, 0).await;

@@ -204,7 +204,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_written_by_its_condition_is_told_although_all_others_failed() {
+    fn outcomes_of_conditional_writes_are_told_even_if_all_others_failed() {
         let failed = |code| Failure::new(code, "");
         let gone = || Err(failed(ErrorCode::UnknownStore));
         let refused = vec![(1, Err(failed(ErrorCode::ConditionFailed)))];

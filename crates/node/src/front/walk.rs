@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn a_walk_begins_behind_everything_in_front_of_its_position() {
+    fn a_walk_skips_everything_before_its_position() {
         assert_eq!(before(Position::START), None);
         let (token, key) = before(Position(1)).unwrap();
         assert_eq!(token, Token((1 << GROUP_BITS) - 1));

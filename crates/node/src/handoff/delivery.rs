@@ -325,7 +325,7 @@ mod tests {
 
     /// After a walk that leaves something the courier rests. After one that leaves nothing it looks at once for more.
     #[test]
-    fn a_hint_that_changed_before_it_was_readdressed_is_left_and_nobody_is_at_fault() {
+    fn a_hint_that_changed_before_it_was_readdressed_stays_and_is_no_fault() {
         let home = Home::new();
         let node = home.start();
         let handoffs = node.handoffs();
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changed_while_it_was_sent_and_what_must_be_read_again_are_left_and_nobody_is_at_fault() {
+    fn hints_that_changed_in_transit_or_must_be_reread_stay_and_are_no_fault() {
         let home = Home::new();
         let node = home.start();
         let handoffs = node.handoffs();
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_target_says_of_itself_is_told_from_what_it_says_of_a_hint() {
+    fn a_fault_of_the_target_is_told_apart_from_a_fault_of_a_hint() {
         use ErrorCode::*;
         for (code, fault) in [
             (Overloaded, Fault::Overloaded),
@@ -369,7 +369,7 @@ mod tests {
 
     /// A target that is down is waited for; one hint that it refuses does not hide that.
     #[test]
-    fn of_several_faults_the_one_of_the_whole_target_is_told() {
+    fn a_fault_of_the_whole_target_is_reported_before_a_fault_of_a_hint() {
         let of = |faults: &[Fault]| {
             let mut settled = Settled::default();
             faults.iter().for_each(|fault| settled.stay(2, *fault));

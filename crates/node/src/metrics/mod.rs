@@ -360,7 +360,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_text_is_what_prometheus_reads() {
+    fn the_text_is_in_the_format_of_prometheus() {
         let metrics = Metrics::new();
         let outcome: Labels<'_> = &[("outcome", "a\"b")];
         metrics.counter("tontine_antientropy_sessions_total", outcome).add(3);
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_without_bound_end_in_one_series_and_the_sum_stays_right() {
+    fn unbounded_labels_end_in_one_series_and_the_sum_stays_right() {
         let metrics = Metrics::new();
         for code in 0..SERIES_MAX + 50 {
             let code = code.to_string();
@@ -410,7 +410,7 @@ mod tests {
 
     /// A registered metric is checked when it is registered; this is about those that some nodes never register.
     #[test]
-    fn the_table_keeps_the_rules_of_names_and_says_what_a_metric_means() {
+    fn the_table_follows_the_naming_rules_and_explains_each_metric() {
         for described in TABLE {
             let labels: Vec<_> = described.labels.iter().map(|label| (*label, "x")).collect();
             check(described, described.kind, &labels);
@@ -424,7 +424,7 @@ mod tests {
         let mut names: Vec<_> = TABLE.iter().map(|described| described.name).collect();
         names.sort_unstable();
         names.dedup();
-        assert_eq!(names.len(), TABLE.len(), "no name stands twice");
+        assert_eq!(names.len(), TABLE.len(), "no name is there twice");
     }
 
     #[test]

@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn of_many_offers_that_nobody_follows_the_newest_is_kept_and_no_other() {
+    fn only_the_newest_of_many_pending_offers_is_kept() {
         let (offers, mut listening) = Offers::new();
         for generation in (2..=1_000).chain((2..900).rev()) {
             offers.offer(document(generation));
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_listens_hears_that_the_node_is_gone() {
+    fn a_listener_learns_that_the_node_is_gone() {
         let (offers, mut listening) = Offers::new();
         drop(offers);
         assert_eq!(listening.heard().now_or_never(), Some(false));

@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_move_is_told_at_both_its_ends_and_no_step_of_it() {
+    fn both_ends_of_a_move_are_reported_and_no_step_in_between() {
         let (before, moving) = moving();
         let steps = [Step::Copying, Step::Joint, Step::ReadingNew].map(|step| at(&moving, Some(step)));
         for (node, [partitions_in, partitions_out]) in [(NodeId(3), [1, 0]), (NodeId(2), [0, 1])] {
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_move_that_goes_back_is_told_as_such_also_from_its_last_step() {
+    fn a_move_that_goes_back_is_reported_as_such_even_from_its_last_step() {
         let (before, moving) = moving();
         let late = at(&moving, Some(Step::ReadingNew));
         let returning = steps::back(&late, &[PartitionId(0)]).unwrap();
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reordering_a_cut_and_a_member_that_is_gone_are_told() {
+    fn a_reordering_a_cut_and_a_removed_member_are_reported() {
         let before = cluster();
         let (id, start) = (before.ring.partitions()[0].id, before.ring.partitions()[0].start);
         let mut reordered = before.ring.partitions().to_vec();
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_step_is_told_with_its_generation() {
+    fn a_document_that_is_no_step_is_reported_with_its_generation() {
         let (before, moving) = moving();
         let more = |cluster: &Cluster| Arc::new(Cluster { name: "other".to_owned(), ..cluster.clone() });
         let mut course = Course::default();

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_of_one_key_do_not_count_and_none_is_too_large() {
+    fn demand_ignores_reads_of_one_key_and_takes_reads_of_any_size() {
         let demand = Demand::default();
         [1, 20, 20, 500, 1_000_000].into_iter().for_each(|keys| demand.add_read(keys));
         demand.add_part(7);

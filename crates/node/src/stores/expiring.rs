@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_come_in_the_order_of_their_time_and_once() {
+    fn entries_come_once_and_in_the_order_of_their_time() {
         let expiring = Expiring::limited(Duration::from_secs(10), 100);
         let mut entries = expiring.entries.lock();
         for (at, number) in [(30, 1), (10, 2), (20, 3), (10, 2)] {
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn at_the_limit_the_latest_are_dropped_and_it_is_known_from_when_on() {
+    fn the_latest_entries_are_dropped_at_the_limit_and_the_cutoff_is_known() {
         let expiring = Expiring::limited(Duration::from_secs(10), 3);
         let mut entries = expiring.entries.lock();
         for number in [50, 10, 40, 20, 30, 45, 60] {
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_walk_is_due_once_what_was_dropped_may_be_over_for_every_clock() {
+    fn a_walk_is_due_once_dropped_entries_have_expired_by_every_clock() {
         let expiring = Expiring::limited(Duration::from_secs(10), 1);
         let far = WallMillis(u64::MAX);
         expiring.add(WallMillis(40_000), due(40));
@@ -208,7 +208,7 @@ mod tests {
         expiring.add(WallMillis(30_000), due(30));
         assert!(!expiring.take_overflowed(WallMillis(49_999)), "a second is missing for the slowest clock");
         assert!(expiring.take_overflowed(WallMillis(50_000)));
-        assert!(!expiring.take_overflowed(far), "whoever asked has looked");
+        assert!(!expiring.take_overflowed(far), "the caller has looked");
         expiring.add(WallMillis(20_000), due(20));
         assert!(expiring.take_overflowed(WallMillis(90_000)), "more was dropped since");
     }

@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn the_artifact_from_before_is_honoured_for_a_while_and_no_other() {
+    fn only_the_previous_artifact_is_still_honoured_and_only_for_a_while() {
         let held: Arc<OpenArtifacts> = Arc::default();
         let store_of = |listed| ReadOnly::new(listed, held.clone());
         let (one, two, three) = (ArtifactNumber(1), ArtifactNumber(2), ArtifactNumber(3));
@@ -354,7 +354,7 @@ mod tests {
     /// Trees, collection, expiry, scrub, refill and hints go over the stores of a view, and engines over those of a
     /// document.
     #[test]
-    fn what_goes_over_stores_never_meets_a_read_only_one() {
+    fn a_loop_over_stores_never_meets_a_read_only_one() {
         let zone = Zone("z".to_owned());
         let ring = Ring::equal_slices(4, &[(NodeId(1), zone.clone())]);
         let node = Node::new(NodeId(1), zone, "h1:1".to_owned(), None);
@@ -408,7 +408,7 @@ mod tests {
 
     /// Forty keys in four chunks, of which the first two are here.
     #[test]
-    fn a_census_counts_the_keys_that_are_here_and_knows_all() {
+    fn a_census_counts_the_keys_held_here_and_knows_the_total() {
         let words: Vec<String> = (0..40).map(|line| format!("word{line}")).collect();
         let (_, artifact) = built(&words.iter().map(|word| (&word[..], &b"1"[..])).collect::<Vec<_>>());
         let chunks = &artifact.manifest().chunks;
@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_about_many_keys_ends_where_a_message_does_and_holds_at_least_one() {
+    fn an_answer_for_many_keys_fits_a_message_and_holds_at_least_one() {
         let keys = keys_here(3);
         let [half, one, large] = [&keys[0], &keys[1], &keys[2]];
         let values = [vec![1; MESSAGE_BYTES_MAX / 2], vec![2], vec![3; MESSAGE_BYTES_MAX + 1]];
@@ -452,7 +452,7 @@ mod tests {
 
     /// Whoever tries without waiting begins again where it may wait. That says nothing about the chunk.
     #[test]
-    fn what_would_wait_is_no_damage_and_of_large_records_no_more_are_tried() {
+    fn a_read_that_would_wait_is_not_damage_and_large_records_are_tried_one_at_a_time() {
         let keys = keys_here(3);
         let (disk, artifact) = built(&keys.iter().map(|key| (&key[..], &b"1"[..])).collect::<Vec<_>>());
         let keys: Vec<Bytes> = keys.into_iter().map(Bytes::from).collect();

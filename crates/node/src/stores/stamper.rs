@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_birth_is_handed_out_once_also_by_the_next_process() {
+    fn a_birth_is_handed_out_only_once_even_across_processes() {
         let stamper = stamper();
         assert_eq!(stamper.births_used(), 5);
         let own = |birth| Actor { node: NodeId(7), incarnation: 3, birth };
@@ -196,7 +196,7 @@ mod tests {
 
     /// Another node's actor, or one of an earlier incarnation whose latest counts may be lost, would repeat a dot.
     #[test]
-    fn a_node_stamps_under_no_actor_but_those_of_its_incarnation() {
+    fn a_node_stamps_only_under_actors_of_its_incarnation() {
         let stamper = stamper();
         let own = Actor { node: NodeId(7), incarnation: 3, birth: 2 };
         let others = [
@@ -226,7 +226,7 @@ mod tests {
 
     /// Nothing is later than the end of time: a key with it can still be written, and dots decide.
     #[test]
-    fn a_key_that_a_broken_clock_stamped_with_the_end_of_time_is_stamped_so_again() {
+    fn a_key_stamped_with_the_end_of_time_is_stamped_with_it_again() {
         let (stamper, end) = (stamper(), Timestamp(u64::MAX));
         assert_eq!(stamper.timestamp(end), end);
         assert_eq!(stamper.timestamp_right_after(end), end);
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_touch_is_stamped_right_after_what_it_has_seen_however_old_that_is() {
+    fn a_touch_is_stamped_right_after_the_version_it_saw_however_old() {
         let (stamper, seen) = (stamper(), at(5));
         assert_eq!(stamper.timestamp_right_after(seen), Timestamp(seen.0 + 1));
     }

@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_walk_is_due_for_what_had_no_room_and_only_when_there_is_room_again() {
+    fn a_walk_for_dropped_tombstones_is_due_only_once_there_is_room_again() {
         let tombstones = Tombstones::of_at_most(4);
         let places: Vec<(Token, Bytes)> =
             (0..4).map(|number| (Token(number), Bytes::from(format!("k{number}")))).collect();
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_walk_that_ran_out_of_room_is_gone_on_with_once_from_there() {
+    fn a_walk_that_ran_out_of_room_is_resumed_once() {
         let tombstones = Tombstones::of_at_most(4);
         assert_eq!(tombstones.take_resume(), None);
         let place = (PartitionId(3), Some(ScanCursor { token: Token(7), key: Bytes::from("k") }));

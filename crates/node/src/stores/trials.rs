@@ -187,7 +187,7 @@ fn of_another(last: u64, value: Value, expires: Option<WallMillis>) -> VersionSe
 }
 
 #[test]
-fn trees_of_a_clean_stop_are_gone_on_with() {
+fn trees_are_reused_after_a_clean_stop() {
     let engine = Arc::new(MemoryEngine::new());
     let before = store(engine.clone());
     before.shape(&ring());
@@ -204,7 +204,7 @@ fn trees_of_a_clean_stop_are_gone_on_with() {
 }
 
 #[test]
-fn a_tree_is_doubtful_once_an_engine_failed_at_a_change_and_not_where_there_was_none() {
+fn a_tree_is_doubtful_only_if_its_engine_failed_to_apply_a_change() {
     let engine = Arc::new(Broken::default());
     let store = store(engine.clone());
     store.shape(&ring());
@@ -242,13 +242,13 @@ fn a_damaged_record_is_replaced_by_a_copy_and_not_by_nothing() {
 }
 
 #[test]
-fn whether_a_write_is_waited_for_is_the_word_of_its_engine() {
+fn the_engine_decides_whether_a_write_is_waited_for() {
     assert!(store(Arc::new(MemoryEngine::new())).acknowledges_at_once());
     assert!(!store(Arc::new(Broken::default())).acknowledges_at_once());
 }
 
 #[test]
-fn tombstones_that_had_no_room_are_walked_for_once_there_is_room_for_them() {
+fn a_walk_finds_dropped_tombstones_once_there_is_room_for_them() {
     let store = store(Arc::new(MemoryEngine::new())).remembering_tombstones(2);
     assert!(!store.tombstones_overflowed());
     let keys = [&b"a"[..], b"b", b"c"];
@@ -289,7 +289,7 @@ fn a_tombstone_may_be_forgotten_once_its_stamp_and_its_time_are_past() {
 }
 
 #[test]
-fn forgetting_removes_an_older_tombstone_and_no_value_that_it_does_not_hold() {
+fn forgetting_removes_an_older_tombstone_but_no_live_value_or_newer_tombstone() {
     let forgotten = of_another(5, Value::Tombstone, None);
     for (set, removed) in [
         (of_another(5, Value::Tombstone, None), true),
@@ -309,7 +309,7 @@ fn forgetting_removes_an_older_tombstone_and_no_value_that_it_does_not_hold() {
 }
 
 #[test]
-fn a_census_counts_live_keys_and_those_that_expire_in_the_partitions_that_are_asked_for() {
+fn a_census_counts_live_and_expiring_keys_in_the_given_partitions() {
     let store = store(Arc::new(MemoryEngine::new()));
     let write = |partition, key: &str, value, expires: Option<u64>| {
         let order = WriteOrder { expires: expires.map(|left| WallMillis(NOON.0 + left)), ..order(value) };
@@ -329,7 +329,7 @@ fn a_census_counts_live_keys_and_those_that_expire_in_the_partitions_that_are_as
 
 /// It would read a whole store otherwise, for a number that is shown.
 #[test]
-fn a_census_has_seen_enough_after_four_mebibytes_and_goes_by_what_it_has_seen() {
+fn a_census_stops_after_four_mebibytes_and_extrapolates() {
     let store = store(Arc::new(MemoryEngine::new()));
     let large = Value::Present(vec![7; 1 << 20].into());
     for number in 0..4 {

@@ -183,6 +183,6 @@ mod tests {
         assert_eq!(beside_another(&half, room), (SIBLING_BYTES_MAX, [None, None]));
         assert_eq!(beside_another(&half, room + 1), (SIBLING_BYTES_MAX + 1, [None, too_many]));
         let large = Bytes::from(vec![0; SIBLING_BYTES_MAX]);
-        assert_eq!(beside_another(&large, 0).1, [None, too_many], "one alone has a limit of its own");
+        assert_eq!(beside_another(&large, 0).1, [None, too_many], "one alone has its own limit");
     }
 }

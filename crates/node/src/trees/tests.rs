@@ -5,7 +5,7 @@ use super::*;
 /// A get mostly mends what it has met before anybody sees to it. The place once passed for one that nobody can mend
 /// ever after: the next damage there was neither told of nor asked about.
 #[test]
-fn damage_where_another_was_mended_before_anybody_looked_is_news() {
+fn new_damage_is_news_even_where_earlier_damage_was_mended_unseen() {
     let (trees, partition, token) = (Trees::default(), PartitionId(3), Token(7));
     trees.note_corrupt(partition, token);
     trees.forget_damaged(partition, token);
@@ -17,7 +17,7 @@ fn damage_where_another_was_mended_before_anybody_looked_is_news() {
 }
 
 #[test]
-fn no_more_damage_is_remembered_than_somebody_can_see_to() {
+fn a_limited_number_of_damaged_places_is_remembered() {
     let (trees, partition) = (Trees::default(), PartitionId(3));
     let note = |places: std::ops::Range<usize>| {
         places.for_each(|place| trees.note_corrupt(partition, Token(place as u64)));
@@ -39,7 +39,7 @@ fn no_more_damage_is_remembered_than_somebody_can_see_to() {
 }
 
 #[test]
-fn a_partition_is_incomplete_from_when_that_is_said_until_the_opposite_is() {
+fn a_partition_stays_incomplete_until_it_is_said_to_be_complete() {
     let (trees, [one, other]) = (Trees::default(), [PartitionId(1), PartitionId(2)]);
     let both = || (trees.is_incomplete(one), trees.is_incomplete(other));
     let say = |steps: &[(PartitionId, bool)]| {
@@ -69,7 +69,7 @@ fn tree(tokens: &RangeInclusive<Token>, records: u64) -> Tree {
 }
 
 #[test]
-fn the_bounds_of_partitions_are_all_tokens_each_once() {
+fn the_bounds_of_partitions_cover_each_token_once() {
     let half = 1 << 63;
     let all = [(PartitionId(0), Token(0)..=Token(half - 1)), (PartitionId(1), Token(half)..=Token(u64::MAX))];
     assert_eq!(bounds(&ring()), all);
@@ -77,7 +77,7 @@ fn the_bounds_of_partitions_are_all_tokens_each_once() {
 
 /// Nothing but the number of records says that the engine lost some of them.
 #[test]
-fn a_remembered_tree_is_right_only_for_its_tokens_and_as_many_records() {
+fn a_remembered_tree_is_valid_only_for_its_tokens_and_its_number_of_records() {
     let of = bounds(&ring());
     let (own, others) = (&of[0].1, &of[1].1);
     for (known, found, is_right) in [
@@ -118,7 +118,7 @@ fn a_remembered_tree_is_right_only_for_its_tokens_and_as_many_records() {
 
 /// A watch of few tokens has nothing to do with writes elsewhere, and more writes than it remembers make it void.
 #[test]
-fn a_watch_hears_of_its_own_tokens_up_to_a_limit() {
+fn a_watch_sees_its_own_tokens_up_to_a_limit() {
     let trees = Trees::default();
     trees.shape(&ring(), Beginning::default);
     let first = Token(0)..=Token(99);
@@ -142,7 +142,7 @@ fn a_watch_hears_of_its_own_tokens_up_to_a_limit() {
 
 /// Both halves of a difference that are carried over in pieces.
 #[test]
-fn what_writes_did_is_in_the_tree_before_anybody_looks() {
+fn writes_are_in_the_tree_before_it_is_read() {
     let trees = Trees::default();
     trees.shape(&ring(), Beginning::default);
     let (mut sum, digest) = (Digest::default(), |number: u64| Digest(u128::from(number) << 60 | 0xfff));

@@ -84,7 +84,7 @@ mod tests {
 
     /// What was left out may still be unreadable.
     #[test]
-    fn a_partition_with_as_many_places_as_are_remembered_stays_unreadable() {
+    fn a_partition_with_more_damaged_places_than_are_remembered_stays_unreadable() {
         let known = Unreadable::default();
         let all = || (0..PLACES_MAX as u64).map(Token);
         all().skip(1).for_each(|token| known.note(HERE, token));

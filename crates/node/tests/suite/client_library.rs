@@ -140,7 +140,7 @@ async fn at_the_deadline_a_get_has_failed_and_a_put_is_unknown() {
 }
 
 #[tokio::test]
-async fn what_certainly_was_not_done_says_so_with_its_reason() {
+async fn a_request_that_certainly_was_not_done_says_so_with_its_reason() {
     let cluster = RunningCluster::start((1, 1), store(1, 1, 1), |_| {}).await;
     let client = cluster.client(patient()).await;
     let Err(unknown) = client.store("nowhere") else { panic!("a store that is none") };

@@ -93,7 +93,7 @@ async fn put_in_place(service: &MemoryService, document: Vec<u8>) {
 }
 
 #[tokio::test]
-async fn an_older_document_that_comes_back_and_one_that_is_nonsense_leave_users_as_they_are() {
+async fn an_older_document_and_a_malformed_one_leave_users_as_they_are() {
     let (root, shop) = (Secret::generate().unwrap(), Secret::generate().unwrap());
     let rights: [(&str, &Secret, &[&str]); 2] =
         [("root", &root, &["admin"]), ("shop", &shop, &["read:default"])];
@@ -236,7 +236,7 @@ const FORBIDDEN_LIST: &str = "-NOPERM User shop has no permissions to run the 'c
                               right observe)\r\n";
 
 #[tokio::test]
-async fn refusals_of_rights_are_counted_by_their_codes_although_redis_words_name_none() {
+async fn refusals_for_lack_of_rights_are_counted_by_code_on_the_redis_port() {
     let closed = Closed::start().await;
     let mut redis = closed.redis_of("shop", &closed.shop).await;
     redis.ask("SET hidden-key hidden-value", FORBIDDEN_KEY).await;
@@ -250,7 +250,7 @@ async fn refusals_of_rights_are_counted_by_their_codes_although_redis_words_name
 }
 
 #[tokio::test]
-async fn a_connection_says_whose_it_is() {
+async fn a_connection_shows_its_user() {
     let closed = Closed::start().await;
     let mut redis = closed.redis();
     redis.ask("ACL WHOAMI", NO_AUTH).await;
@@ -269,7 +269,7 @@ async fn a_connection_says_whose_it_is() {
 }
 
 #[tokio::test]
-async fn connections_are_closed_by_whom_they_belong_to_and_only_by_operators() {
+async fn only_operators_close_the_connections_of_a_user() {
     let closed = Closed::start().await;
     let mut shops =
         [closed.redis_of("shop", &closed.shop).await, closed.redis_of("shop", &closed.shop).await];
@@ -337,7 +337,7 @@ async fn first_is_gone(other: &mut Connection) {
 }
 
 #[tokio::test]
-async fn a_client_that_does_not_read_is_closed_all_the_same() {
+async fn a_client_that_does_not_read_is_closed_too() {
     let (node, worker) = crate::support::lonely_node(|_| {}).await;
     let _deaf = deaf(&node, &worker).await;
     let mut other = Connection::to(node.clone(), &worker);
@@ -347,7 +347,7 @@ async fn a_client_that_does_not_read_is_closed_all_the_same() {
 
 /// It waited for the turns of its answers for ever.
 #[tokio::test]
-async fn a_client_that_goes_without_reading_leaves_no_connection() {
+async fn a_client_that_leaves_without_reading_leaves_no_connection_behind() {
     let (node, worker) = crate::support::lonely_node(|_| {}).await;
     let deaf = deaf(&node, &worker).await;
     let mut other = Connection::to(node.clone(), &worker);

@@ -8,7 +8,7 @@ const STOPPING: &str = "-SHUTTINGDOWN shutting-down: this node is stopping; try 
 
 /// Each call of the classes in the guides raised an error, once the node had begun to stop.
 #[tokio::test]
-async fn a_connection_ends_behind_its_next_answer_once_the_node_stops() {
+async fn a_connection_ends_after_its_next_answer_once_the_node_stops() {
     let (node, worker) = lonely_node(|_| {}).await;
     let mut redis = Connection::to(node.clone(), &worker);
     redis.ask("SET k v", "+OK\r\n").await;
@@ -39,7 +39,7 @@ async fn a_quiet_connection_ends_between_two_commands() {
 }
 
 #[tokio::test]
-async fn a_command_that_comes_too_late_is_answered_that_nothing_was_done() {
+async fn a_command_that_comes_too_late_is_told_that_nothing_was_done() {
     let (node, worker) = lonely_node(|_| {}).await;
     let mut half = Connection::to(node.clone(), &worker);
     half.ask("SET k v", "+OK\r\n").await;
@@ -52,7 +52,7 @@ async fn a_command_that_comes_too_late_is_answered_that_nothing_was_done() {
 }
 
 #[tokio::test]
-async fn a_door_without_clients_keeps_no_node_from_stopping() {
+async fn a_door_without_clients_does_not_keep_a_node_from_stopping() {
     let (node, worker) = lonely_node(|_| {}).await;
     let door = worker.door.clone();
     let closing = tokio::spawn(async move { door.closing().await });

@@ -70,7 +70,7 @@ async fn cluster(count: u32, replicas: u8, cold: usize) -> (RunningCluster, Arc<
 }
 
 #[tokio::test]
-async fn what_is_not_in_memory_is_read_and_written_all_the_same() {
+async fn keys_that_are_not_in_memory_are_read_and_written_too() {
     for cold in [1, 3] {
         let (cluster, waiting) = cluster(3, 3, cold).await;
         let mut redis = cluster.redis(0);
@@ -91,7 +91,7 @@ async fn what_is_not_in_memory_is_read_and_written_all_the_same() {
 }
 
 #[tokio::test]
-async fn a_request_that_waits_for_the_disk_holds_up_no_other() {
+async fn a_request_that_waits_for_the_disk_does_not_hold_up_others() {
     let (cluster, waiting) = cluster(1, 1, 1).await;
     let (mut slow, mut quick) = (cluster.redis(0), cluster.redis(0));
     slow.ask("MSET a 1 b 2", "+OK\r\n").await;
@@ -113,7 +113,7 @@ async fn a_request_that_waits_for_the_disk_holds_up_no_other() {
 
 /// A disk that hangs holds up a bounded number of requests; those that nobody waits for any more cost nothing later.
 #[tokio::test]
-async fn what_waits_for_a_disk_that_hangs_is_bounded() {
+async fn requests_that_wait_for_a_hung_disk_are_bounded() {
     let (cluster, waiting) = cluster(1, 1, 1).await;
     let mut redis = cluster.redis(0);
     redis.ask("SET a 1", "+OK\r\n").await;

@@ -122,7 +122,7 @@ async fn a_conditional_write_with_a_context_from_before_a_forgotten_deletion_is_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_request_fails_while_rounds_run_and_each_key_is_as_it_was_left() {
+async fn no_request_fails_while_rounds_run_and_each_key_keeps_its_last_write() {
     let cluster = cluster(Duration::from_millis(1)).await;
     let client = cluster.client(ClientOptions::default()).await.store("default").unwrap();
     let writer = |name: &'static str| {

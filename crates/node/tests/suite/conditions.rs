@@ -25,7 +25,7 @@ fn code(error: &ClientError) -> ErrorCode {
 
 /// The first replica judged a condition by its own record alone: what it had missed it overwrote.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_condition_is_judged_by_what_r_replicas_hold_and_not_by_its_stamper_alone() {
+async fn a_condition_is_judged_by_r_replicas_and_not_by_its_stamper_alone() {
     for resolver in [Resolver::LastWriteWins, Resolver::Siblings] {
         let definition = model::Store { resolver, ..store(3, 2, 2) };
         let cluster = RunningCluster::start((3, 3), definition, |_| {}).await;
@@ -50,7 +50,7 @@ async fn a_condition_is_judged_by_what_r_replicas_hold_and_not_by_its_stamper_al
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_r_replicas_a_put_is_taken_by_fallbacks_and_a_condition_by_nobody() {
+async fn without_r_replicas_fallbacks_take_a_put_but_no_condition() {
     let mut cluster = RunningCluster::start((5, 5), store(3, 2, 2), |_| {}).await;
     let client = cluster.client(ClientOptions::default()).await;
     let carts = client.store("default").unwrap();

@@ -71,7 +71,7 @@ async fn put(cluster: &RunningCluster, key: &Bytes) -> client::StoreHandle {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_corrupt_record_that_a_get_meets_is_answered_for_counted_told_of_and_mended() {
+async fn a_corrupt_record_met_by_a_get_is_masked_counted_reported_and_mended() {
     let (cluster, key) = (cluster().await, Bytes::from("k"));
     let client = put(&cluster, &key).await;
     let before = record(&cluster.nodes[0], &key).unwrap();
@@ -91,7 +91,7 @@ async fn a_corrupt_record_that_a_get_meets_is_answered_for_counted_told_of_and_m
 
 /// Nobody who asks one replica sends it what it lacks; comparing does, because the damaged leaf is recounted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_corrupt_record_that_one_replica_meets_alone_is_mended_by_comparing() {
+async fn a_corrupt_record_that_only_one_replica_meets_is_mended_by_comparing() {
     let (cluster, key) = (cluster().await, Bytes::from("k"));
     put(&cluster, &key).await;
     let before = record(&cluster.nodes[0], &key).unwrap();
@@ -104,7 +104,7 @@ async fn a_corrupt_record_that_one_replica_meets_alone_is_mended_by_comparing() 
 
 /// Each get that met it once was a new event, and had the other replicas asked again, twice a second for ever.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn damage_that_nobody_can_mend_is_told_of_once() {
+async fn damage_that_cannot_be_mended_is_reported_once() {
     let cluster = RunningCluster::start_logging(1, store(1, 1, 1), |_| {}).await;
     let key = Bytes::from("k");
     put(&cluster, &key).await;

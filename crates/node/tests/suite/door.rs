@@ -39,14 +39,14 @@ async fn expiry_is_set_kept_shown_and_removed() {
 }
 
 #[tokio::test]
-async fn a_pipeline_is_answered_in_order_also_on_one_key() {
+async fn a_pipeline_is_answered_in_order_even_on_one_key() {
     let mut redis = Connection::open().await;
     redis.send(b"SET k 1\r\nGET k\r\nSET k 2 XX\r\nGET k\r\nDEL k\r\nPING\r\nGET k\r\n").await;
     redis.expect("+OK\r\n$1\r\n1\r\n+OK\r\n$1\r\n2\r\n:1\r\n+PONG\r\n$-1\r\n").await;
 }
 
 #[tokio::test]
-async fn what_redis_refuses_is_refused_in_its_words() {
+async fn commands_that_redis_refuses_are_refused_in_its_words() {
     let mut redis = Connection::open().await;
     redis.ask("FOO a b", "-ERR unknown command 'FOO', with args beginning with: 'a' 'b' \r\n").await;
     redis.ask("GET", "-ERR wrong number of arguments for 'get' command\r\n").await;
@@ -89,7 +89,7 @@ async fn a_password_is_asked_for_and_checked() {
 }
 
 #[tokio::test]
-async fn a_command_names_ten_thousand_keys_and_not_one_more() {
+async fn a_command_may_name_ten_thousand_keys_and_not_one_more() {
     let mut redis = Connection::open().await;
     let keys = |count: usize| " k".repeat(count);
     redis.ask("SET k v", "+OK\r\n").await;
@@ -249,7 +249,7 @@ async fn commands_that_are_refused_on_purpose_say_why_and_what_to_use_instead() 
 
 /// The page lists every command, and no command that is not there.
 #[tokio::test]
-async fn the_reference_page_lists_exactly_the_commands_that_there_are() {
+async fn the_reference_page_lists_exactly_the_existing_commands() {
     let mut redis = Connection::open().await;
     redis.send(b"COMMAND COUNT\r\n").await;
     let count: usize = redis.lines(1).await[0].trim_start_matches(':').parse().unwrap();

@@ -58,12 +58,12 @@ fn each_rule_names_a_driver_and_a_test_that_exist() {
     }
     for test in tests.split("#[test]\nfn ").skip(1).filter_map(|rest| rest.split("()").next()) {
         let named = page.contains(&format!("`{test}`"));
-        assert!(named || test == "a_node_behind_a_wire_answers_as_it_does_itself", "{test} is not listed");
+        assert!(named || test == "a_node_answers_over_a_wire_as_it_does_directly", "{test} is not listed");
     }
 }
 
 #[test]
-fn each_bug_that_the_model_of_collection_plants_is_listed_and_no_other() {
+fn exactly_the_bugs_that_the_model_of_collection_plants_are_listed() {
     let planted = read("crates/protocol/src/collection/planted.rs");
     let (_, body) = planted.split_once("enum Bug {\n").expect("the model names its bugs");
     let (body, _) = body.split_once("\n}").expect("an enum ends");

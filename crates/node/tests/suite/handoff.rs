@@ -71,7 +71,7 @@ pub(crate) fn replicas(node: &Node, key: &str) -> Vec<NodeId> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn hints_reach_their_target_and_are_gone_then() {
+async fn hints_reach_their_target_and_are_removed() {
     let cluster = RunningCluster::start((3, 3), store(3, 2, 2), |_| {}).await;
     let (holder, target) = (&cluster.nodes[0], &cluster.nodes[1]);
     for number in 0..300 {
@@ -144,7 +144,7 @@ fn impatient(config: &mut node::NodeConfig) {
 /// The replica that takes an old hint may be the one that acknowledged the write: of two copies, its own and the hint,
 /// one was left.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_hint_that_is_one_of_the_copies_that_were_promised_is_not_given_up_to_fewer_replicas() {
+async fn a_hint_that_counts_as_a_copy_is_not_given_up_to_fewer_replicas() {
     // The third never answers.
     for (writes_required, stays) in [(2, true), (1, false)] {
         let cluster = RunningCluster::start((3, 2), store(2, 1, writes_required), impatient).await;
@@ -173,7 +173,7 @@ async fn a_hint_that_is_one_of_the_copies_that_were_promised_is_not_given_up_to_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_hint_that_is_given_up_lies_at_all_replicas_that_are_there() {
+async fn a_hint_that_is_given_up_is_held_by_all_replicas_that_are_up() {
     let cluster = RunningCluster::start((3, 2), store(3, 2, 2), impatient).await;
     for number in 0..20 {
         park(&cluster.nodes[0], NodeId(3), &format!("k{number}"), "v");
@@ -186,7 +186,7 @@ async fn a_hint_that_is_given_up_lies_at_all_replicas_that_are_there() {
 
 /// A full hint store once made nodes refuse writes that needed no hint (seen in other stores of this family).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn at_the_limit_hints_are_refused_and_counted_and_writes_succeed() {
+async fn hints_beyond_the_limit_are_refused_and_counted_and_writes_still_succeed() {
     let full = |config: &mut node::NodeConfig| config.hints.bytes_max = 0;
     let cluster = RunningCluster::start((3, 3), store(3, 2, 2), full).await;
     cluster.nodes[2].stop().await.unwrap();
@@ -208,7 +208,7 @@ async fn at_the_limit_hints_are_refused_and_counted_and_writes_succeed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_get_that_saw_stale_or_missing_replicas_repairs_them_after_its_answer() {
+async fn a_get_that_saw_stale_or_missing_records_repairs_them_after_its_answer() {
     let cluster = RunningCluster::start((3, 3), store(3, 3, 1), |_| {}).await;
     merge_at(&cluster.nodes[..1], "k", "old", 98);
     tokio::time::sleep(Duration::from_millis(2)).await;
@@ -223,7 +223,7 @@ async fn a_get_that_saw_stale_or_missing_replicas_repairs_them_after_its_answer(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_that_came_back_without_many_keys_is_read_last_until_it_has_them() {
+async fn a_node_that_came_back_without_many_keys_is_read_last_until_it_has_caught_up() {
     const KEYS: u64 = 600;
     let cluster = RunningCluster::start((3, 3), store(3, 2, 2), |_| {}).await;
     for number in 0..KEYS {

@@ -8,7 +8,7 @@ use crate::support::{Connection, lonely_node};
 const NOT_HTTP: &str = "-ERR Protocol error: this port speaks the Redis protocol, not HTTP\r\n";
 
 #[tokio::test]
-async fn an_http_request_carries_out_nothing_whatever_its_method() {
+async fn an_http_request_to_the_redis_port_carries_out_nothing_whatever_its_method() {
     let (node, worker) = lonely_node(|_| {}).await;
     let headers = "User-Agent: curl/8.5.0\r\nAccept: */*\r\nContent-Length: 12\r\n\r\nSET smug 1\r\n";
     for first in [
@@ -29,7 +29,7 @@ async fn an_http_request_carries_out_nothing_whatever_its_method() {
 }
 
 #[tokio::test]
-async fn post_and_host_end_a_connection_anywhere_but_in_an_argument() {
+async fn post_and_host_end_a_connection_except_as_an_argument() {
     let (node, worker) = lonely_node(|_| {}).await;
     for said in ["POST", "post /x", "Host: 127.0.0.1", "hOsT:127.0.0.1", "*1\r\n$4\r\nPoSt"] {
         for before in ["FOO\r\n", "MULTI\r\n"] {
@@ -54,7 +54,7 @@ async fn post_and_host_end_a_connection_anywhere_but_in_an_argument() {
 }
 
 #[tokio::test]
-async fn a_client_that_has_not_authenticated_is_no_exception() {
+async fn an_http_request_is_refused_before_authentication_too() {
     let mut http =
         Connection::open_with(|config| config.doors.resp.password = Some("secret".to_owned())).await;
     http.send(b"Host: 127.0.0.1\r\nAUTH secret\r\nSET smug 1\r\n").await;

@@ -189,7 +189,7 @@ async fn a_key_is_put_read_and_deleted() {
 }
 
 #[tokio::test]
-async fn a_key_may_hold_any_bytes_and_has_one_spelling_or_none() {
+async fn a_key_may_hold_any_bytes_and_has_at_most_one_spelling() {
     let (node, worker) = lonely_node(|_| {}).await;
     let mut web = Web::to(&worker);
     let all: String = (0..=255).map(|byte| format!("%{byte:02x}")).collect();
@@ -220,7 +220,7 @@ async fn bad_percent_encoding_writes_nothing() {
 
 /// Found by review: hyper cut off what follows a `#`, so `user#7` and `user#8` were `user`, and 204 was said.
 #[tokio::test]
-async fn a_path_that_would_have_to_be_mended_writes_reads_and_deletes_nothing() {
+async fn a_malformed_path_is_refused_and_never_corrected() {
     let (node, worker) = lonely_node(|_| {}).await;
     let mut web = Web::to(&worker);
     web.put("user", "kept").await.is(204, "");
@@ -237,7 +237,7 @@ async fn a_path_that_would_have_to_be_mended_writes_reads_and_deletes_nothing() 
 }
 
 #[tokio::test]
-async fn a_head_that_makes_no_sense_is_told_why_and_counted() {
+async fn a_malformed_head_is_refused_with_a_reason_and_counted() {
     let (_node, mut web) = Web::open().await;
     for (request, lines, status) in [
         ("GET /v1/stores/default/keys/a b", String::new(), 400),
@@ -265,7 +265,7 @@ async fn a_head_that_makes_no_sense_is_told_why_and_counted() {
 
 /// Found by review: such an answer left its connection open, as it seemed, and took no further request.
 #[tokio::test]
-async fn an_answer_before_the_body_was_read_says_that_the_connection_ends() {
+async fn an_answer_sent_before_the_body_was_read_announces_the_end_of_the_connection() {
     let (_node, mut web) = Web::open().await;
     let says = |reply: &Reply| reply.headers.get("connection").cloned();
     let refused = web.ask("PUT /v1/stores/default/keys/a", "if-match: nonsense\r\n", "v").await;
@@ -280,7 +280,7 @@ async fn an_answer_before_the_body_was_read_says_that_the_connection_ends() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_a_key_a_store_or_a_path_is_refused_and_never_called_absent() {
+async fn an_invalid_key_store_or_path_is_refused_and_never_called_absent() {
     let (_node, mut web) = Web::open().await;
     web.get("").await.refuses(400, "key-empty");
     web.get(&"k".repeat(4097)).await.refuses(400, "key-too-long");
@@ -356,7 +356,7 @@ async fn a_context_may_travel_in_the_body() {
 }
 
 #[tokio::test]
-async fn a_context_that_is_too_long_for_an_etag_is_told_of_a_deleted_key_as_well() {
+async fn a_deleted_key_also_gives_a_context_that_is_too_long_for_an_etag() {
     let (_node, mut web) = Web::open().await;
     let mut vector = Vector::default();
     for node in 1..=2_000 {
@@ -379,7 +379,7 @@ async fn a_context_that_is_too_long_for_an_etag_is_told_of_a_deleted_key_as_well
 }
 
 #[tokio::test]
-async fn a_star_is_a_condition_and_an_etag_is_none() {
+async fn a_star_is_a_condition_and_an_etag_is_not() {
     let (_node, mut web) = Web::open().await;
     let path = "PUT /v1/stores/default/keys/lock";
     web.ask(path, "if-match: *\r\n", "v").await.refuses(412, "condition-failed");
@@ -418,7 +418,7 @@ async fn an_etag_that_is_not_ours_and_other_preconditions_write_nothing() {
 }
 
 #[tokio::test]
-async fn a_value_expires_when_it_was_said_to() {
+async fn a_value_expires_at_its_time() {
     let (_node, mut web) = Web::open().await;
     web.ask("PUT /v1/stores/default/keys/short?ttl=1ms&timeout=5s&w=1", "", "v").await.is(204, "");
     web.ask("PUT /v1/stores/default/keys/long?ttl=1h", "", "v").await.is(204, "");
@@ -428,7 +428,7 @@ async fn a_value_expires_when_it_was_said_to() {
 }
 
 #[tokio::test]
-async fn a_node_is_alive_and_ready_and_tells_its_numbers() {
+async fn a_node_is_alive_and_ready_and_serves_its_metrics() {
     let (node, worker) = lonely_node(|_| {}).await;
     let mut web = Web::to(&worker);
     web.ask("GET /health", "", "").await.is(200, "alive\n");

@@ -119,7 +119,7 @@ async fn a_directory_of_another_node_another_version_or_a_damaged_one_is_refused
 }
 
 #[tokio::test]
-async fn an_engine_that_forgets_gets_no_directory_that_holds_records() {
+async fn an_engine_without_persistence_is_refused_a_directory_that_holds_records() {
     let (disk, service) = (Arc::new(SimulatedDisk::new(1)), MemoryService::new());
     let node = start_logging(&disk, &service).await.unwrap();
     write(&node, b"k").await;
@@ -142,7 +142,7 @@ async fn a_directory_in_use_and_a_second_node_with_one_id_are_refused() {
 /// The service once fell silent between saying that the node had lost its disk and saying which epoch was completed: the
 /// directory was begun without an epoch, and refused as a copy of earlier days ever after.
 #[tokio::test]
-async fn an_outage_in_the_middle_of_a_start_leaves_a_directory_that_can_be_started() {
+async fn an_outage_in_the_middle_of_a_start_leaves_a_usable_directory() {
     let (disk, service) = (Arc::new(SimulatedDisk::new(1)), MemoryService::new());
     start(&disk, 1, &service).await.unwrap().stop().await.unwrap();
     let (session, path) = (service.open(), documents::epochs_path());
@@ -167,7 +167,7 @@ async fn an_outage_in_the_middle_of_a_start_leaves_a_directory_that_can_be_start
 /// The service once had only to be silent when it was asked about the past, and to answer a little later: a node whose
 /// disk was lost passed for a new one, fetched nothing, and wrote over what would have told.
 #[tokio::test]
-async fn whether_a_disk_was_lost_is_asked_until_it_is_known() {
+async fn a_start_is_refused_until_it_is_known_whether_the_disk_was_lost() {
     let (disk, service) = (Arc::new(SimulatedDisk::new(1)), MemoryService::new());
     start(&disk, 1, &service).await.unwrap().stop().await.unwrap();
     let (session, path) = (service.open(), documents::member_path(NodeId(1)));
@@ -185,7 +185,7 @@ async fn whether_a_disk_was_lost_is_asked_until_it_is_known() {
 /// A session that is new may read from a server that lags behind. A node that asked about its past there, and wrote
 /// afterwards, once passed for a new one though its disk was lost.
 #[tokio::test]
-async fn a_lost_disk_is_known_as_one_also_where_the_server_that_is_asked_lags_behind() {
+async fn a_lost_disk_is_recognised_even_if_the_asked_server_lags_behind() {
     let (mut refused, mut started) = (0, 0);
     for seed in 0..100 {
         let (disk, service) = (Arc::new(SimulatedDisk::new(1)), MemoryService::new());
@@ -213,7 +213,7 @@ async fn a_lost_disk_is_known_as_one_also_where_the_server_that_is_asked_lags_be
 
 /// It once mistook the traces of its own start for another process: two nodes with one id.
 #[tokio::test]
-async fn a_start_that_is_killed_once_it_is_registered_is_known_to_the_next_one() {
+async fn a_start_recognises_the_registration_of_a_killed_earlier_start() {
     let (disk, service) = (Arc::new(SimulatedDisk::new(1)), MemoryService::new());
     end(&disk, start_logging(&disk, &service).await.unwrap());
     let session = Arc::new(service.open());
@@ -242,7 +242,7 @@ async fn a_start_that_is_killed_once_it_is_registered_is_known_to_the_next_one()
 /// A copy of a directory passes for it only where nobody knows better: not where a session ends as the node asks, nor
 /// where the first answer is an old one.
 #[tokio::test]
-async fn an_older_copy_is_known_as_one_whatever_becomes_of_the_sessions_that_are_asked() {
+async fn an_older_copy_is_recognised_whatever_happens_to_the_sessions() {
     for seed in 0..20 {
         let (disk, service) = (Arc::new(SimulatedDisk::new(1)), MemoryService::new());
         publish(&service, members()).await;
@@ -296,7 +296,7 @@ async fn an_older_copy_is_known_as_one_whatever_becomes_of_the_sessions_that_are
 /// Once, a store whose directory was gone passed for an empty one, after a clean stop even with the hash trees of what
 /// was not there.
 #[tokio::test]
-async fn a_store_or_the_hints_whose_directory_is_gone_are_lost_and_the_event_names_them() {
+async fn a_store_or_hints_without_their_directory_are_lost_and_the_event_names_them() {
     for (lost, told) in [("stores/default/", "store-lost"), ("hints/", "hints-lost")] {
         for clean in [true, false] {
             let (disk, service) = (Arc::new(SimulatedDisk::new(1)), MemoryService::new());
@@ -453,7 +453,7 @@ async fn the_contents_of_an_older_copy_are_set_aside_wherever_the_start_ends() {
 /// Whoever put a part of a backup onto a new disk once had it served as it was, and what had been deleted since, and
 /// forgotten, came back.
 #[tokio::test]
-async fn what_lies_in_a_directory_without_an_identity_is_set_aside() {
+async fn the_contents_of_a_directory_without_an_identity_are_set_aside() {
     for (is_known, only_stores) in [(true, true), (true, false), (false, true), (false, false)] {
         let (disk, service) = (Arc::new(SimulatedDisk::new(1)), MemoryService::new());
         let node = start_logging(&disk, &service).await.unwrap();
@@ -484,7 +484,7 @@ async fn what_lies_in_a_directory_without_an_identity_is_set_aside() {
 
 /// A path that was mistyped once passed for a new disk, and the node left its own behind.
 #[tokio::test]
-async fn only_an_empty_directory_or_one_that_holds_something_of_a_node_is_taken() {
+async fn only_an_empty_directory_or_one_of_a_node_is_accepted() {
     let service = MemoryService::new();
     let own = Arc::new(SimulatedDisk::new(1));
     let node = start(&own, 2, &service).await.unwrap();

@@ -67,7 +67,7 @@ async fn a_monotonic_get_reads_again_when_a_round_has_come_in_between() {
 /// One of three replicas has a write that nobody acknowledged. A get with R = 1 that shows it must leave it where
 /// every other get with R = 1 finds it: everywhere.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_monotonic_get_has_shown_no_later_get_misses() {
+async fn no_get_misses_what_an_earlier_monotonic_get_has_shown() {
     let monotonic = Store { reads: Reads::Monotonic, ..store(3, 1, 1) };
     let cluster = RunningCluster::start((3, 3), monotonic, |_| {}).await;
     let peers = Peers::new(Ports::os().unwrap(), Peer::Node { id: NodeId(9), incarnation: 1 }, None);

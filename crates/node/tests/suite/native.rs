@@ -107,7 +107,7 @@ fn replica_get(view: &View, generation: Generation) -> Request {
 
 /// A caller that follows a document that the node has forgotten is told all of the newest one.
 #[tokio::test]
-async fn a_refused_request_hears_what_changed_since_its_document() {
+async fn a_refused_request_is_told_what_changed_since_its_document() {
     let cluster = RunningCluster::start((1, 1), store(1, 1, 1), |_| {}).await;
     let current = cluster.nodes[0].replica().view();
     let before = current.get().cluster().clone();

@@ -151,7 +151,7 @@ fn refused(answer: &Response) -> Option<(ErrorCode, &str)> {
 /// A client over the limit of clients has said who it is; what connects when all places beside those are taken too is
 /// refused before it could. Both hear why, on both doors, and there is a place again when somebody leaves.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_connection_over_the_limit_is_told_so_and_a_later_one_finds_the_place_that_became_free() {
+async fn a_connection_over_the_limit_is_told_why_and_a_later_one_gets_a_freed_place() {
     let cluster =
         RunningCluster::start((1, 1), store(1, 1, 1), |config| config.requests.limits.connections_max = 1)
             .await;
@@ -248,7 +248,7 @@ async fn an_overloaded_node_answers_the_headmaster_and_little_else_on_its_connec
 
 /// Orders and plans had to find room among what clients keep busy.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_flooded_node_takes_in_orders_and_so_many_of_them_that_other_nodes_have_their_room() {
+async fn a_flooded_node_accepts_a_limited_number_of_orders_and_leaves_room_for_nodes() {
     let deadline = RequestOptions { deadline_ms: 60_000, ..RequestOptions::default() };
     let cluster = RunningCluster::start((2, 1), store(2, 2, 2), |config| {
         small(config);
@@ -314,7 +314,7 @@ async fn read_frame(stream: &mut TcpStream) -> (u64, Response) {
 
 /// Beginnings of commands and frames that never end used to be bounded by connection only: each could hold 64 MiB.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_slow_connections_hold_no_more_than_their_part_and_whoever_is_over_it_is_told() {
+async fn many_slow_connections_hold_no_more_than_their_share_and_the_rest_are_told_why() {
     const LIMIT: usize = 4 << 20;
     let cluster = RunningCluster::start((1, 1), store(1, 1, 1), |config| {
         config.requests.limits.node_bytes_max = LIMIT;
@@ -416,7 +416,7 @@ async fn announcing_large_arguments_holds_no_room() {
 
 /// Beginnings that had come kept the room of others for a minute after their senders had fallen silent.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn silent_senders_give_up_their_places_to_those_who_send() {
+async fn silent_senders_give_up_their_places_to_active_ones() {
     const LIMIT: usize = 4 << 20;
     let cluster = RunningCluster::start((1, 1), store(1, 1, 1), |config| {
         config.requests.limits.node_bytes_max = LIMIT;
@@ -458,7 +458,7 @@ async fn silent_senders_give_up_their_places_to_those_who_send() {
 
 /// What had begun used to be held for as long as its connection was open, and kept other large requests out.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_begins_and_does_not_go_on_is_told_so_and_its_bytes_are_free_again() {
+async fn a_client_that_stalls_in_a_request_is_told_why_and_its_bytes_are_freed() {
     let cluster = RunningCluster::start((1, 1), store(1, 1, 1), |config| {
         config.requests.limits.node_bytes_max = 4 << 20;
         config.requests.limits.rest_time_max = Duration::from_secs(1);

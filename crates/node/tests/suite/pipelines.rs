@@ -56,7 +56,7 @@ async fn in_time(redis: &mut Connection, expected: &str) {
 }
 
 #[tokio::test]
-async fn an_answer_leaves_as_soon_as_all_before_it_have() {
+async fn an_answer_is_sent_as_soon_as_all_before_it_have_been() {
     let nodes = HalfSilent::start().await;
     let (here, there) = (nodes.keys(true, 3), nodes.keys(false, 1));
     let mut redis = nodes.cluster.redis(0);
@@ -70,7 +70,7 @@ async fn an_answer_leaves_as_soon_as_all_before_it_have() {
 }
 
 #[tokio::test]
-async fn a_slow_key_keeps_no_other_key_waiting() {
+async fn a_slow_key_does_not_keep_other_keys_waiting() {
     let nodes = HalfSilent::start().await;
     let (here, there) = (nodes.keys(true, 4), nodes.keys(false, 1));
     let mut redis = nodes.cluster.redis(0);
@@ -85,7 +85,7 @@ async fn a_slow_key_keeps_no_other_key_waiting() {
 }
 
 #[tokio::test]
-async fn a_command_that_waits_for_its_key_keeps_no_other_waiting() {
+async fn a_command_that_waits_for_its_key_does_not_keep_others_waiting() {
     let nodes = HalfSilent::start().await;
     let (here, there) = (nodes.keys(true, 2), nodes.keys(false, 1));
     let mut redis = nodes.cluster.redis(0);
@@ -99,7 +99,7 @@ async fn a_command_that_waits_for_its_key_keeps_no_other_waiting() {
 }
 
 #[tokio::test]
-async fn what_arrives_together_is_one_message_to_each_node() {
+async fn commands_that_arrive_together_are_one_message_to_each_node() {
     let cluster = RunningCluster::start((3, 3), store(3, 2, 2), |_| {}).await;
     let mut redis = cluster.redis(0);
     // Links are opened.
@@ -222,6 +222,6 @@ async fn a_client_that_writes_its_whole_pipeline_before_it_reads_gets_every_answ
     redis.ask(&format!("SET k {value}"), "+OK\r\n").await;
     let command = format!("*4\r\n$3\r\nSET\r\n$1\r\nk\r\n$10000\r\n{value}\r\n$3\r\nGET\r\n");
     let sent = tokio::time::timeout(PATIENCE, redis.send(command.repeat(2_000).as_bytes())).await;
-    sent.expect("the pipeline stands still");
+    sent.expect("the pipeline hangs");
     in_time(&mut redis, &format!("$10000\r\n{value}\r\n").repeat(2_000)).await;
 }

@@ -70,7 +70,7 @@ async fn a_node_that_starts_while_the_service_is_away_registers_once_it_is_back(
 /// Otherwise an older copy of its directory would pass for one whose process was ended: nothing that this process
 /// acknowledged would be brought in again.
 #[tokio::test]
-async fn a_node_that_starts_while_the_service_is_away_is_remembered_under_its_incarnation_once_it_is_back() {
+async fn a_node_that_starts_during_an_outage_is_remembered_under_its_incarnation_afterwards() {
     let mut cluster = RunningCluster::start((1, 1), store(1, 1, 1), |_| {}).await;
     let observer = cluster.service.open();
     owner_after(&observer, None).await;
@@ -90,7 +90,7 @@ async fn a_node_that_starts_while_the_service_is_away_is_remembered_under_its_in
 
 /// As after a restore of the ensemble from a backup, or from a server of it that is behind.
 #[tokio::test]
-async fn a_node_that_starts_and_is_served_an_older_document_goes_by_its_own_newer_copy() {
+async fn a_starting_node_that_is_served_an_older_document_follows_its_newer_copy() {
     let mut cluster = RunningCluster::start((1, 1), store(1, 1, 1), |_| {}).await;
     let observer = cluster.service.open();
     owner_after(&observer, None).await;
@@ -144,7 +144,7 @@ async fn a_node_takes_no_order_for_a_document_that_is_older_than_its_own() {
 /// The node could not read the answer and said so at once; the client took that for the whole wait, and the order for one
 /// without an answer.
 #[tokio::test]
-async fn an_answer_is_waited_for_although_the_session_of_the_node_ends() {
+async fn an_order_waits_for_its_answer_even_if_the_session_of_the_node_ends() {
     let cluster = RunningCluster::start((1, 1), store(1, 1, 1), |_| {}).await;
     let observer = cluster.service.open();
     let candidate = documents::headmaster_path().child(office::CANDIDATE).unwrap();

@@ -34,7 +34,7 @@ async fn a_multi_put_and_a_multi_get_may_be_longer_than_a_frame() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn redis_clients_hear_which_limit_a_multi_get_is_over_and_can_count_such_keys_all_the_same() {
+async fn redis_clients_are_told_the_limit_that_a_multi_get_exceeds_and_can_count_its_keys() {
     let cluster = RunningCluster::start((1, 1), store(1, 1, 1), |_| {}).await;
     let options = ClientOptions { deadline: PATIENCE, ..ClientOptions::default() };
     let store = cluster.client(options).await.store("default").unwrap();
@@ -55,7 +55,7 @@ async fn redis_clients_hear_which_limit_a_multi_get_is_over_and_can_count_such_k
 
 /// A pipeline of gets of large values held gigabytes for a client that does not read.
 #[tokio::test]
-async fn a_pipeline_of_large_answers_is_held_within_its_bound_and_answered_whole_and_in_order() {
+async fn a_pipeline_of_large_answers_stays_within_its_bound_and_is_answered_in_order() {
     const VALUE_BYTES: usize = 8 << 20;
     const HELD_BYTES_MAX: usize = (64 << 20) + VALUE_BYTES + 1000;
     let (node, worker) = lonely_node(|_| {}).await;

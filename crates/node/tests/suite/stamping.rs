@@ -110,7 +110,7 @@ async fn find_behind(door: &mut Connection, keys: &[String]) {
 /// Reads pass over a replica that lacks much, and each read before such a write passed over the very one that refused it:
 /// nobody brought it what it lacked, and sixteen attempts ended with *another client changed the key*.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_write_that_its_first_replica_refuses_for_what_it_lacks_brings_it_that() {
+async fn a_write_refused_by_its_first_replica_for_a_missing_record_brings_it_that_record() {
     let cluster = RunningCluster::start((3, 3), store(3, 2, 2), |config| {
         config.repair.collection.interval = Duration::from_millis(20);
         config.repair.antientropy.period = Duration::from_secs(24 * 3600);
@@ -151,7 +151,7 @@ async fn a_write_that_its_first_replica_refuses_for_what_it_lacks_brings_it_that
 /// A full disk could not be brought what the write replaced, so its node judged by what it lacked: sixteen times *other
 /// clients changed the key*, and nobody had.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_replica_that_has_no_room_for_a_key_does_not_judge_what_becomes_of_it() {
+async fn a_replica_without_room_for_a_key_does_not_judge_its_writes() {
     let cluster = RunningCluster::start_logging(3, store(3, 2, 2), |config| {
         config.repair.collection.interval = Duration::from_millis(20);
         config.repair.antientropy.period = Duration::from_secs(24 * 3600);
@@ -194,7 +194,7 @@ const OLD_BYTES: u64 = 64 << 10;
 /// A write that a node stamps wins over what it was told of before: its client may have been told of that, too. Clocks
 /// differ, so the node has to follow what others stamped, also where it holds nothing of it.
 #[tokio::test]
-async fn a_node_stamps_later_than_what_it_passed_on_or_has_read() {
+async fn a_node_stamps_later_than_the_versions_it_passed_on_or_read() {
     for passes_on in [true, false] {
         let cluster = RunningCluster::start((2, 2), store(1, 1, 1), |_| {}).await;
         let views: Vec<_> = cluster.nodes.iter().map(|node| node.replica().view().get()).collect();

@@ -100,7 +100,7 @@ fn a_put_that_last_write_wins_would_have_to_drop_is_obsolete() {
 }
 
 #[test]
-fn conditions_are_checked_under_the_key() {
+fn conditions_are_checked_against_the_stored_record() {
     let store = store(1, Resolver::LastWriteWins);
     let with = |condition| WriteOrder { condition, ..order("x", None) };
     let code =
@@ -219,7 +219,7 @@ fn a_touch_loses_to_a_put_that_it_did_not_see() {
 /// Where the clock of the put's node was slow, both were stamped right after what they had seen: one timestamp, and
 /// the EXPIRE won if its node's number was greater. The simulator found it (seed 3012).
 #[test]
-fn a_touch_loses_to_a_put_that_it_did_not_see_by_a_slow_clock() {
+fn a_touch_loses_to_an_unseen_put_stamped_by_a_slow_clock() {
     for (toucher, putter) in [(1, 2), (2, 1)] {
         let stores = [toucher, putter].map(|node| store(node, Resolver::LastWriteWins));
         let [here, there] = &stores;

@@ -35,7 +35,7 @@ async fn nothing_is_carried_out_between_a_refused_multi_and_its_end() {
 }
 
 #[tokio::test]
-async fn a_transaction_within_a_pipeline_is_refused_and_what_stands_around_it_is_carried_out() {
+async fn a_transaction_in_a_pipeline_is_refused_and_the_commands_around_it_are_carried_out() {
     let mut redis = Connection::open().await;
     redis
         .send(
@@ -65,7 +65,7 @@ async fn a_transaction_ends_with_reset_with_quit_and_with_its_connection() {
 }
 
 #[tokio::test]
-async fn a_client_that_hears_no_answers_has_no_transaction_either() {
+async fn a_client_with_answers_switched_off_has_no_transaction_either() {
     let mut redis = Connection::open().await;
     redis
         .send(b"CLIENT REPLY OFF\r\nMULTI\r\nSET x 1\r\nCLIENT REPLY ON\r\nEXEC\r\nCLIENT REPLY ON\r\n")
@@ -75,7 +75,7 @@ async fn a_client_that_hears_no_answers_has_no_transaction_either() {
 }
 
 #[tokio::test]
-async fn before_authentication_multi_is_refused_as_everything_is_and_begins_nothing() {
+async fn multi_before_authentication_is_refused_and_begins_nothing() {
     let mut redis =
         Connection::open_with(|config| config.doors.resp.password = Some("secret".to_owned())).await;
     for command in ["MULTI", "SET x 1", "EXEC", "DISCARD"] {

@@ -150,7 +150,7 @@ async fn an_id_that_another_directory_has_is_refused_at_once() {
 
 /// Nodes that were started at once took the same free port, and the cluster could not be created.
 #[tokio::test]
-async fn of_two_nodes_with_one_address_the_one_that_registered_later_takes_its_registration_back() {
+async fn the_later_of_two_nodes_with_one_address_withdraws_its_registration() {
     let service = MemoryService::new();
     let first = service.open();
     // The lower id says nothing: it came later.
@@ -171,7 +171,7 @@ async fn of_two_nodes_with_one_address_the_one_that_registered_later_takes_its_r
 
 /// It waited for ever at the place that the documents had left.
 #[tokio::test]
-async fn a_node_that_waits_goes_along_with_the_documents_and_is_named_there() {
+async fn a_waiting_node_follows_the_documents_to_another_service_and_is_named_there() {
     let (old, new) = (MemoryService::new(), MemoryService::new());
     publish(&old, vec![member(1, "h1:1")]).await;
     let elsewhere = Elsewhere(Arc::new(Mutex::new(Some(new.clone()))));
@@ -226,7 +226,7 @@ async fn start_at(
 
 /// It was refused as if it could never start, so a supervisor gave up.
 #[tokio::test]
-async fn a_start_that_was_killed_before_it_wrote_its_identity_is_worth_another_one() {
+async fn a_start_refused_because_of_a_killed_start_may_be_retried() {
     let service = MemoryService::new();
     publish(&service, vec![member(1, "h1:1")]).await;
     for fresh in [true, false] {
@@ -245,7 +245,7 @@ async fn a_start_that_was_killed_before_it_wrote_its_identity_is_worth_another_o
 
 /// A node that waited, whose session ended while the service was away, once went on under that session for ever.
 #[tokio::test]
-async fn a_node_that_waits_opens_another_session_also_where_the_service_was_away_when_the_first_one_ended() {
+async fn a_waiting_node_opens_another_session_after_an_outage_of_the_service() {
     let service = MemoryService::new();
     let (observer, session) = (service.open(), service.open());
     service.set_available(false);
@@ -295,7 +295,7 @@ async fn address_becomes(observer: &MemorySession, node: &Node, native: &str) {
 }
 
 #[tokio::test]
-async fn a_node_that_comes_back_elsewhere_orders_its_address_also_after_the_service_was_away() {
+async fn a_node_that_comes_back_elsewhere_orders_its_address_even_after_an_outage() {
     let service = MemoryService::new();
     publish(&service, vec![member(1, "h1:1"), member(2, "h2:1")]).await;
     let (observer, disk) = (service.open(), Arc::new(SimulatedDisk::new(1)));
@@ -317,7 +317,7 @@ async fn a_node_that_comes_back_elsewhere_orders_its_address_also_after_the_serv
 /// The service was restored from an older copy. A headmaster looked for the node at the address of that copy, learned
 /// of no newer document, and wrote the new address over the older one.
 #[tokio::test]
-async fn a_node_that_goes_by_a_newer_document_than_is_stored_does_not_order_its_address() {
+async fn a_node_that_follows_a_newer_document_than_the_stored_one_orders_no_address() {
     let service = MemoryService::new();
     publish(&service, vec![member(1, "h1:1")]).await;
     let (observer, disk) = (service.open(), Arc::new(SimulatedDisk::new(1)));

@@ -33,7 +33,7 @@ async fn until_written(nodes: &[Arc<Node>], writes: u64) -> Vec<LoadReport> {
 
 /// A client that knows the ring has its puts stamped by the first of each list.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn each_replica_counts_its_part_and_the_first_of_a_list_stamps() {
+async fn each_replica_counts_its_own_work_and_the_first_of_each_list_stamps() {
     let cluster = RunningCluster::start((3, 3), store(3, 2, 2), |_| {}).await;
     let client = cluster.client(ClientOptions { deadline: PATIENCE, ..ClientOptions::default() }).await;
     let client = client.store("default").unwrap();
@@ -98,7 +98,7 @@ async fn one_node_coordinates_for_its_clients_and_all_replicas_work() {
 
 /// With one copy a node answers at once, without its coordinator.
 #[tokio::test]
-async fn what_is_answered_at_once_counts_as_well_and_what_the_node_reads_for_itself_does_not() {
+async fn work_answered_at_once_counts_and_what_a_node_reads_for_itself_does_not() {
     let cluster = RunningCluster::start((1, 1), store(1, 1, 1), |_| {}).await;
     let mut redis = cluster.redis(0);
     redis.send(b"SET k v\r\nSET k w\r\nGET k\r\nGET nothing\r\nDEL k\r\nMGET a b c\r\n").await;

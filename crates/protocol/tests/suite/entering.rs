@@ -77,7 +77,7 @@ fn a_node_brings_in_what_a_newer_document_gives_it_unless_it_held_it_or_was_at_i
 fn a_partition_goes_its_way_for_the_first_store_for_which_it_changes_the_nodes_part() {
     let settled = cluster(vec![store("few", (1, 1, 1)), store("many", (3, 2, 2))]);
     let way = |cluster: &Cluster, node: u32| Way::of(&cluster.stores, partition(cluster), NodeId(node));
-    assert_eq!([1, 3, 4].map(|node| way(&settled, node)), [None; 3], "it stands still");
+    assert_eq!([1, 3, 4].map(|node| way(&settled, node)), [None; 3], "it does not move");
     let moving = moving(&settled, ids([2, 1, 4]), Step::Copying);
     // n1 leaves one store only, n2 enters that one, n3 and n4 trade places in the other.
     let ways = [Some(Way::Leaves), Some(Way::Enters), Some(Way::Leaves), Some(Way::Enters), None];

@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replica_that_has_not_heard_of_a_deletion_says_absent_together_with_one_that_has() {
+    fn absence_is_proved_by_an_empty_replica_and_one_that_holds_the_covering_deletion() {
         for (covered, wrong) in [(true, 0), (false, 1)] {
             let mut story = Story::with_replicas(&[1, 2, 3]);
             let get = story.get();
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_looked_at_before_or_after_an_answer_proves_nothing() {
+    fn looks_before_a_get_or_after_its_answer_prove_nothing() {
         let mut story = Story::with_replicas(&[1, 2, 3]);
         look(&mut story, &[(1, false), (2, false)]);
         let get = story.get();
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_a_hint_holds_is_excused_and_counted() {
+    fn a_value_that_only_a_hint_holds_is_excused_and_counted() {
         let set = Story::set(&[(Story::dot(1, 1), "a")], &[]);
         let mut story = Story::with_replicas(&[1, 2, 3]);
         let now = story.tick();

@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_because_the_key_exists_needs_somebody_who_wrote_it_before() {
+    fn a_refusal_because_the_key_exists_needs_an_earlier_write() {
         for (written, fine) in [(true, true), (false, false)] {
             let mut story = Story::default();
             if written {
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_because_the_key_exists_needs_one_as_well() {
+    fn a_write_because_the_key_exists_needs_an_earlier_write_too() {
         for (written, fine) in [(true, true), (false, false)] {
             let mut story = Story::default();
             let put = story.put_blind("a");
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_stamps_a_write_if_absent_another_was_acknowledged_before_is_caught() {
+    fn a_write_if_absent_after_an_acknowledged_write_is_caught() {
         use super::super::examples::rules;
         for (before, deleted, node, wrong) in [(true, false, 2, 1), (false, false, 2, 0), (true, true, 2, 0)]
         {
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn one_actor_makes_a_key_that_is_absent_once_unless_it_was_deleted() {
+    fn one_actor_creates_an_absent_key_only_once_unless_it_was_deleted() {
         for (deleted, second, fine) in [(false, 1, false), (true, 1, true), (false, 2, true)] {
             let mut story = Story::default();
             let first = conditional(&mut story, "a", Condition::IfAbsent);
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_that_is_current_has_seen_what_its_actor_had_stamped() {
+    fn a_write_if_current_has_seen_the_earlier_stamps_of_its_actor() {
         for (count, fine) in [(2, true), (3, false)] {
             let mut story = Story::default();
             let put = story.put_blind("a");

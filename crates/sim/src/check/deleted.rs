@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_forgotten_deletion_with_all_that_it_covered_is_fine() {
+    fn a_deletion_forgotten_together_with_all_it_covered_is_fine() {
         let (mut story, _) = deleted();
         story.collected();
         let get = story.get();
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deleted_value_that_is_back_is_caught_where_it_lies_and_where_it_is_read() {
+    fn a_deleted_value_that_comes_back_is_caught_on_disk_and_in_a_get() {
         let (mut story, dot) = deleted();
         let remains = [Story::remains(&[(1, Default::default()), (2, Story::set(&[(dot, "a")], &[]))])];
         assert_eq!(check(&story.history, &remains, rules())[0].invariant, 3);
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_a_delete_without_a_context_says_to_have_replaced_is_caught_when_it_is_back() {
+    fn a_value_that_a_blind_delete_claims_to_have_replaced_is_caught_if_it_comes_back() {
         for (covered, count) in [(true, 1), (false, 0)] {
             let mut story = Story::default();
             let put = story.put_blind("a");
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_acknowledged_before_a_plain_delete_was_asked_is_not_shown_after_it() {
+    fn a_value_acknowledged_before_a_plain_delete_is_not_shown_after_it() {
         for (before, count) in [(true, 1), (false, 0)] {
             let mut story = Story::default();
             let put = story.put("a", Basis::Overwrite);

@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn every_copy_finds_a_node_of_its_own_if_there_is_one() {
+    fn copies_are_matched_with_distinct_nodes_where_possible() {
         let set = Story::set(&[(Story::dot(1, 1), "a")], &[]);
         let nothing = VersionSet::default;
         let hints = [(N[0], N[1], set.clone()), (N[3], N[0], set.clone())];
@@ -126,7 +126,7 @@ mod tests {
 
     /// Seed 12348: a hint for a replica that went reached it after it had left the partition.
     #[test]
-    fn what_a_former_replica_has_yet_to_give_back_is_a_copy_of_a_write_for_which_a_fallback_stood_in() {
+    fn a_former_replicas_leftover_is_a_copy_of_a_sloppy_write() {
         let set = Story::set(&[(Story::dot(1, 1), "a")], &[]);
         let held = Remains { former: vec![(N[3], set.clone())], ..held(&[(1, set)], &[]) };
         assert_eq!(copies(&held, event(1, 1), true).len(), 1);
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dot_that_is_covered_by_an_older_value_is_no_copy_where_the_last_write_wins() {
+    fn a_dot_covered_by_an_older_value_is_not_a_copy_where_the_last_write_wins() {
         let older = Story::set(&[(Story::dot(2, 1), "old")], &[Story::dot(1, 5)]);
         assert!(!holds("default", &older, event(1, 5)));
         assert!(holds(siblings::STORE, &older, event(1, 5)), "there a context decides");

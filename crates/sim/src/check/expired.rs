@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_was_reaped_too_early_or_never_expires_is_missed() {
+    fn a_value_reaped_too_early_or_without_an_expiry_is_reported_missing() {
         for (expires, fine) in [(Some(2), true), (Some(1000), false), (None, false)] {
             let (mut story, dot) = told(expires);
             story.history.operations[1].shown.clear();
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_of_an_expired_value_is_found() {
+    fn remains_of_an_expired_value_are_found() {
         let (_, dot) = told(Some(2));
         let held = |set: VersionSet| [Story::remains(&[(1, VersionSet::default()), (2, set)])];
         assert_eq!(left(&held(VersionSet::default()), NOW), None);

@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_keeps_an_expiry_has_that_of_a_value_before_it() {
+    fn a_write_that_keeps_the_expiry_has_that_of_an_earlier_value() {
         let (long, short) = (ValueLife::Until(WallMillis(1_000_000)), ValueLife::Until(WallMillis(900)));
         for (before, after, fine) in [
             (long, long, true),

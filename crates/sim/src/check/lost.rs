@@ -56,7 +56,7 @@ mod tests {
     use super::{Rules, check};
 
     #[test]
-    fn a_write_on_w_replicas_or_as_a_hint_for_one_is_there() {
+    fn a_write_on_w_replicas_or_in_a_hint_for_one_is_not_lost() {
         let mut story = Story::default();
         let put = story.put_blind("a");
         let (dot, _) = story.written(put, 1, 1);
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn an_older_value_under_the_later_ones_vector_is_no_copy_where_the_last_write_wins() {
+    fn an_older_value_under_a_later_vector_is_not_a_copy_where_the_last_write_wins() {
         let mut story = Story { store: "default", ..Story::default() };
         let (older, newer) = (story.put_blind("a"), story.put_blind("b"));
         let old = story.stamped(older, 1, 1);

@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_get_owes_to_a_write_what_the_numbers_of_both_promise() {
+    fn a_get_must_see_a_write_if_their_numbers_promise_it() {
         for (asked, written) in [(1, 3), (2, 2), (3, 1), (3, 3)] {
             assert!(meet(rules(), asked, written), "{asked} {written}");
             assert!(!meet(Rules { copies_kept: false, ..rules() }, asked, written));
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn what_asked_for_fewer_copies_than_its_store_may_be_missing_where_disks_were_lost() {
+    fn a_write_that_asked_for_fewer_copies_may_be_missing_after_lost_disks() {
         let refilled = Rules { refilled: true, ..rules() };
         assert!(meet(refilled, 2, 2));
         assert!(!meet(refilled, 3, 1));

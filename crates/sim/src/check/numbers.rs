@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_that_grow_are_accepted_and_any_that_goes_backwards_is_named() {
+    fn numbers_may_grow_and_one_that_goes_backwards_is_named() {
         let write = |written: &[(&DocumentPath, &str)]| {
             let mut numbers = Numbers::default();
             written.iter().for_each(|(path, data)| numbers.written(path, data.as_bytes()));

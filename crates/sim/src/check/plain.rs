@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn an_acknowledged_put_is_held_by_w_replicas_or_something_later_is() {
+    fn w_replicas_hold_an_acknowledged_put_or_a_later_one() {
         let mut story = Story::default();
         let put = story.put("a", Basis::Overwrite);
         story.acknowledged(put);
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn an_acknowledged_put_that_a_delete_may_have_taken_along_may_be_gone() {
+    fn an_acknowledged_put_that_a_delete_may_have_covered_may_be_gone() {
         let mut story = Story::default();
         let put = story.put("a", Basis::Overwrite);
         story.acknowledged(put);

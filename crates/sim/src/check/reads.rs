@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_a_tenth_of_excused_pairs_is_lenient_and_none_at_all_is_not() {
+    fn a_judge_that_excuses_more_than_a_tenth_of_the_pairs_is_lenient() {
         let pairs = |all, deleted, nameless| Pairs { all, deleted, nameless, unpromised: 7, leaning: 3 };
         assert!(!Pairs::default().is_lenient());
         let nothing = Pairs { all: 1000, unpromised: 400, leaning: 100, ..Pairs::default() };
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn a_get_beside_the_write_may_miss_it() {
+    fn a_get_concurrent_with_a_write_may_miss_it() {
         let mut story = Story::default();
         let (put, get) = (story.put_blind("a"), story.get());
         story.got(get, &[]);
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn gets_at_the_same_time_may_know_what_they_like_also_where_reads_are_monotonic() {
+    fn concurrent_gets_may_differ_even_where_reads_are_monotonic() {
         let mut story = Story::default();
         let put = story.put_blind("a");
         let (first, second) = (story.get(), story.get());
@@ -457,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn where_faults_take_copies_a_get_owes_what_was_acknowledged_since() {
+    fn after_lost_copies_a_get_must_see_only_writes_acknowledged_later() {
         let mut story = Story::default();
         let put = story.put_blind("a");
         story.written(put, 1, 1);
@@ -552,7 +552,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_of_a_store_of_last_writes_is_not_shown_after_a_later_one_was_acknowledged() {
+    fn where_the_last_write_wins_no_value_is_shown_after_a_later_acknowledged_one() {
         for (store, count) in [("default", 1), (super::siblings::STORE, 0)] {
             let mut story = Story { store, ..Story::default() };
             let (older, newer) = (story.put_blind("a"), story.put_blind("b"));

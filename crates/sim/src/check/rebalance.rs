@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whatever_is_left_of_a_move_is_a_broken_promise() {
+    fn anything_left_of_a_move_is_a_broken_promise() {
         assert_eq!(check(&LeftOver::default()), []);
         let left = LeftOver {
             moving: vec![PartitionId(1)],

@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_node_that_is_replaced_within_ten_minutes_is_named_unless_that_was_ordered() {
+    fn a_second_replacement_within_ten_minutes_is_named_unless_it_was_ordered() {
         let second = |seconds, order| {
             let mut replaced = Replaced::new(Duration::from_secs(60));
             replaced.published(at(100), &calls_gone(&[1], Some(3)));

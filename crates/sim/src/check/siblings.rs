@@ -160,7 +160,7 @@ mod tests {
     use crate::history::Basis;
 
     #[test]
-    fn two_blind_writes_are_siblings_and_their_merge_stands_alone() {
+    fn two_blind_writes_are_siblings_and_their_merge_replaces_both() {
         let mut story = Story::default();
         let (a, b) = (story.put_blind("a"), story.put_blind("b"));
         let ((dot_a, _), (dot_b, _)) = (story.written(a, 1, 1), story.written(b, 1, 2));

@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_that_says_sloppy_needs_a_reason() {
+    fn a_sloppy_answer_needs_a_reason() {
         for (strict, slow, fine) in [(false, true, true), (false, false, false), (true, true, false)] {
             let mut story = Story::with_replicas(&[1, 2, 3]);
             for number in 1..=110 {

@@ -113,7 +113,7 @@ mod tests {
 
     /// Seed 15745 of 2026-11-28: both puts have one timestamp, and so have the changes of their expiries.
     #[test]
-    fn of_two_puts_with_one_timestamp_either_may_win_with_its_later_expiry() {
+    fn either_of_two_puts_with_one_timestamp_may_win_with_its_later_expiry() {
         for (other, fine) in [(10, true), (11, false)] {
             let mut story = persisted(12);
             let put = story.put_blind("b");
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changes_an_expiry_loses_against_what_it_had_not_seen() {
+    fn a_change_of_an_expiry_loses_to_a_put_it_had_not_seen() {
         for (touched, other, fine) in [(11, 12, true), (11, 10, true), (12, 11, false), (20, 15, false)] {
             let mut story = persisted(touched);
             let put = story.put_blind("b");
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_persisted_value_may_not_be_gone_and_one_that_was_made_to_expire_may() {
+    fn a_persisted_value_may_not_be_gone_but_one_set_to_expire_may() {
         use super::super::examples::rules;
         use super::super::reads;
         for (ends, count) in [(false, 2), (true, 0)] {

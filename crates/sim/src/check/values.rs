@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plain_client_is_shown_what_was_written_before_and_nothing_else() {
+    fn a_plain_client_is_shown_only_values_written_before() {
         let mut story = Story::default();
         let put = story.put_blind("a");
         let get = story.get();
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_value_that_is_shown_and_one_that_is_shown_too_early_are_caught() {
+    fn a_value_shown_although_refused_or_too_early_is_caught() {
         let mut story = Story::default();
         let put = story.put_blind("a");
         story.failed(put);
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dot_of_two_writes_is_caught() {
+    fn a_dot_shared_by_two_writes_is_caught() {
         let mut story = Story::default();
         for value in ["a", "b"] {
             let put = story.put_blind(value);
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_write_that_is_there_is_caught() {
+    fn a_failed_write_that_shows_up_is_caught() {
         let mut story = Story::default();
         let put = story.put_blind("a");
         story.failed(put);

@@ -42,7 +42,7 @@ fn progress(world: &World, position: usize) -> RepairReport {
 }
 
 #[test]
-fn a_replica_that_missed_writes_becomes_equal_by_itself() {
+fn a_replica_that_missed_writes_catches_up_by_itself() {
     play(setup(1), |world, client| async move {
         let keys = keys(60);
         put_all(&world, &client, &keys, "before").await;
@@ -76,7 +76,7 @@ fn the_trees_claim_equality_while_a_record_is_missing_and_the_scrub_finds_it() {
 }
 
 #[test]
-fn equal_replicas_exchange_nothing_again_however_many_wrote() {
+fn equal_replicas_exchange_nothing_again_however_many_clients_wrote() {
     play(setup(3), |world, client| async move {
         let keys = keys(20);
         // Every node writes every key, so vectors have several entries, and one node is missing now and then.
@@ -103,7 +103,7 @@ fn equal_replicas_exchange_nothing_again_however_many_wrote() {
 }
 
 #[test]
-fn a_coordinator_clash_after_disk_loss_does_not_happen_and_gets_are_refused_until_it_is_refilled() {
+fn a_lost_disk_reuses_no_dots_and_gets_are_refused_until_it_is_refilled() {
     play(setup(4), |world, client| async move {
         let keys = keys(60);
         put_all(&world, &client, &keys, "old").await;
@@ -204,7 +204,7 @@ fn a_disk_that_is_lost_again_while_it_is_refilled_does_not_pass_for_whole() {
 
 /// A file of the log is gone: the values before those that it held must not come back, nor what was removed there.
 #[test]
-fn a_store_that_misses_a_part_is_set_aside_and_refilled() {
+fn a_store_that_lacks_a_file_of_its_log_is_set_aside_and_refilled() {
     play(setup(12), |world, client| async move {
         let keys = keys(60);
         put_all(&world, &client, &keys, "before").await;

@@ -403,7 +403,7 @@ async fn pushed(
 }
 
 #[test]
-fn pushes_swaps_and_rollbacks_under_reads_mix_nothing_and_fail_nothing() {
+fn pushes_swaps_and_rollbacks_mix_no_artifacts_and_fail_no_reads() {
     for seed in 1..=6 {
         let record = told(seed, Story::default());
         let (reads, swaps) = (record.reads.lock(), record.swaps.lock());
@@ -415,7 +415,7 @@ fn pushes_swaps_and_rollbacks_under_reads_mix_nothing_and_fail_nothing() {
 }
 
 #[test]
-fn pushes_swaps_and_rollbacks_under_harm_mix_nothing() {
+fn pushes_swaps_and_rollbacks_mix_no_artifacts_under_faults() {
     for seed in 101..=110 {
         let record = told(seed, Story { harm: true, ..Story::default() });
         let (reads, swaps) = (record.reads.lock(), record.swaps.lock());
@@ -426,7 +426,7 @@ fn pushes_swaps_and_rollbacks_under_harm_mix_nothing() {
 
 /// A source has another artifact than the one that was ordered: that is not served, and what is stays.
 #[test]
-fn what_a_source_has_in_place_of_what_was_ordered_never_goes_live() {
+fn an_artifact_other_than_the_ordered_one_never_goes_live() {
     play(setup(7), |world, client| async move {
         let record = Record::default();
         let conducting = conduct(world.clone(), 7, record.clone());
@@ -460,7 +460,7 @@ fn a_replica_that_answers_from_what_it_serves_is_convicted() {
 }
 
 #[test]
-fn a_multi_get_that_begins_again_in_part_is_convicted() {
+fn a_multi_get_that_restarts_only_in_part_is_convicted() {
     assert!(convicts(Plant::BeginsInParts));
 }
 

@@ -35,14 +35,14 @@ fn must_not_2_a_partition_returns_to_a_node_within_its_residence_time() {
 }
 
 #[test]
-fn must_not_9_headmasters_that_end_in_the_middle_of_what_they_do_move_no_more() {
+fn must_not_9_headmasters_that_end_half_way_move_no_more_partitions() {
     let weather = Weather { succession: Some(Duration::from_secs(97)), ..short(4) };
     let day = play(4, weather);
     assert_eq!((day.returns, day.flips), (0, 0), "{day:?}");
 }
 
 #[test]
-fn other_policies_are_played_beside_ours_and_only_guarded_ones_move_little() {
+fn other_policies_are_compared_with_ours_and_only_guarded_ones_move_little() {
     let rule = |rule| {
         let day = play(7, Weather { lasts: Duration::from_secs(4 * 3600), rule, replicas: 1, ..short(7) });
         (day.plans.iter().sum::<u64>(), day.copies, day.reorders, day.returns)

@@ -68,18 +68,18 @@ fn a_wrong_clock_at(position: usize, seed: u64) {
 }
 
 #[test]
-fn a_clock_that_was_a_year_ahead_leaves_no_trace_in_what_others_stamp() {
+fn a_clock_a_year_ahead_leaves_no_trace_in_the_stamps_of_others() {
     a_wrong_clock_at(1, 71);
 }
 
 #[test]
-fn whoever_starts_rounds_with_a_clock_a_year_ahead_collects_what_the_others_agree_to() {
+fn a_node_a_year_ahead_that_starts_rounds_collects_only_what_others_agree_to() {
     a_wrong_clock_at(0, 74);
 }
 
 /// One flipped bit in one hint once stopped all collection, and the hint stayed for ever.
 #[test]
-fn a_damaged_hint_is_gone_when_its_target_is_back_and_holds_up_no_round() {
+fn a_damaged_hint_goes_when_its_target_is_back_and_holds_up_no_round() {
     let mut setup = setup(72);
     (setup.nodes, setup.sloppy) = (5, true);
     play(setup, |world, client| async move {

@@ -29,7 +29,7 @@ fn engines_that_acknowledge_before_a_write_is_durable_are_caught_at_that_moment(
 }
 
 #[test]
-fn engines_that_answer_with_the_sync_before_are_caught() {
+fn engines_that_answer_with_the_previous_sync_are_caught() {
     convicts(Plant::AcksOneBehind);
 }
 
@@ -49,7 +49,7 @@ fn an_engine_that_answers_with_old_records_makes_reads_miss_writes() {
 }
 
 #[test]
-fn a_network_that_changes_bytes_returns_what_nobody_wrote() {
+fn a_network_that_changes_bytes_returns_values_nobody_wrote() {
     convicts(Plant::TamperingNetwork);
 }
 
@@ -74,12 +74,12 @@ fn gets_that_answer_without_writing_back_go_backwards() {
 }
 
 #[test]
-fn a_client_that_overwrites_what_it_has_not_read_makes_siblings_vanish() {
+fn a_client_that_overwrites_unread_siblings_makes_them_vanish() {
     convicts(Plant::ForgottenRead);
 }
 
 #[test]
-fn engines_that_forget_deletions_by_themselves_bring_the_deleted_back() {
+fn engines_that_forget_deletions_on_their_own_bring_deleted_values_back() {
     convicts(Plant::HastyCollection);
 }
 
@@ -99,7 +99,7 @@ fn nodes_that_overlook_differing_leaves_never_become_equal() {
 }
 
 #[test]
-fn an_engine_that_does_not_check_what_it_reads_returns_what_nobody_wrote() {
+fn an_engine_that_does_not_check_its_reads_returns_values_nobody_wrote() {
     convicts(Plant::UncheckedReads);
 }
 
@@ -114,14 +114,14 @@ fn sessions_that_hide_a_nodes_last_start_let_an_older_disk_pass_for_the_newest()
 }
 
 #[test]
-fn nodes_that_read_no_file_of_an_artifact_that_nobody_reads_keep_its_damage() {
+fn nodes_that_never_scrub_an_unread_artifact_keep_its_damage() {
     convicts(Plant::ArtifactsUnscrubbed);
 }
 
 /// Plain clients alone hear too little to find everything, but they find what their own judge is there for, and what
 /// they are shown is judged like what others get.
 #[test]
-fn planted_bugs_are_caught_also_where_only_redis_clients_are_at_work() {
+fn planted_bugs_are_caught_even_with_redis_clients_only() {
     for (plant, words) in [
         (Plant::ForgetfulEngine, "was acknowledged, but"),
         (Plant::ForgetfulEngine, "was shown nothing"),
@@ -138,7 +138,7 @@ fn planted_bugs_are_caught_also_where_only_redis_clients_are_at_work() {
 
 /// Two requests of one connection, and of two, meet at different workers of one node.
 #[test]
-fn a_planted_bug_is_caught_and_the_same_run_without_it_is_clean_where_nodes_have_several_workers() {
+fn a_planted_bug_is_caught_on_nodes_with_several_workers() {
     let setup = |seed| Setup { workers: 3, redis_clients: 2, ..Setup::planted(seed, Plant::StaleEngine) };
     let breaks = |seed| play(setup(seed)).violations.iter().any(|found| found.invariant == 7);
     let caught = SEEDS.into_iter().find(|&seed| breaks(seed)).expect("stale answers are caught");

@@ -153,7 +153,7 @@ fn a_disk_restored_from_before_a_collected_delete_brings_nothing_back() {
 }
 
 #[test]
-fn writes_and_deletes_during_a_one_way_partition_reach_everybody_after_it() {
+fn writes_and_deletes_during_a_one_way_partition_reach_all_replicas_after_it() {
     play(setup(35), |world, client| async move {
         let keys = keys(40);
         put_all(&world, &client, &keys[..20], "old").await;
@@ -174,7 +174,7 @@ fn writes_and_deletes_during_a_one_way_partition_reach_everybody_after_it() {
 /// A removal is a record of the log engine like any other: what compaction leaves out, what a snapshot of the index no
 /// longer names and what a power cut tears must not let the record before it come back.
 #[test]
-fn a_collected_record_stays_gone_over_compaction_snapshot_and_power_cut() {
+fn a_collected_record_stays_gone_through_compaction_snapshot_and_power_cut() {
     play(setup(36), |world, client| async move {
         let all = keys(40);
         let (gone, kept) = all.split_at(20);

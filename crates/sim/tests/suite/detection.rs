@@ -107,7 +107,7 @@ fn was_ever_down(world: &World, peer: u32) -> bool {
 }
 
 #[test]
-fn behind_a_one_way_partition_only_those_who_cannot_be_heard_avoid_each_other() {
+fn in_a_one_way_partition_only_the_cut_off_pair_avoids_each_other() {
     play(11, 0, |world| {
         Box::pin(async move {
             world.wires.block(Host(1), Host(2));
@@ -168,7 +168,7 @@ fn a_flapping_node_is_avoided_while_it_is_away_and_never_down() {
 }
 
 #[test]
-fn a_node_that_stops_cleanly_has_left_to_all_and_is_alive_after_its_restart() {
+fn a_node_that_stops_cleanly_is_seen_as_left_and_as_alive_after_its_restart() {
     play(14, 0, |world| {
         Box::pin(async move {
             world.stop(2).await;

@@ -57,26 +57,26 @@ fn convicts(plant: Plant, load: Load, of: &str) {
 }
 
 #[test]
-fn must_not_3_missing_values_that_are_taken_for_0_are_convicted() {
+fn must_not_3_taking_missing_values_for_0_is_convicted() {
     convicts(Plant::MissingIsZero, Load::Sinusoid(360), "is not measured");
 }
 
 #[test]
-fn must_not_3_frozen_values_that_are_taken_for_new_ones_are_convicted() {
+fn must_not_3_taking_frozen_values_for_new_ones_is_convicted() {
     convicts(Plant::AgesAreLost, Load::Sinusoid(360), "is not measured");
 }
 
 #[test]
-fn must_not_2_a_drain_that_is_believed_is_convicted() {
+fn must_not_2_believing_a_drain_is_convicted() {
     convicts(Plant::BelievesDrains, Load::Sinusoid(360), "keys");
 }
 
 #[test]
-fn must_not_4_a_second_machine_that_is_hidden_is_convicted() {
+fn must_not_4_hiding_a_second_machine_is_convicted() {
     convicts(Plant::HidesSeconds, Load::Sinusoid(360), "entries");
 }
 
 #[test]
-fn must_not_10_wrong_removals_that_are_forgotten_are_convicted() {
+fn must_not_10_forgetting_wrong_removals_is_convicted() {
     convicts(Plant::ForgetsDecisions, Load::Steps, "soon wanted back");
 }

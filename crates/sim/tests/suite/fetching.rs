@@ -143,7 +143,7 @@ fn sources_that_fail_and_lie_cost_time_and_nothing_else() {
 }
 
 #[test]
-fn a_node_that_comes_late_needs_no_source_and_believes_no_replica() {
+fn a_late_node_needs_no_source_and_verifies_what_replicas_give() {
     for seed in 21..=24 {
         play(setup(seed), move |world, client| async move {
             world.kill(2, Duration::ZERO, Duration::ZERO);
@@ -168,7 +168,7 @@ fn a_node_that_comes_late_needs_no_source_and_believes_no_replica() {
 /// Fetching once caught what panicked in it, and a run with a violated assertion passed.
 #[test]
 #[should_panic(expected = "a planted bug")]
-fn a_bug_in_fetching_ends_the_run() {
+fn a_panic_in_fetching_ends_the_run() {
     play(setup(31), |world, client| async move {
         world.sources.temper(Some(Arc::new(|_: &str, _, _: &mut [u8]| panic!("a planted bug"))));
         let (_, manifest) = staged(&world, &client).await;

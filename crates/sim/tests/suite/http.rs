@@ -128,7 +128,7 @@ fn played(seed: u64) -> Arc<Told> {
 }
 
 #[test]
-fn what_http_acknowledges_is_read_again_while_nodes_die() {
+fn writes_acknowledged_over_http_are_read_back_while_nodes_die() {
     let (mut done, mut lost) = (0, 0);
     for seed in 1..=8 {
         let told = played(seed);

@@ -120,7 +120,7 @@ pub(crate) async fn fetched(client: &Client, number: u64) -> Vec<(u64, u64)> {
 }
 
 #[test]
-fn children_go_live_and_back_under_reads_and_only_their_deltas_are_fetched() {
+fn children_go_live_and_back_under_reads_and_only_deltas_are_fetched() {
     for seed in 201..=204 {
         let record = told(seed, Story { upon: Upon::Before, ..Story::default() });
         let (reads, swaps) = (record.reads.lock(), record.swaps.lock());
@@ -138,7 +138,7 @@ fn children_go_live_and_back_under_reads_and_only_their_deltas_are_fetched() {
 }
 
 #[test]
-fn children_go_live_though_machines_lose_power_while_they_merge() {
+fn children_go_live_even_if_machines_lose_power_while_they_merge() {
     let mut by_deltas = 0;
     for seed in 301..=310 {
         let record = told(seed, Story { upon: Upon::Before, harm: true, ..Story::default() });
@@ -151,7 +151,7 @@ fn children_go_live_though_machines_lose_power_while_they_merge() {
 }
 
 #[test]
-fn deltas_that_make_other_chunks_than_were_built_are_passed_over() {
+fn deltas_that_do_not_make_the_built_chunks_are_passed_over() {
     for seed in 401..=403 {
         let record = told(seed, Story { upon: Upon::BeforeWithLyingDeltas, ..Story::default() });
         let (reads, swaps) = (record.reads.lock(), record.swaps.lock());
@@ -163,7 +163,7 @@ fn deltas_that_make_other_chunks_than_were_built_are_passed_over() {
 }
 
 #[test]
-fn a_merge_that_is_not_compared_is_convicted() {
+fn a_merged_chunk_whose_digest_is_not_compared_is_convicted() {
     let convicted = |seed| {
         let record = told(seed, Story { plant: Plant::TakesMerges, upon: Upon::Before, ..Story::default() });
         let (reads, swaps) = (record.reads.lock(), record.swaps.lock());

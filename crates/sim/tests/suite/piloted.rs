@@ -12,7 +12,7 @@ const WITH_PLANS_MIN: u64 = 5;
 const WITH_REPLACED_MIN: u64 = 2;
 
 #[test]
-fn must_not_2_and_8_the_autopilot_brings_nothing_back_and_replaces_no_node_that_lives() {
+fn must_not_2_and_8_the_autopilot_brings_nothing_back_and_replaces_no_live_node() {
     let mut counts = PilotCounts::default();
     for seed in SEEDS {
         let report = play(Setup::of_seed(seed).with_autopilot());
@@ -26,7 +26,7 @@ fn must_not_2_and_8_the_autopilot_brings_nothing_back_and_replaces_no_node_that_
 /// What a seed plays changes with the code; this one has found a bug. A node that an order had emptied counted as new,
 /// and the autopilot gave it back what it had taken from it.
 #[test]
-fn seed_68_with_the_autopilot_that_once_found_a_bug_holds() {
+fn seed_68_with_the_autopilot_which_once_found_a_bug_passes() {
     let report = play(Setup::of_seed(68).with_autopilot());
     assert_eq!(report.violations, [], "sim run --autopilot --seed 68 --verbose");
 }

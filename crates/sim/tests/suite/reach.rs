@@ -43,7 +43,7 @@ fn a_coordinator_that_no_replica_hears_takes_no_write_and_leaves_none_in_doubt()
 
 /// The answer to a batch of hints never comes: whoever waits for it must not wait for ever.
 #[test]
-fn a_target_that_falls_silent_under_a_batch_of_hints_has_failed_it_and_gets_all_of_them_later() {
+fn a_batch_of_hints_to_a_target_that_falls_silent_fails_and_is_delivered_later() {
     play(setup(37), |world, client| async move {
         let keys = keys(1500);
         world.kill(1, Duration::ZERO, Duration::ZERO);
@@ -76,7 +76,7 @@ fn a_target_that_falls_silent_under_a_batch_of_hints_has_failed_it_and_gets_all_
 
 /// Which node stamps shows in the dots.
 #[test]
-fn a_client_that_spreads_begins_at_every_replica_but_for_writes_with_a_condition() {
+fn a_client_that_spreads_begins_at_every_replica_except_for_conditional_writes() {
     for (spread, condition, stampers) in
         [(true, Condition::None, 3), (true, Condition::IfPresent, 1), (false, Condition::None, 1)]
     {

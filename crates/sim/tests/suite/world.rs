@@ -37,7 +37,7 @@ fn the_simulated_network_passes_the_suite_of_all_networks() {
 }
 
 #[test]
-fn a_queue_that_nobody_empties_is_bounded() {
+fn a_queue_that_is_never_emptied_is_bounded() {
     play(|_, network| {
         Box::pin(async move {
             runtime::network::conformance::overload(&*network, "h1:0", LINK_BYTES_MAX).await;
@@ -78,7 +78,7 @@ fn a_blocked_direction_holds_frames_back_until_it_is_open_again() {
 }
 
 #[test]
-fn a_link_that_breaks_in_place_of_an_answer_has_carried_the_request() {
+fn a_link_that_breaks_instead_of_answering_has_carried_the_request() {
     let executor = Executor::new(None);
     let (near, far) = (executor.process(), executor.process());
     let wires = Wires::new(executor.clone(), Dice::new(1), Conditions::calm());
@@ -106,7 +106,7 @@ fn a_link_that_breaks_in_place_of_an_answer_has_carried_the_request() {
 }
 
 #[test]
-fn a_killed_process_runs_no_further_and_its_peers_learn_it() {
+fn a_killed_process_stops_and_its_peers_learn_of_it() {
     let executor = Executor::new(None);
     let (near, far) = (executor.process(), executor.process());
     let wires = Wires::new(executor.clone(), Dice::new(1), Conditions::calm());

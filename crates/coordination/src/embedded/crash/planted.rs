@@ -245,7 +245,7 @@ fn a_failed_turn_that_is_not_cut_off_is_convicted() {
 
 #[test]
 fn an_unfinished_end_that_stays_is_convicted() {
-    convicted("whoever holds the lock has read all that is there", |disk| lying(disk, Lie::TruncateOfFound));
+    convicted("the holder of the lock has read all that is there", |disk| lying(disk, Lie::TruncateOfFound));
 }
 
 #[test]

@@ -275,7 +275,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_status_says_that_a_write_failed_which_may_have_happened() {
+    fn no_status_says_that_a_write_failed_if_it_may_have_happened() {
         for &code in ErrorCode::ALL {
             let status = status(code).as_u16();
             match code.outcome() {
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn the_outcome_of_an_error_is_what_its_status_says() {
+    fn the_outcome_of_an_error_matches_its_status() {
         for &code in ErrorCode::ALL {
             let failure = Failure::new(code, "");
             for status in [status(code), StatusCode::SERVICE_UNAVAILABLE] {
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn an_absent_key_tells_a_context_that_is_too_long_for_an_etag() {
+    fn the_answer_for_an_absent_key_carries_a_context_too_long_for_an_etag() {
         let body = |context: Option<&str>| HttpAnswer::absent(context.map(str::to_owned)).bytes().to_vec();
         let told: serde_json::Value = serde_json::from_slice(&body(Some("AQG"))).unwrap();
         assert_eq!((&told["context"], &told["error"]["kind"]), (&"AQG".into(), &"not-found".into()));
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_lets_no_page_of_another_origin_read_it() {
+    fn no_page_of_another_origin_may_read_an_answer() {
         let failure = Failure::new(ErrorCode::Unauthenticated, "a: \"b\"");
         let answers = [
             HttpAnswer::value(Bytes::from_static(b"<script>")),

@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused_with_its_place() {
+    fn a_malformed_operation_is_refused_with_its_position() {
         for wrong in [
             r#"{"op":"get"}"#,
             r#"{"op":"get","key":"a","key64":"YQ=="}"#,
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_named_once_and_there_are_not_too_many() {
+    fn repeated_keys_and_too_many_keys_are_refused() {
         let twice = one(r#"{"op":"get","key":"a"},{"op":"delete","key64":"YQ=="}"#).unwrap_err();
         assert!(twice.detail.starts_with("operation 1 "), "{twice}");
         let many = |count: usize| {
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_nested_deep_is_refused_wherever_it_stands() {
+    fn deep_nesting_is_refused_in_every_position() {
         for depth in [1_000, 1_000_000] {
             let deep = format!("{}{}", "[".repeat(depth), "]".repeat(depth));
             let objects = format!("{}1{}", "{\"a\":".repeat(depth), "}".repeat(depth));

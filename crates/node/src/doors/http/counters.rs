@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_count_by_store_and_by_what_their_status_says() {
+    fn requests_are_counted_by_store_and_by_the_outcome_of_their_status() {
         let metrics = Metrics::new();
         let requests = Requests::new(metrics.clone());
         for status in [200, 204, 300, 404, 400, 412, 503, 504] {

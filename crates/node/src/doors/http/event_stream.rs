@@ -209,7 +209,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_id_says_where_to_go_on() {
+    fn an_id_says_where_to_resume() {
         assert_eq!(place_of(b"8412-17"), Some(EventPlace { run: 8412, after: 17 }));
         for other in [&b""[..], b"17", b"-", b"a-1", b"1-b", b"1-2-3", b"\xff-1"] {
             assert_eq!(place_of(other), None, "{}", other.escape_ascii());
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_names_the_form_that_it_wants() {
+    fn a_stream_of_events_is_sent_only_to_readers_that_accept_it() {
         let wants = |lines: &[&str]| {
             let mut headers = HeaderMap::new();
             lines.iter().for_each(|line| {
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn readers_leave_places_for_others() {
+    fn readers_leave_connections_to_other_clients() {
         let of = |connections_max| readers_max(&AdmissionLimits { connections_max, ..Default::default() });
         assert_eq!([1, 8, 100, 10_000].map(of), [1, 2, 25, READERS_MAX]);
     }

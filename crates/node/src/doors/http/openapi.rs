@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn every_reference_leads_somewhere_and_every_schema_is_used() {
+    fn every_reference_resolves_and_every_schema_is_used() {
         let document = document();
         let mut found = BTreeSet::new();
         references(&document, &mut found);
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn each_status_has_a_meaning_and_each_operation_a_name_of_its_own() {
+    fn each_status_has_a_meaning_and_each_operation_has_a_unique_name() {
         let mut names = BTreeSet::new();
         for route in TABLE {
             assert!(names.insert(name(route.task)), "{:?} is there twice", route.task);
@@ -343,7 +343,7 @@ mod tests {
 
     /// serde names all verbs where it is given none of them.
     #[test]
-    fn the_verbs_of_orders_are_all_there() {
+    fn all_verbs_of_orders_are_documented() {
         let error = serde_json::from_str::<Order>(r#"{"verb":"?"}"#).unwrap_err().to_string();
         let known: BTreeSet<&str> = error.split('`').skip(3).step_by(2).collect();
         let document = document();

@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outcome_that_is_not_known_is_called_so_also_where_there_is_little_room() {
+    fn an_unknown_outcome_is_called_unknown_even_in_a_brief_answer() {
         let sloppy = KeyOutcome::Written { context: Context::default(), sloppy: true };
         assert_eq!(told(&sloppy), r#"{"key":"k","sloppy":true,"status":204}"#);
         for &code in ErrorCode::ALL {

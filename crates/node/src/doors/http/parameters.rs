@@ -244,7 +244,7 @@ mod tests {
     use crate::doors::http::routes::TABLE;
 
     #[test]
-    fn each_parameter_of_a_route_is_described_and_each_that_is_described_is_one_of_a_route() {
+    fn routes_take_exactly_the_parameters_that_are_described() {
         let taken: std::collections::BTreeSet<&str> =
             TABLE.iter().flat_map(|route| route.parameters.iter().copied()).collect();
         let described: std::collections::BTreeSet<&str> =
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_has_a_place_a_length_and_a_wait() {
+    fn a_list_takes_a_position_a_length_and_a_wait() {
         let taken = ["after", "prefix", "limit", "values", "wait", "run", "since", "store", "partition"];
         let listed = |text: &str| Parameters::parse(text, &taken, 0);
         let all =
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn each_parameter_is_read_once_and_only_where_it_is_taken() {
+    fn each_parameter_is_accepted_once_and_only_on_its_routes() {
         let parse = |text: &str| Parameters::parse(text, &["w", "timeout", "ttl"], 3);
         assert_eq!(parse(""), Ok(Parameters::default()));
         assert_eq!(

@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_star_is_a_condition_and_what_cannot_be_judged_is_refused() {
+    fn a_star_is_a_condition_and_unsupported_preconditions_are_refused() {
         let condition = |name, value| asked(&[(name, value)]).map(|asked| asked.condition);
         assert_eq!(condition("if-none-match", "*"), Ok(Condition::IfAbsent));
         assert_eq!(condition("if-match", "*"), Ok(Condition::IfPresent));

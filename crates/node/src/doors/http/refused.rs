@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_a_long_text_of_the_callers_only_the_beginning_is_said() {
+    fn only_the_beginning_of_a_long_text_from_a_caller_is_repeated() {
         assert_eq!(echo("evil.example"), "\"evil.example\"");
         assert_eq!(echo(&"a".repeat(100)), format!("\"{}\"", "a".repeat(100)));
         assert_eq!(echo(&"é".repeat(51)), format!("\"{}\"…", "é".repeat(50)));

@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_finds_its_line_and_head_that_of_get() {
+    fn a_request_finds_its_route_and_head_finds_that_of_get() {
         let found =
             |method: &str, path| find(&method.parse().unwrap(), path).map(|found| found.route.task).ok();
         assert_eq!(found("GET", "/v1/stores/a/keys/b"), Some(RouteTask::Get));

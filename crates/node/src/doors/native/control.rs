@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn so_many_requests_have_room_and_no_more_and_none_when_the_node_stops() {
+    fn requests_have_room_up_to_the_limit_and_none_once_the_node_stops() {
         let room = ControlRoom::new();
         let permits: Vec<Permit> = (0..REQUESTS_MAX).map(|_| room.admit(100).unwrap()).collect();
         let full = Overloaded::NodeRequests { max: REQUESTS_MAX };
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn so_many_headmasters_have_a_place_and_no_other_client() {
+    fn places_are_limited_and_only_for_headmasters() {
         let (room, admission) = (ControlRoom::new(), Admission::new(AdmissionLimits::default()));
         let [headmaster, other] =
             [HEADMASTER, "headmasters"].map(|name| Peer::Client { name: name.to_owned() });

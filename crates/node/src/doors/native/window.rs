@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_request_is_first_once_in_whatever_order_it_comes() {
+    fn each_request_is_first_only_once_whatever_the_order() {
         let mut window = Window::new();
         let id = |number: u64| number << SLOT_BITS | 7;
         for number in [1, 3, 2, 100, 50, 5000] {

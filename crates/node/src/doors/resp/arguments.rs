@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn expiry_that_overflows_is_no_point_in_time() {
+    fn an_expiry_that_overflows_is_rejected() {
         assert_eq!(Expiry::Seconds(i64::MAX).at(WallMillis(1)), None);
         assert_eq!(Expiry::Seconds(2).at(WallMillis(1_000)), Some(WallMillis(3_000)));
         assert!(Expiry::Seconds(0).strictly_later(WallMillis(5), "set").is_err());

@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_tells_age_idleness_and_the_last_command() {
+    fn a_line_shows_age_idle_time_and_the_last_command() {
         let at = |millis| Moment::default().after(Duration::from_millis(millis));
         let client = Client::new(7, "1.2.3.4:5".to_owned(), "here".to_owned(), at(1_000));
         assert!(

@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_is_counted_by_the_code_that_it_was_made_of() {
+    fn an_error_is_counted_under_the_code_it_was_made_from() {
         for &code in ErrorCode::ALL {
             for detail in ["", "a: detail"] {
                 let reply = DoorReply::failure(&Failure::new(code, detail));

@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_finds_no_room_waits_until_there_is_some_or_its_turn_has_come() {
+    fn an_answer_without_room_waits_for_room_or_for_its_turn() {
         let room = Room::default();
         assert!(room.take(3, HELD_BYTES_MAX) && room.take(4, 0) && !room.take(5, 1));
         let (mut first, mut sixth) = (Box::pin(room.reserve(1, 10)), Box::pin(room.reserve(6, 20)));

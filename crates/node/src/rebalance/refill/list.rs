@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_left_to_refill_survives_as_text_and_damage_is_noticed() {
+    fn the_list_of_partitions_to_refill_survives_as_text_and_damage_is_noticed() {
         let mut refill = Refill::default();
         refill.stores.insert("carts".to_owned(), Ledger::new([PartitionId(3), PartitionId(17)]));
         refill.stores.insert("users".to_owned(), Ledger::new([PartitionId(3)]));

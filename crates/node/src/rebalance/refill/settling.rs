@@ -186,7 +186,7 @@ mod tests {
     /// A round goes from store to store by the view that it began with. That view gives this node nothing of what a
     /// document has brought meanwhile: gets would be answered *not found*.
     #[test]
-    fn what_a_newer_document_brings_is_not_settled_by_the_one_of_before() {
+    fn a_partition_from_a_newer_document_is_not_settled_by_the_older_one() {
         let mut before = cluster();
         before.stores[0].consistency.replicas = 2;
         let home = Home::of(&before);

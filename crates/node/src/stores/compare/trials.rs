@@ -99,7 +99,7 @@ fn writers_go_on_while_records_are_read_and_what_they_touch_is_read_again() {
 }
 
 #[test]
-fn counting_beside_writers_comes_to_the_sum_of_what_is_there() {
+fn counting_beside_writers_arrives_at_the_true_sum() {
     let engine = Arc::new(MemoryEngine::new());
     let exact = store(engine.clone());
     (0..4000).for_each(|number| put(&exact, &format!("k{number}"), 10));
@@ -258,7 +258,7 @@ fn a_step_of_a_scrub_without_trees_ends_with_a_whole_token_once_it_has_its_bytes
 
 /// What nobody can read counts, and is forgotten, like what can be.
 #[test]
-fn what_was_met_behind_a_leaf_that_changed_is_forgotten() {
+fn records_met_beyond_a_changed_leaf_are_forgotten() {
     let mut walked = Walked::default();
     let digests = (1..=4).map(|number| (Token(number), Digest(number.into())));
     walked.digests.extend(digests);

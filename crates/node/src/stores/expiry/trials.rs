@@ -142,7 +142,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
-    fn what_expires_is_always_found_and_replicas_end_alike(
+    fn expired_values_are_always_found_and_replicas_end_alike(
         steps in prop::collection::vec(step(), 1..40),
         last_write in any::<bool>(),
     ) {
@@ -154,7 +154,7 @@ proptest! {
                 replicas[1 - from].store.merge(place(key), &[key], &set).unwrap();
             }
         }
-        prop_assert_eq!(replicas[0].sum(), replicas[1].sum(), "alike to whoever compares, reaped or not");
+        prop_assert_eq!(replicas[0].sum(), replicas[1].sum(), "they compare as equal, reaped or not");
         for replica in &replicas {
             replica.at(2_000_000_000);
             replica.reap_all();
@@ -188,7 +188,7 @@ fn a_key_that_is_written_over_and_over_has_one_entry_and_lives_as_long_as_its_la
 }
 
 #[test]
-fn a_late_copy_brings_no_bytes_back_with_or_without_a_record() {
+fn a_late_copy_of_an_expired_value_brings_no_bytes_back() {
     let (replica, other) =
         (Replica::new(1, Resolver::LastWriteWins), Replica::new(2, Resolver::LastWriteWins));
     replica.write(1, Value::Present("bytes".into()), Some(1000), false);
@@ -210,7 +210,7 @@ fn a_late_copy_brings_no_bytes_back_with_or_without_a_record() {
 }
 
 #[test]
-fn a_walk_finds_what_was_there_before_the_process() {
+fn a_walk_finds_values_from_before_the_process_started() {
     let before = Replica::new(1, Resolver::Siblings);
     for key in 0..KEYS {
         before.write(key, Value::Present("v".into()), (key > 0).then_some(1000), true);
@@ -227,7 +227,7 @@ fn a_walk_finds_what_was_there_before_the_process() {
 
 /// What an index has no room for is found by a walk when its time has come, and not before: a walk reads everything.
 #[test]
-fn what_had_no_room_in_the_index_is_walked_for_when_its_time_has_come() {
+fn a_walk_finds_values_without_room_in_the_index_once_they_expire() {
     let Replica { store, wall } = Replica::new(1, Resolver::LastWriteWins);
     let replica = Replica { store: store.remembering_expiring(Duration::from_millis(MARGIN_MS), 2), wall };
     for key in 0..KEYS {
@@ -247,7 +247,7 @@ fn what_had_no_room_in_the_index_is_walked_for_when_its_time_has_come() {
 }
 
 #[test]
-fn a_key_that_an_engine_would_not_give_is_looked_at_again_a_minute_later() {
+fn a_key_that_an_engine_failed_to_read_is_tried_again_a_minute_later() {
     let engine = Arc::new(Broken::default());
     let wall = Arc::new(Wall::default());
     let one = Consistency { replicas: 1, reads_required: 1, writes_required: 1 };

@@ -63,7 +63,7 @@ fn a_get(key: &Bytes, generation: u64, role: Role) -> ReplicaGet {
 }
 
 #[test]
-fn a_document_is_gone_by_and_told_of_when_it_is_durable() {
+fn a_document_is_followed_and_reported_only_once_it_is_durable() {
     let home = Home::new();
     let node = home.start();
     assert_eq!(told(&node), 1);
@@ -86,7 +86,7 @@ fn a_document_is_gone_by_and_told_of_when_it_is_durable() {
 }
 
 #[test]
-fn a_document_that_cannot_be_made_durable_is_not_adopted_and_tried_again() {
+fn a_document_that_cannot_be_made_durable_is_not_adopted_but_tried_again() {
     let home = Home::new();
     let node = home.start();
     home.disk.set_capacity(Some(0));
@@ -100,7 +100,7 @@ fn a_document_that_cannot_be_made_durable_is_not_adopted_and_tried_again() {
 /// Its disk filled up between the first file of its start and the copy. Nothing newer ever came, so it held up all
 /// collection until its next start.
 #[test]
-fn a_node_that_had_no_room_for_its_copy_at_its_start_writes_it_when_there_is_room() {
+fn a_node_without_room_for_its_copy_at_its_start_writes_it_once_there_is_room() {
     // Room for what a start needs, and for no more.
     let begun = (0..4096).step_by(16).find_map(|bytes| {
         let home = Home::new();
@@ -121,7 +121,7 @@ fn a_node_that_had_no_room_for_its_copy_at_its_start_writes_it_when_there_is_roo
 }
 
 #[test]
-fn a_newer_request_waits_for_its_document_and_is_refused_as_behind_when_it_does_not_come() {
+fn a_newer_request_waits_for_its_document_and_is_refused_if_that_does_not_arrive() {
     let home = Home::new();
     let node = home.start();
     let key = Bytes::from_static(b"k");
@@ -143,7 +143,7 @@ fn a_newer_request_waits_for_its_document_and_is_refused_as_behind_when_it_does_
 }
 
 #[test]
-fn an_older_request_is_refused_for_the_partition_that_has_changed_and_no_other() {
+fn an_older_request_is_refused_only_for_a_partition_that_has_changed() {
     let home = Home::new();
     let node = home.start();
     let mut next = later(2);

@@ -67,7 +67,7 @@ fn tombstones(numbers: Range<usize>, set: &VersionSet) -> Vec<Collectable> {
 }
 
 #[test]
-fn each_tombstone_is_offered_once_in_pages_of_so_many_keys_or_bytes() {
+fn each_tombstone_is_offered_once_in_pages_limited_by_keys_and_bytes() {
     let home = Home::of(&two_stores());
     let node = home.start();
     for (name, number) in [("s", 0), ("s", 1), ("s", 2), ("a", 3), ("a", 4), ("a", 5)] {
@@ -88,7 +88,7 @@ fn each_tombstone_is_offered_once_in_pages_of_so_many_keys_or_bytes() {
 
 /// Whoever looks for those that still wait among many that do not is not held up by all of them at once.
 #[test]
-fn an_answer_looks_at_8192_keys_and_the_next_one_goes_on_behind_them() {
+fn an_answer_looks_at_8192_keys_and_the_next_one_continues_after_them() {
     let home = Home::new();
     let node = home.start();
     let written = set(&deleted(), 9, Timestamp(20), Value::Present("again".into()));
@@ -107,7 +107,7 @@ fn an_answer_looks_at_8192_keys_and_the_next_one_goes_on_behind_them() {
 }
 
 #[test]
-fn what_is_a_minute_ahead_is_forgotten_and_what_is_more_is_left_out() {
+fn a_tombstone_a_minute_ahead_is_forgotten_and_one_further_ahead_is_left_out() {
     let home = Home::new();
     let node = home.start();
     let passed = (&home.stage as &dyn Clock).wall().0 - WALL_BEGIN;

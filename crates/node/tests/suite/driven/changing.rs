@@ -89,7 +89,7 @@ fn a_new_replica_answers_nothing_before_it_is_whole_nor_after_a_crash() {
 
 /// A request that was formed before a step goes to other replicas, or needs fewer of them.
 #[test]
-fn a_request_from_before_a_step_of_the_store_is_refused_with_the_news() {
+fn a_request_from_before_a_step_of_the_store_is_refused_with_the_newer_document() {
     let mut three = Three::new(2);
     let before = three.document.generation;
     let (id, key) = (three.old_replicas()[0], three.keys[1].clone());
@@ -108,7 +108,7 @@ fn a_request_from_before_a_step_of_the_store_is_refused_with_the_news() {
 }
 
 #[test]
-fn a_change_that_is_broken_off_leaves_the_old_replicas_and_nothing_elsewhere() {
+fn a_change_that_is_broken_off_leaves_records_at_the_old_replicas_only() {
     for steps_taken in 0..3 {
         let mut three = Three::new(2);
         let to = three.others()[0];

@@ -94,7 +94,7 @@ fn epoch(node: &Node) -> u64 {
 }
 
 #[test]
-fn each_step_of_a_round_waits_for_everybody_to_have_done_the_one_before() {
+fn each_step_of_a_round_waits_until_all_nodes_have_done_the_one_before() {
     let mut home = Home::new();
     // Node 3 is ahead of what the service has opened.
     let asked = others(&home, |node, request, _| match request {
@@ -134,7 +134,7 @@ fn each_step_of_a_round_waits_for_everybody_to_have_done_the_one_before() {
 }
 
 #[test]
-fn a_round_ends_with_the_step_in_which_one_node_takes_no_part() {
+fn a_round_ends_at_the_step_that_one_node_does_not_take() {
     for (step, time, silent) in [
         ("collect-confirm", 0, false),
         ("collect-confirm", 0, true),
@@ -169,7 +169,7 @@ fn a_round_ends_with_the_step_in_which_one_node_takes_no_part() {
 }
 
 #[test]
-fn a_key_that_one_node_left_out_is_no_part_of_the_round_any_more() {
+fn a_key_that_one_node_left_out_is_dropped_from_the_round() {
     let mut home = Home::new();
     let later = Bytes::from_static(b"later");
     let tombstones = [(KEY, deleted()), (later.clone(), tombstone_at(Timestamp(99)))];
@@ -261,7 +261,7 @@ fn no_round_is_begun_while_a_member_is_suspected() {
 
 /// Two nodes know different deletions of a key: what all are asked to confirm is both.
 #[test]
-fn a_round_is_for_all_tombstones_that_any_node_knows_of_a_key() {
+fn a_round_covers_all_tombstones_of_a_key_that_any_node_knows() {
     let mut home = Home::new();
     let wide = super::set(&deleted(), 8, Timestamp(30), model::Value::Tombstone);
     let offered = wide.clone();
@@ -287,7 +287,7 @@ fn a_round_is_for_all_tombstones_that_any_node_knows_of_a_key() {
 
 /// If each node started rounds for the same tombstones, they would use up what others reserve for one.
 #[test]
-fn the_first_node_that_is_reached_starts_rounds_and_the_next_one_says_for_whom_they_wait() {
+fn the_first_reachable_node_starts_rounds_and_the_next_one_names_whom_they_wait_for() {
     let mut home = Home::new().beside(2);
     let is_away = Arc::new(AtomicBool::new(false));
     let seen = is_away.clone();
@@ -324,7 +324,7 @@ fn pages_asked(asked: &Asked) -> Vec<bool> {
 }
 
 #[test]
-fn a_node_looks_for_tombstones_once_an_interval_while_there_are_none() {
+fn a_node_without_tombstones_looks_for_them_once_an_interval() {
     let mut home = Home::new();
     let asked = others(&home, |_, _, _| None);
     let _node = initiator(&mut home, &[]);
@@ -354,7 +354,7 @@ fn many_tombstones_are_collected_page_by_page_and_the_next_pass_begins_at_once()
 
 /// A node that offers uses its own clock.
 #[test]
-fn what_another_node_offers_too_early_is_no_part_of_a_round() {
+fn a_tombstone_that_another_node_offers_too_early_is_left_out_of_the_round() {
     let mut home = Home::new();
     let named = |name: &str, set: VersionSet| {
         let store = wire::messages::StoreRef::from(&model::StoreName::new("s").unwrap());
@@ -383,7 +383,7 @@ fn what_another_node_offers_too_early_is_no_part_of_a_round() {
 
 /// Nobody takes a note of them but a walk.
 #[test]
-fn tombstones_of_before_a_start_are_found_and_collected() {
+fn tombstones_from_before_a_start_are_found_and_collected() {
     let mut home = Home::new().syncing();
     let asked = others(&home, |_, _, _| None);
     home.config.repair.collection.interval = Duration::from_secs(1);

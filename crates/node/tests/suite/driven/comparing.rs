@@ -54,7 +54,7 @@ fn whole(partition: u32) -> (PartitionId, Span) {
 }
 
 #[test]
-fn a_tree_that_is_doubtful_answers_no_comparison() {
+fn a_doubtful_tree_answers_no_comparison() {
     let (home, node, _second, _peer) = differing();
     home.call(&node, merge(&KEY, &old(), 0, None)).unwrap();
     let reference = store(&node).reference().clone();
@@ -80,7 +80,7 @@ fn a_tree_that_is_doubtful_answers_no_comparison() {
 
 /// The own tree says nothing; what the peer says of it must not pass for equality.
 #[test]
-fn a_comparison_with_a_doubtful_tree_is_not_complete_and_comes_again() {
+fn a_comparison_with_a_doubtful_tree_is_incomplete_and_is_repeated() {
     let (home, node, _second, peer) = differing();
     let asked = Arc::new(AtomicUsize::new(0));
     let counted = asked.clone();
@@ -105,7 +105,7 @@ fn a_comparison_with_a_doubtful_tree_is_not_complete_and_comes_again() {
 }
 
 #[test]
-fn what_a_comparison_brings_while_a_guard_stands_is_cleaned() {
+fn records_that_a_comparison_brings_under_a_guard_are_cleaned() {
     let (home, node, _second, peer) = differing();
     home.serve(&peer, |_| None);
     let keys = vec![(store(&node).reference().clone(), (KEY, deleted()))];
@@ -117,7 +117,7 @@ fn what_a_comparison_brings_while_a_guard_stands_is_cleaned() {
 
 /// The peer has read before a deletion was forgotten that this node has fenced.
 #[test]
-fn what_a_peer_read_before_the_epoch_is_not_taken_and_the_peer_is_told() {
+fn records_that_a_peer_read_before_the_epoch_are_not_taken_and_it_learns_the_epoch() {
     let (home, node, _second, peer) = differing();
     let told = Arc::new(Mutex::new(Vec::new()));
     let heard = told.clone();
@@ -166,7 +166,7 @@ fn a_push_that_the_peer_refused_is_not_counted_as_equal() {
 
 /// A refusal of everything, too.
 #[test]
-fn a_comparison_that_the_peer_refuses_comes_again() {
+fn a_comparison_that_the_peer_refuses_is_repeated() {
     let (home, node, _second, peer) = differing();
     let refused = Arc::new(AtomicUsize::new(0));
     let counted = refused.clone();
@@ -182,7 +182,7 @@ fn a_comparison_that_the_peer_refuses_comes_again() {
 
 /// The trees of a clean stop belong to the records of that stop, and to no later ones.
 #[test]
-fn trees_of_a_clean_stop_are_not_found_again_after_a_power_cut() {
+fn trees_from_a_clean_stop_are_not_reused_after_a_later_power_cut() {
     let home = Home::new().syncing();
     let node = home.start();
     home.call(&node, merge(&KEY, &old(), 0, None)).unwrap();
@@ -202,7 +202,7 @@ fn trees_of_a_clean_stop_are_not_found_again_after_a_power_cut() {
 
 /// Leaves of too many records are read in vain for one that differs, and too many leaves take memory.
 #[test]
-fn a_tree_that_is_counted_is_as_deep_as_its_own_partition_has_records() {
+fn the_depth_of_a_counted_tree_fits_the_records_of_its_partition() {
     let (home, node, _second, _peer, _) = equal();
     // More than 32 for each of the sixteen leaves of the least tree.
     for key in keys_of(0, 600) {
@@ -218,7 +218,7 @@ fn a_tree_that_is_counted_is_as_deep_as_its_own_partition_has_records() {
 
 /// A larger answer would be none: no message may be longer.
 #[test]
-fn an_answer_to_a_peer_holds_as_much_as_it_may_and_at_least_one() {
+fn an_answer_to_a_peer_is_filled_to_its_limit_and_holds_at_least_one_record() {
     let home = Home::new();
     let node = home.start();
     let ask = |request: Request| home.stage.run(node.antientropy().clone().answer(request)).unwrap();
@@ -272,7 +272,7 @@ fn an_answer_to_a_peer_holds_as_much_as_it_may_and_at_least_one() {
 
 /// A larger message would be refused.
 #[test]
-fn what_a_peer_lacks_travels_in_messages_of_a_mebibyte() {
+fn records_that_a_peer_lacks_travel_in_messages_of_a_mebibyte() {
     let (home, node, _second, peer, _) = equal();
     let sent = Arc::new(Mutex::new(Vec::new()));
     let kept = sent.clone();

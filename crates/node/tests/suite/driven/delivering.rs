@@ -70,7 +70,7 @@ fn a_hint_stays_until_its_target_has_answered_that_it_is_merged() {
 }
 
 #[test]
-fn a_target_that_answers_overloaded_or_otherwise_keeps_its_hints_waiting() {
+fn hints_wait_while_their_target_is_overloaded_fails_or_is_silent() {
     let home = Home::new();
     let sent = target(&home, |batch, number| match number {
         0 => failing(ErrorCode::Overloaded),
@@ -94,7 +94,7 @@ fn a_target_that_answers_overloaded_or_otherwise_keeps_its_hints_waiting() {
 }
 
 #[test]
-fn of_a_batch_only_the_hints_that_were_merged_are_removed() {
+fn only_the_merged_hints_of_a_batch_are_removed() {
     let home = Home::new();
     let sent = target(&home, |batch, number| match number {
         0 => {
@@ -143,7 +143,7 @@ fn a_hint_that_changed_since_it_was_read_is_sent_again() {
 }
 
 #[test]
-fn hints_that_are_too_old_for_their_target_are_read_again_under_its_epoch() {
+fn hints_refused_as_too_old_are_read_again_under_the_epoch_of_their_target() {
     let home = Home::new();
     let sent = target(&home, |batch, _| match batch.epoch < Epoch(3) {
         true => StaleEpoch { epoch: Epoch(3) }.into(),
@@ -163,7 +163,7 @@ fn hints_that_are_too_old_for_their_target_are_read_again_under_its_epoch() {
 /// A holder removes its hint when its target has answered. Content that the target holds already may not be durable
 /// there: whoever brought it first may still wait for the sync.
 #[test]
-fn a_merge_that_changes_nothing_is_answered_when_what_it_found_is_durable() {
+fn a_merge_that_changes_nothing_is_answered_once_the_known_content_is_durable() {
     for hint_for in [None, Some(2)] {
         let home = Home::new().syncing();
         let node = home.start();
@@ -188,7 +188,7 @@ fn a_merge_that_changes_nothing_is_answered_when_what_it_found_is_durable() {
 
 /// Node 1 is a replica of the key itself: what it parked for a node that left goes into its record, durably, first.
 #[test]
-fn a_hint_for_a_node_that_left_is_removed_when_its_content_is_durable_where_it_belongs() {
+fn a_hint_for_a_node_that_left_is_removed_once_a_replica_holds_it_durably() {
     let home = Home::new().syncing();
     let node = home.start();
     park(&home, &node, &KEY, &old());
@@ -215,7 +215,7 @@ fn a_hint_for_a_node_that_left_is_removed_when_its_content_is_durable_where_it_b
 
 /// A node that had left once held hints for others, which their writers counted, and its operator was told to stop it.
 #[test]
-fn a_node_that_has_left_or_is_about_to_takes_no_hints() {
+fn a_node_that_has_left_or_is_leaving_takes_no_hints() {
     for (is_member, is_listed) in [(true, true), (true, false), (false, false)] {
         let home = Home::new();
         let node = home.start();

@@ -81,7 +81,7 @@ fn later() -> Cluster {
 }
 
 #[test]
-fn what_a_node_confirmed_is_there_after_a_power_cut() {
+fn confirmed_tombstones_survive_a_power_cut() {
     for seed in SEEDS {
         let home = Home::new();
         let node = home.start();
@@ -109,7 +109,7 @@ fn an_unclean_hint_is_clean_once_its_holder_has_confirmed() {
 }
 
 #[test]
-fn a_hint_of_nothing_but_the_tombstones_stays_until_they_are_collected() {
+fn a_hint_that_holds_only_tombstones_stays_until_they_are_collected() {
     let home = Home::new();
     let node = home.start();
     store_both(&home, &node, &deleted());
@@ -122,7 +122,7 @@ fn a_hint_of_nothing_but_the_tombstones_stays_until_they_are_collected() {
 }
 
 #[test]
-fn records_and_hints_that_cannot_be_read_give_way_to_the_tombstones() {
+fn unreadable_records_and_hints_give_way_to_the_tombstones() {
     let home = Home::new();
     let node = home.start();
     store_both(&home, &node, &old());
@@ -161,7 +161,7 @@ fn a_key_that_cannot_be_made_clean_is_left_out() {
 }
 
 #[test]
-fn what_is_merged_while_a_guard_stands_is_cleaned() {
+fn records_and_hints_merged_under_a_guard_are_cleaned() {
     let home = Home::new();
     let node = home.start();
     confirm(&home, &node);
@@ -171,7 +171,7 @@ fn what_is_merged_while_a_guard_stands_is_cleaned() {
 }
 
 #[test]
-fn what_a_coordinator_parks_while_a_guard_stands_is_cleaned() {
+fn a_hint_that_a_coordinator_parks_under_a_guard_is_cleaned() {
     let home = Home::new();
     let node = home.start();
     confirm(&home, &node);
@@ -191,7 +191,7 @@ fn what_a_coordinator_parks_while_a_guard_stands_is_cleaned() {
 
 /// The power goes between confirm and fence.
 #[test]
-fn a_node_that_has_forgotten_what_it_confirmed_does_not_fence() {
+fn a_node_that_forgot_its_confirmation_does_not_fence() {
     let home = Home::new();
     let node = home.start();
     confirm(&home, &node);
@@ -205,7 +205,7 @@ fn a_node_that_has_forgotten_what_it_confirmed_does_not_fence() {
 }
 
 #[test]
-fn what_a_node_fenced_is_remembered_after_a_power_cut() {
+fn a_fence_is_remembered_after_a_power_cut() {
     for seed in SEEDS {
         let home = Home::new();
         let node = home.start();
@@ -222,7 +222,7 @@ fn what_a_node_fenced_is_remembered_after_a_power_cut() {
 }
 
 #[test]
-fn contents_of_before_are_refused_by_every_way_in() {
+fn older_contents_are_refused_on_every_way_in() {
     let home = Home::new();
     let node = home.start();
     home.adopt(&node, later());
@@ -247,7 +247,7 @@ fn contents_of_before_are_refused_by_every_way_in() {
 }
 
 #[test]
-fn an_epoch_is_taken_over_only_under_a_document_that_is_known_and_names_the_node() {
+fn an_epoch_is_taken_over_only_under_a_known_document_that_names_the_node() {
     let home = Home::new();
     let node = home.start();
     let mut news = merge(&KEY, &old(), 9, None);
@@ -266,7 +266,7 @@ fn an_epoch_is_taken_over_only_under_a_document_that_is_known_and_names_the_node
 }
 
 #[test]
-fn a_disk_that_remembers_less_than_was_completed_is_not_taken_for_sound() {
+fn a_disk_that_missed_a_completed_round_is_not_accepted() {
     let home = Home::new();
     let node = home.start();
     home.cut(node, 1);
@@ -342,7 +342,7 @@ fn order() -> WriteOrder {
 
 /// The tombstone's clock was ahead of this node's: what is written next must be later all the same.
 #[test]
-fn what_was_forgotten_stays_a_floor_for_later_stamps_over_a_power_cut() {
+fn a_forgotten_deletion_stays_a_floor_for_later_stamps_over_a_power_cut() {
     let home = Home::new();
     let node = home.start();
     let ahead = tombstone_at(amid(50_000));
@@ -367,7 +367,7 @@ fn a_fence_whose_floor_is_far_ahead_is_refused() {
 
 /// Nothing is left of what the context saw, and nothing here says so but the floor.
 #[test]
-fn a_write_with_a_context_of_before_a_forgotten_deletion_is_obsolete_after_a_restart() {
+fn a_context_from_before_a_forgotten_deletion_is_obsolete_after_a_restart() {
     let home = Home::new();
     let node = home.start();
     store_both(&home, &node, &old());
@@ -389,7 +389,7 @@ fn a_write_with_a_context_of_before_a_forgotten_deletion_is_obsolete_after_a_res
 
 /// The file that the epoch is in is replaced in one step: whenever the power goes, it says what it said before or after.
 #[test]
-fn a_power_cut_while_a_fence_is_remembered_forgets_nothing_that_was() {
+fn a_power_cut_while_a_fence_is_written_loses_no_earlier_fence() {
     for operations in 0..8 {
         let home = Home::new();
         let node = home.start();
@@ -412,7 +412,7 @@ fn a_power_cut_while_a_fence_is_remembered_forgets_nothing_that_was() {
 
 /// What a get or a merge waits for is not lost on the way: a wire answers a merge as the node does.
 #[test]
-fn a_node_behind_a_wire_answers_as_it_does_itself() {
+fn a_node_answers_over_a_wire_as_it_does_directly() {
     let home = Home::new();
     let (node, second) = (home.start(), home.beside(2));
     let peer = second.start();

@@ -85,7 +85,7 @@ fn a_record_that_cannot_be_merged_here_is_not_counted_as_compared() {
 }
 
 #[test]
-fn a_record_that_cannot_be_read_when_it_is_to_be_pushed_is_not_counted_as_compared() {
+fn a_record_that_turns_unreadable_before_its_push_is_not_counted_as_compared() {
     let (home, node, _second, peer, _) = equal();
     let keys = keys_of(0, 5).split_off(3);
     for key in &keys {
@@ -112,7 +112,7 @@ fn a_record_that_cannot_be_read_when_it_is_to_be_pushed_is_not_counted_as_compar
 
 /// Else it would push what the peer refuses for ever.
 #[test]
-fn an_epoch_by_which_a_peer_refuses_what_is_pushed_is_heard() {
+fn a_node_learns_the_epoch_by_which_a_peer_refuses_its_push() {
     let (home, node, _second, peer, _) = equal();
     home.call(&node, merge(&KEY, &old(), 0, None)).unwrap();
     let refused = Arc::new(AtomicUsize::new(0));
@@ -131,7 +131,7 @@ fn an_epoch_by_which_a_peer_refuses_what_is_pushed_is_heard() {
 
 /// By an older document the peer may be no replica, and would keep what nobody looks for there.
 #[test]
-fn a_peer_stores_what_is_pushed_only_when_it_goes_by_the_document_that_made_it_a_replica() {
+fn a_peer_takes_a_push_only_under_the_document_that_made_it_a_replica() {
     let (home, node, second, peer, _) = equal();
     let mut newer = Cluster { generation: Generation(2), ..cluster() };
     newer.stores[0].since = Generation(2);
@@ -181,7 +181,7 @@ fn a_newer_document_breaks_a_comparison_off_only_where_it_changes_the_partitions
 
 /// A get met damage, and by the time that it is looked at only the tree knows better.
 #[test]
-fn damage_that_was_met_and_mended_with_something_older_is_compared_and_what_is_whole_again_is_not() {
+fn damage_mended_with_an_older_record_is_compared_and_a_whole_record_is_not() {
     let (home, node, second, peer, keys) = equal();
     let place = |key: &Bytes| node.replica().view().get().partition_at(model::Token::of(key)).0;
     let raw = |key: &Bytes| {
@@ -253,7 +253,7 @@ fn every_record_is_read_once_in_a_scrub_period_and_damage_is_mended() {
 }
 
 #[test]
-fn a_scrub_reads_partitions_that_take_many_steps_and_ends_soon_when_the_node_stops() {
+fn a_scrub_reads_large_partitions_in_many_steps_and_ends_soon_after_the_node_stops() {
     let (home, node, _second, _peer, _) = equal();
     for key in keys_of(0, 1003).split_off(3) {
         home.call(&node, merge(&key, &content(10), 0, None)).unwrap();
@@ -268,7 +268,7 @@ fn a_scrub_reads_partitions_that_take_many_steps_and_ends_soon_when_the_node_sto
 }
 
 #[test]
-fn a_comparison_of_two_stores_shows_how_far_it_is_with_both_together() {
+fn a_comparison_of_two_stores_shows_their_joint_progress() {
     let mut document = cluster();
     let more = Store { name: StoreName::new("t").unwrap(), ..document.stores[0].clone() };
     document.stores.push(more);
@@ -297,7 +297,7 @@ fn a_comparison_of_two_stores_shows_how_far_it_is_with_both_together() {
 
 /// The key of a damaged header is not known, so nothing but a comparison of all there is brings it back.
 #[test]
-fn damage_of_unknown_keys_is_told_of_until_all_was_compared_with_every_other_replica() {
+fn damage_of_unknown_keys_is_reported_until_every_other_replica_was_compared() {
     let (home, node, _second, _peer, keys) = equal();
     let third = home.beside(3);
     let other = third.start();
@@ -362,7 +362,7 @@ pub(super) fn entering(node: &Node) -> u64 {
 
 /// It had everything when it gave it, and has lost it since.
 #[test]
-fn what_a_peer_gave_that_is_another_at_the_end_of_the_exchange_makes_nothing_whole() {
+fn a_peer_that_restarts_during_an_exchange_makes_no_partition_whole() {
     let (home, others, _) = lost(2);
     let is_another = Arc::new(AtomicBool::new(true));
     for (_, node) in &others {
@@ -385,7 +385,7 @@ fn what_a_peer_gave_that_is_another_at_the_end_of_the_exchange_makes_nothing_who
 
 /// By the newer document others may hold the partition, and may have acknowledged more.
 #[test]
-fn an_exchange_that_ends_under_another_document_makes_nothing_whole() {
+fn an_exchange_that_ends_under_another_document_makes_no_partition_whole() {
     let (home, others, _) = lost(2);
     let mut newer = Cluster { generation: Generation(2), ..cluster() };
     newer.stores[0].since = Generation(2);
@@ -411,7 +411,7 @@ fn an_exchange_that_ends_under_another_document_makes_nothing_whole() {
 }
 
 #[test]
-fn a_long_refill_tells_how_far_it_is_every_ten_seconds_and_goes_on_from_there_after_a_power_cut() {
+fn a_long_refill_reports_progress_every_ten_seconds_and_resumes_after_a_power_cut() {
     let (home, others, keys) = lost(32);
     let slow = |seconds: u64| {
         for (_, peer) in &others {
@@ -465,7 +465,7 @@ fn a_peer_that_refuses_is_asked_once_in_a_round_of_a_refill() {
 
 /// Rounds follow the older document while the newer one becomes durable, and by that one this node holds nothing.
 #[test]
-fn what_a_document_brings_is_not_forgotten_while_the_document_becomes_durable() {
+fn a_new_partition_stays_incomplete_while_its_document_becomes_durable() {
     let mut three = Three::new(2);
     let (_, to) = three.ends();
     let stage = three.homes[0].stage.clone();
@@ -485,7 +485,7 @@ fn what_a_document_brings_is_not_forgotten_while_the_document_becomes_durable() 
 
 /// It has all that the others acknowledged, so asking them as well would bring the same again.
 #[test]
-fn who_enters_brings_all_in_from_the_one_whose_place_it_takes() {
+fn a_node_that_enters_brings_everything_in_from_its_donor() {
     let mut three = Three::new(2);
     let (from, to) = three.ends();
     let asked = Arc::new(Mutex::new(Vec::new()));
@@ -509,7 +509,7 @@ fn who_enters_brings_all_in_from_the_one_whose_place_it_takes() {
 /// A drain of two of five nodes with 572 records took seven minutes on a busy machine. Each of 20,000 buckets of stores cost
 /// waits for others, and hardly any held a byte.
 #[test]
-fn buckets_that_hold_little_are_waited_for_many_at_a_time() {
+fn many_small_buckets_are_waited_for_together() {
     let mut document = cluster();
     document.buckets = 512;
     let mut three = Three::over(document);

@@ -21,7 +21,7 @@ const ADOPT_PATIENCE: Duration = Duration::from_secs(1);
 
 /// All stores once waited for the first one's fetch: swaps of the others, and removal, for as long as it took.
 #[test]
-fn a_fetch_that_takes_long_keeps_no_other_artifact_waiting() {
+fn a_long_fetch_does_not_keep_other_artifacts_waiting() {
     let (slow, one, two) = (Built::new("alpha", 1), Built::new("words", 1), Built::new("words", 2));
     let words = one.served(&empty("words"));
     let mut keeper = Keeper::whole(vec![words.clone()], &[&one, &two]);
@@ -46,7 +46,7 @@ fn a_fetch_that_takes_long_keeps_no_other_artifact_waiting() {
 
 /// After a rollback the artifact that is kept is the newest one.
 #[test]
-fn what_is_kept_waits_for_no_push() {
+fn a_kept_artifact_does_not_wait_for_a_push() {
     let [one, two, three] = [1, 2, 3].map(|number| Built::new("words", number));
     let store = three.staged(&two.staged(&one.served(&empty("words"))));
     let store = store.swap(three.number()).unwrap().swap(one.number()).unwrap();
@@ -80,7 +80,7 @@ fn a_chunk_that_is_damaged_outside_its_data_is_fetched_again_after_a_restart() {
 
 /// The damaged chunk that a get had found was once fetched each second, because another one could not be opened.
 #[test]
-fn damage_that_is_met_when_another_chunk_has_come_is_mended_too() {
+fn damage_met_after_another_chunk_was_fetched_is_mended_too() {
     let one = Built::new("words", 1);
     let keeper = Keeper::whole(vec![one.served(&empty("words"))], &[&one]);
     let before = keeper.fetched();
@@ -95,7 +95,7 @@ fn damage_that_is_met_when_another_chunk_has_come_is_mended_too() {
 
 /// The second artifact once went on with the damaged file until the next restart.
 #[test]
-fn of_two_artifacts_that_share_a_damaged_chunk_both_read_the_new_one() {
+fn two_artifacts_that_share_a_damaged_chunk_both_read_the_new_one() {
     let (one, two) = (Built::new("words", 1), Built::new("words", 2));
     let keeper = Keeper::whole(vec![two.served(&one.served(&empty("words")))], &[&one, &two]);
     let before = keeper.fetched();
@@ -111,7 +111,7 @@ fn of_two_artifacts_that_share_a_damaged_chunk_both_read_the_new_one() {
 
 /// What the first one's fetch brought was never told of the second.
 #[test]
-fn an_artifact_whose_missing_chunk_another_one_brings_is_told_staged_again() {
+fn an_artifact_is_staged_again_once_another_one_brings_its_missing_chunk() {
     let (one, two) = (Built::new("words", 1), Built::new("words", 2));
     let keeper = Keeper::whole(vec![two.served(&one.served(&empty("words")))], &[&one, &two]);
     keeper.take(&one);
@@ -128,7 +128,7 @@ fn an_artifact_whose_missing_chunk_another_one_brings_is_told_staged_again() {
 
 /// An error of the device was once answered for good, and nothing was fetched.
 #[test]
-fn a_chunk_that_the_device_does_not_give_is_fetched_again() {
+fn a_chunk_that_the_device_cannot_read_is_fetched_again() {
     let one = Built::new("words", 1);
     let keeper = Keeper::whole(vec![one.served(&empty("words"))], &[&one]);
     let (before, path) = (keeper.fetched(), keeper.path(&one, 1));
@@ -142,7 +142,7 @@ fn a_chunk_that_the_device_does_not_give_is_fetched_again() {
 
 /// It was once told of until the node was started again.
 #[test]
-fn damage_of_what_is_not_listed_any_more_is_forgotten() {
+fn damage_of_an_artifact_that_is_no_longer_listed_is_forgotten() {
     let (one, two) = (Built::new("words", 1), Built::new("words", 2));
     let store = two.served(&one.served(&empty("words")));
     let mut keeper = Keeper::whole(vec![store.clone()], &[&one, &two]);
@@ -159,7 +159,7 @@ fn damage_of_what_is_not_listed_any_more_is_forgotten() {
 
 /// A failed sync leaves what memory shows, and not what the platter has: the next attempt once built on it.
 #[test]
-fn a_chunk_whose_sync_failed_is_there_after_a_power_cut() {
+fn a_chunk_whose_sync_failed_survives_a_power_cut() {
     let one = Built::new("words", 1);
     for seed in 0..6 {
         let keeper = Keeper::new(vec![one.served(&empty("words"))], &[]);
@@ -201,7 +201,7 @@ type Scan = Result<Scanned, ErrorCode>;
 
 /// A scan that ended there would be short, and nobody would know.
 #[test]
-fn a_scan_of_an_artifact_that_is_deleted_meanwhile_is_refused_and_never_short() {
+fn a_scan_of_an_artifact_deleted_meanwhile_is_refused_and_never_cut_short() {
     let (one, two) = (Built::new("words", 1), Built::new("words", 2));
     let store = two.served(&one.served(&empty("words")));
     let mut keeper = Keeper::whole(vec![store.clone()], &[&one, &two]);
@@ -228,7 +228,7 @@ fn a_scan_of_an_artifact_that_is_deleted_meanwhile_is_refused_and_never_short() 
 
 /// Once mappings were counted when all had been fetched.
 #[test]
-fn an_artifact_of_more_chunks_than_may_be_mapped_is_refused_before_its_first_byte() {
+fn an_artifact_with_too_many_chunks_to_map_is_refused_before_its_first_byte() {
     let (one, two) = (Built::new("words", 1), Built::new("words", 2));
     let serving = one.served(&empty("words"));
     let mut keeper = Keeper::whole(vec![serving.clone()], &[&one, &two]);
@@ -245,7 +245,7 @@ fn an_artifact_of_more_chunks_than_may_be_mapped_is_refused_before_its_first_byt
 }
 
 #[test]
-fn what_becomes_of_an_artifact_is_told_in_events() {
+fn the_life_of_an_artifact_is_told_in_events() {
     let (one, two, three) = (Built::new("words", 1), Built::new("words", 2), Built::new("words", 3));
     let mut keeper = Keeper::new(vec![empty("words")], &[&one, &two, &three]);
     let mut step = |next: ReadOnlyStore| {
@@ -273,7 +273,7 @@ fn what_becomes_of_an_artifact_is_told_in_events() {
 
 /// A node that was behind by two swaps once answered from the new artifact, and then from the old one again.
 #[test]
-fn who_has_read_by_a_document_that_is_not_adopted_yet_reads_nothing_older() {
+fn a_reader_under_a_document_not_yet_adopted_never_goes_back_to_an_older_artifact() {
     let (one, two) = (Built::new("words", 1), Built::new("words", 2));
     let listed = two.staged(&one.served(&empty("words")));
     let keeper = Keeper::whole(vec![listed.clone()], &[&one, &two]);

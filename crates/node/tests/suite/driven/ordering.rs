@@ -34,7 +34,7 @@ fn order(
 }
 
 #[test]
-fn of_a_read_only_store_a_scrub_of_all_of_it_can_be_ordered_and_nothing_else() {
+fn a_scrub_of_the_whole_store_is_the_only_repair_order_for_a_read_only_store() {
     use AntiEntropyOrder::{Look, Scrub, Start, Stop};
     let keeper = Keeper::configured(vec![empty("words")], &[], |_| {});
     let (home, node) = (&keeper.home, &keeper.node);
@@ -56,7 +56,7 @@ fn of_a_read_only_store_a_scrub_of_all_of_it_can_be_ordered_and_nothing_else() {
 }
 
 #[test]
-fn as_many_as_256_parts_can_be_stopped_and_one_more_when_one_of_them_is_started() {
+fn up_to_256_parts_can_be_stopped_and_another_only_once_one_is_started() {
     use AntiEntropyOrder::{Start, Stop};
     let mut document = cluster();
     let zones: Vec<_> = document.nodes.iter().map(|node| (node.id, node.zone.clone())).collect();
@@ -79,7 +79,7 @@ fn as_many_as_256_parts_can_be_stopped_and_one_more_when_one_of_them_is_started(
 }
 
 #[test]
-fn an_order_that_a_restart_may_forget_says_so_and_is_in_force_until_then() {
+fn an_order_that_a_restart_may_forget_says_so_and_holds_until_then() {
     let home = Home::new();
     let node = home.start();
     let fault = Fault::next(DiskOperation::Create, 1);
@@ -93,7 +93,7 @@ fn an_order_that_a_restart_may_forget_says_so_and_is_in_force_until_then() {
 
 /// The order comes while the peer is asked for keys.
 #[test]
-fn an_order_to_stop_a_store_breaks_off_the_comparison_of_it_that_runs() {
+fn an_order_to_stop_a_store_breaks_off_its_running_comparison() {
     let (home, node, second, peer, _) = equal();
     second.call(&peer, merge(&KEY, &old(), 0, None)).unwrap();
     let its = Mutex::new(Some(node.antientropy().clone()));
@@ -119,7 +119,7 @@ fn an_order_to_stop_a_store_breaks_off_the_comparison_of_it_that_runs() {
 
 /// The peer says that it compared, and hands out nothing.
 #[test]
-fn a_comparison_that_was_stopped_tells_so_and_all_of_it_begins_again() {
+fn a_stopped_comparison_says_so_and_begins_again_in_full() {
     let (home, node, _second, peer, _) = equal();
     let order = |what, store, partition| order(&home, &node, what, store, partition);
     let told = || {
@@ -158,7 +158,7 @@ fn a_comparison_that_was_stopped_tells_so_and_all_of_it_begins_again() {
 }
 
 #[test]
-fn a_node_that_closes_compares_nothing_more_and_a_handoff_that_stops_sends_nothing_more() {
+fn a_closed_node_compares_nothing_more_and_a_stopped_handoff_sends_nothing_more() {
     let (home, node, second, peer, _) = equal();
     let sent = Arc::new(AtomicUsize::new(0));
     let counted = sent.clone();
@@ -179,7 +179,7 @@ fn a_node_that_closes_compares_nothing_more_and_a_handoff_that_stops_sends_nothi
 }
 
 #[test]
-fn a_node_that_stops_reads_no_hint_any_more() {
+fn a_node_that_stops_reads_no_more_hints() {
     let home = Home::new();
     let node = home.start();
     home.call(&node, merge(&KEY, &old(), 0, Some(2))).unwrap();
@@ -191,7 +191,7 @@ fn a_node_that_stops_reads_no_hint_any_more() {
 
 /// Whoever asks must know whether the node has been restarted since.
 #[test]
-fn a_node_tells_of_its_moves_under_its_incarnation() {
+fn a_node_reports_its_moves_under_its_incarnation() {
     let home = Home::new();
     let told = |node: &Node| node.report(Parts::MOVES).facts().unwrap().incarnation.unwrap();
     let node = home.start();

@@ -51,7 +51,7 @@ fn a_merge_counts_only_with_a_source_that_had_adopted_the_generation() {
 
 /// An heir that follows an older document may be about to give up what it holds.
 #[test]
-fn nothing_is_dropped_by_the_word_of_an_heir_that_goes_by_an_older_document() {
+fn nothing_is_dropped_on_the_word_of_an_heir_that_follows_an_older_document() {
     let mut three = Three::new(1);
     let (from, to) = three.ends();
     three.begin();

@@ -61,7 +61,7 @@ fn pages_follow_one_another_and_each_is_asked_for_once() {
 
 /// Such a peer would be asked without end.
 #[test]
-fn a_page_whose_next_one_begins_where_it_does_counts_as_none() {
+fn a_page_that_does_not_advance_counts_as_a_failure() {
     let (home, others, keys) = lost();
     let asked = Arc::new(Mutex::new(Vec::new()));
     for (other, peer) in &others {
@@ -85,7 +85,7 @@ fn a_page_whose_next_one_begins_where_it_does_counts_as_none() {
 
 /// The page may hold what was forgotten since. A peer that knows the epoch reads it again.
 #[test]
-fn a_page_of_before_the_epoch_is_not_taken_and_its_peer_is_told() {
+fn a_page_from_before_the_epoch_is_not_taken_and_its_peer_learns_the_epoch() {
     let (home, others, keys) = lost();
     let node = home.start();
     hear(&node);
@@ -96,7 +96,7 @@ fn a_page_of_before_the_epoch_is_not_taken_and_its_peer_is_told() {
 }
 
 #[test]
-fn a_page_of_a_later_epoch_is_taken_and_the_epoch_with_it() {
+fn a_page_of_a_later_epoch_is_taken_together_with_the_epoch() {
     let (home, others, keys) = lost();
     others.iter().for_each(|(_, peer)| hear(peer));
     others.iter().for_each(|(_, peer)| home.serve(peer, |_| None));
@@ -140,7 +140,7 @@ fn one_record_of_a_page_that_could_not_be_merged_leaves_its_partition_incomplete
 
 /// A session may take hours.
 #[test]
-fn a_refill_shows_what_has_come_while_its_session_runs() {
+fn a_refill_shows_what_has_arrived_while_its_session_runs() {
     let (home, others, keys) = lost();
     let early = keys[..3].iter().min_by_key(|key| Token::of(key)).unwrap().clone();
     for (_, peer) in &others {
@@ -167,7 +167,7 @@ fn a_refill_shows_what_has_come_while_its_session_runs() {
 /// Bytes of a plan were two or three times those of its records: where no trees are kept, because keys have one replica,
 /// each step that compares takes whole pages again.
 #[test]
-fn what_travels_again_at_a_later_step_of_a_move_has_come_once() {
+fn records_that_travel_again_at_a_later_step_of_a_move_are_counted_once() {
     for replicas in [1, 2] {
         let mut three = Three::new(replicas);
         let (_, to) = three.ends();

@@ -77,7 +77,7 @@ pub(super) fn smaller() -> Cluster {
 
 /// The hint may be the only copy of what was acknowledged.
 #[test]
-fn a_hint_for_a_node_that_left_stays_where_its_content_could_not_be_made_durable() {
+fn a_hint_for_a_node_that_left_stays_if_its_content_cannot_be_made_durable() {
     let home = Home::new().syncing();
     let node = home.start();
     park(&home, &node, "k", "s");
@@ -97,7 +97,7 @@ fn a_hint_for_a_node_that_left_stays_where_its_content_could_not_be_made_durable
 
 /// Writes go on while many hints find another way.
 #[test]
-fn hints_that_change_while_others_are_readdressed_arrive_as_they_are_then() {
+fn hints_that_change_while_others_are_readdressed_arrive_with_their_change() {
     let home = Home::new().syncing();
     third(&home);
     let node = home.start();
@@ -126,7 +126,7 @@ fn hints_that_change_while_others_are_readdressed_arrive_as_they_are_then() {
 
 /// Of two replicas of each key, the one that is not the target.
 #[test]
-fn a_hint_that_is_given_up_goes_to_the_replicas_of_its_own_key_only() {
+fn a_hint_that_is_given_up_goes_only_to_replicas_of_its_key() {
     let mut document = cluster();
     let two = Consistency { replicas: 2, reads_required: 1, writes_required: 1 };
     document.stores = vec![Store::new(StoreName::new("s").unwrap(), two).unwrap()];
@@ -155,7 +155,7 @@ fn a_hint_that_is_given_up_goes_to_the_replicas_of_its_own_key_only() {
 
 /// Two others must hold what two acknowledged, and one of them is away.
 #[test]
-fn a_hint_is_not_given_up_while_too_few_others_are_there() {
+fn a_hint_is_not_given_up_while_too_few_other_replicas_are_up() {
     let mut home = Home::new();
     impatient(&mut home);
     let got = third(&home);
@@ -171,7 +171,7 @@ fn a_hint_is_not_given_up_while_too_few_others_are_there() {
 
 /// Stores are sent apart. Of one of them the target says nothing: what it says of the other is not for its hints.
 #[test]
-fn an_answer_without_all_of_its_outcomes_is_for_no_hint_of_it_and_for_none_of_another_store() {
+fn an_answer_with_missing_outcomes_removes_no_hint_of_its_store_or_of_another() {
     let home = Home::of(&of_two_stores(2));
     home.wires.script(TARGET, |request| {
         let Request::ReplicaMerge(batch) = request else { return Answer::Silence };
@@ -192,7 +192,7 @@ fn an_answer_without_all_of_its_outcomes_is_for_no_hint_of_it_and_for_none_of_an
 
 /// A page lasts for many batches, and its target refuses what was read before the round.
 #[test]
-fn hints_that_were_read_before_a_round_and_are_the_same_are_sent_as_of_now() {
+fn hints_read_before_a_round_and_unchanged_are_sent_under_the_new_epoch() {
     let home = Home::new();
     let sent = Arc::new(Mutex::new(Vec::new()));
     let (kept, stage) = (sent.clone(), home.stage.clone());

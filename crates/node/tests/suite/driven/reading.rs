@@ -104,7 +104,7 @@ fn reference(node: &Node) -> StoreRef {
 }
 
 #[test]
-fn what_is_read_for_others_carries_the_epoch_of_before() {
+fn records_read_for_others_carry_the_epoch_from_before_the_read() {
     let home = Home::new();
     let node = rising(&home, &[None]);
     let (store, generation) = (reference(&node), Generation(1));
@@ -150,7 +150,7 @@ fn what_is_read_for_others_carries_the_epoch_of_before() {
 
 /// A page of hints lasts for many batches, and is verified before each: the epoch is that of before it was verified.
 #[test]
-fn hints_and_what_a_comparison_pushes_carry_the_epoch_of_before() {
+fn hints_and_pushed_records_carry_the_epoch_from_before_the_read() {
     let home = Home::new();
     let node = rising(&home, &[None, Some(2)]);
     let sent = Arc::new(Mutex::new(Vec::new()));

@@ -245,7 +245,7 @@ fn stores_with_one_two_and_three_replicas_move_on_one_ring() {
 
 /// Whose place it takes was asked again in each round, and nobody else.
 #[test]
-fn who_enters_merges_with_others_where_the_one_whose_place_it_takes_is_silent() {
+fn a_node_that_enters_merges_with_other_replicas_while_its_donor_is_silent() {
     let mut three = Three::new(2);
     let (from, _) = three.ends();
     three.begin();
@@ -257,7 +257,7 @@ fn who_enters_merges_with_others_where_the_one_whose_place_it_takes_is_silent() 
 
 /// An empty node once answered *not found* for what a document had just made its own.
 #[test]
-fn what_a_document_brings_is_not_answered_for_before_it_is_here_nor_after_a_crash() {
+fn a_new_partition_answers_no_gets_before_its_records_are_here_nor_after_a_crash() {
     let mut three = Three::new(2);
     let (_, to) = three.ends();
     // Nobody gives anything.
@@ -279,7 +279,7 @@ fn what_a_document_brings_is_not_answered_for_before_it_is_here_nor_after_a_cras
 
 /// Once it was whole without the slices of artifacts, and gets of them were refused.
 #[test]
-fn a_node_that_enters_is_not_whole_before_it_holds_what_read_only_stores_serve() {
+fn a_node_that_enters_is_not_whole_before_it_holds_all_served_artifacts() {
     let mut three = Three::new(2);
     let number = ArtifactNumber(1);
     let words = ReadOnlyStore::new(StoreName::new("words").unwrap(), 2);
@@ -303,7 +303,7 @@ fn a_node_that_enters_is_not_whole_before_it_holds_what_read_only_stores_serve()
 
 /// What the one that leaves took alone came by comparing, and nobody had synced it when the next step counted it.
 #[test]
-fn what_was_merged_once_more_is_there_after_a_power_cut() {
+fn records_of_the_second_merge_survive_a_power_cut() {
     for seed in 0..6 {
         let mut three = Three::lazy(2);
         let (from, to) = three.ends();
@@ -320,7 +320,7 @@ fn what_was_merged_once_more_is_there_after_a_power_cut() {
 
 /// A replica that only seemed to hold everything was enough for the one that left to drop it.
 #[test]
-fn what_was_dropped_is_there_after_a_power_cut_of_those_who_hold_it() {
+fn dropped_records_survive_a_power_cut_at_their_new_replica() {
     for seed in 0..6 {
         let mut three = Three::lazy(2);
         let (from, to) = three.ends();
@@ -363,7 +363,7 @@ fn a_split_or_merge_touches_no_record_and_no_tree() {
 
 /// What it had from the node that entered, before that one had compared, once made a partition whole after the move.
 #[test]
-fn a_lost_disk_is_not_whole_by_what_a_node_that_enters_gave_at_an_earlier_step() {
+fn a_lost_disk_is_not_made_whole_by_what_an_entering_node_gave_at_an_earlier_step() {
     let mut three = Three::new(2);
     let (from, to) = three.ends();
     let stays = three.old_replicas().into_iter().find(|id| *id != from).unwrap();
@@ -399,7 +399,7 @@ fn a_lost_disk_is_not_whole_by_what_a_node_that_enters_gave_at_an_earlier_step()
 
 /// It once asked the other new replicas alone. Of a store with one replica these are none, so all was *not found* at once.
 #[test]
-fn a_disk_that_is_lost_at_reading_new_is_filled_by_the_old_replicas() {
+fn a_disk_lost_at_reading_new_is_refilled_by_the_old_replicas() {
     for replicas in [1, 2] {
         let mut three = Three::new(replicas);
         let ((_, to), key) = (three.ends(), three.keys[7].clone());
@@ -419,7 +419,7 @@ fn a_disk_that_is_lost_at_reading_new_is_filled_by_the_old_replicas() {
 
 /// The donor once counted as whole, the key became *not found*, and the last trace of it was dropped.
 #[test]
-fn the_only_replica_is_not_relieved_of_a_record_that_it_cannot_read() {
+fn the_only_replica_is_not_released_while_it_cannot_read_a_record() {
     let mut three = Three::new(1);
     let ((from, to), key) = (three.ends(), three.keys[7].clone());
     three.damage(from, &key);
@@ -439,7 +439,7 @@ fn the_only_replica_is_not_relieved_of_a_record_that_it_cannot_read() {
 }
 
 #[test]
-fn another_replica_gives_what_the_donor_cannot_read_and_nothing_holds_the_donor_up() {
+fn another_replica_gives_a_record_that_the_donor_cannot_read_and_the_donor_leaves() {
     let mut three = Three::new(2);
     let ((from, to), key) = (three.ends(), three.keys[7].clone());
     three.damage(from, &key);
@@ -455,7 +455,7 @@ fn another_replica_gives_what_the_donor_cannot_read_and_nothing_holds_the_donor_
 }
 
 #[test]
-fn who_leaves_keeps_a_record_that_it_cannot_read_while_nobody_else_has_it() {
+fn a_node_that_leaves_keeps_an_unreadable_record_that_nobody_else_has() {
     let mut three = Three::new(2);
     let (from, to) = three.ends();
     three.begin();

@@ -103,7 +103,7 @@ fn a_page_that_fails_in_mid_refill_leaves_its_partition_incomplete() {
 
 /// A record that could not be merged here is missing, however the page ended.
 #[test]
-fn a_record_that_could_not_be_taken_leaves_its_partition_incomplete() {
+fn a_record_that_cannot_be_merged_here_leaves_its_partition_incomplete() {
     let lost = lost();
     lost.serve(|_| None);
     // No room for anything.
@@ -164,7 +164,7 @@ fn a_partition_that_was_equal_at_once_has_its_records_after_a_power_cut() {
 
 /// Whenever the power goes while a node with a lost disk joins: it never passes for whole.
 #[test]
-fn a_lost_disk_is_known_as_lost_wherever_the_start_ends() {
+fn a_lost_disk_stays_known_as_lost_wherever_the_start_is_cut_off() {
     for operations in 0..60 {
         let lost = lost();
         lost.serve(|_| Some(Answer::Silence));
@@ -187,7 +187,7 @@ fn a_lost_disk_is_known_as_lost_wherever_the_start_ends() {
 /// Each write is acknowledged by all three, so one other replica that is whole has them all. One that has lost its
 /// records as well has nothing to say.
 #[test]
-fn a_peer_that_has_lost_its_records_itself_makes_nothing_whole() {
+fn a_peer_that_has_lost_its_own_records_makes_no_partition_whole() {
     let mut all = cluster();
     all.stores[0].consistency.writes_required = 3;
     let lost = lost_from(Home::of(&all));

@@ -43,7 +43,7 @@ fn order(keeper: &Keeper, store: Option<&str>, order: AntiEntropyOrder) -> Resul
 }
 
 #[test]
-fn damage_in_any_part_of_a_chunk_that_nobody_reads_is_found_and_mended() {
+fn damage_in_any_part_of_an_unread_chunk_is_found_and_mended() {
     let one = Built::new("words", 1);
     for part in 0..4 {
         let keeper = scrubbed(&one);
@@ -63,7 +63,7 @@ fn damage_in_any_part_of_a_chunk_that_nobody_reads_is_found_and_mended() {
 }
 
 #[test]
-fn a_chunk_that_the_device_does_not_give_to_the_scrub_is_fetched_again() {
+fn a_chunk_that_the_device_cannot_read_for_the_scrub_is_fetched_again() {
     use runtime::disk::simulated::{DiskOperation, Fault};
     let one = Built::new("words", 1);
     let keeper = scrubbed(&one);
@@ -89,7 +89,7 @@ fn a_damaged_manifest_is_written_again_without_any_source() {
 }
 
 #[test]
-fn a_pass_takes_its_period_and_what_is_sound_stays_as_it_is() {
+fn a_pass_takes_its_period_and_leaves_sound_files_alone() {
     let one = Built::new("words", 1);
     let keeper = scrubbed(&one);
     let files = scrub(&keeper).files;
@@ -106,7 +106,7 @@ fn a_pass_takes_its_period_and_what_is_sound_stays_as_it_is() {
 
 /// An operator who has a bad disk does not wait for a week.
 #[test]
-fn an_order_has_all_files_read_now_or_those_of_one_store() {
+fn an_order_makes_the_scrub_read_all_files_or_those_of_one_store_now() {
     let (one, other) = (Built::new("words", 1), Built::new("other", 1));
     let stores = vec![one.served(&empty("words")), other.served(&empty("other")), empty("nowhere")];
     let keeper = Keeper::whole(stores, &[&one, &other]);
@@ -135,7 +135,7 @@ fn an_order_has_all_files_read_now_or_those_of_one_store() {
 
 /// The mappings of what is gone live on, so each pass looks for it again: once made the scrub, and the looks, busy for good.
 #[test]
-fn files_that_are_gone_and_come_from_nowhere_make_nobody_busy() {
+fn missing_files_without_a_source_do_not_keep_the_scrub_busy() {
     let one = Built::new("words", 1);
     let keeper = scrubbed(&one);
     keeper.take(&one);
@@ -151,7 +151,7 @@ fn files_that_are_gone_and_come_from_nowhere_make_nobody_busy() {
 
 /// It was once told staged until its turn to be fetched came.
 #[test]
-fn what_was_deleted_by_hand_is_told_of_every_artifact_before_anything_is_fetched() {
+fn files_deleted_by_hand_are_reported_for_every_artifact_before_any_fetch() {
     let (one, two) = (Built::new("words", 1), Built::new("words", 2));
     let keeper = Keeper::whole(vec![two.served(&one.served(&empty("words")))], &[&one, &two]);
     keeper.take(&one);

@@ -67,7 +67,7 @@ fn of_a_mended_scrub() -> Expect {
 }
 
 #[test]
-fn a_scrub_that_is_asked_for_tells_what_it_read_and_found_and_has_it_mended() {
+fn a_requested_scrub_tells_what_it_read_and_found_and_has_it_mended() {
     let (home, node, _second, _peer, keys) = equal();
     let mut told = Told::of(&node);
     let scrub = || home.stage.run(node.antientropy().scrub_now());
@@ -169,7 +169,7 @@ fn a_comparison_tells_what_differed_and_what_travelled() {
 }
 
 #[test]
-fn damage_that_requests_met_is_told_of_once_with_its_places_and_mended() {
+fn damage_met_by_requests_is_reported_once_with_its_places_and_mended() {
     let (home, node, _second, _peer, keys) = equal();
     let mut told = Told::of(&node);
     damage(&home, &keys[3]);
@@ -227,7 +227,7 @@ fn damage_that_requests_met_is_told_of_once_with_its_places_and_mended() {
 }
 
 #[test]
-fn trees_that_were_counted_anew_are_told_of_with_their_records() {
+fn trees_that_were_counted_anew_are_reported_with_their_records() {
     let (home, node, _second, _peer, _) = equal();
     let doubt = |node: &Node| {
         [0, 1].iter().for_each(|id| store(node).trees().writing(PartitionId(*id)).doubt());
@@ -259,7 +259,7 @@ fn trees_that_were_counted_anew_are_told_of_with_their_records() {
 }
 
 #[test]
-fn a_lost_disk_tells_what_is_left_and_what_came() {
+fn a_lost_disk_is_reported_with_what_is_left_and_what_arrived() {
     let home = Home::new();
     let node = home.start();
     home.cut(node, 0);
@@ -327,7 +327,7 @@ fn a_lost_disk_tells_what_is_left_and_what_came() {
 
 /// A disk that gives back what was there before, and a checksum that holds: nothing but the tree knows better.
 #[test]
-fn a_record_that_is_older_than_its_tree_is_found_by_a_scrub_and_mended() {
+fn a_scrub_finds_a_record_older_than_its_tree_and_has_it_mended() {
     let (home, node, second, peer, keys) = equal();
     let key = &keys[1];
     let newer = set(&first(key), 8, Timestamp(30), Value::Present("newer".into()));
@@ -398,7 +398,7 @@ fn a_record_that_is_older_than_its_tree_is_found_by_a_scrub_and_mended() {
 }
 
 #[test]
-fn a_comparison_that_runs_shows_how_far_it_is_and_an_order_to_stop_breaks_it_off() {
+fn a_running_comparison_shows_its_progress_and_an_order_to_stop_breaks_it_off() {
     let (home, node, second, peer, _) = equal();
     second.call(&peer, merge(&KEY, &super::old(), 0, None)).unwrap();
     let (shown, asked) = (Arc::new(Mutex::new(None)), Arc::new(Mutex::new(Vec::new())));
@@ -476,7 +476,7 @@ fn of_the_first_partition() -> Expect {
 }
 
 #[test]
-fn a_look_at_one_partition_tells_of_its_tree_and_of_no_other() {
+fn a_look_at_one_partition_reports_only_the_tree_of_that_partition() {
     let (home, node, _second, _peer, _) = equal();
     home.call(&node, merge(&keys_of(1, 4)[3], &content(10), 0, None)).unwrap();
     let look = |partition: Option<u32>, expected: Expect| {

@@ -34,7 +34,7 @@ fn statuses(results: &[Json]) -> Vec<u64> {
 }
 
 #[tokio::test]
-async fn each_key_of_a_batch_has_what_it_would_have_alone() {
+async fn each_key_of_a_batch_gets_the_result_it_would_get_alone() {
     let (_node, mut web) = Web::open().await;
     web.put("read", "here").await.is(204, "");
     web.put("gone", "soon").await.is(204, "");
@@ -127,7 +127,7 @@ async fn a_batch_that_makes_no_sense_does_nothing() {
 }
 
 #[tokio::test]
-async fn a_batch_has_a_limit_of_keys_and_of_bytes_and_a_value_that_of_its_store() {
+async fn a_batch_is_limited_in_keys_and_bytes_and_a_value_by_its_store() {
     let (_node, worker) = lonely_node(|_| {}).await;
     let mut web = Web::to(&worker);
     let gets = |count: usize| (0..count).map(|at| json!({ "op": "get", "key": at.to_string() })).collect();
@@ -146,7 +146,7 @@ async fn a_batch_has_a_limit_of_keys_and_of_bytes_and_a_value_that_of_its_store(
 }
 
 #[tokio::test]
-async fn a_batch_and_its_answer_count_until_the_answer_is_read() {
+async fn a_batch_and_its_answer_are_accounted_for_until_the_answer_is_read() {
     let (node, worker) = lonely_node(|_| {}).await;
     let mut web = Web::to_with(&worker, 1 << 20);
     let value = "v".repeat(1 << 20);
@@ -181,7 +181,7 @@ async fn a_batch_whose_answer_finds_no_room_still_says_what_was_written() {
 }
 
 #[tokio::test]
-async fn a_key_without_the_right_to_it_refuses_no_other() {
+async fn a_forbidden_key_of_a_batch_does_not_refuse_the_others() {
     let shop: &[&str] = &["read:default/mine:", "write:default/mine:"];
     let (_node, worker) = lonely_node_with_users(&[("root", &["admin"]), ("shop", shop)], |_| {}).await;
     let mut web = Web::to(&worker);

@@ -67,7 +67,7 @@ async fn a_body_of_the_wrong_length_writes_nothing() {
 }
 
 #[tokio::test]
-async fn a_head_and_a_value_over_their_limits_are_refused_before_they_have_come() {
+async fn a_head_or_value_over_its_limit_is_refused_before_all_of_it_has_arrived() {
     let (_node, worker) = lonely_node(|_| {}).await;
     let mut web = Web::to(&worker);
     web.send(format!("GET /health HTTP/1.1\r\n{HOST}x: {}", "x".repeat(32 * 1024)).as_bytes()).await;
@@ -116,7 +116,7 @@ async fn no_byte_of_http_is_outside_the_admission_account() {
 }
 
 #[tokio::test]
-async fn a_client_that_goes_away_in_the_middle_gives_everything_back() {
+async fn a_client_that_goes_away_in_the_middle_gives_back_all_its_room() {
     let (node, worker) = lonely_node(|_| {}).await;
     for sent in ["PUT /v1/stores/default/keys/a HTTP/1.1\r\n", "GET"] {
         let mut web = Web::to(&worker);
@@ -132,7 +132,7 @@ async fn a_client_that_goes_away_in_the_middle_gives_everything_back() {
 }
 
 #[tokio::test]
-async fn a_slow_client_does_not_keep_the_room_of_others() {
+async fn a_slow_client_does_not_take_room_from_others() {
     let (node, worker) = lonely_node(|config| {
         config.requests.limits.node_bytes_max = 1 << 20;
         config.requests.limits.slow_time_min = Duration::from_millis(50);
@@ -157,7 +157,7 @@ async fn a_slow_client_does_not_keep_the_room_of_others() {
 
 /// Found by review: an answer kept what requests are admitted with for hours, at 64 KiB a minute.
 #[tokio::test]
-async fn a_slow_reader_does_not_keep_the_room_of_others() {
+async fn a_slow_reader_does_not_take_room_from_others() {
     let (node, worker) = lonely_node(|config| {
         config.requests.limits.node_bytes_max = 1 << 20;
         config.requests.limits.slow_time_min = Duration::from_millis(50);
@@ -189,7 +189,7 @@ async fn a_slow_reader_does_not_keep_the_room_of_others() {
 }
 
 #[tokio::test]
-async fn the_head_of_a_request_counts_until_it_is_answered() {
+async fn the_head_of_a_request_is_accounted_for_until_it_is_answered() {
     let (node, worker) = lonely_node(|config| config.requests.limits.node_bytes_max = 64 * 1024).await;
     let mut slow = Web::to_with(&worker, 1 << 20);
     let head = format!("PUT /v1/stores/default/keys/a HTTP/1.1\r\n{HOST}content-length: 36100\r\n\r\n");
@@ -206,7 +206,7 @@ async fn the_head_of_a_request_counts_until_it_is_answered() {
 }
 
 #[tokio::test]
-async fn a_client_that_stands_still_is_parted_with() {
+async fn a_stalled_client_is_disconnected() {
     let rest = Duration::from_millis(50);
     let (_node, worker) = lonely_node(|config| config.requests.limits.rest_time_max = rest).await;
     let mut web = Web::to(&worker);

@@ -26,7 +26,7 @@ const OBSERVED: [&str; 12] = [
 ];
 
 #[tokio::test]
-async fn each_document_is_that_of_the_native_protocol() {
+async fn each_document_is_the_same_as_in_the_native_protocol() {
     let (_node, mut web) = Web::open().await;
     let cluster = web.ask("GET /v1/cluster", "", "").await;
     assert_eq!((cluster.status, &*cluster.headers["content-type"]), (200, "application/json"));
@@ -69,7 +69,7 @@ fn is_of(value: &Json, kind: &str) -> bool {
 }
 
 #[tokio::test]
-async fn each_document_is_what_openapi_says() {
+async fn each_document_matches_its_openapi_schema() {
     let (_node, mut web) = Web::open().await;
     let told = web.ask("GET /v1/openapi.json", "", "").await.json();
     assert_eq!(told["openapi"], "3.1.0");
@@ -95,7 +95,7 @@ async fn each_document_is_what_openapi_says() {
 }
 
 #[tokio::test]
-async fn events_are_a_page_and_a_wait_for_the_next_one_ends() {
+async fn events_come_as_a_page_and_a_wait_for_the_next_one_ends() {
     let (node, mut web) = Web::open().await;
     let page = web.ask("GET /v1/events?limit=1", "", "").await.json();
     assert_eq!(page["events"][0]["kind"], "node-started");
@@ -114,7 +114,7 @@ async fn events_are_a_page_and_a_wait_for_the_next_one_ends() {
 }
 
 #[tokio::test]
-async fn what_makes_no_sense_is_refused() {
+async fn malformed_requests_for_documents_are_refused() {
     let (_node, mut web) = Web::open().await;
     let deep = format!("{}{}", "[".repeat(1_000), "]".repeat(1_000));
     for (request, lines, body) in [
@@ -149,7 +149,7 @@ async fn what_makes_no_sense_is_refused() {
 }
 
 #[tokio::test]
-async fn who_may_ask_is_as_by_the_native_protocol() {
+async fn documents_need_the_same_rights_as_in_the_native_protocol() {
     let users: &[(&str, &[&str])] = &[
         ("root", &["admin"]),
         ("shop", &["read:*", "write:*", "scan:*"]),

@@ -40,7 +40,7 @@ fn suspected(why: &str) -> Event {
 }
 
 #[tokio::test]
-async fn each_event_is_told_when_it_happens_and_a_reader_goes_on_where_it_was() {
+async fn each_event_is_sent_when_it_happens_and_a_reader_resumes_where_it_was() {
     let (node, worker) = lonely_node(|_| {}).await;
     let mut web = Web::to(&worker);
     web.follow("", "").await;
@@ -67,7 +67,7 @@ async fn each_event_is_told_when_it_happens_and_a_reader_goes_on_where_it_was() 
 }
 
 #[tokio::test]
-async fn readers_are_few_and_leave_places_for_others() {
+async fn readers_of_events_are_limited_and_leave_connections_to_others() {
     let (node, worker) = lonely_node(|config| config.requests.limits.connections_max = 8).await;
     let mut readers = Vec::new();
     for _ in 0..2 {
@@ -93,7 +93,7 @@ async fn readers_are_few_and_leave_places_for_others() {
 }
 
 #[tokio::test]
-async fn a_reader_that_takes_nothing_holds_little_and_ends() {
+async fn a_reader_that_takes_nothing_is_disconnected_and_holds_nothing() {
     let (node, worker) =
         lonely_node(|config| config.requests.limits.rest_time_max = Duration::from_millis(100)).await;
     let mut web = Web::to_with(&worker, 1024);
@@ -106,7 +106,7 @@ async fn a_reader_that_takes_nothing_holds_little_and_ends() {
 }
 
 #[tokio::test]
-async fn a_node_that_stops_ends_them_and_one_that_may_not_listen_hears_nothing() {
+async fn a_stopping_node_ends_event_streams_and_users_without_the_right_get_none() {
     let users: &[(&str, &[&str])] = &[("root", &["admin"]), ("shop", &["read:*"])];
     let (node, worker) = lonely_node_with_users(users, |_| {}).await;
     let mut web = Web::to(&worker);

@@ -74,7 +74,7 @@ async fn every_key_is_on_one_page_and_the_last_page_says_so() {
 }
 
 #[tokio::test]
-async fn a_prefix_chooses_keys_and_pages_without_any_go_on() {
+async fn a_prefix_selects_keys_and_pages_without_any_are_skipped() {
     let (_node, mut web) = Web::open().await;
     fill(&mut web, 2_000).await;
     let (seen, _) = walk(&mut web, "prefix=k199&limit=3").await;
@@ -84,7 +84,7 @@ async fn a_prefix_chooses_keys_and_pages_without_any_go_on() {
 }
 
 #[tokio::test]
-async fn values_stand_with_their_keys_as_in_a_batch() {
+async fn values_come_with_their_keys_as_in_a_batch() {
     let (_node, mut web) = Web::open().await;
     web.put("text", "hello").await.is(204, "");
     web.put("%ff", "\0").await.is(204, "");
@@ -109,7 +109,7 @@ async fn values_stand_with_their_keys_as_in_a_batch() {
 }
 
 #[tokio::test]
-async fn long_values_end_a_page_early_and_none_is_left_out() {
+async fn long_values_end_a_page_early_and_no_key_is_left_out() {
     let (node, worker) = lonely_node(|_| {}).await;
     let mut web = Web::to_with(&worker, 1 << 20);
     let value = "v".repeat(3 << 20);
@@ -146,7 +146,7 @@ async fn a_page_that_makes_no_sense_is_refused() {
 }
 
 #[tokio::test]
-async fn pages_need_the_right_to_walk_over_the_store() {
+async fn pages_need_the_right_to_scan_the_store() {
     let users: &[(&str, &[&str])] =
         &[("root", &["admin"]), ("shop", &["read:default", "write:default"]), ("walker", &["scan:default"])];
     let (_node, worker) = lonely_node_with_users(users, |_| {}).await;

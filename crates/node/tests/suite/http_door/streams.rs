@@ -206,7 +206,7 @@ async fn requests_of_one_connection_do_not_wait_for_each_other() {
 }
 
 #[tokio::test]
-async fn a_request_by_http_2_names_one_host_and_no_other_web_page_sends_it() {
+async fn a_request_by_http_2_names_one_host_and_comes_from_no_foreign_web_page() {
     let (node, worker) = lonely_node(|_| {}).await;
     let peer = Peer::to(&worker).await;
     let put = "PUT /v1/stores/default/keys/a";
@@ -254,7 +254,7 @@ async fn a_head_over_its_limits_is_refused_by_http_2() {
 }
 
 #[tokio::test]
-async fn a_user_is_known_on_every_stream_and_judged_by_the_document_of_the_moment() {
+async fn each_stream_has_its_own_user_judged_by_the_current_document() {
     let (_node, worker) =
         lonely_node_with_users(&[("root", &["admin"]), ("shop", &["read:default/shop:"])], |_| {}).await;
     let peer = Peer::to(&worker).await;
@@ -275,7 +275,7 @@ async fn a_user_is_known_on_every_stream_and_judged_by_the_document_of_the_momen
 }
 
 #[tokio::test]
-async fn a_body_of_the_wrong_length_and_one_that_is_given_up_write_nothing_by_http_2() {
+async fn a_body_of_the_wrong_length_or_given_up_half_way_writes_nothing_by_http_2() {
     let (node, worker) = lonely_node(|_| {}).await;
     let peer = Peer::to(&worker).await;
     for length in ["4", "6"] {
@@ -304,7 +304,7 @@ async fn a_body_of_the_wrong_length_and_one_that_is_given_up_write_nothing_by_ht
 }
 
 #[tokio::test]
-async fn a_node_that_stops_answers_the_streams_that_are_under_way() {
+async fn a_stopping_node_answers_its_open_streams() {
     let (node, worker) = lonely_node(|_| {}).await;
     let (peer, ended) = Peer::with(&worker, 1 << 16).await;
     let (_quiet, quiet_ended) = Peer::with(&worker, 1 << 16).await;

@@ -266,7 +266,7 @@ impl Write {
     /// What holds between its fields after every step.
     fn check(&self) {
         assert!(self.next <= self.fallbacks.len(), "fallbacks are used in their order, each at most once");
-        assert!(self.stand_ins.len() <= self.next, "who stands in was a fallback");
+        assert!(self.stand_ins.len() <= self.next, "a stand-in was a fallback");
         assert!(self.options.required >= 1 && self.options.preferred >= self.options.required);
         for (position, slot) in self.slots.iter().enumerate() {
             let of_slot = self.stand_ins.iter().filter(|stand_in| stand_in.slot == position);
@@ -277,7 +277,7 @@ impl Write {
         }
         for stand_in in &self.stand_ins {
             assert!(stand_in.slot < self.slots.len(), "a hint is for a replica");
-            assert!(stand_in.reply != WriteReply::Unasked, "who stands in was asked");
+            assert!(stand_in.reply != WriteReply::Unasked, "a stand-in was asked");
         }
     }
 

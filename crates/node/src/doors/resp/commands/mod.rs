@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_found_in_any_case_and_nothing_else_is() {
+    fn commands_are_found_in_any_case_and_unknown_names_are_not() {
         assert_eq!(Kind::of(b"gEt"), Some(Kind::Get));
         assert_eq!(Kind::of(b"TONTINE.SIBLINGS"), Some(Kind::Siblings));
         assert_eq!(Kind::of(b"getx"), None);
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_number_of_arguments_is_refused_in_redis_own_words() {
+    fn a_wrong_number_of_arguments_is_refused_in_the_words_of_redis() {
         let refusal = |words: &[&str]| {
             let command = command(words);
             Kind::of(command.name()).unwrap().check_arity(&command)

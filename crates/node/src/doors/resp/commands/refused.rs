@@ -153,10 +153,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_command_is_refused_twice_or_carried_out_too() {
+    fn no_command_is_listed_as_refused_twice_or_also_carried_out() {
         let mut seen = std::collections::BTreeSet::new();
         for name in GROUPS.iter().flat_map(|group| group.names.split_ascii_whitespace()) {
-            assert!(seen.insert(name), "{name} stands in two groups");
+            assert!(seen.insert(name), "{name} is in two groups");
             assert_eq!(Kind::of(name.as_bytes()), None, "{name} is carried out");
         }
     }

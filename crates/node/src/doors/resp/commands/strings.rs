@@ -314,7 +314,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_range_counts_both_ends_and_negative_ones_from_the_end() {
+    fn a_range_includes_both_ends_and_negative_ones_count_from_the_end() {
         let cut =
             |start, end| String::from_utf8(range(&Bytes::from("0123456789"), start, end).to_vec()).unwrap();
         for (start, end, expected) in [
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_in_doubt_is_told_before_one_that_certainly_changed_nothing() {
+    fn a_failure_in_doubt_is_reported_before_one_that_certainly_changed_nothing() {
         let told = |codes: &[ErrorCode]| {
             let failures = codes.iter().enumerate().map(|(n, &code)| Failure::new(code, n.to_string()));
             least_certain(failures).map(|failure| failure.detail)

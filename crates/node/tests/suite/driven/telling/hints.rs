@@ -50,7 +50,7 @@ fn of_delivered_hints() -> Expect {
 }
 
 #[test]
-fn the_status_of_hints_tells_what_became_of_them() {
+fn the_status_of_hints_shows_their_outcomes() {
     let home = Home::new();
     let stage = home.stage.clone();
     let count = AtomicUsize::new(0);
@@ -122,7 +122,7 @@ fn the_status_of_hints_tells_what_became_of_them() {
 }
 
 #[test]
-fn refused_hints_are_told_of_at_once_and_then_every_ten_seconds() {
+fn refused_hints_are_reported_at_once_and_then_every_ten_seconds() {
     let mut home = Home::new();
     home.config.hints.bytes_max = 0;
     let node = home.start();
@@ -158,7 +158,7 @@ fn refused_hints_are_told_of_at_once_and_then_every_ten_seconds() {
 
 /// Two others must hold what two acknowledged: this node, and the third.
 #[test]
-fn hints_that_are_too_old_are_given_up_when_enough_others_hold_them_and_that_is_told() {
+fn old_hints_are_given_up_once_enough_others_hold_them_and_that_is_reported() {
     let mut home = Home::new();
     impatient(&mut home);
     home.wires.script(TARGET, |_| failing(ErrorCode::Overloaded));
@@ -204,7 +204,7 @@ fn hints_that_are_too_old_are_given_up_when_enough_others_hold_them_and_that_is_
 }
 
 #[test]
-fn hints_for_a_node_that_left_go_to_all_replicas_of_their_keys_and_that_is_told() {
+fn hints_for_a_node_that_left_go_to_all_replicas_of_their_keys_and_that_is_reported() {
     let home = Home::of(&of_two_stores(2)).syncing();
     let got = third(&home);
     let node = home.start();
@@ -241,7 +241,7 @@ fn hints_for_a_node_that_left_go_to_all_replicas_of_their_keys_and_that_is_told(
 }
 
 #[test]
-fn hints_that_were_given_up_are_told_of_every_ten_seconds_at_most_and_none_is_forgotten() {
+fn hints_given_up_are_all_reported_but_at_most_every_ten_seconds() {
     let mut home = Home::of(&of_two_stores(3));
     impatient(&mut home);
     third(&home);
@@ -296,7 +296,7 @@ fn hints_that_were_given_up_are_told_of_every_ten_seconds_at_most_and_none_is_fo
 
 /// What such a hint held comes to its target by comparing, if anybody has it.
 #[test]
-fn a_hint_that_cannot_be_read_is_found_by_a_scrub_which_asks_for_a_comparison_with_its_target() {
+fn a_scrub_finds_an_unreadable_hint_and_asks_for_a_comparison_with_its_target() {
     let (home, node, _second, _peer, _) = equal();
     node.handoffs().stop();
     let hinted = keys_of(0, 6).split_off(3);

@@ -36,7 +36,7 @@ async fn a_thousand_streams_that_are_reset_at_once_cost_others_nothing() {
 }
 
 #[tokio::test]
-async fn streams_that_are_begun_and_then_reset_end_their_connection_after_a_limit() {
+async fn too_many_streams_that_are_begun_and_reset_end_their_connection() {
     let (node, worker) = lonely_node(|_| {}).await;
     let other = Peer::to(&worker).await;
     let (flooding, ended) = Peer::with(&worker, 1 << 16).await;
@@ -97,7 +97,7 @@ async fn no_byte_of_http_2_is_outside_the_admission_account() {
 }
 
 #[tokio::test]
-async fn a_slow_stream_does_not_keep_the_room_of_its_neighbours() {
+async fn a_slow_stream_does_not_take_room_from_its_neighbours() {
     let (node, worker) = lonely_node(|config| {
         config.requests.limits.node_bytes_max = 1 << 20;
         config.requests.limits.slow_time_min = Duration::from_millis(50);
@@ -128,7 +128,7 @@ async fn a_slow_stream_does_not_keep_the_room_of_its_neighbours() {
 }
 
 #[tokio::test]
-async fn a_stream_that_stands_still_is_ended_and_its_connection_goes_on() {
+async fn a_stalled_stream_is_ended_and_its_connection_goes_on() {
     let rest_time = Duration::from_millis(50);
     let (node, worker) = lonely_node(|config| config.requests.limits.rest_time_max = rest_time).await;
     let peer = Peer::to(&worker).await;
@@ -148,7 +148,7 @@ async fn a_stream_that_stands_still_is_ended_and_its_connection_goes_on() {
 }
 
 #[tokio::test]
-async fn a_reader_of_events_that_reads_is_not_too_slow_however_seldom_one_happens() {
+async fn a_reader_of_rare_events_is_not_ended_as_too_slow() {
     let rest_time = Duration::from_millis(50);
     let (node, worker) = lonely_node(|config| config.requests.limits.rest_time_max = rest_time).await;
     let peer = Peer::to(&worker).await;
@@ -170,7 +170,7 @@ async fn a_reader_of_events_that_reads_is_not_too_slow_however_seldom_one_happen
 }
 
 #[tokio::test]
-async fn a_connection_has_few_readers_of_events_and_leaves_places_for_others() {
+async fn readers_of_events_on_one_connection_are_limited_and_leave_room_for_others() {
     let (_node, worker) = lonely_node(|_| {}).await;
     let (peer, other) = (Peer::to(&worker).await, Peer::to(&worker).await);
     let follow = async |peer: &Peer| {
@@ -195,7 +195,7 @@ async fn a_connection_has_few_readers_of_events_and_leaves_places_for_others() {
 }
 
 #[tokio::test]
-async fn a_body_that_nobody_reads_keeps_no_window_from_others() {
+async fn an_unread_body_takes_no_window_from_other_streams() {
     let (_node, worker) = lonely_node(|_| {}).await;
     let peer = Peer::to(&worker).await;
     let waiting = format!("GET {}", peer.waiting().await);
@@ -211,7 +211,7 @@ async fn a_body_that_nobody_reads_keeps_no_window_from_others() {
 }
 
 #[tokio::test]
-async fn a_client_that_reads_nothing_of_its_connection_is_parted_with() {
+async fn a_client_that_reads_nothing_from_its_connection_is_disconnected() {
     let rest_time = Duration::from_millis(50);
     let (node, worker) = lonely_node(|config| config.requests.limits.rest_time_max = rest_time).await;
     let peer = Peer::to(&worker).await;
@@ -230,7 +230,7 @@ async fn a_client_that_reads_nothing_of_its_connection_is_parted_with() {
 }
 
 #[tokio::test]
-async fn more_streams_than_a_connection_may_have_are_refused_so_that_they_are_tried_again() {
+async fn streams_over_the_limit_are_refused_in_a_way_that_lets_clients_retry() {
     let (_node, worker) = lonely_node(|_| {}).await;
     let waiting = Peer::to(&worker).await.waiting().await;
     let mut raw = Frames::open(&worker, 1 << 20).await;
@@ -263,7 +263,7 @@ async fn a_connection_over_the_limit_is_told_so_by_http_2() {
 }
 
 #[tokio::test]
-async fn what_is_no_http_2_is_parted_with() {
+async fn a_connection_that_does_not_speak_http_2_is_closed() {
     let (node, worker) = lonely_node(|_| {}).await;
     let long = [b"TONTINE\x01\n".as_slice(), &[0; 64]].concat();
     let broken = [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".as_slice(), &[0xff; 64]].concat();
