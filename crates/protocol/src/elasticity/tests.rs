@@ -2,6 +2,7 @@
 
 mod ended;
 mod lapses;
+mod prices;
 mod refusals;
 mod sizes;
 mod starting;
