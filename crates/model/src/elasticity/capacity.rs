@@ -106,6 +106,11 @@ impl Capacity {
         sums.learn(observed.reads / members, observed.updates / members, observed.used);
     }
 
+    /// Whether anything was learned while so many members served.
+    pub fn knows(&self, members: u32) -> bool {
+        self.by_members.contains_key(&members)
+    }
+
     /// What operations cost where so many members serve: as measured with as many, or with the nearest number.
     pub fn costs(&self, members: u32) -> Option<Costs> {
         let distance = |known: u32| (known.abs_diff(members), known > members);
@@ -139,8 +144,7 @@ impl Capacity {
 
     /// What a growth brought of what evenly divided work would bring, where both sizes were measured: 1 is all, 0 nothing.
     pub fn gain(&self, before: u32, after: u32, mix: (f64, f64)) -> Option<f64> {
-        let known = |members| self.by_members.contains_key(&members);
-        if !known(before) || !known(after) || after <= before {
+        if !self.knows(before) || !self.knows(after) || after <= before {
             return None;
         }
         let (was, is) = (self.carries(before, mix, 100.0)?, self.carries(after, mix, 100.0)?);

@@ -98,9 +98,12 @@ fn rests(fleet: &Fleet) -> bool {
     fleet.machines.iter().all(|one| one.standby || one.state == MachineState::Serving)
 }
 
-/// Learns once a minute. What a controller does not publish, its successor learns anew.
+/// Learns once a minute, and of a new size as soon as all its members are measured: whether the growth to it gained is
+/// judged in that turn. What a controller does not publish, its successor learns anew.
 pub(super) fn learn(work: &mut Work<'_>) {
-    if work.next.policy.sizing() == Sizing::Rules || work.next.history.has(work.seen.now) {
+    let is_noted = work.next.history.has(work.seen.now);
+    let is_learned = is_noted && work.next.capacity.knows(work.next.serving());
+    if work.next.policy.sizing() == Sizing::Rules || is_learned {
         return;
     }
     let Some(measured) = measure(work.seen, &work.next) else { return };
@@ -108,7 +111,9 @@ pub(super) fn learn(work: &mut Work<'_>) {
         return;
     }
     let Measured { reads, updates, used, serving, .. } = measured;
-    work.next.history.note(work.seen.now, reads + updates);
+    if !is_noted {
+        work.next.history.note(work.seen.now, reads + updates);
+    }
     if measured.fresh == serving && rests(&work.next) {
         work.next.capacity.learn(Observed { members: serving, reads, updates, used });
     }
