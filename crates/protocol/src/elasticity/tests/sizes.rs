@@ -185,3 +185,25 @@ fn a_removal_by_load_that_was_wanted_back_makes_the_next_one_rest_four_times_as_
     low.fleet.next_decision = 3;
     assert_eq!(verdict(&low), (4, Some(HeldChange::Rests { seconds: 1_700 })));
 }
+
+#[test]
+fn why_by_load_tells_what_members_carry_and_no_rules_that_do_not_count() {
+    let mut busy = four(800.0);
+    assert!(!busy.fleet.policy.add.is_empty() && !busy.fleet.policy.remove.is_empty());
+    let room = |load, needed, members, carries, low_s| {
+        Obstacle::Load(LoadRoom { load, needed, members, carries, low_s })
+    };
+    let why = |seen: &Observation| super::super::why(&published(seen), seen.now).unwrap();
+    let more = room(Some(3200), Some(3200), 4, Some(4000), None);
+    assert_eq!(why(&busy).more, more);
+    assert_eq!(why(&busy).fewer, room(Some(3200), None, 3, Some(3000), Some(900)), "it was measured once");
+    for minute in (0..16).rev() {
+        let load = if minute == 12 { 3400.0 } else { 3200.0 };
+        busy.fleet.history.note(WallMillis(NOW - minute * 60_000), load);
+    }
+    let after = why(&busy);
+    assert_eq!((&after.more, &after.newest.verdict), (&more, &RuleVerdict::Stay));
+    assert_eq!(after.fewer, room(Some(3200), Some(3570), 3, Some(3000), Some(900)));
+    busy.fleet.policy.sizing = Some(Sizing::Rules);
+    assert!(matches!(why(&busy).fewer, Obstacle::Rules(rules) if rules.len() == 1));
+}
