@@ -15,7 +15,7 @@ mod driver;
 mod judge;
 mod world;
 
-use model::elasticity::RuleVerdict;
+use model::elasticity::{RuleVerdict, Sizing};
 
 pub use world::play;
 
@@ -52,6 +52,8 @@ pub enum Plant {
 pub struct Weather {
     /// How the load goes.
     pub load: Load,
+    /// How the size is chosen.
+    pub sizing: Sizing,
     /// The noise of a sample, as a standard deviation, in permille.
     pub noise: u64,
     /// Whether provider, engine, metrics and controllers err.
@@ -70,7 +72,11 @@ impl Weather {
         let load = *dice.pick(&loads);
         // A day of constant load shows the noise alone.
         let errs = load != Load::Constant && dice.chance(800);
-        Weather { load, noise: dice.between(50, 300), errs, cancellable: dice.chance(700), plant: None }
+        // Dice of their own: what a seed drew before there was more than one way is drawn still.
+        let sizings = [Sizing::Rules, Sizing::Rules, Sizing::Target, Sizing::Forecast];
+        let sizing = *crate::dice::Dice::apart(seed, 44).pick(&sizings);
+        let (noise, cancellable) = (dice.between(50, 300), dice.chance(700));
+        Weather { load, sizing, noise, errs, cancellable, plant: None }
     }
 }
 
@@ -81,7 +87,7 @@ pub struct Day {
     pub broken: Vec<String>,
     /// When the size changed, in seconds, and to which.
     pub sizes: Vec<(u64, u32)>,
-    /// Decisions of rules that were carried out.
+    /// Decisions by rules or by load that were carried out.
     pub moves: Vec<(u64, RuleVerdict)>,
     /// Machine-minutes that were paid.
     pub machine_minutes: u64,

@@ -24,7 +24,8 @@ A trace is CSV without a header: seconds, and operations in a second from then o
   60,1350
 
 Each policy is played by the controller that `elastic run` has, on machines that boot, join and drain in given times and \
-share the load evenly. They are compared with machines for the peak at all times, and with a policy that knows the future.
+share the load evenly. They are compared with machines for the peak at all times, with a policy that knows the future, and \
+with one that divides the load by what one machine carries.
 
 Example:
   tontine elastic simulate --trace day.csv --policy rules,target,forecast --operations 2000 --price 0.10 shop.toml")]
@@ -99,7 +100,9 @@ pub(super) fn run(shared: &CliContext, arguments: &SimulateArguments) -> Result<
     let peak = wanted.clamp(policy.min, policy.max);
     let fixed = TraceOutcome::fixed(&trace, &machines, &policy, peak);
     let best = TraceOutcome::clairvoyant(&trace, &machines, &policy);
-    let mut rows = vec![("fixed for the peak".to_owned(), fixed), ("the future known".to_owned(), best)];
+    let even = TraceOutcome::evenly_divided(&trace, &machines, &policy);
+    let references = [("fixed for the peak", fixed), ("the future known", best), ("even division", even)];
+    let mut rows = Vec::from(references.map(|(name, outcome)| (name.to_owned(), outcome)));
     for &sizing in &arguments.policy {
         let policy = with(&policy, sizing);
         rows.push((name(sizing).to_owned(), play(&trace, &machines, &policy)));

@@ -1,10 +1,11 @@
 //! `tontine elastic why`: why so many, why not more, why not fewer.
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use model::WallMillis;
 use model::elasticity::{Reading, Rule};
-use protocol::elasticity::{Obstacle, Why, why};
+use protocol::elasticity::{LoadRoom, Obstacle, Why, why};
 use serde_json::{Value as Json, json};
 
 use super::fleets::{Fleets, now};
@@ -77,6 +78,10 @@ fn obstacle_json(name: &str, obstacle: &Obstacle) -> Json {
             let one = |(rule, value): &(Rule, Option<f64>)| json!({ "rule": rule, "value": value });
             json!({ "rules": rules.iter().map(one).collect::<Vec<_>>() })
         }
+        Obstacle::Load(room) => {
+            let LoadRoom { load, needed, members, carries, low_s } = room;
+            json!({ "load": load, "needed": needed, "members": members, "carries": carries, "low_seconds": low_s })
+        }
         Obstacle::Done => json!({ "done": true }),
     }
 }
@@ -104,7 +109,28 @@ fn obstacle(name: &str, obstacle: &Obstacle) -> String {
             };
             rules.iter().map(one).collect::<Vec<_>>().join("; ")
         }
+        Obstacle::Load(room) => load(room),
     }
+}
+
+/// What members carry, beside what they must.
+fn load(room: &LoadRoom) -> String {
+    let members = words::members(room.members);
+    let carries = match room.carries {
+        Some(carries) => format!("{members} carry {carries}/s within the objective"),
+        None => format!("nobody knows yet what {members} carry"),
+    };
+    let Some(low_s) = room.low_s else {
+        let load = room.load.map_or("not known".to_owned(), |load| format!("{load}/s"));
+        return format!("the load is {load}, and {carries}");
+    };
+    let low = durations::rough(Duration::from_secs(low_s));
+    let needed = match room.needed {
+        Some(needed) => format!("which is {needed}/s now"),
+        None => "which was not measured for the most part".to_owned(),
+    };
+    let load = room.load.map(|load| format!("; the load is {load}/s")).unwrap_or_default();
+    format!("{carries}; one leaves once that covers the highest load of {low} plus 5 %, {needed}{load}")
 }
 
 fn readings(readings: &[Reading]) -> String {
@@ -115,4 +141,31 @@ fn readings(readings: &[Reading]) -> String {
         vec![reading.member.clone(), reading.measure.clone(), mean, age]
     };
     table(&std::iter::once(heading).chain(readings.iter().map(row)).collect::<Vec<_>>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_load_is_told_with_what_members_carry_and_how_long_it_must_be_low() {
+        let more =
+            LoadRoom { load: Some(900), needed: Some(900), members: 3, carries: Some(1200), low_s: None };
+        let told = |room: &LoadRoom| obstacle("shop", &Obstacle::Load(room.clone()));
+        assert_eq!(told(&more), "the load is 900/s, and 3 members carry 1200/s within the objective");
+        let fewer =
+            LoadRoom { needed: Some(1050), members: 2, carries: Some(800), low_s: Some(900), ..more.clone() };
+        let words = "2 members carry 800/s within the objective; one leaves once that covers the highest load of 15m plus \
+                     5 %, which is 1050/s now; the load is 900/s";
+        assert_eq!(told(&fewer), words);
+        let unknown = LoadRoom { load: None, needed: None, carries: None, ..fewer };
+        let words = "nobody knows yet what 2 members carry; one leaves once that covers the highest load of 15m plus 5 %, \
+                     which was not measured for the most part";
+        assert_eq!(told(&unknown), words);
+        let json = obstacle_json("shop", &Obstacle::Load(more));
+        assert_eq!(
+            (&json["load"], &json["carries"], &json["low_seconds"]),
+            (&json!(900), &json!(1200), &Json::Null)
+        );
+    }
 }

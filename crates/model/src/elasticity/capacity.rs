@@ -106,11 +106,27 @@ impl Capacity {
         sums.learn(observed.reads / members, observed.updates / members, observed.used);
     }
 
+    /// Whether anything was learned while so many members served.
+    pub fn knows(&self, members: u32) -> bool {
+        self.by_members.contains_key(&members)
+    }
+
+    /// What was learned with so many members, or with the nearest number.
+    fn nearest(&self, members: u32) -> Option<&Sums> {
+        let distance = |known: u32| (known.abs_diff(members), known > members);
+        let nearest = self.by_members.iter().min_by_key(|(known, _)| distance(**known))?;
+        Some(nearest.1)
+    }
+
     /// What operations cost where so many members serve: as measured with as many, or with the nearest number.
     pub fn costs(&self, members: u32) -> Option<Costs> {
-        let distance = |known: u32| (known.abs_diff(members), known > members);
-        let nearest = self.by_members.keys().copied().min_by_key(|known| distance(*known))?;
-        self.by_members[&nearest].costs()
+        self.nearest(members)?.costs()
+    }
+
+    /// The reads and updates in a second that one of so many members had lately: a mix, and not the load.
+    pub fn mix(&self, members: u32) -> Option<(f64, f64)> {
+        let sums = self.nearest(members)?;
+        Some((sums.rr.sqrt(), sums.uu.sqrt()))
     }
 
     /// What of the mix `(reads, updates)` so many members carry in a second while each uses `most` percent.
@@ -121,16 +137,18 @@ impl Capacity {
         Some(f64::from(members) * most / cost)
     }
 
+    /// What so many carry of a mix within `most` percent each, and within `strained` percent with one of them lost.
+    pub fn carries_safely(&self, members: u32, mix: (f64, f64), most: f64, strained: f64) -> Option<f64> {
+        let with_all = self.carries(members, mix, most)?;
+        let with_one_lost = self.carries(members.saturating_sub(1), mix, strained)?;
+        Some(if members == 1 { with_all } else { with_all.min(with_one_lost) })
+    }
+
     /// The fewest members that carry this within `most` percent each, and within `strained` percent with one of them lost.
     pub fn wanted(&self, load: (f64, f64), most: f64, strained: f64, members_max: u32) -> Option<u32> {
         let all = load.0 + load.1;
-        let is_enough = |members: u32| -> Option<bool> {
-            let with_all = self.carries(members, load, most)?;
-            let with_one_lost = self.carries(members.saturating_sub(1), load, strained)?;
-            Some(with_all >= all && (members == 1 || with_one_lost >= all))
-        };
         for members in 1..=members_max {
-            if is_enough(members)? {
+            if self.carries_safely(members, load, most, strained)? >= all {
                 return Some(members);
             }
         }
@@ -139,8 +157,7 @@ impl Capacity {
 
     /// What a growth brought of what evenly divided work would bring, where both sizes were measured: 1 is all, 0 nothing.
     pub fn gain(&self, before: u32, after: u32, mix: (f64, f64)) -> Option<f64> {
-        let known = |members| self.by_members.contains_key(&members);
-        if !known(before) || !known(after) || after <= before {
+        if !self.knows(before) || !self.knows(after) || after <= before {
             return None;
         }
         let (was, is) = (self.carries(before, mix, 100.0)?, self.carries(after, mix, 100.0)?);

@@ -106,7 +106,7 @@ fn shrink(work: &mut Work<'_>, less: u32) -> Result<(), HeldChange> {
         return Err(HeldChange::Provider { detail: detail.to_owned() });
     }
     candidates.sort_by_key(|machine| place(machine, &uid));
-    let (mut left, mut refusal) = (less, None);
+    let (mut left, mut asked, mut refusal) = (less, 0, None);
     for candidate in candidates {
         if left == 0 {
             return Ok(());
@@ -134,7 +134,12 @@ fn shrink(work: &mut Work<'_>, less: u32) -> Result<(), HeldChange> {
         match work.seen.preflight.get(instance) {
             None => {
                 work.questions.insert(Question::Preflight { instance: instance.clone() });
-                return Ok(());
+                asked += 1;
+                // As many are asked about as shall go. Where one of them is refused, all others are asked about at once:
+                // a driver answers in so many rounds only, and would give the turn up.
+                if refusal.is_none() && asked == left {
+                    return Ok(());
+                }
             }
             Some(Err(why)) => refusal = Some(HeldChange::Preflight { detail: why.detail.clone() }),
             Some(Ok(())) => {
@@ -143,7 +148,7 @@ fn shrink(work: &mut Work<'_>, less: u32) -> Result<(), HeldChange> {
             }
         }
     }
-    refusal.map_or(Ok(()), Err)
+    refusal.filter(|_| left > 0).map_or(Ok(()), Err)
 }
 
 pub(super) fn change(work: &mut Work<'_>, token: &Token, state: MachineState, note: Option<String>) {

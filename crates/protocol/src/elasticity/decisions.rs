@@ -189,13 +189,11 @@ fn rests(work: &Work<'_>, seconds: u64) -> Result<(), HeldChange> {
     if left == 0 { Ok(()) } else { Err(HeldChange::Rests { seconds: left.div_ceil(1000) }) }
 }
 
-/// How often, within a day, rules removed a member and soon wanted it back.
+/// How often, within a day, rules or the load removed a member and soon wanted it back.
 fn flips(fleet: &Fleet, now: WallMillis) -> u32 {
-    let by_rule = |decision: &&Decision| {
-        let is_rule = decision.reasons.iter().any(|reason| matches!(reason, Reason::Rule { .. }));
-        is_rule && decision.ended.is_some()
-    };
-    let carried: Vec<&Decision> = fleet.decisions.iter().filter(by_rule).collect();
+    let by_itself = |reason: &Reason| matches!(reason, Reason::Rule { .. } | Reason::Load { .. });
+    let carried = fleet.decisions.iter().filter(|one| one.ended.is_some());
+    let carried: Vec<&Decision> = carried.filter(|one| one.reasons.iter().any(by_itself)).collect();
     let pairs = carried.windows(2).filter(|pair| {
         (pair[0].verdict, pair[1].verdict) == (RuleVerdict::Remove, RuleVerdict::Add)
             && since(pair[1].at, pair[0].at) <= FLIP_MS

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use model::WallMillis;
 use model::elasticity::adapter::{InstanceState, Member, MemberState};
-use model::elasticity::{Fleet, HeldChange, Machine, MachineState, Money, Paused};
+use model::elasticity::{Budget, Fleet, HeldChange, Machine, MachineState, Money, Paused};
 
 use super::{Observation, Work, since, sizing};
 
@@ -86,14 +86,41 @@ fn acting(work: &Work<'_>) -> Option<u32> {
     Some((acting.len() + beside) as u32)
 }
 
-/// What an hour of a machine of this type costs; what it cost last where the provider does not say.
+/// What the provider says that an hour of a machine of this type costs.
+pub(super) fn listed_price(seen: &Observation, kind: &str) -> Option<Money> {
+    let mut types = seen.provider.iter().flat_map(|provider| &provider.types);
+    types.find(|one| one.name == kind).map(|one| one.price_per_hour)
+}
+
+/// What an hour of a machine of this type costs; what it cost last where the provider does not say. Where nobody knows, 0
+/// stands for that until the provider says it, and no budget lets anything be bought meanwhile.
 pub(super) fn price(work: &Work<'_>, kind: &str) -> Money {
-    let said = work.seen.provider.as_ref().ok();
-    let said = said.and_then(|provider| provider.types.iter().find(|one| one.name == kind));
     let known = || work.next.machines.iter().find(|machine| machine.kind == kind);
-    said.map(|one| one.price_per_hour)
+    listed_price(work.seen, kind)
         .or_else(|| known().map(|machine| machine.price_per_hour))
         .unwrap_or_default()
+}
+
+/// Whether it is known what each machine costs, where a budget is set: unknown is never 0.
+fn all_priced(seen: &Observation, fleet: &Fleet) -> Result<(), HeldChange> {
+    let is_unknown = |machine: &&Machine| {
+        machine.price_per_hour == Money(0)
+            && !machine.is_unmanaged()
+            && (machine.gone.is_none() || !machine.state.is_leaving())
+            && listed_price(seen, &machine.kind).is_none()
+    };
+    match fleet.machines.iter().find(is_unknown) {
+        Some(machine) if fleet.policy.budget != Budget::default() => {
+            let name = machine.instance.as_ref().unwrap_or(&machine.token.0);
+            let detail = format!(
+                "the budget cannot be kept: the provider names no price for {name}, which is of the type {:?}; let its \
+                 `describe` list that type",
+                machine.kind
+            );
+            Err(HeldChange::Provider { detail })
+        }
+        _ => Ok(()),
+    }
 }
 
 fn unheard(which: &str, why: &str) -> HeldChange {
@@ -141,6 +168,7 @@ pub(super) fn may_buy(seen: &Observation, fleet: &Fleet, more: u32) -> Result<Mo
             });
         }
     }
+    all_priced(seen, fleet)?;
     let price = kind.price_per_hour;
     let rate = Money(price.0.saturating_mul(u64::from(more))) + fleet.cost_per_hour();
     let over = |cost: Money, most: Option<Money>, span: &str| match most {

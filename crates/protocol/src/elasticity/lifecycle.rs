@@ -283,8 +283,11 @@ fn unwanted_drain(observation: &Observation, machine: &Machine) -> MachineStep {
 }
 
 fn joining(observation: &Observation, machine: &Machine, seen: MachineSight<'_>) -> MachineStep {
-    if seen.is_ended_by_word() || seen.is_lost() {
+    if seen.is_ended_by_word() {
         return fail(seen.told("its machine ended while it joined"));
+    }
+    if seen.is_lost() {
+        return lost(observation, machine, seen);
     }
     let state = seen.state();
     if state == Some(MemberState::Serving) {
@@ -312,16 +315,20 @@ fn is_gone_for(observation: &Observation, machine: &Machine, millis: u64) -> boo
     machine.gone.is_some_and(|gone| since(observation.now, gone) >= millis)
 }
 
-/// Its machine is gone. That must last, as a list may lapse; one that is lost soon after it began to serve counts, as its image
-/// may be bad.
+/// Its machine is gone. That must last, as a list may lapse. One that is lost while it joins, or soon after it began to serve,
+/// counts, as its image may be bad.
 pub(super) fn lost(observation: &Observation, machine: &Machine, seen: MachineSight<'_>) -> MachineStep {
     let why = seen.told("its machine is gone");
     if !is_gone_for(observation, machine, LOST_MS) {
         return MachineStep::Wait(Some(why));
     }
-    let is_up = matches!(machine.state, MachineState::Serving | MachineState::Ready);
     let served = machine.gone.map_or(0, |gone| since(gone, machine.since));
-    MachineStep::Fail { why, counts: is_up && served < guards::PROVED_MS }
+    let counts = match machine.state {
+        MachineState::Joining => true,
+        MachineState::Serving | MachineState::Ready => served < guards::PROVED_MS,
+        _ => false,
+    };
+    MachineStep::Fail { why, counts }
 }
 
 fn serving(observation: &Observation, machine: &Machine, seen: MachineSight<'_>) -> MachineStep {

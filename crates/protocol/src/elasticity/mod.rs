@@ -40,7 +40,7 @@ use model::elasticity::{Fleet, Machine, Token};
 
 pub use decisions::{READINGS_MAX, setting};
 pub use rules::{COVERED_PERMILLE_MIN, Sample, measures_used, per_second, samples_kept};
-pub use why::{Obstacle, Why, why};
+pub use why::{LoadRoom, Obstacle, Why, why};
 
 /// How often a controller looks while something is under way.
 const BUSY: Duration = Duration::from_secs(1);

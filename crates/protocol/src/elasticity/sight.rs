@@ -3,9 +3,9 @@
 //! Must never: take an adapter's silence for its word that something is not there.
 
 use model::elasticity::adapter::{Instance, InstanceState, Member, MemberState};
-use model::elasticity::{Fleet, Machine, MachineState, Token};
+use model::elasticity::{Fleet, Machine, MachineState, Money, Token};
 
-use super::{Work, lifecycle};
+use super::{Work, guards, lifecycle};
 
 /// Letters of an adapter's words that a note keeps at most.
 const WORDS_MAX: usize = 200;
@@ -70,6 +70,13 @@ pub(super) fn learn<'a>(work: &mut Work<'a>, token: &Token) -> MachineSight<'a> 
     let seen = MachineSight { instance, member };
     let machine = lifecycle::machine_mut(&mut work.next, token);
     machine.address = address;
+    if let (Money(0), Some(price)) =
+        (machine.price_per_hour, guards::listed_price(observation, &machine.kind))
+        && !machine.is_unmanaged()
+    {
+        // It was taken in while the provider did not say it.
+        machine.price_per_hour = price;
+    }
     let is_gone = match (machine.is_unmanaged(), machine.instance.is_some()) {
         (true, _) => seen.is_absent(),
         (false, true) => seen.has_ended(),

@@ -19,6 +19,7 @@ use model::elasticity::{
 };
 
 use super::rules::{self, Means};
+use super::why::LoadRoom;
 use super::{Observation, Work, since};
 
 /// Operations of all kinds, as engines measure them that do not tell reads from updates.
@@ -27,6 +28,8 @@ pub(super) const READS: &str = "reads";
 pub(super) const UPDATES: &str = "updates";
 /// How long a load must have been low before a member is removed, in milliseconds; longer where the cooldown is.
 const LOW_MS: u64 = 900_000;
+/// The span of the load that people are told, in milliseconds: a minute that has ended, and the one that goes on.
+const LATELY_MS: u64 = 60_000;
 /// How much more the members must carry that stay: a load at the bound of a size must not change it for ever.
 const MARGIN: f64 = 1.05;
 /// How long a machine takes to become useful, where none has yet, in milliseconds.
@@ -98,9 +101,12 @@ fn rests(fleet: &Fleet) -> bool {
     fleet.machines.iter().all(|one| one.standby || one.state == MachineState::Serving)
 }
 
-/// Learns once a minute. What a controller does not publish, its successor learns anew.
+/// Learns once a minute, and of a new size as soon as all its members are measured: whether the growth to it gained is
+/// judged in that turn. What a controller does not publish, its successor learns anew.
 pub(super) fn learn(work: &mut Work<'_>) {
-    if work.next.policy.sizing() == Sizing::Rules || work.next.history.has(work.seen.now) {
+    let is_noted = work.next.history.has(work.seen.now);
+    let is_learned = is_noted && work.next.capacity.knows(work.next.serving());
+    if work.next.policy.sizing() == Sizing::Rules || is_learned {
         return;
     }
     let Some(measured) = measure(work.seen, &work.next) else { return };
@@ -108,7 +114,9 @@ pub(super) fn learn(work: &mut Work<'_>) {
         return;
     }
     let Measured { reads, updates, used, serving, .. } = measured;
-    work.next.history.note(work.seen.now, reads + updates);
+    if !is_noted {
+        work.next.history.note(work.seen.now, reads + updates);
+    }
     if measured.fresh == serving && rests(&work.next) {
         work.next.capacity.learn(Observed { members: serving, reads, updates, used });
     }
@@ -181,7 +189,7 @@ pub(super) fn judge(seen: &Observation, fleet: &Fleet, current: u32) -> Sized {
     let all = load.0 + load.1;
     let mut reasons = vec![Reason::Load { load: all as u64, carries: carries as u64 }];
     let mut wanted = wanted(fleet, load, all).unwrap_or(current);
-    if let Some((expected, within)) = to_come(seen, fleet)
+    if let Some((expected, within)) = to_come(seen.now, fleet)
         && expected > all
         && let Some(more) = self::wanted(fleet, load, expected)
         && more > wanted.max(current)
@@ -215,12 +223,44 @@ fn wanted(fleet: &Fleet, (reads, updates): (f64, f64), all: f64) -> Option<u32> 
 }
 
 /// The expected load while a machine is made useful, and within how many seconds.
-fn to_come(seen: &Observation, fleet: &Fleet) -> Option<(f64, u64)> {
+fn to_come(now: WallMillis, fleet: &Fleet) -> Option<(f64, u64)> {
     if fleet.policy.sizing() != Sizing::Forecast {
         return None;
     }
     let lead = lead(fleet);
-    fleet.history.forecast(seen.now, lead).map(|load| (load, lead / 1000))
+    fleet.history.forecast(now, lead).map(|load| (load, lead / 1000))
+}
+
+/// How long the load must have been low before a member is removed, in milliseconds.
+fn low_ms(fleet: &Fleet) -> u64 {
+    LOW_MS.max(fleet.policy.cooldowns.shrink * 1000)
+}
+
+/// What those must carry that stay, with the margin: the highest load of that time, of now or to come. None where most of
+/// that time was not measured.
+fn to_be_carried(now: WallMillis, fleet: &Fleet, load: f64) -> Option<f64> {
+    // What a forecast would add again is not removed.
+    let to_come = to_come(now, fleet).map_or(0.0, |(load, _)| load);
+    let highest = fleet.history.highest(now, low_ms(fleet))?;
+    Some(highest.max(load).max(to_come) * MARGIN)
+}
+
+/// Why the load asked for no more than `members` at a time, or for no fewer: by what was measured until then, and by what is
+/// known today of what members carry.
+pub(super) fn room(fleet: &Fleet, at: WallMillis, members: u32, fewer: bool) -> LoadRoom {
+    let Objective { at_most, strained, .. } = fleet.policy.objective;
+    let load = fleet.history.highest(at, LATELY_MS);
+    let needed = if fewer { to_be_carried(at, fleet, load.unwrap_or(0.0)) } else { load };
+    let mix = fleet.capacity.mix(members);
+    let members = if fewer { members.saturating_sub(1).max(1) } else { members };
+    let carries = mix.and_then(|mix| fleet.capacity.carries_safely(members, mix, at_most, strained));
+    LoadRoom {
+        load: load.map(|load| load as u64),
+        needed: needed.map(|needed| needed as u64),
+        members,
+        carries: carries.map(|carries| carries as u64),
+        low_s: fewer.then(|| low_ms(fleet) / 1000),
+    }
 }
 
 fn lead(fleet: &Fleet) -> u64 {
@@ -243,12 +283,8 @@ fn shrink(
         readings,
         expected: None,
     };
-    let span = LOW_MS.max(fleet.policy.cooldowns.shrink * 1000);
-    // What a forecast would add again is not removed.
-    let to_come = to_come(seen, fleet).map_or(0.0, |(load, _)| load);
-    let highest =
-        fleet.history.highest(seen.now, span).map(|load| load.max(reads + updates).max(to_come) * MARGIN);
-    let needed = highest.and_then(|highest| wanted(fleet, (reads, updates), highest));
+    let to_be_carried = to_be_carried(seen.now, fleet, reads + updates);
+    let needed = to_be_carried.and_then(|load| wanted(fleet, (reads, updates), load));
     match needed {
         Some(needed) if needed < current && current > fleet.policy.min => {}
         _ => return stay(None, reasons, readings),

@@ -1,6 +1,10 @@
 //! What rules and guards say of single observations. `explore` and the simulation have the histories.
 
 mod ended;
+mod growths;
+mod lapses;
+mod prices;
+mod refusals;
 mod sizes;
 mod starting;
 

@@ -5,7 +5,7 @@
 //!
 //! Must never: be taken for a forecast of what an engine does while data moves.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use model::WallMillis;
 use model::elasticity::adapter::{
@@ -70,6 +70,43 @@ impl TraceOutcome {
         each_look(trace, |_, load| {
             let members = needed(load, machines, policy);
             outcome.count(load, members, members, machines, policy);
+        });
+        outcome
+    }
+
+    /// What even division pays: whenever it does not rest, as many as carry the mean load of the objective's span at what one
+    /// machine carries within the objective. It learns nothing, and knows neither a budget nor a member that may be lost.
+    pub fn evenly_divided(trace: &[(u64, f64)], machines: &Machines, policy: &Policy) -> TraceOutcome {
+        let mut outcome = TraceOutcome::default();
+        let looks = (policy.objective.over / LOOK_S).max(1) as usize;
+        let mut serving = needed(trace.first().map_or(0.0, |first| first.1), machines, policy);
+        let mut lately: VecDeque<f64> = VecDeque::new();
+        // When members will serve, when others will be gone, and when the size changed last, in seconds.
+        let (mut coming, mut leaving, mut settled) = (Vec::<u64>::new(), Vec::<u64>::new(), None::<u64>);
+        each_look(trace, |at, load| {
+            let before = coming.len();
+            coming.retain(|ready| *ready > at);
+            leaving.retain(|gone| *gone > at);
+            if coming.len() < before {
+                (serving, settled) = (serving + (before - coming.len()) as u32, Some(at));
+            }
+            lately.push_back(load);
+            lately.drain(..lately.len().saturating_sub(looks));
+            let wanted = needed(lately.iter().sum::<f64>() / lately.len() as f64, machines, policy);
+            let rests = |seconds: u64| settled.is_some_and(|settled| at < settled + seconds);
+            let is_at_rest = coming.is_empty() && leaving.is_empty();
+            if is_at_rest && wanted > serving && !rests(policy.cooldowns.grow) {
+                let ready = |joined: u32| at + machines.boots_s + machines.joins_s * u64::from(joined);
+                coming.extend((1..=wanted - serving).map(ready));
+                outcome.changes += 1;
+            } else if is_at_rest && wanted < serving && !rests(policy.cooldowns.shrink) {
+                leaving
+                    .extend((1..=serving - wanted).map(|left: u32| at + machines.drains_s * u64::from(left)));
+                (serving, settled) = (wanted, leaving.last().copied());
+                outcome.changes += 1;
+            }
+            let serves = serving + leaving.len() as u32;
+            outcome.count(load, serves, serves + coming.len() as u32, machines, policy);
         });
         outcome
     }
@@ -462,6 +499,20 @@ mod tests {
         let (free, bound) = (with(None), with(Some(Money(600_000))));
         assert_eq!((free.minutes_held, bound.members_most), (0.0, 6), "{free:?} {bound:?}");
         assert!(bound.minutes_held > 60.0 && bound.minutes_out > free.minutes_out, "{bound:?}");
+    }
+
+    #[test]
+    fn even_division_is_as_late_as_machines_are_and_rests_as_the_policy_says() {
+        let policy = policy(Sizing::Target);
+        let constant = [(0, 3_000.0), (7_200, 3_000.0)];
+        let divided = TraceOutcome::evenly_divided(&constant, &machines(), &policy);
+        assert_eq!(divided, TraceOutcome::clairvoyant(&constant, &machines(), &policy));
+        // Two carry 2,400 of it and five carry 6,000. The mean asks for a third at once, and later for two more.
+        let hill = [(0, 2_000.0), (600, 6_000.0), (3_600, 2_000.0), (7_200, 2_000.0)];
+        let divided = TraceOutcome::evenly_divided(&hill, &machines(), &policy);
+        assert_eq!((divided.changes, divided.members_most), (4, 5), "{divided:?}");
+        // A fourth is there 480 s after the rise: 210 for the third, 60 of rest, 210 more.
+        assert!((divided.minutes_out - 8.0).abs() < 0.01, "{divided:?}");
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! Why a fleet is as large as it is: the decision that held at a time, and what stood in the way of more and of fewer.
 
 use model::WallMillis;
-use model::elasticity::{Decision, Fleet, HeldChange, Rule, RuleVerdict};
+use model::elasticity::{Decision, Fleet, HeldChange, Rule, RuleVerdict, Sizing};
 
-use super::rules;
+use super::{rules, sizing};
 
 /// What stood in the way of another size.
 #[derive(Clone, Debug, PartialEq)]
@@ -12,8 +12,27 @@ pub enum Obstacle {
     Held(HeldChange),
     /// No rule asked for it. The rules that could have, each with what counted of the members' means, where it was known.
     Rules(Vec<(Rule, Option<f64>)>),
+    /// The load asked for no other size, where the size is chosen by load.
+    Load(LoadRoom),
     /// It was being carried out.
     Done,
+}
+
+/// What members carry, beside what they must.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoadRoom {
+    /// The load of the last minute, in operations in a second; none where it was not measured.
+    pub load: Option<u64>,
+    /// What must be carried, in operations in a second: the load for more; for fewer the highest of `low_s` or to come, and a
+    /// twentieth of it as a margin. None where it was not measured.
+    pub needed: Option<u64>,
+    /// So many members are spoken of: all that are wanted for more, one less for fewer.
+    pub members: u32,
+    /// What they carry within the objective, also with one of them lost, in operations in a second; none where nothing was
+    /// learned.
+    pub carries: Option<u64>,
+    /// For fewer: how long the load must be low until one leaves, in seconds.
+    pub low_s: Option<u64>,
 }
 
 /// The answer to *why so many*.
@@ -48,6 +67,10 @@ pub fn why(fleet: &Fleet, at: WallMillis) -> Option<Why> {
                 Obstacle::Held(held.clone())
             }
             _ if is_bound => Obstacle::Held(held),
+            // Rules that a policy has beside another way to choose the size do not count.
+            _ if policy.sizing() != Sizing::Rules => {
+                Obstacle::Load(sizing::room(fleet, at, newest.target, change == RuleVerdict::Remove))
+            }
             _ => nearest(newest, rules),
         }
     };

@@ -29,10 +29,10 @@ fn note(world: &mut World, broken: String) {
 pub(super) fn published(world: &mut World, next: &Fleet) {
     let before = &world.fleet;
     let number = before.next_decision;
-    let by_rule = next.decisions.iter().filter(|one| one.number >= number).find(|one| {
-        one.held.is_none() && one.reasons.iter().any(|reason| matches!(reason, Reason::Rule { .. }))
-    });
-    let moved = by_rule
+    let by_itself = |reason: &Reason| matches!(reason, Reason::Rule { .. } | Reason::Load { .. });
+    let mut decided = next.decisions.iter().filter(|one| one.number >= number);
+    let decided = decided.find(|one| one.held.is_none() && one.reasons.iter().any(by_itself));
+    let moved = decided
         .filter(|one| matches!(one.verdict, RuleVerdict::Add | RuleVerdict::Remove))
         .map(|one| one.verdict);
     let stale = before.in_state(MachineState::Serving).find(|machine| {

@@ -20,6 +20,8 @@ const DAY_S: u64 = 24 * 3600;
 const CALM_FROM_S: u64 = 20 * 3600;
 /// What one member can do in a second is a hundred of these.
 const CAPACITY: f64 = 100.0;
+/// Operations in a second that take a hundredth of a member.
+const OPERATIONS: f64 = 10.0;
 const KEYS: usize = 64;
 const MIN: u32 = 2;
 const MAX: u32 = 8;
@@ -95,7 +97,7 @@ pub fn play(seed: u64, weather: Weather) -> Day {
     world.day
 }
 
-fn policy(dice: &mut Dice) -> Policy {
+fn policy(dice: &mut Dice, sizing: Sizing) -> Policy {
     let (add, remove) = Policy::paper_rules();
     Policy {
         engine: "played".to_owned(),
@@ -113,7 +115,7 @@ fn policy(dice: &mut Dice) -> Policy {
         sources: Vec::new(),
         add,
         remove,
-        sizing: Some(Sizing::Rules),
+        sizing: Some(sizing),
         objective: Objective::default(),
         cooldowns: Cooldowns::default(),
         sample_age_max: 30,
@@ -123,7 +125,7 @@ fn policy(dice: &mut Dice) -> Policy {
 impl World {
     fn new(seed: u64, weather: Weather) -> World {
         let mut dice = Dice::apart(seed, 42);
-        let mut fleet = Fleet::new("day", UID, policy(&mut dice));
+        let mut fleet = Fleet::new("day", UID, policy(&mut dice, weather.sizing));
         fleet.policy.standby = u32::from(Dice::apart(seed, 43).chance(400));
         let base = match weather.load {
             Load::Constant => dice.between(60, 260) as f64,
@@ -354,16 +356,20 @@ impl World {
                 continue;
             }
             let noisy = share * (1.0 + (sum - 6.0) * self.weather.noise as f64 / 1000.0);
-            let value = if is_no_number { f64::NAN } else { noisy.clamp(0.0, CAPACITY) };
             if comes {
                 node.measured_at = self.now;
             }
-            self.samples.push(Sample {
-                member: node.member.id.clone(),
-                measure: "processor".to_owned(),
-                value,
-                at: WallMillis(self.now * 1000),
-            });
+            // What is counted has no noise.
+            let measures = [("processor", noisy.max(0.0)), ("operations", share * OPERATIONS)];
+            for (measure, value) in measures {
+                let most = if measure == "processor" { CAPACITY } else { CAPACITY * OPERATIONS };
+                self.samples.push(Sample {
+                    member: node.member.id.clone(),
+                    measure: measure.to_owned(),
+                    value: if is_no_number { f64::NAN } else { value.min(most) },
+                    at: WallMillis(self.now * 1000),
+                });
+            }
         }
         let kept = samples_kept(&self.fleet.policy);
         let now = self.now * 1000;

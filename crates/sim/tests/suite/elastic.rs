@@ -1,5 +1,6 @@
 //! Days of load on a fleet that grows and shrinks: what must not happen. `sim elastic --seeds 1000` plays more.
 
+use model::elasticity::Sizing;
 use sim::elastic::{Load, Plant, Weather, play};
 
 /// Days that are played here.
@@ -37,6 +38,23 @@ fn must_not_10_a_day_of_constant_noisy_load_makes_machines_flip() {
     }
 }
 
+/// Load goes up and down in six hours, so that a removal may soon be wanted back in each of them.
+#[test]
+fn must_not_10_a_size_by_load_follows_a_wave_and_seldom_flips() {
+    for (seed, sizing) in
+        [(1, Sizing::Target), (2, Sizing::Forecast), (3, Sizing::Target), (4, Sizing::Forecast)]
+    {
+        let weather = Weather { load: Load::Sinusoid(360), sizing, errs: false, ..Weather::of_seed(seed) };
+        let day = play(seed, weather);
+        assert!(
+            day.broken.is_empty() && day.moves.len() > 6,
+            "seed {seed}: {:?} {:?}",
+            day.broken,
+            day.moves
+        );
+    }
+}
+
 #[test]
 fn must_not_10_load_in_step_with_the_cooldown_makes_machines_flip() {
     for seed in 1..=5 {
@@ -50,7 +68,8 @@ fn must_not_10_load_in_step_with_the_cooldown_makes_machines_flip() {
 #[track_caller]
 fn convicts(plant: Plant, load: Load, of: &str) {
     let is_convicted = |seed| {
-        let day = play(seed, Weather { plant: Some(plant), load, errs: true, ..Weather::of_seed(seed) });
+        let (plant, sizing) = (Some(plant), Sizing::Rules);
+        let day = play(seed, Weather { plant, load, sizing, errs: true, ..Weather::of_seed(seed) });
         day.broken.iter().any(|broken| broken.contains(of))
     };
     assert!((1..=30).any(is_convicted), "{plant:?} survives");

@@ -151,3 +151,59 @@ fn what_a_member_that_leaves_still_does_counts_for_those_that_stay() {
     let (_, answer) = ordered(three, FleetOrder::Plan(Resize(-1)));
     assert_eq!(answer, Err(HeldChange::Carries { load: 2800, carries: 1500, left: 2 }));
 }
+
+/// What was decided by load, and carried out, this long ago.
+fn carried(verdict: RuleVerdict, (members, target): (u32, u32), ago: u64) -> Decision {
+    Decision {
+        number: 1,
+        at: WallMillis(NOW - ago),
+        members,
+        verdict,
+        target,
+        reasons: vec![Reason::Load { load: 2000, carries: 3000 }],
+        set: true,
+        held: None,
+        from_standby: 0,
+        readings: Vec::new(),
+        expected: None,
+        came: None,
+        ended: Some(WallMillis(NOW - ago + 60_000)),
+    }
+}
+
+/// Only removals by rules counted, so by load a fleet removed and added for ever.
+#[test]
+fn a_removal_by_load_that_was_wanted_back_makes_the_next_one_rest_four_times_as_long() {
+    let mut low = four(500.0);
+    for minute in (0..20).rev() {
+        low.fleet.history.note(WallMillis(NOW - minute * 60_000), 2000.0);
+    }
+    low.fleet.settled = Some(WallMillis(NOW - 700_000));
+    assert_eq!(verdict(&low), (3, None));
+    let removed = carried(RuleVerdict::Remove, (4, 3), 2_400_000);
+    low.fleet.decisions = vec![removed, carried(RuleVerdict::Add, (3, 4), 800_000)];
+    low.fleet.next_decision = 3;
+    assert_eq!(verdict(&low), (4, Some(HeldChange::Rests { seconds: 1_700 })));
+}
+
+#[test]
+fn why_by_load_tells_what_members_carry_and_no_rules_that_do_not_count() {
+    let mut busy = four(800.0);
+    assert!(!busy.fleet.policy.add.is_empty() && !busy.fleet.policy.remove.is_empty());
+    let room = |load, needed, members, carries, low_s| {
+        Obstacle::Load(LoadRoom { load, needed, members, carries, low_s })
+    };
+    let why = |seen: &Observation| super::super::why(&published(seen), seen.now).unwrap();
+    let more = room(Some(3200), Some(3200), 4, Some(4000), None);
+    assert_eq!(why(&busy).more, more);
+    assert_eq!(why(&busy).fewer, room(Some(3200), None, 3, Some(3000), Some(900)), "it was measured once");
+    for minute in (0..16).rev() {
+        let load = if minute == 12 { 3400.0 } else { 3200.0 };
+        busy.fleet.history.note(WallMillis(NOW - minute * 60_000), load);
+    }
+    let after = why(&busy);
+    assert_eq!((&after.more, &after.newest.verdict), (&more, &RuleVerdict::Stay));
+    assert_eq!(after.fewer, room(Some(3200), Some(3570), 3, Some(3000), Some(900)));
+    busy.fleet.policy.sizing = Some(Sizing::Rules);
+    assert!(matches!(why(&busy).fewer, Obstacle::Rules(rules) if rules.len() == 1));
+}
