@@ -58,6 +58,7 @@ mod ready;
 mod repair;
 mod serve;
 mod server;
+mod settings_file;
 mod shape;
 mod shared;
 mod status;

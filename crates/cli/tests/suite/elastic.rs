@@ -340,17 +340,19 @@ fn bad_policies_and_adapters_are_refused_with_the_field_and_the_remedy() {
     apply(with("min = 3", "min = 9")).fails_with("min: it is 9, above max, which is 6");
     apply(with("max = 6", "max = 6\nstandby = 4"))
         .fails_with("standby: it is 4, and max less min leaves room for 3");
-    apply(with("max = 6", "max = 6\nstandby = -1")).fails_with("standby = -1");
-    apply(with("min = 3", "mim = 3")).fails_with("unknown field `mim`");
+    apply(with("max = 6", "max = 6\nstandby = -1")).fails_with("standby: a value is not as expected: u32");
+    apply(with("min = 3", "mim = 3")).fails_with("line 4, column 1: mim: unknown field, expected one of");
     apply(with("max = 6", "max = 6\nbudget = { per-hour = -1 }")).fails_with("not negative");
     let source = |kind: &str, at: &str| {
         let sources = format!("max = 6\nsources = [{{ kind = \"{kind}\", at = \"{at}\" }}]");
         apply(with("max = 6", &sources))
     };
-    source("ganglia", "gmond").fails_with("sources[0].at: \"gmond\" is no HOST:PORT");
+    source("ganglia", "gmond").fails_with("sources[0].at: it is no HOST:PORT");
     source("prometheus", "https://{address}/").fails_with("sources[0].at: it must begin with http://");
-    source("nagios", "x").fails_with("unknown variant `nagios`");
-    apply(with("mode = \"auto\"", "mode = \"always\"")).fails_with("unknown variant `always`");
+    source("nagios", "x").fails_with("sources[0].kind: a value is not as expected: `ganglia` or");
+    source("prometheus", "http://{address}:9100/metrics?token=hunter2").fails_with("keeps no secrets");
+    apply(with("mode = \"auto\"", "mode = \"always\""))
+        .fails_with("mode: a value is not as expected: one of `observe`");
     let kept = tontine(&["elastic", "status", "shop", &service, "--json"]).exits(0).json();
     assert_eq!((&kept["fleet"]["generation"], &kept["fleet"]["policy"]["max"]), (&json!(1), &json!(6)));
     let dry = path("shop.toml");
@@ -365,6 +367,16 @@ fn bad_policies_and_adapters_are_refused_with_the_field_and_the_remedy() {
     std::fs::write(path("adapters.toml"), "[engines.x]\ncommand = []\n").unwrap();
     let adapters = format!("--adapters={}", path("adapters.toml"));
     tontine(&["elastic", "run", &service, &adapters]).fails_with("engines.x.command is empty");
+    let secret = "[engines.x]\ncommand = [\"a\"]\nenv = { AWS_SECRET_ACCESS_KEY = \"hunter2\" }\n";
+    std::fs::write(path("adapters.toml"), secret).unwrap();
+    let told = "adapters.toml: line 3, column 1: engines.x.env: unknown field, expected one of `command`, `environment`";
+    let words: [&[&str]; 2] =
+        [&["elastic", "run", &service, &adapters], &["elastic", "apply", &dry, &service, &adapters]];
+    for words in words {
+        let refused = tontine(words);
+        refused.fails_with(told);
+        assert!(!format!("{}{}", refused.text(), refused.stderr).contains("hunter2"), "{}", refused.stderr);
+    }
     std::fs::write(path("day.csv"), "0,1000\n600,9000\n1200,9000\n").unwrap();
     std::fs::write(path("shop.toml"), POLICY).unwrap();
     let (day, policy) = (path("day.csv"), path("shop.toml"));
