@@ -1,7 +1,9 @@
 //! Fleets on real processes: a cluster that grows and shrinks while its controller is killed, adapters that misbehave, bad
 //! policies, and `tontine dev --elastic`.
 
+mod figures;
 mod hands;
+mod lies;
 mod redis;
 mod resizing;
 mod standby;
@@ -20,6 +22,9 @@ use crate::cluster::{Cluster, Process, TONTINE, command, tontine};
 const PATIENCE: Duration = Duration::from_secs(240);
 
 const POLICY: &str = "engine = \"tontine\"\nprovider = \"local\"\nmachine-type = \"local\"\nmin = 3\nmax = 6\nmode = \"auto\"\n";
+
+/// Where lies of adapters are kept.
+const LIES: &str = "lies";
 
 /// Numbers that look random, and are the same in each run.
 struct Dice(u64);
@@ -44,10 +49,27 @@ impl Fleet {
     }
 
     fn with(policy: &str) -> Fleet {
+        Fleet::through(policy, |_| Vec::new())
+    }
+
+    /// One whose adapters lie as [`Fleet::lie`] says.
+    fn lying(policy: &str) -> Fleet {
+        Fleet::through(policy, |cluster| {
+            std::fs::create_dir(cluster.file(LIES)).unwrap();
+            vec!["python3".to_owned(), fixture("lying_adapter.py"), cluster.file(LIES)]
+        })
+    }
+
+    /// One whose adapters run behind the program that is given.
+    fn through(policy: &str, program: impl Fn(&Cluster) -> Vec<String>) -> Fleet {
         let cluster = Cluster::with(3, &["--partitions=64"]);
-        let engine: Vec<String> = std::iter::once(TONTINE.to_owned()).chain(words(&cluster, &[])).collect();
+        let program = program(&cluster);
+        let own = words(&cluster, &[]);
+        let engine: Vec<&str> = program.iter().map(String::as_str).chain([TONTINE]).collect();
+        let engine = [engine, own.iter().map(String::as_str).collect()].concat();
         let machines = cluster.file("machines");
-        let provider = [TONTINE, "adapter", "local", "--dir", &machines];
+        let own = [TONTINE, "adapter", "local", "--dir", &machines];
+        let provider: Vec<&str> = program.iter().map(String::as_str).chain(own).collect();
         let text = format!(
             "[engines.tontine]\ncommand = {}\n[providers.local]\ncommand = {}\n",
             json!(engine),
@@ -58,6 +80,25 @@ impl Fleet {
         let fleet = Fleet { cluster, adapters, started: 0 };
         fleet.run(&["apply", &policy]).exits(0);
         fleet
+    }
+
+    /// Begins a lie of an adapter: `fixtures/lying_adapter.py` lists them.
+    fn lie(&self, name: &str) {
+        std::fs::write(PathBuf::from(self.cluster.file(LIES)).join(name), "").unwrap();
+    }
+
+    fn tell_the_truth(&self, name: &str) {
+        std::fs::remove_file(PathBuf::from(self.cluster.file(LIES)).join(name)).unwrap();
+    }
+
+    /// Whether an adapter of this controller has noted this: `fixtures/lying_adapter.py` says what there is.
+    fn was_noted(&self, what: &str, controller: &Process) -> bool {
+        PathBuf::from(self.cluster.file(LIES)).join(format!("{what}-{}", controller.id())).exists()
+    }
+
+    /// Adopts the three members with which the cluster began.
+    fn adopt_all(&self) {
+        self.run(&["adopt", "shop", "--member=n1", "--member=n2", "--member=n3"]).exits(0);
     }
 
     fn service(&self) -> String {
@@ -138,22 +179,9 @@ impl Fleet {
         })
     }
 
-    /// Process ids of machines of this provider; of the one with this token alone, if one is given.
+    /// Processes of its machines; of the one with this token alone, if one is given.
     fn processes(&self, token: Option<&str>) -> Vec<u32> {
-        let ours = format!("MACHINE_DATA={}", self.cluster.file("machines"));
-        let of_token = token.map(|token| format!("MACHINE_TOKEN={token}"));
-        let is_ours = |id: &u32| {
-            let environment = std::fs::read(format!("/proc/{id}/environ")).unwrap_or_default();
-            let has = |start: &str, whole: bool| {
-                environment.split(|byte| *byte == 0).any(|variable| match whole {
-                    true => variable == start.as_bytes(),
-                    false => variable.starts_with(start.as_bytes()),
-                })
-            };
-            has(&ours, false) && of_token.as_ref().is_none_or(|token| has(token, true))
-        };
-        let all = std::fs::read_dir("/proc").unwrap().flatten();
-        all.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter(is_ours).collect()
+        processes(&self.cluster.file("machines"), token)
     }
 
     fn instances(&self) -> Vec<String> {
@@ -165,11 +193,39 @@ impl Fleet {
 
 impl Drop for Fleet {
     fn drop(&mut self) {
-        for process in self.processes(None) {
-            let process = rustix::process::Pid::from_raw(process as i32).expect("it is not 0");
-            let _ = rustix::process::kill_process(process, Signal::KILL);
-        }
+        end_all(&self.cluster.file("machines"));
     }
+}
+
+/// Process ids of machines in a directory of the local provider; of the one with this token alone, if one is given.
+fn processes(machines: &str, token: Option<&str>) -> Vec<u32> {
+    let ours = format!("MACHINE_DATA={machines}");
+    let of_token = token.map(|token| format!("MACHINE_TOKEN={token}"));
+    let is_ours = |id: &u32| {
+        let environment = std::fs::read(format!("/proc/{id}/environ")).unwrap_or_default();
+        let has = |start: &str, whole: bool| {
+            environment.split(|byte| *byte == 0).any(|variable| match whole {
+                true => variable == start.as_bytes(),
+                false => variable.starts_with(start.as_bytes()),
+            })
+        };
+        has(&ours, false) && of_token.as_ref().is_none_or(|token| has(token, true))
+    };
+    let all = std::fs::read_dir("/proc").unwrap().flatten();
+    all.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter(is_ours).collect()
+}
+
+/// Ends what machines in a directory of the local provider run.
+fn end_all(machines: &str) {
+    for process in processes(machines, None) {
+        let process = rustix::process::Pid::from_raw(process as i32).expect("it is not 0");
+        let _ = rustix::process::kill_process(process, Signal::KILL);
+    }
+}
+
+/// A program of the folder of fixtures.
+fn fixture(name: &str) -> String {
+    format!("{}/tests/fixtures/{name}", env!("CARGO_MANIFEST_DIR"))
 }
 
 #[test]
