@@ -59,6 +59,7 @@ mod ready;
 mod repair;
 mod serve;
 mod server;
+mod settings_file;
 mod shape;
 mod status;
 mod stop_signals;

@@ -29,7 +29,7 @@ pub(crate) mod service_move;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use model::{Cluster, ClusterError, Epoch, Generation, Node, NodeId};
+use model::{Cluster, ClusterError, Epoch, Generation, Node, NodeId, unquoted};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -240,7 +240,7 @@ fn encode(document: &impl Serialize) -> Bytes {
 
 fn decode<T: DeserializeOwned>(path: &DocumentPath, data: &[u8]) -> Result<T, ReadError> {
     serde_json::from_slice(data)
-        .map_err(|error| ReadError::Malformed { path: path.clone(), reason: error.to_string() })
+        .map_err(|error| ReadError::Malformed { path: path.clone(), reason: unquoted::json(&error) })
 }
 
 /// Creates a document's parents, where they are missing.

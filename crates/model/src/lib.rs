@@ -22,6 +22,7 @@ pub mod ring;
 pub mod routing;
 pub mod store;
 pub mod timestamp;
+pub mod unquoted;
 pub mod versions;
 
 pub use artifacts::{ArtifactNumber, ArtifactOrder, ListedArtifact, ManifestDigest, ReadOnlyStore};

@@ -9,6 +9,7 @@ use std::io::{BufRead, Read};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use model::unquoted;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value as Json, json};
@@ -84,7 +85,8 @@ pub(crate) trait Adapter {
 pub(crate) fn read<T: DeserializeOwned>(params: Json) -> Result<T, RpcFailure> {
     serde_json::from_value(params).map_err(|error| {
         RpcFailure::params(format!(
-            "the parameters cannot be read: {error}; docs/reference/adapters.md lists them"
+            "the parameters cannot be read: {}; docs/reference/adapters.md lists them",
+            unquoted::json(&error)
         ))
     })
 }

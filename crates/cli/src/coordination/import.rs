@@ -11,6 +11,7 @@ use ::coordination::address::Address;
 use ::coordination::documents::{self, Restored, restored, restored_last};
 use ::coordination::{CoordinationError, CoordinationService, CreateMode, DocumentPath, Expected};
 use bytes::Bytes;
+use model::unquoted;
 
 use super::documents::{ExportLine, FileArguments};
 use crate::failure::CliError;
@@ -139,7 +140,7 @@ fn read_file(arguments: &FileArguments) -> Result<Vec<(DocumentPath, Bytes)>, Cl
     for (number, line) in (1..).zip(BufReader::new(file).lines()) {
         let line = line.map_err(CliError::io(format!("cannot read {name}")))?;
         let wrong = |reason: String| CliError::Other(format!("{name}, line {number}: {reason}"));
-        let line: ExportLine = serde_json::from_str(&line).map_err(|error| wrong(error.to_string()))?;
+        let line: ExportLine = serde_json::from_str(&line).map_err(|error| wrong(unquoted::json(&error)))?;
         let path = DocumentPath::new(&line.path).map_err(|error| wrong(error.to_string()))?;
         let data = match (line.data.as_str(), line.data["hex"].as_str().and_then(unhex)) {
             (Some(text), _) => Bytes::from(text.to_owned()),

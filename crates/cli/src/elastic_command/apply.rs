@@ -15,6 +15,7 @@ use crate::context::CliContext;
 use crate::coordination::CoordinationArguments;
 use crate::failure::CliError;
 use crate::output::{print, program};
+use crate::settings_file;
 
 /// Creates a fleet, or replaces its policy.
 #[derive(Clone, Debug, clap::Args)]
@@ -213,12 +214,11 @@ pub(super) fn read_policy(path: &Path) -> Result<Policy, CliError> {
         .map_err(CliError::io(format!("cannot read the policy in {}", path.display())))?;
     let wrong = |why: &str| {
         CliError::Usage(format!(
-            "{}: {}\nnothing was changed; the last policy stays in force",
-            path.display(),
-            why.trim_end()
+            "{}: {why}\nnothing was changed; the last policy stays in force",
+            path.display()
         ))
     };
-    let policy: Policy = toml::from_str(&text).map_err(|error| wrong(&error.to_string()))?;
+    let policy: Policy = settings_file::parse(&text).map_err(|why| wrong(&why))?;
     policy.check().map_err(|error| wrong(&error.to_string()))?;
     Ok(policy)
 }

@@ -22,6 +22,7 @@ use crate::context::block_on;
 use crate::coordination::CoordinationArguments;
 use crate::failure::CliError;
 use crate::logging::LogSettings;
+use crate::settings_file;
 use crate::stop_signals::StopSignals;
 
 /// Pause before a session is opened again.
@@ -88,8 +89,8 @@ pub(super) fn read_adapters(path: &std::path::Path) -> Result<AdaptersFile, CliE
             path.display()
         ))
     })?;
-    let wrong = |why: String| CliError::Usage(format!("{}: {}", path.display(), why.trim_end()));
-    let file: AdaptersFile = toml::from_str(&text).map_err(|error| wrong(error.to_string()))?;
+    let wrong = |why: String| CliError::Usage(format!("{}: {why}", path.display()));
+    let file: AdaptersFile = settings_file::parse(&text).map_err(wrong)?;
     file.check().map_err(wrong)?;
     Ok(file)
 }

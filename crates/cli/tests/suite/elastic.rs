@@ -1,7 +1,9 @@
 //! Fleets on real processes: a cluster that grows and shrinks while its controller is killed, adapters that misbehave, bad
 //! policies, and `tontine dev --elastic`.
 
+mod figures;
 mod hands;
+mod lies;
 mod redis;
 mod resizing;
 mod standby;
@@ -20,6 +22,9 @@ use crate::cluster::{Cluster, Process, TONTINE, command, tontine};
 const PATIENCE: Duration = Duration::from_secs(240);
 
 const POLICY: &str = "engine = \"tontine\"\nprovider = \"local\"\nmachine-type = \"local\"\nmin = 3\nmax = 6\nmode = \"auto\"\n";
+
+/// Where lies of adapters are kept.
+const LIES: &str = "lies";
 
 /// Numbers that look random, and are the same in each run.
 struct Dice(u64);
@@ -44,10 +49,27 @@ impl Fleet {
     }
 
     fn with(policy: &str) -> Fleet {
+        Fleet::through(policy, |_| Vec::new())
+    }
+
+    /// One whose adapters lie as [`Fleet::lie`] says.
+    fn lying(policy: &str) -> Fleet {
+        Fleet::through(policy, |cluster| {
+            std::fs::create_dir(cluster.file(LIES)).unwrap();
+            vec!["python3".to_owned(), fixture("lying_adapter.py"), cluster.file(LIES)]
+        })
+    }
+
+    /// One whose adapters run behind the program that is given.
+    fn through(policy: &str, program: impl Fn(&Cluster) -> Vec<String>) -> Fleet {
         let cluster = Cluster::with(3, &["--partitions=64"]);
-        let engine: Vec<String> = std::iter::once(TONTINE.to_owned()).chain(words(&cluster, &[])).collect();
+        let program = program(&cluster);
+        let own = words(&cluster, &[]);
+        let engine: Vec<&str> = program.iter().map(String::as_str).chain([TONTINE]).collect();
+        let engine = [engine, own.iter().map(String::as_str).collect()].concat();
         let machines = cluster.file("machines");
-        let provider = [TONTINE, "adapter", "local", "--dir", &machines];
+        let own = [TONTINE, "adapter", "local", "--dir", &machines];
+        let provider: Vec<&str> = program.iter().map(String::as_str).chain(own).collect();
         let text = format!(
             "[engines.tontine]\ncommand = {}\n[providers.local]\ncommand = {}\n",
             json!(engine),
@@ -58,6 +80,25 @@ impl Fleet {
         let fleet = Fleet { cluster, adapters, started: 0 };
         fleet.run(&["apply", &policy]).exits(0);
         fleet
+    }
+
+    /// Begins a lie of an adapter: `fixtures/lying_adapter.py` lists them.
+    fn lie(&self, name: &str) {
+        std::fs::write(PathBuf::from(self.cluster.file(LIES)).join(name), "").unwrap();
+    }
+
+    fn tell_the_truth(&self, name: &str) {
+        std::fs::remove_file(PathBuf::from(self.cluster.file(LIES)).join(name)).unwrap();
+    }
+
+    /// Whether an adapter of this controller has noted this: `fixtures/lying_adapter.py` says what there is.
+    fn was_noted(&self, what: &str, controller: &Process) -> bool {
+        PathBuf::from(self.cluster.file(LIES)).join(format!("{what}-{}", controller.id())).exists()
+    }
+
+    /// Adopts the three members with which the cluster began.
+    fn adopt_all(&self) {
+        self.run(&["adopt", "shop", "--member=n1", "--member=n2", "--member=n3"]).exits(0);
     }
 
     fn service(&self) -> String {
@@ -138,22 +179,9 @@ impl Fleet {
         })
     }
 
-    /// Process ids of machines of this provider; of the one with this token alone, if one is given.
+    /// Processes of its machines; of the one with this token alone, if one is given.
     fn processes(&self, token: Option<&str>) -> Vec<u32> {
-        let ours = format!("MACHINE_DATA={}", self.cluster.file("machines"));
-        let of_token = token.map(|token| format!("MACHINE_TOKEN={token}"));
-        let is_ours = |id: &u32| {
-            let environment = std::fs::read(format!("/proc/{id}/environ")).unwrap_or_default();
-            let has = |start: &str, whole: bool| {
-                environment.split(|byte| *byte == 0).any(|variable| match whole {
-                    true => variable == start.as_bytes(),
-                    false => variable.starts_with(start.as_bytes()),
-                })
-            };
-            has(&ours, false) && of_token.as_ref().is_none_or(|token| has(token, true))
-        };
-        let all = std::fs::read_dir("/proc").unwrap().flatten();
-        all.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter(is_ours).collect()
+        processes(&self.cluster.file("machines"), token)
     }
 
     fn instances(&self) -> Vec<String> {
@@ -165,11 +193,39 @@ impl Fleet {
 
 impl Drop for Fleet {
     fn drop(&mut self) {
-        for process in self.processes(None) {
-            let process = rustix::process::Pid::from_raw(process as i32).expect("it is not 0");
-            let _ = rustix::process::kill_process(process, Signal::KILL);
-        }
+        end_all(&self.cluster.file("machines"));
     }
+}
+
+/// Process ids of machines in a directory of the local provider; of the one with this token alone, if one is given.
+fn processes(machines: &str, token: Option<&str>) -> Vec<u32> {
+    let ours = format!("MACHINE_DATA={machines}");
+    let of_token = token.map(|token| format!("MACHINE_TOKEN={token}"));
+    let is_ours = |id: &u32| {
+        let environment = std::fs::read(format!("/proc/{id}/environ")).unwrap_or_default();
+        let has = |start: &str, whole: bool| {
+            environment.split(|byte| *byte == 0).any(|variable| match whole {
+                true => variable == start.as_bytes(),
+                false => variable.starts_with(start.as_bytes()),
+            })
+        };
+        has(&ours, false) && of_token.as_ref().is_none_or(|token| has(token, true))
+    };
+    let all = std::fs::read_dir("/proc").unwrap().flatten();
+    all.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter(is_ours).collect()
+}
+
+/// Ends what machines in a directory of the local provider run.
+fn end_all(machines: &str) {
+    for process in processes(machines, None) {
+        let process = rustix::process::Pid::from_raw(process as i32).expect("it is not 0");
+        let _ = rustix::process::kill_process(process, Signal::KILL);
+    }
+}
+
+/// A program of the folder of fixtures.
+fn fixture(name: &str) -> String {
+    format!("{}/tests/fixtures/{name}", env!("CARGO_MANIFEST_DIR"))
 }
 
 #[test]
@@ -340,17 +396,19 @@ fn bad_policies_and_adapters_are_refused_with_the_field_and_the_remedy() {
     apply(with("min = 3", "min = 9")).fails_with("min: it is 9, above max, which is 6");
     apply(with("max = 6", "max = 6\nstandby = 4"))
         .fails_with("standby: it is 4, and max less min leaves room for 3");
-    apply(with("max = 6", "max = 6\nstandby = -1")).fails_with("standby = -1");
-    apply(with("min = 3", "mim = 3")).fails_with("unknown field `mim`");
+    apply(with("max = 6", "max = 6\nstandby = -1")).fails_with("standby: a value is not as expected: u32");
+    apply(with("min = 3", "mim = 3")).fails_with("line 4, column 1: mim: unknown field, expected one of");
     apply(with("max = 6", "max = 6\nbudget = { per-hour = -1 }")).fails_with("not negative");
     let source = |kind: &str, at: &str| {
         let sources = format!("max = 6\nsources = [{{ kind = \"{kind}\", at = \"{at}\" }}]");
         apply(with("max = 6", &sources))
     };
-    source("ganglia", "gmond").fails_with("sources[0].at: \"gmond\" is no HOST:PORT");
+    source("ganglia", "gmond").fails_with("sources[0].at: it is no HOST:PORT");
     source("prometheus", "https://{address}/").fails_with("sources[0].at: it must begin with http://");
-    source("nagios", "x").fails_with("unknown variant `nagios`");
-    apply(with("mode = \"auto\"", "mode = \"always\"")).fails_with("unknown variant `always`");
+    source("nagios", "x").fails_with("sources[0].kind: a value is not as expected: `ganglia` or");
+    source("prometheus", "http://{address}:9100/metrics?token=hunter2").fails_with("keeps no secrets");
+    apply(with("mode = \"auto\"", "mode = \"always\""))
+        .fails_with("mode: a value is not as expected: one of `observe`");
     let kept = tontine(&["elastic", "status", "shop", &service, "--json"]).exits(0).json();
     assert_eq!((&kept["fleet"]["generation"], &kept["fleet"]["policy"]["max"]), (&json!(1), &json!(6)));
     let dry = path("shop.toml");
@@ -365,6 +423,16 @@ fn bad_policies_and_adapters_are_refused_with_the_field_and_the_remedy() {
     std::fs::write(path("adapters.toml"), "[engines.x]\ncommand = []\n").unwrap();
     let adapters = format!("--adapters={}", path("adapters.toml"));
     tontine(&["elastic", "run", &service, &adapters]).fails_with("engines.x.command is empty");
+    let secret = "[engines.x]\ncommand = [\"a\"]\nenv = { AWS_SECRET_ACCESS_KEY = \"hunter2\" }\n";
+    std::fs::write(path("adapters.toml"), secret).unwrap();
+    let told = "adapters.toml: line 3, column 1: engines.x.env: unknown field, expected one of `command`, `environment`";
+    let words: [&[&str]; 2] =
+        [&["elastic", "run", &service, &adapters], &["elastic", "apply", &dry, &service, &adapters]];
+    for words in words {
+        let refused = tontine(words);
+        refused.fails_with(told);
+        assert!(!format!("{}{}", refused.text(), refused.stderr).contains("hunter2"), "{}", refused.stderr);
+    }
     std::fs::write(path("day.csv"), "0,1000\n600,9000\n1200,9000\n").unwrap();
     std::fs::write(path("shop.toml"), POLICY).unwrap();
     let (day, policy) = (path("day.csv"), path("shop.toml"));

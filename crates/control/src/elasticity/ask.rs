@@ -7,6 +7,7 @@ use model::elasticity::adapter::{
     Boot, EngineFacts, Evidence, Instance, Instances, Member, Members, PROTOCOL, ProviderFacts,
 };
 use model::elasticity::{Fleet, Token};
+use model::unquoted;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value as Json};
 
@@ -138,13 +139,7 @@ fn broken(role: Role, method: &str, why: &str) -> CallError {
 
 /// Where and how an answer is of another form, without any value that is in it.
 fn mismatch<T: DeserializeOwned>(answer: &Json, error: &str) -> String {
-    // The words of `serde` quote the value before they say what was expected.
-    let is_quoting = ["invalid ", "unknown variant "].iter().any(|begin| error.starts_with(begin));
-    let why = match error.rsplit_once(", expected ") {
-        Some((_, expected)) if is_quoting => format!("a value is not as expected: {expected}"),
-        None if error.starts_with("missing field ") => error.to_owned(),
-        _ => "a value cannot be read".to_owned(),
-    };
+    let why = unquoted::words(error);
     match place::<T>(answer, error) {
         Some(place) => format!("{}: {}", plain(&place), plain(&why)),
         None => plain(&why),

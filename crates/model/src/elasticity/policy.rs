@@ -283,7 +283,7 @@ impl Source {
         }
         if self.kind == SourceKind::Ganglia {
             return match self.at.contains('/') || port_of(&self.at).is_none() {
-                true => Err(format!("{:?} is no HOST:PORT; write one such as 10.0.0.1:8649", self.at)),
+                true => Err("it is no HOST:PORT; write one such as 10.0.0.1:8649".to_owned()),
                 false => Ok((self.at.clone(), String::new())),
             };
         }
@@ -299,7 +299,10 @@ impl Source {
         }
         let (authority, path) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
         if authority.contains('@') {
-            return Err("it has a user's name; the document of a fleet keeps no secrets".to_owned());
+            return Err(format!("it has a user's name; {KEEPS_NO_SECRETS}"));
+        }
+        if let Some(name) = secret_parameter(path) {
+            return Err(format!("its parameter {name:?} may be a secret; {KEEPS_NO_SECRETS}"));
         }
         let is_bare_ipv6 = address.contains(':') && !authority.contains(&format!("[{ADDRESS}]"));
         let in_authority = if is_bare_ipv6 { format!("[{address}]") } else { address.to_owned() };
@@ -321,6 +324,27 @@ impl Source {
         let wrong = |why| PolicyError { field: format!("{field}.at"), why };
         self.endpoint("member").map(drop).map_err(wrong)
     }
+}
+
+/// Why a source's URL has no secrets, and what to do instead.
+const KEEPS_NO_SECRETS: &str = "the document of a fleet keeps no secrets, so let the exporter be asked without one, or \
+    through a proxy beside the controller that adds it";
+/// What is in the name of a parameter whose value is a secret.
+const SECRET_PARTS: [&str; 7] = ["token", "secret", "passw", "pwd", "auth", "cred", "signature"];
+/// Whole names of such parameters, beside those that end with *key*.
+const SECRET_WORDS: [&str; 4] = ["pass", "pw", "sig", "session"];
+
+/// The first parameter of a URL's query whose name says that it is a secret. What has another name cannot be told apart from
+/// what an exporter needs.
+fn secret_parameter(path: &str) -> Option<&str> {
+    let (_, query) = path.split('#').next()?.split_once('?')?;
+    let mut names = query.split(['&', ';']).filter_map(|one| Some(one.split_once('=')?.0));
+    names.find(|name| {
+        let plain: String = name.to_ascii_lowercase().chars().filter(char::is_ascii_alphanumeric).collect();
+        plain.ends_with("key")
+            || SECRET_WORDS.contains(&plain.as_str())
+            || SECRET_PARTS.iter().any(|part| plain.contains(part))
+    })
 }
 
 /// The port of `host:port`, if it is one.
@@ -580,7 +604,25 @@ mod tests {
         let prometheus = |at: &str, why: &str| refused(SourceKind::Prometheus, at, "n1", why);
         prometheus("https://{address}:9100/metrics", "must begin with http://");
         prometheus("http://n1:9100/metrics", "lacks {address}");
-        prometheus("http://me:secret@{address}:9100/", "keeps no secrets");
+        for at in [
+            "http://me:hunter2@{address}:9100/",
+            "http://{address}:9100/metrics?token=hunter2",
+            "http://{address}:9100/metrics?format=prometheus&Access_Token=hunter2",
+            "http://{address}?x-api-key=hunter2#top",
+            "http://{address}/a?b=c;key=hunter2",
+            "http://probe:9/x?of={address}&X-Amz-Signature=hunter2",
+        ] {
+            prometheus(at, "keeps no secrets, so let the exporter be asked without one");
+            let why = endpoint(SourceKind::Prometheus, at, "n1").unwrap_err();
+            assert!(!why.contains("hunter2"), "{why}");
+        }
+        for at in
+            ["http://{address}?keyspace=shop&format=prometheus", "http://{address}/token?match[]=monkeys"]
+        {
+            assert!(endpoint(SourceKind::Prometheus, at, "n1").is_ok(), "{at}");
+        }
+        let why = endpoint(SourceKind::Ganglia, "http://me:hunter2@gmond:8649", "").unwrap_err();
+        assert!(!why.contains("hunter2"), "{why}");
         prometheus("http://{address}:x/", "host and port are wrong");
         prometheus("http://{address}:9100/a b", "without blanks");
         prometheus("http://{address}:9100/\r\nX:", "without blanks");

@@ -24,9 +24,9 @@ mod explore;
 mod members;
 mod orders;
 mod plans;
+mod progress;
 mod replacing;
 mod standby;
-mod progress;
 mod stores;
 mod users;
 

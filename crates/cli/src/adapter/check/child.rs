@@ -61,7 +61,7 @@ impl Child {
         let id = self.send(method, params)?;
         let answer = self.answer()?;
         if answer["id"] != id {
-            return Err(format!("{method}: the answer has the id {}, and the call {id}", answer["id"]));
+            return Err(format!("{method}: the answer has another id than the call, which has {id}"));
         }
         told(&answer)
     }
@@ -72,7 +72,12 @@ impl Child {
         let answer = self.answer()?;
         match told(&answer)? {
             CallResult::Error { code, .. } if code == wanted && answer["id"].is_null() => Ok(()),
-            _ => Err(format!("it answers {answer}; an error {wanted} under the id null is due")),
+            CallResult::Error { code, .. } => Err(format!(
+                "it fails with {code}, or under an id; an error {wanted} under the id null is due"
+            )),
+            CallResult::Result(_) => {
+                Err(format!("it answers with a result; an error {wanted} under the id null is due"))
+            }
         }
     }
 
@@ -83,8 +88,7 @@ impl Child {
         while !wanted.is_empty() {
             let answer = self.answer()?;
             let found = wanted.iter().position(|id| answer["id"] == *id);
-            let found =
-                found.ok_or_else(|| format!("an answer has the id {}, which is of no call", answer["id"]))?;
+            let found = found.ok_or("an answer has an id that is of no call")?;
             wanted.swap_remove(found);
         }
         Ok(())
@@ -95,7 +99,13 @@ impl Child {
         while let Ok(line) = self.answers.try_recv() {
             self.noise.get_or_insert(line);
         }
-        self.noise.take().map_or(Ok(()), |line| Err(format!("it wrote {line:?}")))
+        let told = |line: String| {
+            format!(
+                "it wrote a line of {} bytes that is no answer; write the log to standard error",
+                line.len()
+            )
+        };
+        self.noise.take().map_or(Ok(()), |line| Err(told(line)))
     }
 
     /// Ends its standard input; it must end.
@@ -158,7 +168,6 @@ fn told(answer: &Json) -> Result<CallResult, String> {
     }
     let error = &answer["error"];
     let code = error["code"].as_i64().and_then(|code| i32::try_from(code).ok());
-    let code =
-        code.ok_or_else(|| format!("the answer {answer} has neither a result nor an error with a code"))?;
+    let code = code.ok_or("an answer has neither a result nor an error with a code")?;
     Ok(CallResult::Error { code, message: error["message"].as_str().unwrap_or_default().to_owned() })
 }

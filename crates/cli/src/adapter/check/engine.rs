@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use model::elasticity::adapter::{Boot, Evidence, Member, MemberState, Members};
+use model::unquoted;
 use serde_json::json;
 
 use super::child::CallResult;
@@ -43,7 +44,7 @@ impl Checking<'_> {
         let unknown = match self.child.call("evidence", &unknown) {
             Ok(CallResult::Result(result)) => serde_json::from_value::<Evidence>(result)
                 .map(drop)
-                .map_err(|error| format!("it answers in another form: {error}")),
+                .map_err(|error| format!("it answers in another form: {}", unquoted::json(&error))),
             Ok(CallResult::Error { message, .. }) if !message.is_empty() => Ok(()),
             Ok(CallResult::Error { .. }) => Err("it fails without a message".to_owned()),
             Err(why) => Err(why),

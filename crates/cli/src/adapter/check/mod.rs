@@ -3,7 +3,8 @@
 //! It speaks to it as a controller does, and says of each rule whether it is kept. Rules that cost money are tried only
 //! where a type of machine is named.
 //!
-//! Must never: join, drain or forget a member, or end a machine that it did not ask for itself.
+//! Must never: join, drain or forget a member, end a machine that it did not ask for itself, or show what an adapter wrote
+//! beside the words of an error. It may hold secrets.
 
 mod child;
 mod engine;
@@ -13,6 +14,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use model::elasticity::adapter::{EngineFacts, PROTOCOL, ProviderFacts};
+use model::unquoted;
 use serde::Serialize;
 use serde_json::{Value as Json, json};
 
@@ -94,7 +96,7 @@ enum Side {
 
 impl Side {
     fn read(facts: Json) -> Result<Side, String> {
-        let read = |error: serde_json::Error| format!("describe cannot be read: {error}");
+        let read = |error: serde_json::Error| format!("describe cannot be read: {}", unquoted::json(&error));
         match facts.get("types") {
             Some(_) => serde_json::from_value(facts).map(Side::Provider).map_err(read),
             None => serde_json::from_value(facts).map(Side::Engine).map_err(read),
@@ -124,6 +126,15 @@ impl Side {
     }
 }
 
+/// The fields in which two answers differ.
+fn differing(one: &Json, other: &Json) -> String {
+    let (Json::Object(one), Json::Object(other)) = (one, other) else { return "answer".to_owned() };
+    let names = one.keys().chain(other.keys().filter(|name| !one.contains_key(*name)));
+    let differing: Vec<&str> =
+        names.filter(|name| one.get(*name) != other.get(*name)).map(String::as_str).collect();
+    differing.join(", ")
+}
+
 impl Checking<'_> {
     fn note(&mut self, check: &'static str, kept: Kept) -> bool {
         let ok = kept.is_ok();
@@ -135,7 +146,7 @@ impl Checking<'_> {
     fn result<T: serde::de::DeserializeOwned>(&mut self, method: &str, params: &Json) -> Result<T, String> {
         match self.child.call(method, params)? {
             CallResult::Result(result) => serde_json::from_value(result)
-                .map_err(|error| format!("{method} answers in another form: {error}")),
+                .map_err(|error| format!("{method} answers in another form: {}", unquoted::json(&error))),
             CallResult::Error { code, message } => Err(format!("{method} fails with {code}: {message}")),
         }
     }
@@ -183,7 +194,11 @@ impl Checking<'_> {
         let alike = (|| {
             let (one, other): (Json, Json) =
                 (self.result("describe", whole)?, self.result("describe", whole)?);
-            if one == other { Ok(()) } else { Err(format!("{one} and then {other}")) }
+            if one == other {
+                Ok(())
+            } else {
+                Err(format!("describe gives another {} the second time", differing(&one, &other)))
+            }
         })();
         self.note("two calls in a row are answered alike", alike);
         let unknown = self.fails("no-such-method", whole, NO_METHOD);

@@ -21,6 +21,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use model::elasticity::adapter::{Instance, InstanceState};
+use model::unquoted;
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
@@ -301,8 +302,8 @@ impl Place {
             Err(error) if error.kind() == io::ErrorKind::NotFound && !directory.exists() => return Ok(None),
             text => text.map_err(|error| stranger(&format!("{MACHINE}: {error}")))?,
         };
-        let machine: LocalMachine =
-            serde_json::from_slice(&text).map_err(|error| stranger(&format!("{MACHINE}: {error}")))?;
+        let machine: LocalMachine = serde_json::from_slice(&text)
+            .map_err(|error| stranger(&format!("{MACHINE}: {}", unquoted::json(&error))))?;
         let is_ours = machine.made_by == MADE_BY
             && (machine.fleet.as_str(), machine.token.as_str()) == (&self.names.0, &self.names.1);
         if is_ours { Ok(Some(machine)) } else { Err(stranger("its machine.json is of another one")) }

@@ -258,8 +258,17 @@ fn the_check_passes_the_local_adapter_and_convicts_worse_ones() {
     let chatty = format!("echo hello; exec {TONTINE} adapter local {dir}");
     let chatty = check(&chatty);
     assert!(
-        chatty.contains("FAILED  nothing but answers on standard output: it wrote \"hello\""),
+        chatty.contains("FAILED  nothing but answers on standard output: it wrote a line of 5 bytes"),
         "{chatty}"
     );
     assert!(chatty.contains("1 of"), "{chatty}");
+    // What it writes may be a secret, whether it is no answer, or one of another form.
+    for result in ["\"hunter2\"", "{\"types\":[],\"name\":\"p\",\"protocol\":\"hunter2\"}"] {
+        let line = format!("{{\"jsonrpc\":\"2.0\",\"id\":'$n',\"result\":{result}}}");
+        let answer = format!("n=0; while read line; do n=$((n+1)); echo hunter2; echo '{line}'; done");
+        let said = check(&answer);
+        assert!(said.contains("FAILED  it describes itself"), "{said}");
+        assert!(said.contains("it wrote a line of 7 bytes"), "{said}");
+        assert!(!said.contains("hunter2"), "{said}");
+    }
 }

@@ -54,7 +54,7 @@ fn check_all(cluster: &Cluster) {
 }
 
 /// Children of a process: the adapters of a controller.
-fn children(parent: u32) -> Vec<u32> {
+pub(super) fn children(parent: u32) -> Vec<u32> {
     let is_child = |id: &u32| {
         let text = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
         let fields = text.rsplit_once(')').map_or("", |(_, rest)| rest);
