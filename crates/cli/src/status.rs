@@ -293,6 +293,7 @@ mod tests {
             seconds_left: Some(4.2),
             rounds_total: 9,
             failures,
+            panics: panics_total.min(failures),
             panics_total,
             last_error: Some(ChoreError { error: "the disk is full".to_owned(), seconds_ago: 61.0 }),
         }

@@ -15,7 +15,7 @@ use bytes::Bytes;
 use model::{Epoch, Generation, StoreName, Timestamp, VersionSet};
 use parking_lot::{RwLock, RwLockReadGuard};
 use protocol::collection::{Heard, Participant, Remembered, RoundRefusal};
-use runtime::panics::whole;
+use runtime::panics::{whole, whole_through};
 use runtime::{Disk, DiskError};
 
 /// The file below the data directory.
@@ -93,13 +93,13 @@ impl Epochs {
     pub fn hear(&self, epoch: Epoch, generation: Generation, standing: Option<Generation>) {
         // What has no epoch itself is tagged with the greatest number there is.
         if epoch != Epoch(u64::MAX) {
-            self.participant.write().hear(Heard { epoch, generation }, standing);
+            self.change(|participant| participant.hear(Heard { epoch, generation }, standing));
         }
     }
 
     /// The disk is what it should be: it was compared with the coordination service.
     pub fn compare(&self, epoch: Epoch) {
-        self.participant.write().compare(epoch);
+        self.change(|participant| participant.compare(epoch));
     }
 
     /// Whether the disk was compared with the service.
@@ -125,6 +125,10 @@ impl Epochs {
     /// Makes `remembered` durable, and takes back nothing of what is remembered already: of two rounds that fence at
     /// once, the one that is written later may have been judged before the other was.
     pub async fn remember(&self, remembered: Remembered) -> Result<(), DiskError> {
+        whole_through(self.write(remembered)).await
+    }
+
+    async fn write(&self, remembered: Remembered) -> Result<(), DiskError> {
         let mut written = self.written.lock().await;
         let remembered = Remembered {
             epoch: written.epoch.max(remembered.epoch),

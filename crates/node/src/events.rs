@@ -11,8 +11,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use model::{NodeId, PartitionId, WallMillis};
-use parking_lot::Mutex;
 use runtime::Clock;
+use runtime::locks::Mutex;
 use serde::Serialize;
 use serde_json::Value as Json;
 

@@ -22,12 +22,13 @@ use bytes::Bytes;
 use client::peers::{Peers, Witness};
 use futures_util::future::{join_all, select};
 use model::{Cluster, Moment, NodeId};
-use parking_lot::{Mutex, RwLock};
+use parking_lot::RwLock;
 use protocol::gossip::{
     EXCHANGE_PATIENCE, Experience, GossipAction, GossipLoad, NodeBelief, NodeLiveness, Row, Why,
 };
 use protocol::gossip::{Gossip as Machine, GossipEvent};
 use protocol::report::{NodeLoad, NodeSeen};
+use runtime::locks::Mutex;
 use runtime::{Clock, Ports};
 use wire::messages::{self, Gossiped, Peer, Request, Response};
 

@@ -18,7 +18,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::{BufMut, Bytes, BytesMut};
 use model::{Epoch, NodeId, PartitionId, Resolver, Store, StoreName, Token, VersionSet, WallMillis};
 use parking_lot::RwLock;
-use runtime::panics::whole;
 use storage::{Change, Commit, Durable, Met, ScanCursor, ScanLimit, StorageEngine, StorageError};
 use wire::error::ErrorCode;
 use wire::messages::{Condition, Failure};
@@ -223,7 +222,7 @@ impl Hints {
             return Ok(());
         }
         for (target, _) in self.pending() {
-            let lost = whole(|| engine.discard_damaged(partition(target))).map_err(refuse)?;
+            let lost = engine.discard_damaged(partition(target)).map_err(refuse)?;
             if lost > 0 {
                 self.damaged.fetch_add(lost, Ordering::Relaxed);
                 tracing::warn!(peer = %target, hints = lost, "damaged hints are forgotten");
@@ -427,7 +426,7 @@ impl Hints {
             },
         };
         let (partition, token) = (partition(target), Token::of(&name));
-        let mut update = || whole(|| self.engine.update(partition, token, &name, &mut change));
+        let mut update = || self.engine.update(partition, token, &name, &mut change);
         let commit = match update() {
             // What it held is lost in any case; it must not block what comes.
             Err(StorageError::Corrupt { .. })
@@ -447,7 +446,7 @@ impl Hints {
     /// Forgets a hint that cannot be read; true when there was one.
     fn discard_corrupt(&self, token: Token, target: NodeId, name: &[u8]) -> Result<bool, StorageError> {
         match self.engine.repairable() {
-            Some(engine) => whole(|| engine.discard_corrupt(partition(target), token, name)),
+            Some(engine) => engine.discard_corrupt(partition(target), token, name),
             None => Ok(false),
         }
     }

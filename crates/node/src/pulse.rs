@@ -19,8 +19,8 @@ use std::time::Duration;
 
 use futures_util::future::{Either, join_all, select};
 use model::Moment;
-use parking_lot::Mutex;
 use protocol::lateness::{Contention, Lateness};
+use runtime::locks::Mutex;
 use runtime::{Clock, ProcessorTime, Tasks};
 use tokio::sync::{mpsc, oneshot};
 

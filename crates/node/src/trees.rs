@@ -24,9 +24,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use model::{PartitionId, Ring, Token};
-use parking_lot::{Mutex, MutexGuard};
 use protocol::antientropy::merkle::{Digest, Span, Tree, TreeDelta};
-use runtime::panics::whole;
+use runtime::locks::{Mutex, MutexGuard};
 use storage::Partitions;
 
 pub(crate) use unreadable::PLACES_MAX;
@@ -130,7 +129,7 @@ impl Kept {
                 trees[place].apply(token, TreeDelta { difference, records });
             }
         };
-        whole(|| notes.drain(..).for_each(apply));
+        notes.drain(..).for_each(apply);
     }
 
     /// Tells whoever reads there that the record has changed; `None` when nobody knows which.
@@ -142,6 +141,11 @@ impl Kept {
                 _ => watch.changed = None,
             }
         }
+    }
+
+    fn unwatch(&mut self, number: u64) -> Option<Watch> {
+        let at = self.watches.iter().position(|watch| watch.number == number)?;
+        Some(self.watches.swap_remove(at))
     }
 
     fn insert(&mut self, partition: PartitionId, tree: Tree) {
@@ -174,12 +178,14 @@ impl Locked<'_> {
     }
 }
 
-/// Somebody reads tokens of a partition while writers go on, and says in any case when they [`Watching::end`].
+/// Somebody reads tokens of a partition while writers go on, until they [`Watching::end`], or this is dropped.
 #[must_use]
 pub(crate) struct Watching<'a> {
     trees: &'a Trees,
     number: u64,
     partition: PartitionId,
+    /// Nobody watches any more.
+    is_over: bool,
     /// What to read.
     pub(crate) tokens: RangeInclusive<Token>,
     /// Bits that the tokens of one leaf share.
@@ -189,10 +195,11 @@ pub(crate) struct Watching<'a> {
 impl<'a> Watching<'a> {
     /// The tree as it is now, and up to which token what was read is still so, if that is at least one leaf of what was
     /// read up to `read`.
-    pub(crate) fn end(self, read: Token) -> Option<(Locked<'a>, Token)> {
-        let mut kept = self.trees.stripe(self.partition).lock();
-        let at = kept.watches.iter().position(|watch| watch.number == self.number)?;
-        let changed = kept.watches.swap_remove(at).changed?;
+    pub(crate) fn end(mut self, read: Token) -> Option<(Locked<'a>, Token)> {
+        let trees = self.trees;
+        let mut kept = trees.stripe(self.partition).lock();
+        self.is_over = true;
+        let changed = kept.unwatch(self.number)?.changed?;
         kept.settle();
         let place = kept.place(self.partition)?;
         let locked = Locked(kept, place);
@@ -203,6 +210,15 @@ impl<'a> Watching<'a> {
             Some(_) => return None,
         };
         Some((locked, steady))
+    }
+}
+
+// So that a panic of whoever reads leaves no watch behind, which writers would go on telling.
+impl Drop for Watching<'_> {
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.trees.stripe(self.partition).lock().unwatch(self.number);
+        }
     }
 }
 
@@ -341,7 +357,7 @@ impl Trees {
         let number = self.watched.fetch_add(1, Ordering::Relaxed);
         let watch = Watch { number, partition, tokens: tokens.clone(), changed: Some(Vec::new()) };
         locked.0.watches.push(watch);
-        Some(Watching { trees: self, number, partition, tokens, bits })
+        Some(Watching { trees: self, number, partition, is_over: false, tokens, bits })
     }
 
     /// Looks at a partition's tree; `None` for one that the ring does not have.

@@ -20,8 +20,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use model::{Moment, PartitionId};
-use parking_lot::Mutex;
 use protocol::report::{LoadReport, Middle, PARTITIONS_TOLD, PartitionLoad, WorkDone};
+use runtime::locks::Mutex;
 
 use crate::hot::{HotKeys, ONE_IN};
 

@@ -11,6 +11,7 @@ pub mod disk;
 pub mod entropy;
 #[cfg(feature = "http")]
 pub mod http;
+pub mod locks;
 pub mod network;
 pub mod outputs;
 pub mod pace;

@@ -2,23 +2,31 @@
 //!
 //! A panic is a bug, and the thread that met it may have half changed what others share: locks here are not poisoned. So
 //! a process of nodes ends ([`end_the_process`]), and starts again from its disk, which is made for that. One place
-//! survives: work in [`caught`], whose caller knows how to begin it anew. What must not stay half changed, above all
-//! records and what is counted of them, is changed in [`whole`]: a panic there ends the process all the same, before a
-//! lock is given up.
+//! survives: work in [`caught`], whose caller knows how to begin it anew. What must not stay half changed is changed in
+//! [`whole`], [`whole_steps`] or [`whole_through`], or lies behind a lock of [`crate::locks`]. A panic there ends the process all the same,
+//! before a lock is given up.
 //!
 //! ```text
 //!   panic ──▶ the usual message ──▶ in caught, and not in whole? ── yes ──▶ unwinds to caught: an error
 //!                                        └─ no ──▶ the process ends
 //! ```
 //!
+//! The process ends where the panic begins, before anything unwinds. So whoever catches panics above, such as the
+//! executor around each task, or a join of a thread, has none to catch.
+//!
 //! A simulator judges every panic, so nothing is caught there ([`crate::Tasks::survives_panics`]).
 //!
 //! Must never: let a panic pass unseen.
 
 use std::cell::{Cell, RefCell};
+use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind, set_hook, take_hook};
 use std::sync::Once;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
+
+/// Whether a panic ends this process unless it is survived.
+static ENDS: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
     /// Whether a panic of this thread would be caught now.
@@ -72,19 +80,62 @@ pub async fn caught<T>(work: impl Future<Output = T>) -> Result<T, Panicked> {
 
 /// Makes a change that must be made wholly or not survived.
 pub fn whole<T>(change: impl FnOnce() -> T) -> T {
-    /// Counts the change also when it panics.
-    struct UnderWay;
-    impl Drop for UnderWay {
+    let _under_way = UnderWay::begin();
+    change()
+}
+
+/// Carries out work that waits now and then, and each step of which is such a change. It may be given up while it waits.
+pub async fn whole_steps<T>(work: impl Future<Output = T>) -> T {
+    let mut work = std::pin::pin!(work);
+    std::future::poll_fn(|context| whole(|| work.as_mut().poll(context))).await
+}
+
+/// As [`whole_steps`], of work that must come to its end: a panic beside it that breaks it off is not survived either.
+pub async fn whole_through<T>(work: impl Future<Output = T>) -> T {
+    /// Whether work has begun that is not done.
+    struct Waits(bool);
+    impl Drop for Waits {
         fn drop(&mut self) {
-            CHANGES.set(CHANGES.get() - 1);
-            if std::thread::panicking() {
+            if self.0 && std::thread::panicking() {
                 BROKE_OFF.set(true);
+                if ENDS.load(Ordering::Relaxed) {
+                    // The message was printed when the panic began.
+                    std::process::abort();
+                }
             }
         }
     }
-    CHANGES.set(CHANGES.get() + 1);
-    let _under_way = UnderWay;
-    change()
+    let mut work = std::pin::pin!(whole_steps(work));
+    let mut waits = Waits(false);
+    std::future::poll_fn(|context| {
+        let polled = work.as_mut().poll(context);
+        waits.0 = polled.is_pending();
+        polled
+    })
+    .await
+}
+
+/// A change that must be made wholly, from its begin until this is dropped. It stays in its thread.
+pub(crate) struct UnderWay {
+    /// What a panic drops may make changes, too: these are not broken off.
+    in_panic: bool,
+    _in_thread: PhantomData<*const ()>,
+}
+
+impl UnderWay {
+    pub(crate) fn begin() -> UnderWay {
+        CHANGES.set(CHANGES.get() + 1);
+        UnderWay { in_panic: std::thread::panicking(), _in_thread: PhantomData }
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        CHANGES.set(CHANGES.get() - 1);
+        if std::thread::panicking() && !self.in_panic {
+            BROKE_OFF.set(true);
+        }
+    }
 }
 
 /// From now on panics leave their place in the sources for [`caught`].
@@ -105,6 +156,7 @@ pub fn note_places() {
 pub fn end_the_process() {
     note_places();
     let before = take_hook();
+    ENDS.store(true, Ordering::Relaxed);
     set_hook(Box::new(move |panic| {
         before(panic);
         let is_survived = IS_CAUGHT.try_with(Cell::get).unwrap_or(false);
@@ -112,6 +164,11 @@ pub fn end_the_process() {
             std::process::abort();
         }
     }));
+}
+
+/// Whether [`end_the_process`] was called: only then may some panics be survived, because all others are not.
+pub fn is_ended_by_panics() -> bool {
+    ENDS.load(Ordering::Relaxed)
 }
 
 #[cfg(test)]
@@ -122,6 +179,7 @@ mod tests {
     use futures_util::FutureExt;
 
     use super::*;
+    use crate::Tasks;
 
     fn outcome<T>(work: impl Future<Output = T>) -> Result<T, Panicked> {
         caught(work).now_or_never().expect("it waits for nothing")
@@ -148,6 +206,60 @@ mod tests {
         assert_eq!(whole(|| 7), 7);
     }
 
+    #[test]
+    fn a_panic_in_a_later_step_is_not_survived_either() {
+        let mut has_waited = false;
+        let mut waits = Box::pin(caught(whole_steps(std::future::poll_fn(move |_| {
+            assert!(!std::mem::replace(&mut has_waited, true), "as planned");
+            Poll::<()>::Pending
+        }))));
+        assert!((&mut waits).now_or_never().is_none());
+        assert!(catch_unwind(AssertUnwindSafe(|| (&mut waits).now_or_never())).is_err());
+    }
+
+    #[test]
+    fn work_that_must_come_to_its_end_is_not_broken_off_by_a_panic_beside_it() {
+        let given_up = async {
+            let mut work = Box::pin(whole_steps(std::future::pending::<()>()));
+            assert!((&mut work).now_or_never().is_none(), "it has begun");
+            panic!("as planned");
+        };
+        assert!(outcome::<()>(given_up).is_err(), "this may be given up");
+        let waits = || Box::pin(whole_through(std::future::pending::<()>()));
+        let broken_off = async {
+            let mut work = waits();
+            assert!((&mut work).now_or_never().is_none(), "it has begun");
+            panic!("as planned");
+        };
+        assert!(catch_unwind(AssertUnwindSafe(|| outcome::<()>(broken_off))).is_err());
+        let not_begun = async {
+            let _work = waits();
+            panic!("as planned");
+        };
+        assert!(outcome::<()>(not_begun).is_err(), "nothing was broken off");
+        let done = async {
+            assert_eq!(whole_through(async { 7 }).await, 7);
+            panic!("as planned");
+        };
+        assert!(outcome::<()>(done).is_err(), "nothing was broken off");
+        drop(waits());
+    }
+
+    #[test]
+    fn what_a_panic_drops_may_make_whole_changes() {
+        struct Tidies;
+        impl Drop for Tidies {
+            fn drop(&mut self) {
+                whole(|| ());
+            }
+        }
+        let panics = async {
+            let _tidies = Tidies;
+            panic!("as planned");
+        };
+        assert!(outcome::<()>(panics).is_err(), "that change was made");
+    }
+
     /// What a process does that ends with its panics: run by the test below, with the name of the panic.
     #[test]
     #[ignore = "it ends its process; the next test runs it in another one"]
@@ -159,15 +271,51 @@ mod tests {
             Ok("whole") => {
                 let _ = outcome(async { whole(|| panic!("the second")) });
             }
+            Ok("beside") => {
+                let beside = async {
+                    let mut work = Box::pin(whole_through(std::future::pending::<()>()));
+                    let _ = (&mut work).now_or_never();
+                    panic!("the second");
+                };
+                let _ = outcome::<()>(beside);
+            }
+            Ok("lock") => {
+                let lock = crate::locks::Mutex::new(());
+                let _ = outcome::<()>(async {
+                    let _held = lock.lock();
+                    panic!("the second");
+                });
+            }
             Ok("thread") => {
                 let _ = std::thread::spawn(|| panic!("the second")).join();
             }
-            Ok("task") => {
+            Ok("catch") => {
                 let _ = catch_unwind(|| panic!("the second"));
             }
+            Ok("task") => in_task(|tasks, ends| {
+                tasks.spawn_background(Box::pin(async move {
+                    let _ends = ends;
+                    panic!("the second");
+                }));
+            }),
+            Ok("waiting") => in_task(|tasks, ends| {
+                tasks.spawn_waiting(Box::new(move || {
+                    let _ends = ends;
+                    panic!("the second");
+                }));
+            }),
             _ => {}
         }
         println!("survived the second");
+    }
+
+    /// Lets the executor do something, and waits until it has dropped what it was given.
+    fn in_task(work: impl FnOnce(&dyn Tasks, std::sync::mpsc::Sender<()>)) {
+        let tasks = crate::tasks::os::OsTasks::start().unwrap();
+        assert!(tasks.survives_panics(), "all others end the process");
+        let (ends, ended) = std::sync::mpsc::channel();
+        work(&tasks, ends);
+        let _ = ended.recv();
     }
 
     #[test]
@@ -177,7 +325,7 @@ mod tests {
             let words = ["--exact", "panics::tests::a_process_that_panics", "--ignored", "--nocapture"];
             itself.args(words).env("PANIC_IN", place).output().unwrap()
         };
-        for place in ["whole", "thread", "task"] {
+        for place in ["whole", "beside", "lock", "thread", "catch", "task", "waiting"] {
             let Output { status, stdout, stderr } = run(place);
             let (stdout, stderr) = (String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
             assert_eq!(status.signal(), Some(libc::SIGABRT), "{place}: {status:?} {stdout} {stderr}");

@@ -14,6 +14,7 @@ use hashbrown::hash_table::{Entry, VacantEntry};
 use model::{PartitionId, Token};
 use parking_lot::RwLock;
 use runtime::BoxFuture;
+use runtime::panics::whole;
 
 use crate::engine::{
     Change, Commit, Durable, EngineStats, Held, Met, ScanCursor, ScanLimit, ScanPage, StorageEngine, joined,
@@ -169,33 +170,9 @@ impl MemoryEngine {
             true => Err(StorageError::Closed),
         }
     }
-}
 
-impl StorageEngine for MemoryEngine {
-    fn get(&self, partition: PartitionId, token: Token, key: &[u8]) -> Result<Option<Bytes>, StorageError> {
-        self.check_open()?;
-        let Some(partition) = self.partitions.get(partition) else { return Ok(None) };
-        let hash = spread(token, fingerprint(key));
-        let table = partition.stripes[stripe(hash, STRIPES)].table.read();
-        Ok(table.find(hash, |record| record.is(token, key)).map(|record| record.record.clone()))
-    }
-
-    fn read(
-        &self,
-        partition: PartitionId,
-        token: Token,
-        key: &[u8],
-        visit: &mut dyn FnMut(&Bytes),
-    ) -> Result<bool, StorageError> {
-        self.check_open()?;
-        let Some(partition) = self.partitions.get(partition) else { return Ok(false) };
-        let hash = spread(token, fingerprint(key));
-        let table = partition.stripes[stripe(hash, STRIPES)].table.read();
-        let found = table.find(hash, |record| record.is(token, key));
-        Ok(found.map(|record| visit(&record.record)).is_some())
-    }
-
-    fn update<'a>(
+    /// As [`StorageEngine::update`].
+    fn updated<'a>(
         &self,
         partition: PartitionId,
         token: Token,
@@ -239,6 +216,41 @@ impl StorageEngine for MemoryEngine {
                 }
             },
         }
+    }
+}
+
+impl StorageEngine for MemoryEngine {
+    fn get(&self, partition: PartitionId, token: Token, key: &[u8]) -> Result<Option<Bytes>, StorageError> {
+        self.check_open()?;
+        let Some(partition) = self.partitions.get(partition) else { return Ok(None) };
+        let hash = spread(token, fingerprint(key));
+        let table = partition.stripes[stripe(hash, STRIPES)].table.read();
+        Ok(table.find(hash, |record| record.is(token, key)).map(|record| record.record.clone()))
+    }
+
+    fn read(
+        &self,
+        partition: PartitionId,
+        token: Token,
+        key: &[u8],
+        visit: &mut dyn FnMut(&Bytes),
+    ) -> Result<bool, StorageError> {
+        self.check_open()?;
+        let Some(partition) = self.partitions.get(partition) else { return Ok(false) };
+        let hash = spread(token, fingerprint(key));
+        let table = partition.stripes[stripe(hash, STRIPES)].table.read();
+        let found = table.find(hash, |record| record.is(token, key));
+        Ok(found.map(|record| visit(&record.record)).is_some())
+    }
+
+    fn update<'a>(
+        &self,
+        partition: PartitionId,
+        token: Token,
+        key: &[u8],
+        change: &mut dyn FnMut(Option<&Bytes>) -> Change<'a>,
+    ) -> Result<Option<Commit>, StorageError> {
+        whole(|| self.updated(partition, token, key, change))
     }
 
     fn acknowledges_at_once(&self) -> bool {
@@ -302,13 +314,15 @@ impl StorageEngine for MemoryEngine {
     fn drop_partition(&self, partition: PartitionId) -> Result<(), StorageError> {
         self.check_open()?;
         let Some(partition) = self.partitions.get(partition) else { return Ok(()) };
-        // All locks at once, so that nobody sees a half; always in this order, and nobody else holds two.
-        let mut tables: Vec<_> = partition.stripes.iter().map(|stripe| stripe.table.write()).collect();
-        for table in &mut tables {
-            **table = HashTable::new();
-        }
-        partition.records.store(0, Ordering::Relaxed);
-        partition.bytes.store(0, Ordering::Relaxed);
+        whole(|| {
+            // All locks at once, so that nobody sees a half; always in this order, and nobody else holds two.
+            let mut tables: Vec<_> = partition.stripes.iter().map(|stripe| stripe.table.write()).collect();
+            for table in &mut tables {
+                **table = HashTable::new();
+            }
+            partition.records.store(0, Ordering::Relaxed);
+            partition.bytes.store(0, Ordering::Relaxed);
+        });
         Ok(())
     }
 

@@ -14,7 +14,7 @@ use std::ops::{ControlFlow, RangeInclusive};
 
 use bytes::Bytes;
 use model::{PartitionId, Token};
-use parking_lot::Mutex;
+use runtime::locks::Mutex;
 
 use crate::engine::{Met, ScanCursor, ScanLimit, ScanPage};
 use crate::error::StorageError;

@@ -9,7 +9,7 @@ use crate::status::{NodeStatus, chore_line};
 pub(super) fn panicked(status: &NodeStatus, told: &Status) -> Vec<Finding> {
     let id = status.node.id;
     let finding = |chore: &ChoreReport| Finding {
-        code: if chore.failures > 0 { Code::ChorePanics } else { Code::ChorePanicked },
+        code: if chore.panics > 0 { Code::ChorePanics } else { Code::ChorePanicked },
         node: Some(id),
         store: None,
         what: chore_line(id, chore),
@@ -30,25 +30,27 @@ mod tests {
 
     #[test]
     fn a_chore_that_panicked_is_bad_until_it_works_again_and_a_failure_is_none() {
-        let chore = |failures, panics_total| ChoreReport {
+        let chore = |failures, panics, panics_total| ChoreReport {
             chore: "reap".to_owned(),
             state: ChoreState::Resting,
             seconds: 0.0,
             seconds_left: None,
             rounds_total: 3,
             failures,
+            panics,
             panics_total,
             last_error: None,
         };
-        let found = |failures, panics_total| {
-            let told = Status { chores: vec![chore(failures, panics_total)], ..Status::default() };
+        let found = |failures, panics, panics_total| {
+            let told = Status { chores: vec![chore(failures, panics, panics_total)], ..Status::default() };
             panicked(&answering(2, told.clone()), &told)
                 .into_iter()
                 .map(|found| found.code)
                 .collect::<Vec<_>>()
         };
-        assert_eq!(found(2, 2), [Code::ChorePanics]);
-        assert_eq!(found(0, 2), [Code::ChorePanicked]);
-        assert_eq!((found(0, 0), found(2, 0)), (vec![], vec![]));
+        assert_eq!(found(2, 1, 2), [Code::ChorePanics]);
+        assert_eq!(found(0, 0, 2), [Code::ChorePanicked]);
+        assert_eq!(found(3, 0, 2), [Code::ChorePanicked], "what fails now is no bug");
+        assert_eq!((found(0, 0, 0), found(2, 0, 0)), (vec![], vec![]));
     }
 }

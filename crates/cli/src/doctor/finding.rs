@@ -127,7 +127,7 @@ codes! {
     ChorePanics "chore-panics" Bad
         "Work in the background of the node meets a bug: it panicked and rests before it is started again.";
     ChorePanicked "chore-panicked" Note
-        "Work in the background of the node met a bug and panicked since the node started; it works again.";
+        "Work in the background of the node met a bug and panicked since the node started; it has gone on without one since.";
     RecordsDamaged "records-damaged" Bad
         "The node holds corrupt records that have not been replaced yet.";
     RecordsReplaced "records-replaced" Note

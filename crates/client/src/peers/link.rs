@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use futures_util::future::{Either, select};
 use model::cluster::is_one_cluster;
-use parking_lot::Mutex;
 use protocol::gossip::Experience;
+use runtime::locks::Mutex;
 use runtime::secret::Secret;
 use runtime::{Clock, Link, LinkReceiver, LinkSender, Moment, NetworkError, Ports, Proof};
 use tokio::sync::oneshot::Receiver;

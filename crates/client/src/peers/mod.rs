@@ -21,8 +21,8 @@ use std::time::Duration;
 
 use futures_util::future::{Either, select};
 use model::{Cluster, Generation, NodeId};
-use parking_lot::Mutex;
 use protocol::gossip::Experience;
+use runtime::locks::Mutex;
 use runtime::secret::Secret;
 use runtime::{BoxFuture, Clock, Moment, Ports};
 use wire::messages::{Failure, Peer, Request, Response};

@@ -4,9 +4,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use model::{Cluster, NodeId};
-use parking_lot::Mutex;
 use protocol::gossip::{Experience, Probe, Suspects};
 use runtime::Tasks;
+use runtime::locks::Mutex;
 use wire::messages::{Ping, Request};
 
 use super::{CONNECT_TIMEOUT, CallError, Peers};

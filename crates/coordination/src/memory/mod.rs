@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use parking_lot::{Mutex, MutexGuard};
+use runtime::locks::{Mutex, MutexGuard};
 use tokio::sync::watch;
 
 use self::faults::{Fate, FaultDice};

@@ -11,11 +11,11 @@ use client::peers::CallError;
 use futures_util::future::{Either, join, select};
 use model::limits::MESSAGE_BYTES_MAX;
 use model::{Epoch, Generation, Moment, NodeId, PartitionId, Token, VersionSet};
-use parking_lot::Mutex;
 use protocol::antientropy::merkle::{Digest, Span};
 use protocol::antientropy::session::Listing;
 use protocol::antientropy::{Goal, Options, RequestId, Session, SessionAction, SessionEvent, SessionOutcome};
 use protocol::pace::{Pace, PaceLimits, RECORD_BYTES};
+use runtime::locks::Mutex;
 use smallvec::SmallVec;
 use wire::messages::{
     AnswererState, KeyDigests, Ping, RecordsGet, RecordsPage, ReplicaMerge, Request, Response, TreeNodes,

@@ -8,7 +8,7 @@ use model::{PartitionId, Token};
 use storage::StorageError;
 
 use super::{AntiEntropy, Only, ScrubRead, Scrubbing, living};
-use crate::chores::{Chore, Rest, RoundTold, breathe};
+use crate::chores::{Chore, Culprit, Rest, RoundTold, breathe};
 use crate::events::Event;
 use crate::stores::LocalStore;
 use crate::trees::Scrubbed;
@@ -29,20 +29,28 @@ impl Chore for Count {
 
     async fn round(&mut self, _: bool, told: &RoundTold<'_>) -> Rest {
         let Some(antientropy) = living(&self.0) else { return Rest::Ended };
-        let stores = antientropy.replica.view().get().stores().to_vec();
+        let mut stores = antientropy.replica.view().get().stores().to_vec();
+        let culprits = &antientropy.culprits.count;
+        let postponed = culprits.round();
+        postponed.order(&mut stores, |store, (name, _)| store.definition().name == *name);
         for store in &stores {
             mend_met(&antientropy, store, told);
+            let name = &store.definition().name;
             let doubtful = store.trees().summary().1;
             let mut records = 0;
-            for partition in store.trees().uncounted() {
+            let mut partitions = store.trees().uncounted();
+            postponed.order(&mut partitions, |id, culprit| culprit.0 == *name && culprit.1 == *id);
+            for partition in partitions {
+                culprits.begin(name, [partition]);
                 records += count_partition(&antientropy, store, partition, told).await;
+                culprits.over();
                 if antientropy.is_stopping() {
                     return Rest::Ended;
                 }
             }
             if doubtful > 0 && records > 0 {
-                let store = store.definition().name.to_string();
-                antientropy.events.record(Event::TreesCounted { store, trees: doubtful as u64, records });
+                let (store, trees) = (name.to_string(), doubtful as u64);
+                antientropy.events.record(Event::TreesCounted { store, trees, records });
             }
         }
         Rest::For(COUNT_INTERVAL)
@@ -124,6 +132,10 @@ impl Chore for ScrubRecords {
                 let held = store.engine().partitions();
                 work.extend(held.into_iter().map(|held| (store.clone(), held.partition)));
             }
+            let is = |(store, id): &(Arc<LocalStore>, PartitionId), culprit: &Culprit| {
+                store.definition().name == culprit.0 && *id == culprit.1
+            };
+            antientropy.culprits.scrub.round().order(&mut work, is);
             let mut state = antientropy.state.lock();
             (state.scrub.partitions, state.scrub.done) = (work.len(), 0);
             let parts = u32::try_from(work.len().max(1)).unwrap_or(u32::MAX);
@@ -136,7 +148,9 @@ impl Chore for ScrubRecords {
         for (store, partition) in work {
             rest(weak, &*clock, pause).await;
             let Some(antientropy) = living(weak) else { return Rest::Ended };
+            antientropy.culprits.scrub.begin(&store.definition().name, [partition]);
             scrub_partition(&antientropy, &store, partition, Some(told)).await;
+            antientropy.culprits.scrub.over();
             antientropy.state.lock().scrub.done += 1;
         }
         let Some(antientropy) = living(weak) else { return Rest::Ended };

@@ -31,15 +31,15 @@ use std::time::Duration;
 
 use client::peers::Peers;
 use model::{Generation, Moment, NodeId, PartitionId};
-use parking_lot::Mutex;
 use protocol::antientropy::{Left, Schedule, SessionOutcome};
 use protocol::lateness::Lateness;
 use protocol::pace::{PaceLimits, least_on};
 use protocol::report::RefillReport;
+use runtime::locks::Mutex;
 use runtime::{Disk, Ports};
 use tokio::sync::Notify;
 
-use crate::chores::{Board, Rest, begin};
+use crate::chores::{Board, Culprits, Rest, begin};
 use crate::events::Events;
 use crate::gossip::Standings;
 use crate::metrics::Metrics;
@@ -137,6 +137,15 @@ pub struct AntiEntropy {
     remembering: tokio::sync::Mutex<()>,
     /// For the scrub of artifacts.
     scrub_orders: Arc<ScrubOrders>,
+    culprits: RepairCulprits,
+}
+
+/// At what each chore panicked.
+#[derive(Default)]
+struct RepairCulprits {
+    compare: Culprits,
+    count: Culprits,
+    scrub: Culprits,
 }
 
 struct RepairState {
@@ -273,6 +282,7 @@ impl AntiEntropy {
             stopping: AtomicBool::new(false),
             remembering: tokio::sync::Mutex::default(),
             scrub_orders: Arc::default(),
+            culprits: RepairCulprits::default(),
             ports,
         });
         counters::watch(&antientropy, &metrics);

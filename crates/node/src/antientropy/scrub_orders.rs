@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use runtime::locks::Mutex;
 use tokio::sync::Notify;
 
 /// What an operator wants to be read now.

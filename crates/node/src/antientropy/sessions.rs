@@ -1,6 +1,6 @@
 //! Comparing with every peer in its turn.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use protocol::antientropy::{Goal, Left, SessionOutcome};
 
 use super::drive::Drive;
 use super::{AntiEntropy, Ended, Only, Running, living};
-use crate::chores::{Chore, Rest, RoundTold};
+use crate::chores::{Chore, Postponed, Rest, RoundTold};
 use crate::events::Event;
 use crate::stores::LocalStore;
 use crate::trees::bounds;
@@ -25,7 +25,7 @@ pub(super) struct Compare(pub(super) Weak<AntiEntropy>);
 impl Chore for Compare {
     const NAME: &'static str = "compare";
 
-    async fn round(&mut self, _: bool, _: &RoundTold<'_>) -> Rest {
+    async fn round(&mut self, _: bool, told: &RoundTold<'_>) -> Rest {
         let Some(antientropy) = living(&self.0) else { return Rest::Ended };
         let now = antientropy.ports.clock.now();
         let (next, deadline) = {
@@ -44,10 +44,11 @@ impl Chore for Compare {
         };
         match next {
             Some(peer) => {
-                compare(&antientropy, peer).await;
+                compare(&antientropy, peer, told).await;
                 Rest::Now
             }
             None => {
+                told.looked();
                 let until = now.after(LOOK_INTERVAL);
                 let until = deadline.map_or(until, |due| due.min(until)).max(now);
                 Rest::UntilWoken(antientropy.wake.clone(), until.since(now))
@@ -57,7 +58,7 @@ impl Chore for Compare {
 }
 
 /// One comparison with one peer: all stores, one after the other.
-async fn compare(antientropy: &Arc<AntiEntropy>, peer: NodeId) {
+async fn compare(antientropy: &Arc<AntiEntropy>, peer: NodeId, told: &RoundTold<'_>) {
     let clock = antientropy.ports.clock.clone();
     let (began, view) = (clock.now(), antientropy.replica.view().get());
     let (only, stopped) = {
@@ -70,6 +71,7 @@ async fn compare(antientropy: &Arc<AntiEntropy>, peer: NodeId) {
         .iter()
         .map(|store| (store, shared(&view, store, (own, peer), &only, &stopped)))
         .collect();
+    let work = culprits_last(work, &antientropy.culprits.compare.round());
     let all = work.iter().map(|(_, partitions)| partitions.len()).sum();
     let mut total = SessionOutcome { complete: true, ..SessionOutcome::default() };
     let mut through = 0;
@@ -87,22 +89,11 @@ async fn compare(antientropy: &Arc<AntiEntropy>, peer: NodeId) {
             progress: SessionOutcome::default(),
             left: Left { partitions: count, keys: 0 },
         });
-        let drive = Drive {
-            antientropy,
-            peer,
-            view: view.clone(),
-            store: store.clone(),
-            goal: Goal::Equal,
-            bringing: None,
-        };
-        let outcome = Box::pin(drive.run(partitions, &mut |_, _| {})).await;
+        let outcome = exchange(antientropy, &view, peer, (store, partitions), told).await;
         through += count;
         add(&mut total, outcome);
         if outcome.complete && count == shared(&view, store, (own, peer), &[], &[]).len() {
             settle_damage(antientropy, &view, store, peer);
-        }
-        if !outcome.complete {
-            tracing::debug!(%peer, store = %store.definition().name, ?outcome, "comparison not complete");
         }
     }
     let now = clock.now();
@@ -124,6 +115,53 @@ async fn compare(antientropy: &Arc<AntiEntropy>, peer: NodeId) {
     state.running = None;
     state.ended.insert(peer, Ended { at: now, took, outcome: total });
     state.schedule.ended(total.complete, now);
+}
+
+/// A store, and partitions of it that are compared together.
+type Piece<'a> = (&'a Arc<LocalStore>, Vec<(PartitionId, Span)>);
+
+async fn exchange(
+    antientropy: &Arc<AntiEntropy>,
+    view: &Arc<View>,
+    peer: NodeId,
+    (store, partitions): Piece<'_>,
+    told: &RoundTold<'_>,
+) -> SessionOutcome {
+    let (name, culprits) = (&store.definition().name, &antientropy.culprits.compare);
+    culprits.begin(name, partitions.iter().map(|(id, _)| *id));
+    let (view, store, goal) = (view.clone(), store.clone(), Goal::Equal);
+    let drive = Drive { antientropy, peer, view, store, goal, bringing: None };
+    let outcome = Box::pin(drive.run(partitions, &mut |_, _| {})).await;
+    culprits.over();
+    if !outcome.complete {
+        tracing::debug!(%peer, store = %name, ?outcome, "comparison not complete");
+    }
+    if outcome.failed > 0 {
+        let keys = outcome.failed;
+        told.failed(format_args!("{keys} keys of store {name} were not exchanged with {peer}"));
+    }
+    outcome
+}
+
+/// What is postponed is compared behind all else, each group by itself.
+fn culprits_last<'a>(work: Vec<Piece<'a>>, postponed: &Postponed) -> Vec<Piece<'a>> {
+    if postponed.groups().is_empty() {
+        return work;
+    }
+    let mut pieces = Vec::new();
+    let mut last: BTreeMap<usize, Piece<'a>> = BTreeMap::new();
+    for (store, partitions) in work {
+        let mut others = Vec::new();
+        for (id, span) in partitions {
+            match postponed.place(&store.definition().name, id) {
+                None => others.push((id, span)),
+                Some(place) => last.entry(place).or_insert((store, Vec::new())).1.push((id, span)),
+            }
+        }
+        pieces.push((store, others));
+    }
+    pieces.extend(last.into_values());
+    pieces
 }
 
 /// All that this node and a peer share of a store has been compared. Once that is so of each peer, what the disk had

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use model::routing::holds;
 use model::{ListedArtifact, NodeId, StoreName};
-use parking_lot::Mutex;
 use protocol::artifacts::Origin;
 use runtime::Disk;
+use runtime::locks::Mutex;
 use storage::artifacts::{BLOCK_BYTES, FetchError, FileEntry, MANIFEST_PATH, SourceChunk};
 use wire::messages::{ArtifactFile, ArtifactRead, Response, StoreRef};
 

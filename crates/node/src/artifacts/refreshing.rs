@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use model::Moment;
-use parking_lot::Mutex;
+use runtime::locks::Mutex;
 
 use super::Artifacts;
 

@@ -74,6 +74,8 @@ pub(super) struct Scrub {
     set_aside: Option<Pass>,
     /// When something was read or looked for last, and how long the scrub rests after it at least.
     read: (Moment, Duration),
+    /// The file that is being read.
+    begun: Option<Place>,
 }
 
 impl Scrub {
@@ -135,11 +137,13 @@ fn living(weak: &Weak<Artifacts>) -> Option<Arc<Artifacts>> {
 pub(super) struct ScrubArtifacts {
     artifacts: Weak<Artifacts>,
     reading: Option<ScrubReading>,
+    /// It has had no round: there may have been one before it, that panicked.
+    is_new: bool,
 }
 
 impl ScrubArtifacts {
     pub(super) fn new(artifacts: Weak<Artifacts>) -> ScrubArtifacts {
-        ScrubArtifacts { artifacts, reading: None }
+        ScrubArtifacts { artifacts, reading: None, is_new: true }
     }
 }
 
@@ -148,12 +152,16 @@ impl Chore for ScrubArtifacts {
 
     async fn round(&mut self, _: bool, told: &RoundTold<'_>) -> Rest {
         let Some(artifacts) = living(&self.artifacts) else { return Rest::Ended };
+        if std::mem::take(&mut self.is_new) {
+            artifacts.pass_over_begun();
+        }
         if artifacts.follow_order() {
             self.reading = None;
         }
         let due = artifacts.scrub_due(self.reading.as_ref().map(|reading| reading.verify.next_bytes()));
         let now = artifacts.ports.clock.now();
         if now < due {
+            told.looked();
             let orders = artifacts.scrub_options.orders.came().clone();
             return Rest::UntilWoken(orders, due.since(now).min(REST_MAX));
         }
@@ -166,6 +174,14 @@ impl Chore for ScrubArtifacts {
 }
 
 impl Artifacts {
+    /// The file at which the scrub panicked is read in the next pass again: others come behind it.
+    fn pass_over_begun(&self) {
+        let scrub = &mut *self.scrub.lock();
+        if let Some(begun) = scrub.begun.take() {
+            scrub.pass.after = Some(begun);
+        }
+    }
+
     /// Begins a new pass where an operator has ordered one.
     fn follow_order(&self) -> bool {
         let mut scrub = self.scrub.lock();
@@ -178,6 +194,7 @@ impl Artifacts {
         let own = std::mem::replace(&mut scrub.pass, Pass { order: Some(order), ..Pass::default() });
         // One over all files takes its place.
         scrub.set_aside = (!is_whole).then_some(own);
+        scrub.begun = None;
         true
     }
 
@@ -248,9 +265,11 @@ impl Artifacts {
     /// Begins the next file, or ends the pass.
     async fn begin_file(&self, told: &RoundTold<'_>) -> Option<ScrubReading> {
         let Some(Next { place, store, kind }) = self.next_file() else {
+            told.looked();
             self.end_pass();
             return None;
         };
+        self.scrub.lock().begun = Some(place.clone());
         match kind {
             FileKind::Manifest(listed, open) => {
                 self.verify_manifest(&store, &listed, &open).await;
@@ -401,6 +420,7 @@ impl Artifacts {
     fn has_verified(&self, place: Place) {
         {
             let scrub = &mut *self.scrub.lock();
+            scrub.begun = None;
             let pass = &mut scrub.pass;
             (pass.after, pass.files) = (Some(place), pass.files + 1);
             // Also of a file of which nothing could be read, so that files that are gone make nobody busy.

@@ -7,16 +7,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use model::Moment;
-use parking_lot::Mutex;
 use protocol::report::{ChoreError, ChoreReport, ChoreState};
 use runtime::Clock;
+use runtime::locks::Mutex;
 use runtime::panics::Panicked;
 
 use crate::events::{Event, Events};
 use crate::metrics::Metrics;
 
-/// Pause after the first panic of a chore. It doubles, up to the longest, with each panic that follows the one before
-/// within twice the longest pause.
+/// Pause after the first panic of a chore, from the begin of its round. It doubles, up to the longest, with each panic
+/// that follows the one before within twice the longest pause. The shortest one follows the panic in any case.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(300);
 
@@ -36,13 +36,15 @@ struct Noted {
     /// When it goes on; `None` while it works, and when it has ended.
     goes_on: Option<Moment>,
     rounds: u64,
-    /// When the last round ended, or when the chore began.
+    /// When the last round began, and when the last one ended; before both when the chore began.
+    round_began: Moment,
     round_ended: Moment,
     rounds_failed: u64,
-    /// Rounds in a row that failed.
+    /// Rounds in a row that failed, and how many of these panicked.
     failures: u64,
+    panics_in_row: u64,
     panics: u64,
-    /// When it panicked last, and how long it rests after that.
+    /// When it panicked last, and how long after the begin of that round the next one began at the earliest.
     panicked: Option<(Moment, Duration)>,
     last_error: Option<(String, Moment)>,
 }
@@ -79,6 +81,7 @@ impl Board {
             seconds_left: noted.goes_on.map(|goes_on| goes_on.max(now).since(now).as_secs_f64()),
             rounds_total: noted.rounds,
             failures: noted.failures,
+            panics: noted.panics_in_row,
             panics_total: noted.panics,
             last_error: noted.last_error.as_ref().map(|(error, at)| ChoreError {
                 error: error.clone(),
@@ -98,9 +101,11 @@ impl Board {
             since: now,
             goes_on: Some(now),
             rounds: 0,
+            round_began: now,
             round_ended: now,
             rounds_failed: 0,
             failures: 0,
+            panics_in_row: 0,
             panics: 0,
             panicked: None,
             last_error: None,
@@ -131,8 +136,11 @@ impl BoardPlace {
 
     /// A round begins.
     pub(super) fn works(&self) -> RoundTold<'_> {
-        self.change(|noted, now| noted.turn(ChoreState::Working, now, None));
-        RoundTold { place: self, failed: Mutex::new(false) }
+        self.change(|noted, now| {
+            noted.turn(ChoreState::Working, now, None);
+            noted.round_began = now;
+        });
+        RoundTold { place: self, said: Mutex::default() }
     }
 
     /// Its round panicked; how long it rests before it is begun anew.
@@ -141,10 +149,10 @@ impl BoardPlace {
         self.change(|noted, now| {
             noted.last_error = Some((panicked.to_string(), now));
             noted.panics += 1;
-            noted.over(true, now);
+            noted.panics_in_row += 1;
+            noted.over(RoundSaid::Failed, now);
             pause = noted.pause(now);
             chore = noted.name;
-            noted.panicked = Some((now, pause));
         });
         tracing::error!(chore, error = %panicked, pause_s = pause.as_secs(), "chore panicked");
         let (error, seconds) = (panicked.to_string(), pause.as_secs());
@@ -166,39 +174,66 @@ impl Noted {
         self.goes_on = goes_on;
     }
 
-    fn over(&mut self, failed: bool, now: Moment) {
+    fn over(&mut self, said: RoundSaid, now: Moment) {
         (self.rounds, self.round_ended) = (self.rounds + 1, now);
-        self.rounds_failed += u64::from(failed);
-        self.failures = if failed { self.failures + 1 } else { 0 };
-    }
-
-    /// How long it rests after a panic now.
-    fn pause(&self, now: Moment) -> Duration {
-        match self.panicked {
-            Some((at, pause)) if now.since(at) < 2 * PAUSE_MAX => (pause * 2).min(PAUSE_MAX),
-            _ => PAUSE_MIN,
+        match said {
+            RoundSaid::Nothing => (self.failures, self.panics_in_row) = (0, 0),
+            RoundSaid::Looked => {}
+            RoundSaid::Failed => {
+                self.failures += 1;
+                self.rounds_failed += 1;
+            }
         }
     }
+
+    /// It panicked now: how long it rests.
+    fn pause(&mut self, now: Moment) -> Duration {
+        let pause = match self.panicked {
+            Some((at, pause)) if now.since(at) < 2 * PAUSE_MAX => (pause * 2).min(PAUSE_MAX),
+            _ => PAUSE_MIN,
+        };
+        self.panicked = Some((now, pause));
+        pause.saturating_sub(now.since(self.round_began)).max(PAUSE_MIN)
+    }
+}
+
+/// What a round has said of itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+enum RoundSaid {
+    /// So it did something, and all went well.
+    #[default]
+    Nothing,
+    /// It did nothing, so what failed before it may fail still.
+    Looked,
+    Failed,
 }
 
 /// What a round says of itself while it goes on.
 pub(crate) struct RoundTold<'a> {
     place: &'a BoardPlace,
-    failed: Mutex<bool>,
+    said: Mutex<RoundSaid>,
 }
 
 impl RoundTold<'_> {
     /// Something in this round failed, which a later one will do. The round may go on with something else.
     pub(crate) fn failed(&self, why: impl Display) {
         let why = why.to_string();
-        *self.failed.lock() = true;
+        *self.said.lock() = RoundSaid::Failed;
         self.place.change(|noted, now| noted.last_error = Some((why, now)));
+    }
+
+    /// This round has only looked whether there is something to do: what failed in the one before is not forgotten.
+    pub(crate) fn looked(&self) {
+        let mut said = self.said.lock();
+        if *said == RoundSaid::Nothing {
+            *said = RoundSaid::Looked;
+        }
     }
 
     /// The round is over.
     pub(super) fn over(self) {
-        let failed = *self.failed.lock();
-        self.place.change(|noted, now| noted.over(failed, now));
+        let said = *self.said.lock();
+        self.place.change(|noted, now| noted.over(said, now));
     }
 }
 
@@ -295,6 +330,43 @@ mod tests {
         assert!(text.contains("mend") && text.contains("a.rs:1:2") && text.contains("in 2 s"), "{text}");
         place.works().over();
         assert_eq!((only(&board).failures, only(&board).panics_total), (0, 12));
+    }
+
+    /// A chore may panic after hours of work: that is no reason to rest for long.
+    #[test]
+    fn a_pause_counts_from_the_begin_of_the_round_that_panicked() {
+        let clock = Arc::new(Seconds::default());
+        let board = board(&clock, &Metrics::new());
+        let place = board.add("mend");
+        let panicked_after = |seconds| {
+            let _ = place.works();
+            clock.pass(seconds);
+            place.panicked(&Panicked { place: None }).as_secs()
+        };
+        assert_eq!([0, 0, 0, 0].map(panicked_after), [1, 2, 4, 8]);
+        assert_eq!(panicked_after(10), 6, "16 s after its begin");
+        assert_eq!(panicked_after(32), 1, "the shortest pause is kept");
+        assert_eq!(panicked_after(0), 64);
+        assert_eq!(only(&board).panics_total, 7);
+    }
+
+    #[test]
+    fn a_round_that_only_looks_does_not_forget_what_failed() {
+        let clock = Arc::new(Seconds::default());
+        let board = board(&clock, &Metrics::new());
+        let place = board.add("mend");
+        let told = place.works();
+        told.failed("the disk is full");
+        told.looked();
+        told.over();
+        for _ in 0..2 {
+            let told = place.works();
+            told.looked();
+            told.over();
+        }
+        assert_eq!((only(&board).failures, only(&board).rounds_total), (1, 3));
+        place.works().over();
+        assert_eq!(only(&board).failures, 0);
     }
 
     #[test]

@@ -19,10 +19,10 @@ use coordination::documents;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use model::limits::MESSAGE_BYTES_MAX;
 use model::{Epoch, Generation, Moment, NodeId, Timestamp, Token};
-use parking_lot::Mutex;
 use protocol::collection::{ROUND_TIME, Round, RoundAction, RoundEnd, RoundEvent, RoundId};
 use protocol::report::CollectionReport;
 use runtime::BoxFuture;
+use runtime::locks::Mutex;
 use wire::messages::{
     Collect, CollectCandidates, CollectConfirm, CollectFence, CollectPlace, CollectRelease, Collectable,
     Failure, Request, Response, StoreRef,
@@ -114,7 +114,10 @@ impl Collection {
         let collection = weak.clone();
         let find = move || FindTombstones { collection: collection.clone(), first: true };
         begin(ports, board, Rest::Now, find);
-        begin(ports, board, Rest::Now, move || CollectTombstones { collection: weak.clone(), told: None });
+        begin(ports, board, Rest::Now, move || CollectTombstones {
+            collection: weak.clone(),
+            waiting_told: None,
+        });
     }
 
     /// Answers a step of a round that another node has started.
@@ -163,10 +166,11 @@ impl Collection {
 
     /// One pass over all tombstones that wait anywhere, round after round; whether so much was collected that the next
     /// pass may begin at once.
-    async fn sweep(self: &Arc<Self>) -> bool {
+    async fn sweep(self: &Arc<Self>, told: &RoundTold<'_>) -> bool {
         // Who could not compare at its start, because the service was away, does it when the service is back.
         if !self.answers.replica.epochs().is_compared() && !self.compare().await {
             *self.waits_for.lock() = Some(self.answers.replica.node());
+            told.failed("this node's epoch was not compared with that of the coordination service");
             return false;
         }
         let (mut collected, mut left_out) = (0, None);
@@ -200,6 +204,10 @@ impl Collection {
                     RoundEnd::Broken { node, .. } => {
                         self.broken.increment();
                         *self.waits_for.lock() = node;
+                        let who = node.map_or("the coordination service".to_owned(), |node| node.to_string());
+                        told.failed(format_args!(
+                            "a collection round was broken off: {who} did not answer as it should"
+                        ));
                         return false;
                     }
                 }
@@ -413,28 +421,28 @@ fn shorten(keys: &mut BTreeMap<Order, Collectable>, horizon: &mut Option<Order>,
 struct CollectTombstones {
     collection: Weak<Collection>,
     /// When it was told last that rounds wait for a node; `None` before the first pass.
-    told: Option<Moment>,
+    waiting_told: Option<Moment>,
 }
 
 impl Chore for CollectTombstones {
     const NAME: &'static str = "collect";
 
-    async fn round(&mut self, _: bool, _: &RoundTold<'_>) -> Rest {
+    async fn round(&mut self, _: bool, told: &RoundTold<'_>) -> Rest {
         let Some(collection) = self.collection.upgrade() else { return Rest::Ended };
         let (ports, interval) = (collection.peers.ports(), collection.options.interval);
-        let Some(told) = &mut self.told else {
+        let Some(waiting_told) = &mut self.waiting_told else {
             // Not all nodes at once, and not at the same moment after each start.
             let nanos = u64::try_from(interval.as_nanos()).unwrap_or(u64::MAX).max(1);
             let first = Duration::from_nanos(ports.entropy.next_u64() % nanos);
-            self.told = Some(ports.clock.now().after(first));
+            self.waiting_told = Some(ports.clock.now().after(first));
             return Rest::For(first + interval);
         };
-        let goes_on = collection.sweep().await;
+        let goes_on = collection.sweep(told).await;
         let (waits_for, now) = (*collection.waits_for.lock(), ports.clock.now());
         if let Some(peer) = waits_for
-            && now.since(*told) >= WAITING_EVENT_INTERVAL
+            && now.since(*waiting_told) >= WAITING_EVENT_INTERVAL
         {
-            *told = now;
+            *waiting_told = now;
             collection.events.record(Event::CollectionWaits { peer });
         }
         if goes_on { Rest::Now } else { Rest::For(interval) }
@@ -451,7 +459,7 @@ struct FindTombstones {
 impl Chore for FindTombstones {
     const NAME: &'static str = "find tombstones";
 
-    async fn round(&mut self, _: bool, _: &RoundTold<'_>) -> Rest {
+    async fn round(&mut self, _: bool, told: &RoundTold<'_>) -> Rest {
         let FindTombstones { collection, first } = self;
         let Some(held) = collection.upgrade() else { return Rest::Ended };
         let (clock, interval) = (held.peers.ports().clock.clone(), held.options.interval);
@@ -462,7 +470,11 @@ impl Chore for FindTombstones {
             let tombstones = store.tombstones_overflowed();
             if *first || expiring || tombstones {
                 let is_there = || collection.strong_count() > 0;
-                walk_store(&is_there, &store, &clock, *first || expiring).await;
+                let walked = walk_store(&is_there, &store, &clock, *first || expiring).await;
+                if let Err(error) = walked {
+                    let name = &store.definition().name;
+                    told.failed(format_args!("store {name} was not searched for deletions: {error}"));
+                }
             }
         }
         *first = false;

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use model::PartitionId;
 use runtime::Clock;
+use wire::messages::Failure;
 
 use crate::stores::LocalStore;
 
@@ -18,12 +19,16 @@ const WALK_PAUSE: Duration = Duration::from_millis(20);
 
 /// Walks a store once around, from where the walk before it ran out of room; unless it must be `whole`, it ends where it
 /// runs out of room itself, and in any case when the node is gone.
+///
+/// # Errors
+/// The last one of the engine. It goes on with the next partition: what cannot be read there is the scrub's.
 pub(super) async fn walk_store(
     is_there: &(dyn Fn() -> bool + Sync),
     store: &LocalStore,
     clock: &Arc<dyn Clock>,
     whole: bool,
-) {
+) -> Result<(), Failure> {
+    let mut walked = Ok(());
     let held = store.engine().partitions();
     let mut partitions: Vec<PartitionId> = held.into_iter().map(|held| held.partition).collect();
     let (begin, mut after) = store.tombstones_resume().unwrap_or((PartitionId(0), None));
@@ -38,7 +43,7 @@ pub(super) async fn walk_store(
         after = after.filter(|_| partition == begin);
         loop {
             if !is_there() {
-                return;
+                return walked;
             }
             let place = (partition, after.take());
             let noted = store.note_tombstones(partition, place.1.as_ref(), WALK_RECORDS);
@@ -47,16 +52,20 @@ pub(super) async fn walk_store(
                 store.tombstones_unwalked(place);
             }
             if full && !whole {
-                return;
+                return walked;
             }
             match noted {
                 Ok(Some(next)) => after = Some(next),
-                // What cannot be read is the scrub's.
-                Ok(None) | Err(_) => break,
+                Ok(None) => break,
+                Err(failure) => {
+                    walked = Err(failure);
+                    break;
+                }
             }
             clock.sleep(WALK_PAUSE).await;
         }
     }
+    walked
 }
 
 #[cfg(test)]
@@ -126,7 +135,8 @@ mod tests {
                 forgotten += 1;
             }
             if store.tombstones_overflowed() {
-                walk_store(&|| true, &store, &time, false).now_or_never().expect("nothing is waited for");
+                let walked = walk_store(&|| true, &store, &time, false).now_or_never();
+                assert_eq!(walked, Some(Ok(())), "nothing is waited for");
                 walks += 1;
             }
         }

@@ -19,7 +19,6 @@ use std::time::Duration;
 
 use client::peers::Peers;
 use model::{Moment, NodeId};
-use parking_lot::Mutex;
 use protocol::handoff::HandoffOptions;
 use protocol::report::{HintsHeld, HintsState};
 
@@ -32,6 +31,7 @@ use crate::replica::Replica;
 use crate::view::Adopt;
 
 use courier::Courier;
+use runtime::locks::Mutex;
 
 /// How often at most an event tells of refused hints.
 const REFUSED_EVENT_INTERVAL: Duration = Duration::from_secs(10);
@@ -143,10 +143,16 @@ impl Handoffs {
     }
 
     /// Starts a courier for each target with hints that has none.
-    fn look(self: &Arc<Self>) {
+    fn look(self: &Arc<Self>, told: &RoundTold<'_>) {
         for (target, hints) in self.parts.replica.hints().pending() {
-            let is_served = self.couriers.lock().entry(target).or_default().served;
-            if hints == 0 || is_served {
+            let Account { served, delivering, failures, .. } =
+                *self.couriers.lock().entry(target).or_default();
+            if hints > 0 && delivering && failures > 0 {
+                told.failed(format_args!(
+                    "{target} did not take its hints: {failures} batches in a row failed"
+                ));
+            }
+            if hints == 0 || served {
                 continue;
             }
             self.parts.events.record(Event::HintsParked { target, hints });
@@ -192,10 +198,10 @@ struct Deliver(Weak<Handoffs>);
 impl Chore for Deliver {
     const NAME: &'static str = "deliver hints";
 
-    async fn round(&mut self, _: bool, _: &RoundTold<'_>) -> Rest {
+    async fn round(&mut self, _: bool, told: &RoundTold<'_>) -> Rest {
         let living = self.0.upgrade().filter(|handoffs| !handoffs.is_stopped());
         let Some(handoffs) = living else { return Rest::Ended };
-        handoffs.look();
+        handoffs.look(told);
         handoffs.tell_refused();
         Rest::For(LOOK_INTERVAL)
     }

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use runtime::locks::Mutex;
 
 pub use self::table::{Described, TABLE};
 

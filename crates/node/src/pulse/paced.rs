@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use model::Moment;
-use parking_lot::Mutex;
 use protocol::pace::{Pace, PaceLimits};
 use runtime::Clock;
+use runtime::locks::Mutex;
 
 use super::Pulse;
 

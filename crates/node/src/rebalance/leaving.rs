@@ -46,44 +46,68 @@ impl Chore for Leave {
 /// Gives back what is left here and drops what the replicas hold; whether nothing is left.
 async fn give_back(rebalance: &Rebalance, told: &RoundTold<'_>) -> bool {
     let (view, own) = (rebalance.view(), rebalance.node());
+    let postponed = rebalance.leave_culprits.round();
     let mut all_gone = true;
-    for store in view.stores() {
-        let records: BTreeMap<PartitionId, u64> = leftovers(&view, store, own).into_iter().collect();
-        let left: BTreeSet<PartitionId> = records.keys().copied().collect();
-        if left.is_empty() {
-            continue;
-        }
-        let given = Giving { rebalance, view: &view, store, left: &left }.run().await;
-        all_gone &= given == left;
-        let (mut dropped, mut count, mut rested_at) = (BTreeSet::new(), 0, 0);
-        let mut began = rebalance.clock().now();
-        for bucket in given {
+    // What it was at when it panicked comes behind all else, by itself.
+    for group in std::iter::once(None).chain((0..postponed.groups().len()).map(Some)) {
+        for store in view.stores() {
+            let name = &store.definition().name;
+            let mut records: BTreeMap<PartitionId, u64> = leftovers(&view, store, own).into_iter().collect();
+            records.retain(|id, _| postponed.place(name, *id) == group);
+            if records.is_empty() {
+                continue;
+            }
+            rebalance.leave_culprits.begin(name, records.keys().copied());
+            all_gone &= give_back_of(rebalance, &view, store, &records, told).await;
+            rebalance.leave_culprits.over();
             if rebalance.is_closing() {
                 return false;
             }
-            if !drop_given(rebalance, &view, store, bucket, told) {
-                all_gone = false;
-                continue;
-            }
-            dropped.insert(view.owner(bucket).id);
-            count += records[&bucket];
-            breathe().await;
-            if count - rested_at >= RECORDS_AT_ONCE {
-                rebalance.antientropy.rest_after(began).await;
-                (rested_at, began) = (count, rebalance.clock().now());
-            }
         }
-        let (partitions, records) = (dropped.len() as u64, count);
-        if partitions > 0 {
-            let store = store.definition().name.to_string();
-            rebalance.events.record(Event::PartitionsLeft { store, partitions, records });
+        group.into_iter().for_each(|place| rebalance.leave_culprits.acquit(&postponed.groups()[place]));
+    }
+    all_gone
+}
+
+/// Gives back these records of a store, by bucket; whether nothing of them is left.
+async fn give_back_of(
+    rebalance: &Rebalance,
+    view: &Arc<View>,
+    store: &Arc<LocalStore>,
+    records: &BTreeMap<PartitionId, u64>,
+    told: &RoundTold<'_>,
+) -> bool {
+    let left: BTreeSet<PartitionId> = records.keys().copied().collect();
+    let given = Giving { rebalance, view, store, left: &left }.run().await;
+    let mut all_gone = given == left;
+    let (mut dropped, mut count, mut rested_at) = (BTreeSet::new(), 0, 0);
+    let mut began = rebalance.clock().now();
+    for bucket in given {
+        if rebalance.is_closing() {
+            return false;
         }
-        if let Err(error) = store.engine().sync().await {
-            // What comes back is found and given again.
-            tracing::warn!(%error, "removal of what was given back not synced");
-            let name = &store.definition().name;
-            told.failed(format_args!("a removal in store {name} was not synced: {error}"));
+        if !drop_given(rebalance, view, store, bucket, told) {
+            all_gone = false;
+            continue;
         }
+        dropped.insert(view.owner(bucket).id);
+        count += records[&bucket];
+        breathe().await;
+        if count - rested_at >= RECORDS_AT_ONCE {
+            rebalance.antientropy.rest_after(began).await;
+            (rested_at, began) = (count, rebalance.clock().now());
+        }
+    }
+    let (partitions, records) = (dropped.len() as u64, count);
+    if partitions > 0 {
+        let store = store.definition().name.to_string();
+        rebalance.events.record(Event::PartitionsLeft { store, partitions, records });
+    }
+    if let Err(error) = store.engine().sync().await {
+        // What comes back is found and given again.
+        tracing::warn!(%error, "removal of what was given back not synced");
+        let name = &store.definition().name;
+        told.failed(format_args!("a removal in store {name} was not synced: {error}"));
     }
     all_gone
 }

@@ -23,15 +23,15 @@ use std::sync::{Arc, Weak};
 
 use model::artifacts::Standing;
 use model::{Cluster, NodeId, Partition, PartitionId};
-use parking_lot::Mutex;
 use protocol::pace::{Pace, PaceLimits};
 use protocol::rebalance::entering::Part;
 use protocol::report::{Leftover, RebalanceReport, RefillReport};
+use runtime::locks::Mutex;
 use runtime::{Clock, Disk, DiskError};
 use tokio::sync::Notify;
 
 use crate::antientropy::AntiEntropy;
-use crate::chores::{Board, Rest, begin};
+use crate::chores::{Board, Culprits, Rest, begin};
 use crate::events::Events;
 use crate::metrics::Metrics;
 use crate::replica::Replica;
@@ -73,6 +73,9 @@ pub struct Rebalance {
     leave_wake: Arc<Notify>,
     /// One list of what is incomplete is written at a time.
     noting: tokio::sync::Mutex<()>,
+    /// At what it panicked: bringing in, and leaving.
+    bring_culprits: Culprits,
+    leave_culprits: Culprits,
 }
 
 impl Rebalance {
@@ -91,6 +94,8 @@ impl Rebalance {
             refill_wake: Arc::default(),
             leave_wake: Arc::default(),
             noting: tokio::sync::Mutex::default(),
+            bring_culprits: Culprits::default(),
+            leave_culprits: Culprits::default(),
         });
         watch(&rebalance, metrics);
         let told = Arc::downgrade(&rebalance);

@@ -8,7 +8,6 @@ use std::ops::{ControlFlow, RangeInclusive};
 use bytes::Bytes;
 use model::{PartitionId, Ring, Token, VersionSet};
 use protocol::antientropy::merkle::{Digest, Span, Tree};
-use runtime::panics::whole;
 use storage::{Met, StorageError};
 use wire::messages::Failure;
 
@@ -103,15 +102,13 @@ impl LocalStore {
 
     /// Removes all records of a partition.
     pub(crate) fn drop_partition(&self, partition: PartitionId) -> Result<(), StorageError> {
-        whole(|| {
-            let mut writing = self.trees().writing(partition);
-            let dropped = self.engine().drop_partition(partition);
-            match &dropped {
-                Ok(()) => writing.emptied(),
-                Err(_) => writing.doubt(),
-            }
-            dropped
-        })
+        let mut writing = self.trees().writing(partition);
+        let dropped = self.engine().drop_partition(partition);
+        match &dropped {
+            Ok(()) => writing.emptied(),
+            Err(_) => writing.doubt(),
+        }
+        dropped
     }
 
     /// The keys of a span with their digests. What cannot be read is left out and noted ([`LocalStore::unreadable`]).
@@ -180,7 +177,7 @@ impl LocalStore {
         };
         let (records, corrupt) = (walked.records(), walked.corrupt.len() as u64);
         walked.corrupt.iter().for_each(|token| self.trees().unreadable().note(partition, *token));
-        let done = whole(|| locked.tree().counted_up_to(*tokens.end(), walked.digests));
+        let done = locked.tree().counted_up_to(*tokens.end(), walked.digests);
         Ok(Counted { done, records, corrupt })
     }
 
@@ -199,7 +196,7 @@ impl LocalStore {
             };
         };
         let tree = locked.tree();
-        let wrong_leaves = whole(|| tree.verify(&tokens, &walked.digests));
+        let wrong_leaves = tree.verify(&tokens, &walked.digests);
         let next = (*tokens.end() < *tree.tokens().end()).then(|| Token(tokens.end().0 + 1));
         walked.corrupt.iter().for_each(|token| self.trees().unreadable().note(partition, *token));
         Ok(Scrubbed {

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use model::{Token, WallMillis};
-use parking_lot::Mutex;
+use runtime::locks::Mutex;
 
 /// Entries of one store at most: 64 MiB, and up to half as much again for the tree that they are in.
 const ENTRIES_MAX: usize = 4 << 20;

@@ -18,9 +18,10 @@ use model::{
     Actor, ArtifactNumber, Dot, Generation, ManifestDigest, Moment, NodeId, ReadOnlyStore, Store, Timestamp,
     Token, Value, Vector, Version, VersionSet,
 };
-use parking_lot::{Mutex, RwLock};
+use parking_lot::RwLock;
 use runtime::DiskError;
 use runtime::disk::waiting::is_refused;
+use runtime::locks::Mutex;
 use smallvec::{SmallVec, smallvec};
 use storage::artifacts::{Artifact, Digest, ReadError, WalkLimit};
 use wire::error::ErrorCode;

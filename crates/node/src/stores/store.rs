@@ -6,10 +6,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use model::{Actor, Dot, PartitionId, Store, Timestamp, Token, Vector, VersionSet};
-use parking_lot::Mutex;
 use protocol::antientropy::merkle::Tree;
 use runtime::Clock;
-use runtime::panics::whole;
+use runtime::locks::Mutex;
 use storage::{Change, Commit, Durable, StorageEngine, StorageError};
 use wire::error::ErrorCode;
 use wire::messages::{Condition, Failure, Merged, StoreRef};
@@ -140,15 +139,6 @@ impl LocalStore {
 
     /// Updates a record and notes it for its hash tree. **Every change of a record goes through here.**
     pub(crate) fn update<'a>(
-        &self,
-        place: KeyPlace,
-        key: &[u8],
-        change: &mut dyn FnMut(Option<&Bytes>) -> Change<'a>,
-    ) -> Result<Option<Commit>, StorageError> {
-        whole(|| self.update_noted(place, key, change))
-    }
-
-    fn update_noted<'a>(
         &self,
         place: KeyPlace,
         key: &[u8],
@@ -342,15 +332,13 @@ impl LocalStore {
     /// Forgets a record that cannot be read. What it added to the sums is not known any more.
     fn discard_corrupt(&self, place: KeyPlace, key: &[u8]) -> Result<bool, StorageError> {
         let Some(engine) = self.engine.repairable() else { return Ok(false) };
-        whole(|| {
-            let mut writing = self.trees.writing(place.partition);
-            let discarded = engine.discard_corrupt(place.partition, place.token, key)?;
-            if discarded {
-                writing.doubt();
-                self.trees.forget_damaged(place.partition, place.token);
-            }
-            Ok(discarded)
-        })
+        let mut writing = self.trees.writing(place.partition);
+        let discarded = engine.discard_corrupt(place.partition, place.token, key)?;
+        if discarded {
+            writing.doubt();
+            self.trees.forget_damaged(place.partition, place.token);
+        }
+        Ok(discarded)
     }
 
     fn merge_once(

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use model::{PartitionId, Token};
-use parking_lot::Mutex;
+use runtime::locks::Mutex;
 use storage::ScanCursor;
 
 /// Keys that one store remembers at most: 16 MiB with keys of 100 bytes.

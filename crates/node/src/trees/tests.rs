@@ -140,6 +140,27 @@ fn a_watch_sees_its_own_tokens_up_to_a_limit() {
     }
 }
 
+/// A panic, or an error, of whoever reads drops its watch.
+#[test]
+fn a_watch_that_is_dropped_is_told_of_nothing_more() {
+    let trees = Trees::default();
+    trees.shape(&ring(), Beginning::default);
+    let watches = || trees.stripe(PartitionId(0)).lock().watches.len();
+    let watch = || trees.watch(PartitionId(0), |_| Some((Token(0)..=Token(99), 1))).unwrap();
+    let (one, other) = (watch(), watch());
+    assert_eq!(watches(), 2);
+    drop(one);
+    assert_eq!(watches(), 1);
+    assert!(other.end(Token(99)).is_some(), "the other one goes on");
+    assert_eq!(watches(), 0);
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let _reads = watch();
+        panic!("as planned");
+    }));
+    assert!(panicked.is_err());
+    assert_eq!(watches(), 0);
+}
+
 /// Both halves of a difference that are carried over in pieces.
 #[test]
 fn writes_are_in_the_tree_before_it_is_read() {

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use model::{PartitionId, Token};
-use parking_lot::Mutex;
+use runtime::locks::Mutex;
 
 /// Places that are remembered of one partition. With more, it counts as unreadable until the node is started again.
 pub(crate) const PLACES_MAX: usize = 4096;

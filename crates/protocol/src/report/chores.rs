@@ -17,6 +17,9 @@ pub struct ChoreReport {
     pub rounds_total: u64,
     /// Rounds in a row that failed or panicked, up to the last one.
     pub failures: u64,
+    /// How many of these panicked.
+    #[serde(default)]
+    pub panics: u64,
     /// Rounds that panicked, since the node started.
     pub panics_total: u64,
     /// What went wrong last, since the node started.
@@ -51,6 +54,9 @@ pub enum ChoreState {
     Failed,
     /// It has nothing to work for any more: the node stops.
     Ended,
+    /// Something that this program does not know: the node runs a newer one.
+    #[serde(other)]
+    Unknown,
 }
 
 impl ChoreState {
@@ -61,6 +67,7 @@ impl ChoreState {
             ChoreState::Resting => "resting",
             ChoreState::Failed => "failed",
             ChoreState::Ended => "ended",
+            ChoreState::Unknown => "unknown",
         }
     }
 }

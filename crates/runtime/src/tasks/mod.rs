@@ -27,8 +27,7 @@ pub trait Tasks: Send + Sync {
     fn spawn_waiting(&self, work: Box<dyn FnOnce() + Send>);
 
     /// Whether a panic in the background may be caught, and the work begun anew ([`crate::panics`]). Not where somebody
-    /// judges every panic, as a simulator does; nor on the operating system yet, because rounds sync logs that others
-    /// share, and those syncs are no [`whole`](crate::panics::whole) changes.
+    /// judges every panic, as a simulator does; nor where other panics do not end the process.
     fn survives_panics(&self) -> bool {
         false
     }

@@ -85,6 +85,10 @@ impl Tasks for OsTasks {
         self.background.spawn_blocking(work);
     }
 
+    fn survives_panics(&self) -> bool {
+        crate::panics::is_ended_by_panics()
+    }
+
     fn background_time(&self) -> Option<ProcessorTime> {
         read_time(self.counted.get()?)
     }

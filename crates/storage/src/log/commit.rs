@@ -5,6 +5,8 @@
 //! committer            └── after the interval: one write, one sync of each segment that has news ──► wakes all
 //! ```
 //!
+//! Whoever waits for a commit may go away: the next one begins where it was, and hears of a sync that failed meanwhile.
+//!
 //! Must never: acknowledge what a sync has not covered when the setting promises it, or try again after a failed
 //! sync: what such a sync left behind is unknown, so the engine stops.
 
@@ -105,19 +107,23 @@ impl Core {
         if self.appending.tail().synced() >= position && self.appending.unsynced_from() >= point.segment {
             return Ok(());
         }
-        let mut named = false;
+        let mut news = Vec::new();
         for segment in self.segments.logs_between(self.appending.unsynced_from(), point.segment) {
             let written = segment.written();
             let Some(file) = segment.file() else { continue };
             if segment.synced() < written {
                 file.sync().await.map_err(|error| self.fail(&error))?;
                 self.appending.count_sync();
-                named |= segment.note_synced(written);
+                news.push((segment, written));
             }
         }
-        if named {
+        if news.iter().any(|(segment, _)| segment.synced() == 0) {
             let synced = self.site.disk.sync_directory(&self.site.directory).await;
             synced.map_err(|error| self.fail(&error))?;
+        }
+        // Not before: a caller who goes away during a sync must not leave a segment whose name a power cut takes.
+        for (segment, written) in news {
+            segment.note_synced(written);
         }
         self.appending.synced_to(point, position);
         Ok(())

@@ -3,7 +3,7 @@
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
-use parking_lot::Mutex;
+use runtime::locks::Mutex;
 
 use crate::engine::DamageStats;
 

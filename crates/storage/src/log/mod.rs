@@ -15,6 +15,8 @@
 //!
 //! Format, recovery and compaction are argued in `docs/design/storage-log.md`.
 //!
+//! Whoever calls may survive a panic and go on (`runtime::panics`): what changes the engine's state is one whole change.
+//!
 //! Must never: serve bytes whose checksum does not hold, acknowledge what the durability setting does not cover, or
 //! go on after a failed sync.
 
@@ -52,6 +54,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use model::{PartitionId, Token};
 use parking_lot::Mutex;
+use runtime::panics::{whole, whole_steps};
 use runtime::{BoxFuture, Disk, Tasks};
 
 use self::appending::Appending;
@@ -274,7 +277,7 @@ impl StorageEngine for LogEngine {
         key: &[u8],
         change: &mut dyn FnMut(Option<&Bytes>) -> Change<'a>,
     ) -> Result<Option<Commit>, StorageError> {
-        self.core.update(partition, token, key, change)
+        whole(|| self.core.update(partition, token, key, change))
     }
 
     fn repairable(&self) -> Option<&dyn RepairableEngine> {
@@ -296,14 +299,14 @@ impl StorageEngine for LogEngine {
 
     fn sync(&self) -> BoxFuture<'static, Result<(), StorageError>> {
         let core = self.core.clone();
-        Box::pin(async move {
+        Box::pin(whole_steps(async move {
             core.life.check()?;
             core.commit(true).await
-        })
+        }))
     }
 
     fn durable(&self, commit: Commit) -> Durable {
-        self.core.durable(commit)
+        whole(|| self.core.durable(commit))
     }
 
     fn scan(
@@ -348,7 +351,7 @@ impl StorageEngine for LogEngine {
     }
 
     fn drop_partition(&self, partition: PartitionId) -> Result<(), StorageError> {
-        self.core.drop_partition(partition)
+        whole(|| self.core.drop_partition(partition))
     }
 
     fn stats(&self) -> EngineStats {
@@ -357,7 +360,7 @@ impl StorageEngine for LogEngine {
 
     fn close(&self) -> BoxFuture<'static, Result<(), StorageError>> {
         let core = self.core.clone();
-        Box::pin(async move { core.close().await })
+        Box::pin(whole_steps(async move { core.close().await }))
     }
 }
 
@@ -368,11 +371,11 @@ impl RepairableEngine for LogEngine {
         token: Token,
         key: &[u8],
     ) -> Result<bool, StorageError> {
-        self.core.discard_corrupt(partition, token, key)
+        whole(|| self.core.discard_corrupt(partition, token, key))
     }
 
     fn discard_damaged(&self, partition: PartitionId) -> Result<u64, StorageError> {
-        self.core.discard_damaged(partition)
+        whole(|| self.core.discard_damaged(partition))
     }
 
     fn settle_unplaced(&self) {

@@ -138,11 +138,11 @@ impl Segment {
         self.synced.load(Ordering::Acquire)
     }
 
-    /// So much survives a power cut; true when nothing did before.
-    pub(super) fn note_synced(&self, bytes: u64) -> bool {
+    /// So much survives a power cut.
+    pub(super) fn note_synced(&self, bytes: u64) {
         let written = self.written();
         assert!(bytes <= written, "only what is written is synced: {} has {written}, not {bytes}", self.path);
-        self.synced.fetch_max(bytes, Ordering::AcqRel) == 0
+        self.synced.fetch_max(bytes, Ordering::AcqRel);
     }
 
     /// Bytes of records that the index points to.

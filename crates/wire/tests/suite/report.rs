@@ -34,6 +34,7 @@ fn status() -> Status {
         seconds_left: Some(3.25),
         rounds_total: 12,
         failures: 2,
+        panics: 1,
         panics_total: 1,
         last_error: Some(ChoreError { error: "the disk is full".to_owned(), seconds_ago: 1.5 }),
     };

@@ -6,7 +6,6 @@ use model::routing::replicas_before;
 use model::{Generation, NodeId, Partition, PartitionId};
 use protocol::antientropy::ledger::Required;
 use protocol::rebalance::entering::{Part, sources};
-use runtime::panics::whole;
 
 use super::Refill;
 use crate::antientropy::Peered;
@@ -102,18 +101,16 @@ pub(super) fn settle_alone(rebalance: &Rebalance, view: &View, store: &LocalStor
         return;
     }
     let Some(ledger) = refill.stores.get_mut(name) else { return };
-    whole(|| {
-        for partition in ledger.incomplete().filter(|id| !announced.contains(id)).collect::<Vec<_>>() {
-            let is_whole = match sources.get(&partition) {
-                None => true,
-                Some(source) => ledger.settle(partition, source.required()),
-            };
-            if is_whole {
-                store.trees().set_incomplete(partition, false);
-            }
+    for partition in ledger.incomplete().filter(|id| !announced.contains(id)).collect::<Vec<_>>() {
+        let is_whole = match sources.get(&partition) {
+            None => true,
+            Some(source) => ledger.settle(partition, source.required()),
+        };
+        if is_whole {
+            store.trees().set_incomplete(partition, false);
         }
-        ledger.keep(|partition| announced.contains(&partition) || sources.contains_key(&partition));
-    });
+    }
+    ledger.keep(|partition| announced.contains(&partition) || sources.contains_key(&partition));
 }
 
 /// Whether this node still follows this view. Asked while the list is held: it is changed before the view is.
@@ -155,11 +152,9 @@ pub(super) fn settle(
     if peered.adopted < source.since {
         return;
     }
-    whole(|| {
-        if ledger.merged(id, peer, peered.whole, source.required()) {
-            store.trees().set_incomplete(id, false);
-        }
-    });
+    if ledger.merged(id, peer, peered.whole, source.required()) {
+        store.trees().set_incomplete(id, false);
+    }
 }
 
 /// Notes that what it enters was merged with all that an old replica held.
@@ -172,7 +167,7 @@ pub(super) fn note(
 ) {
     let mut refill = rebalance.refill.lock();
     if peered.whole && is_steady(rebalance, view, store, partition, &refill) {
-        whole(|| refill.entered.merged(&store.definition().name, partition, (peer, peered.adopted)));
+        refill.entered.merged(&store.definition().name, partition, (peer, peered.adopted));
     }
 }
 

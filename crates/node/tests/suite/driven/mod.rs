@@ -27,6 +27,7 @@ mod ordering;
 mod outdated;
 mod paging;
 mod pairs;
+mod panicking;
 mod parting;
 mod reading;
 mod rebalance;

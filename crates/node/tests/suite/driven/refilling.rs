@@ -14,7 +14,7 @@ use super::home::cluster;
 use super::{Answer, Home, Node, failing, get, merge, old};
 
 /// As many keys as take two pages of each of both partitions.
-fn keys() -> Vec<Bytes> {
+pub(super) fn keys() -> Vec<Bytes> {
     let all = || (0..100).map(|number| Bytes::from(format!("key {number}")));
     let half = |upper: bool| all().filter(move |key| (model::Token::of(key).0 >> 63 == 1) == upper).take(4);
     half(false).chain(half(true)).collect()
@@ -27,12 +27,12 @@ fn content() -> VersionSet {
 }
 
 /// Three homes: the first was lost, and is not started again yet; the others hold every key.
-struct Lost {
-    home: Home,
-    others: Vec<(Home, Arc<Node>)>,
+pub(super) struct Lost {
+    pub(super) home: Home,
+    pub(super) others: Vec<(Home, Arc<Node>)>,
 }
 
-fn lost() -> Lost {
+pub(super) fn lost() -> Lost {
     lost_from(Home::new())
 }
 
@@ -57,13 +57,13 @@ fn lost_from(home: Home) -> Lost {
 
 impl Lost {
     /// The others answer, but where `instead` has another answer.
-    fn serve(&self, instead: impl Fn(&Request) -> Option<Answer> + Clone + Send + Sync + 'static) {
+    pub(super) fn serve(&self, instead: impl Fn(&Request) -> Option<Answer> + Clone + Send + Sync + 'static) {
         self.others.iter().for_each(|(_, node)| self.home.serve(node, instead.clone()));
     }
 }
 
 /// What gets of all keys answer: everything, or that this node does not know yet.
-fn shown(node: &Node) -> Result<(), String> {
+pub(super) fn shown(node: &Node) -> Result<(), String> {
     for key in keys() {
         match get(node, &key) {
             Err(ErrorCode::Refilling) => {}

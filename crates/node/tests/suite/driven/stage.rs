@@ -33,6 +33,7 @@ struct Inner {
     woken: AtomicBool,
     /// Of those who wait for the clock: what polls only what was woken must learn of it.
     sleepers: Mutex<Vec<Waker>>,
+    survives_panics: AtomicBool,
 }
 
 impl Wake for Inner {
@@ -58,6 +59,12 @@ impl Stage {
                 assert!(self.0.now.load(Ordering::Relaxed) < give_up, "what is waited for never comes");
             }
         }
+    }
+
+    /// What begins from now on survives panics, as nodes of the operating system do.
+    #[allow(dead_code, reason = "unit tests of the crate compile this file, too")]
+    pub(crate) fn survive_panics(&self) {
+        self.0.survives_panics.store(true, Ordering::Relaxed);
     }
 
     /// Runs everything for this long.
@@ -151,6 +158,10 @@ impl Tasks for Stage {
 
     fn spawn_waiting(&self, work: Box<dyn FnOnce() + Send>) {
         work();
+    }
+
+    fn survives_panics(&self) -> bool {
+        self.0.survives_panics.load(Ordering::Relaxed)
     }
 }
 

@@ -30,7 +30,7 @@ use rustix::process::{Resource, Rlimit};
 
 use self::mapping::OsMapping;
 use self::passing::Passing;
-use self::syncer::Syncer;
+use self::syncer::{Syncer, Unsynced};
 use super::mapping::Mapping;
 use super::{Disk, DiskError, File, FileStat, waiting};
 use crate::BoxFuture;
@@ -107,6 +107,7 @@ impl OsDisk {
             file: Arc::new(file),
             length: AtomicU64::new(length),
             appending: Mutex::new(()),
+            unsynced: Unsynced::default(),
             syncer: self.syncer.clone(),
         })
     }
@@ -165,7 +166,7 @@ impl Disk for OsDisk {
             .place(directory)
             .and_then(|place| fs::File::open(place).map_err(|error| translate(directory, &error)));
         match opened {
-            Ok(file) => self.syncer.sync(Arc::from(directory), Arc::new(file)),
+            Ok(file) => self.syncer.sync(Arc::from(directory), Arc::new(file), Unsynced::default()),
             Err(error) => Box::pin(std::future::ready(Err(error))),
         }
     }
@@ -234,6 +235,8 @@ struct OsFile {
     /// Bytes that the file has, parts of refused appends included. Changes only under `appending`.
     length: AtomicU64,
     appending: Mutex<()>,
+    /// Why bytes of it may never be on the device.
+    unsynced: Unsynced,
     syncer: Arc<Syncer>,
 }
 
@@ -268,7 +271,7 @@ impl File for OsFile {
     }
 
     fn sync(&self) -> BoxFuture<'static, Result<(), DiskError>> {
-        self.syncer.sync(self.path.clone(), self.file.clone())
+        self.syncer.sync(self.path.clone(), self.file.clone(), self.unsynced.clone())
     }
 
     fn truncate(&self, length: u64) -> Result<(), DiskError> {

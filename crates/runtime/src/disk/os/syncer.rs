@@ -3,11 +3,16 @@
 //! Requests queue per file. A thread takes a file with all who wait for it, syncs once, and answers them all.
 //! Whoever asks while that sync runs waits for the next one, because the running one may have begun before the
 //! caller's bytes were written.
+//!
+//! A system tells once that it could not write bytes, and then takes them for written. Who asked may have gone away
+//! meanwhile, so a file of which a sync failed remembers that.
+//!
+//! Must never: call bytes synced of which an earlier sync failed.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fs;
 use std::os::fd::AsRawFd;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 
 use parking_lot::{Condvar, Mutex};
@@ -22,6 +27,9 @@ use crate::disk::DiskError;
 const THREADS: usize = 2;
 
 type Answer = oneshot::Sender<Result<(), DiskError>>;
+
+/// Why a sync of a file failed, once one did.
+pub(super) type Unsynced = Arc<OnceLock<DiskError>>;
 
 /// Syncs files on its own threads; they end when it is dropped.
 pub(super) struct Syncer {
@@ -47,6 +55,7 @@ struct Queue {
 struct Request {
     path: Arc<str>,
     file: Arc<fs::File>,
+    unsynced: Unsynced,
     answers: Vec<Answer>,
 }
 
@@ -68,6 +77,7 @@ impl Syncer {
         &self,
         path: Arc<str>,
         file: Arc<fs::File>,
+        unsynced: Unsynced,
     ) -> BoxFuture<'static, Result<(), DiskError>> {
         let (answer, answered) = oneshot::channel();
         let shown = path.clone();
@@ -76,7 +86,9 @@ impl Syncer {
             let descriptor = file.as_raw_fd();
             match queue.requests.iter_mut().find(|waiting| waiting.file.as_raw_fd() == descriptor) {
                 Some(waiting) => waiting.answers.push(answer),
-                None => queue.requests.push_back(Request { path, file, answers: vec![answer] }),
+                None => {
+                    queue.requests.push_back(Request { path, file, unsynced, answers: vec![answer] });
+                }
             }
         }
         self.shared.work.notify_one();
@@ -103,7 +115,11 @@ impl Shared {
     fn serve(&self) {
         loop {
             let Some(request) = self.next() else { return };
-            let outcome = request.file.sync_data().map_err(|error| translate(&request.path, &error));
+            let synced = request.file.sync_data().map_err(|error| translate(&request.path, &error));
+            let outcome = match synced {
+                Ok(()) => request.unsynced.get().map_or(Ok(()), |error| Err(error.clone())),
+                Err(error) => Err(request.unsynced.get_or_init(|| error).clone()),
+            };
             self.queue.lock().running.remove(&request.file.as_raw_fd());
             // A request for the same file may have been passed over while this one ran.
             self.work.notify_one();
@@ -128,5 +144,34 @@ impl Shared {
             }
             self.work.wait(&mut queue);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::OwnedFd;
+
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    /// A pipe cannot be synced, which stands for a device that fails.
+    #[tokio::test]
+    async fn a_sync_that_failed_while_nobody_listened_is_not_forgotten() {
+        let syncer = Syncer::start().unwrap();
+        let (unsynced, path): (Unsynced, Arc<str>) = (Unsynced::default(), "a".into());
+        let (_reader, writer) = std::io::pipe().unwrap();
+        let pipe = Arc::new(fs::File::from(OwnedFd::from(writer)));
+        let asked = syncer.sync(path.clone(), pipe, unsynced.clone());
+        assert!(asked.now_or_never().is_none_or(|done| done.is_err()), "whoever asked is gone");
+        while unsynced.get().is_none() {
+            tokio::task::yield_now().await;
+        }
+        let file = || Arc::new(tempfile::tempfile().unwrap());
+        assert!(
+            syncer.sync(path.clone(), file(), unsynced).await.is_err(),
+            "the system says that all is well"
+        );
+        assert_eq!(syncer.sync(path, file(), Unsynced::default()).await, Ok(()));
     }
 }

@@ -12,9 +12,9 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::{BufMut, BytesMut};
 use model::limits::FRAME_BYTES_MAX;
-use parking_lot::Mutex;
 
 use super::{LINK_QUEUED_BYTES_FREE, LINK_QUEUED_BYTES_MAX, QUEUED_BYTES_MAX};
+use crate::locks::Mutex;
 use crate::network::stream::WriteHalf;
 use crate::network::{LinkSender, NetworkError};
 
