@@ -226,6 +226,11 @@ fn what_a_later_version_adds_is_skipped_and_what_is_no_report_is_refused() {
     let later = r#"{"node":2,"incarnation":5,"at_ms":7,"generation":8,"weather":{"rain":true},
         "moves":{"adopted":8,"entered":[],"leftovers":[],"hints":0,"speed":9}}"#;
     assert_eq!(read(later).unwrap().moves.unwrap().adopted, Generation(8));
+    let ReportGot { json } = ReportGot::of(&report());
+    let dreams =
+        String::from_utf8(json.to_vec()).unwrap().replacen(r#""state":"failed""#, r#""state":"dreaming""#, 1);
+    let read_on = ReportGot { json: dreams.into() }.report().unwrap().status.unwrap();
+    assert_eq!(read_on.chores[0].state, ChoreState::Unknown);
     for wrong in ["", "[]", "{}", r#"{"node":2,"incarnation":5,"at_ms":7,"generation":8,"status":{}}"#] {
         assert!(matches!(read(wrong), Err(DecodeError::Report { .. })), "{wrong}");
     }
