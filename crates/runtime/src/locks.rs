@@ -1,5 +1,5 @@
 //! A lock whose state no panic leaves half changed: a panic while it is held ends the process, as one in
-//! [`whole`](crate::panics::whole) does.
+//! [`whole`](crate::panics::whole) does, where the hook of [`crate::panics`] is installed.
 //!
 //! State that rounds of chores share with others lies behind it: a chore that panicked is begun anew
 //! ([`crate::panics`]), and must find that state as it was before or after a change.

@@ -5,6 +5,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use model::{PartitionId, Token};
+use runtime::panics::whole;
 use storage::StorageError;
 
 use super::{AntiEntropy, Only, ScrubRead, Scrubbing, living};
@@ -34,7 +35,8 @@ impl Chore for Count {
         let postponed = culprits.round();
         postponed.order(&mut stores, |store, (name, _)| store.definition().name == *name);
         for store in &stores {
-            mend_met(&antientropy, store, told);
+            // It takes the places before it reads them, so none may be forgotten half way.
+            whole(|| mend_met(&antientropy, store, told));
             let name = &store.definition().name;
             let doubtful = store.trees().summary().1;
             let mut records = 0;

@@ -229,6 +229,13 @@ impl Chore for BringIn {
     async fn round(&mut self, woken: bool, told: &RoundTold<'_>) -> Rest {
         let Some(rebalance) = living(&self.rebalance) else { return Rest::Ended };
         if self.under_way.is_none() {
+            if let Some((began, lost)) = broken_off(&rebalance) {
+                // What became whole before the panic is not written down yet.
+                remember(&rebalance, told).await;
+                if !has_work(&rebalance) {
+                    end(&rebalance, began, lost);
+                }
+            }
             if !has_work(&rebalance) {
                 return Rest::UntilWoken(rebalance.refill_wake.clone(), LOOK_INTERVAL);
             }
@@ -262,6 +269,12 @@ fn has_work(rebalance: &Rebalance) -> bool {
     refill.progress().0 > 0 || !refill.entered.left(&view, rebalance.node()).is_empty()
 }
 
+/// When bringing in began and what was lost then, if a panic ended it before its end.
+fn broken_off(rebalance: &Rebalance) -> Option<(Moment, usize)> {
+    let refill = rebalance.refill.lock();
+    refill.began.filter(|_| refill.ended.is_none())
+}
+
 impl UnderWay {
     fn begin(rebalance: &Rebalance) -> UnderWay {
         let began = rebalance.clock().now();
@@ -272,6 +285,8 @@ impl UnderWay {
             // Also what an earlier process had begun to bring in.
             refill.begun = refill.begun.max(refill.progress().0 - lost);
             (refill.began, refill.ended) = (Some((began, lost)), None);
+            // A session that a panic ended was never counted as over.
+            (refill.came, refill.coming) = (refill.came(), Came::default());
             lost
         };
         if lost > 0 {

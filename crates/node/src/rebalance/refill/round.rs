@@ -142,7 +142,7 @@ impl<'a> Round<'a> {
                 self.rebalance.bring_culprits.begin(name, partitions.iter().copied());
                 self.bring_back(&lost, partitions, position).await;
                 self.rebalance.bring_culprits.over();
-                let came = self.rebalance.refill.lock().bytes() - before;
+                let came = self.rebalance.refill.lock().bytes().saturating_sub(before);
                 // What cannot be had ends a session, and all that is behind it waits: then fewer are asked for at a time.
                 let whole = partitions.iter().all(|id| !store.trees().is_incomplete(*id));
                 together =

@@ -5,9 +5,10 @@
 //! caller's bytes were written.
 //!
 //! A system tells once that it could not write bytes, and then takes them for written. Who asked may have gone away
-//! meanwhile, so a file of which a sync failed remembers that.
+//! meanwhile, so a file of which a sync failed remembers that, until it
+//! is opened again. A directory does not.
 //!
-//! Must never: call bytes synced of which an earlier sync failed.
+//! Must never: call bytes of an open file synced of which an earlier sync failed.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fs;
