@@ -19,6 +19,7 @@ mod history;
 mod look;
 mod machine;
 mod policy;
+mod source;
 
 pub use capacity::{Capacity, Costs, GAIN_MIN, Observed};
 pub use decision::{Decision, HeldChange, Reading, Reason, RuleVerdict};
@@ -28,5 +29,6 @@ pub use look::Look;
 pub use machine::{Machine, MachineState, Token};
 pub use policy::{
     Budget, Cooldowns, Deadlines, Direction, Measure, Mode, Money, Objective, Policy, PolicyError, Rule,
-    SOURCES_MAX, Sizing, Source, SourceKind, Spread,
+    Sizing, Spread,
 };
+pub use source::{SOURCES_MAX, Source, SourceKind};

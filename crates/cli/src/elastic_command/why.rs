@@ -117,6 +117,9 @@ fn obstacle(name: &str, obstacle: &Obstacle) -> String {
 fn load(room: &LoadRoom) -> String {
     let members = words::members(room.members);
     let carries = match room.carries {
+        Some(carries) if room.members > 1 => {
+            format!("{members} carry {carries}/s within the objective, even with one of them lost")
+        }
         Some(carries) => format!("{members} carry {carries}/s within the objective"),
         None => format!("nobody knows yet what {members} carry"),
     };
@@ -152,10 +155,13 @@ mod tests {
         let more =
             LoadRoom { load: Some(900), needed: Some(900), members: 3, carries: Some(1200), low_s: None };
         let told = |room: &LoadRoom| obstacle("shop", &Obstacle::Load(room.clone()));
-        assert_eq!(told(&more), "the load is 900/s, and 3 members carry 1200/s within the objective");
+        assert_eq!(
+            told(&more),
+            "the load is 900/s, and 3 members carry 1200/s within the objective, even with one of them lost"
+        );
         let fewer =
             LoadRoom { needed: Some(1050), members: 2, carries: Some(800), low_s: Some(900), ..more.clone() };
-        let words = "2 members carry 800/s within the objective; one leaves once that covers the highest load of 15m plus \
+        let words = "2 members carry 800/s within the objective, even with one of them lost; one leaves once that covers the highest load of 15m plus \
                      5 %, which is 1050/s now; the load is 900/s";
         assert_eq!(told(&fewer), words);
         let unknown = LoadRoom { load: None, needed: None, carries: None, ..fewer };

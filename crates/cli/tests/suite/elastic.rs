@@ -71,7 +71,7 @@ impl Fleet {
         let own = [TONTINE, "adapter", "local", "--dir", &machines];
         let provider: Vec<&str> = program.iter().map(String::as_str).chain(own).collect();
         let text = format!(
-            "[engines.tontine]\ncommand = {}\n[providers.local]\ncommand = {}\n",
+            "[engines.tontine]\ncommand = {}\n[providers.local]\ncommand = {}\ndeadline = 60\n",
             json!(engine),
             json!(provider)
         );

@@ -261,7 +261,12 @@ impl<'a> Managed<'a> {
         let mut asked = BTreeSet::new();
         for _ in 0..ROUNDS_MAX {
             let turn = self.machine.decide(seen);
-            let questions: Vec<Question> = turn.actions.iter().filter_map(question).collect();
+            let mut questions: Vec<Question> = turn.actions.iter().filter_map(question).collect();
+            // Evidence is asked last: a machine may be ended by it, and many preflights take long.
+            let is_preflight = |question: &Question| matches!(question, Question::Preflight { .. });
+            if questions.iter().any(is_preflight) {
+                questions.retain(is_preflight);
+            }
             if questions.is_empty() {
                 return turn;
             }

@@ -23,6 +23,8 @@ const READINGS_KEPT: usize = 50;
 /// A growth within this time after a removal says that the removal was wrong, in milliseconds.
 const FLIP_MS: u64 = 3_600_000;
 /// How long a wrong removal is remembered, in milliseconds.
+/// For how long what came of a growth waits until the new size was measured.
+const JUDGED_WITHIN_MS: u64 = 600_000;
 const FLIPS_KEPT_MS: u64 = 24 * 3_600_000;
 /// Each wrong removal makes the next one rest four times as long, up to the third.
 const FLIPS_MAX: u32 = 3;
@@ -289,8 +291,14 @@ fn came(work: &mut Work<'_>) {
         _ => None,
     });
     let value = rule.and_then(|rule| rules::value_now(work.seen, &work.next, &rule));
+    let (verdict, before) = (decision.verdict, decision.members);
+    let by_load = decision.reasons.iter().any(|reason| matches!(reason, Reason::Load { .. }));
+    let is_young = decision.ended.is_some_and(|ended| since(work.seen.now, ended) < JUDGED_WITHIN_MS);
+    if verdict == RuleVerdict::Add && by_load && is_young && !work.next.capacity.knows(work.next.serving()) {
+        // Whether it gained can be judged once the new size was measured.
+        return;
+    }
     if value.is_some() {
-        let (verdict, before) = (decision.verdict, decision.members);
         work.next.decisions[place].came = value;
         if verdict == RuleVerdict::Add {
             sizing::note_gain(work.seen, &mut work.next, before);

@@ -113,8 +113,8 @@ fn all_priced(seen: &Observation, fleet: &Fleet) -> Result<(), HeldChange> {
         Some(machine) if fleet.policy.budget != Budget::default() => {
             let name = machine.instance.as_ref().unwrap_or(&machine.token.0);
             let detail = format!(
-                "the budget cannot be kept: the provider names no price for {name}, which is of the type {:?}; let its \
-                 `describe` list that type",
+                "the budget cannot be kept: the provider names no price for {name}, which is of the type {:?}; add that type with \
+                 its price to the provider's settings and start the controller again",
                 machine.kind
             );
             Err(HeldChange::Provider { detail })

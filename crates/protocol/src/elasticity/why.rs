@@ -55,6 +55,9 @@ pub fn why(fleet: &Fleet, at: WallMillis) -> Option<Why> {
     let newest = fleet.decisions.iter().rfind(until)?;
     let decision = fleet.decisions.iter().filter(until).rfind(|decision| decision.set).unwrap_or(newest);
     let policy = &fleet.policy;
+    // What a verdict that is held up wants is no size that the fleet has.
+    let stays = matches!(newest.verdict, RuleVerdict::Stay | RuleVerdict::Unknown);
+    let size = if newest.set || stays { newest.target } else { newest.members };
     let obstacle = |change: RuleVerdict, is_bound: bool, held: HeldChange, rules: &[Rule]| {
         let is_open = decision.set && decision.ended.is_none_or(|ended| ended > at);
         let wants = |one: &Decision| one.verdict == change;
@@ -69,15 +72,14 @@ pub fn why(fleet: &Fleet, at: WallMillis) -> Option<Why> {
             _ if is_bound => Obstacle::Held(held),
             // Rules that a policy has beside another way to choose the size do not count.
             _ if policy.sizing() != Sizing::Rules => {
-                Obstacle::Load(sizing::room(fleet, at, newest.target, change == RuleVerdict::Remove))
+                Obstacle::Load(sizing::room(fleet, at, size, change == RuleVerdict::Remove))
             }
             _ => nearest(newest, rules),
         }
     };
     let (max, min) = (policy.max, policy.min);
-    let more = obstacle(RuleVerdict::Add, newest.target >= max, HeldChange::Most { max }, &policy.add);
-    let fewer =
-        obstacle(RuleVerdict::Remove, newest.target <= min, HeldChange::Fewest { min }, &policy.remove);
+    let more = obstacle(RuleVerdict::Add, size >= max, HeldChange::Most { max }, &policy.add);
+    let fewer = obstacle(RuleVerdict::Remove, size <= min, HeldChange::Fewest { min }, &policy.remove);
     Some(Why { decision: decision.clone(), newest: newest.clone(), more, fewer })
 }
 

@@ -250,7 +250,7 @@ impl Turn<'_> {
                 heard.failures.push(format!(
                     "source ganglia at {} failed: {why}; see to the gmond there, or name another one in `sources` with \
                      `tontine elastic apply`",
-                    source.at
+                    source.told()
                 ));
                 return heard;
             }
@@ -399,7 +399,7 @@ fn told(source: &Source, mut missing: Vec<String>, help: &str) -> Vec<String> {
         SourceKind::Ganglia => "ganglia",
         SourceKind::Prometheus => "prometheus",
     };
-    missing.into_iter().map(|why| format!("source {kind} at {}: {why}; {help}", source.at)).collect()
+    missing.into_iter().map(|why| format!("source {kind} at {}: {why}; {help}", source.told())).collect()
 }
 
 #[cfg(test)]

@@ -186,6 +186,19 @@ fn a_removal_by_load_that_was_wanted_back_makes_the_next_one_rest_four_times_as_
     assert_eq!(verdict(&low), (4, Some(HeldChange::Rests { seconds: 1_700 })));
 }
 
+/// It spoke of the size that was wanted, as if the fleet had it.
+#[test]
+fn why_speaks_of_the_members_that_serve_while_what_is_wanted_is_held_up() {
+    let mut busy = four(1500.0);
+    busy.fleet.policy.mode = Mode::Observe;
+    busy.fleet.policy.min = 4;
+    let after = published(&busy);
+    let answer = super::super::why(&after, busy.now).unwrap();
+    assert!(answer.newest.target > 4 && answer.newest.held == Some(HeldChange::Mode), "{answer:?}");
+    assert_eq!(answer.more, Obstacle::Held(HeldChange::Mode));
+    assert_eq!(answer.fewer, Obstacle::Held(HeldChange::Fewest { min: 4 }));
+}
+
 #[test]
 fn why_by_load_tells_what_members_carry_and_no_rules_that_do_not_count() {
     let mut busy = four(800.0);
