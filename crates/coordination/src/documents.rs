@@ -240,7 +240,7 @@ fn encode(document: &impl Serialize) -> Bytes {
 
 fn decode<T: DeserializeOwned>(path: &DocumentPath, data: &[u8]) -> Result<T, ReadError> {
     serde_json::from_slice(data)
-        .map_err(|error| ReadError::Malformed { path: path.clone(), reason: unquoted::json(&error) })
+        .map_err(|error| ReadError::Malformed { path: path.clone(), reason: unquoted::document(&error) })
 }
 
 /// Creates a document's parents, where they are missing.

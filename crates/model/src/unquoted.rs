@@ -27,6 +27,13 @@ pub fn json(error: &serde_json::Error) -> String {
     if error.classify() == Category::Data { words(&told) } else { told }
 }
 
+/// As [`json`], of a document of a cluster: what our own types say of what they refuse is told, as it is no secret.
+pub fn document(error: &serde_json::Error) -> String {
+    let told = error.to_string();
+    let quotes = ["invalid ", "unknown "].iter().any(|begin| told.starts_with(begin));
+    if quotes { words(&told) } else { told }
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
@@ -75,8 +82,18 @@ mod tests {
         ] {
             let said = json(&serde_json::from_str::<Form>(&text).unwrap_err());
             assert!(said.contains(told), "{text}: {said}");
+            let said = said + &document(&serde_json::from_str::<Form>(&text).unwrap_err());
             assert!(!said.contains("s3cret") && !said.contains("hunter2"), "{text}: {said}");
         }
+    }
+
+    #[test]
+    fn words_of_our_own_types_are_told_of_documents() {
+        let error = <serde_json::Error as serde::de::Error>::custom("the ring has a hole");
+        assert_eq!(
+            (document(&error), json(&error)),
+            ("the ring has a hole".into(), "a value cannot be read".into())
+        );
     }
 
     #[test]
