@@ -29,7 +29,7 @@ fn each_rule_names_a_driver_and_a_test_that_exist() {
         "comparing",
         "delivering",
         "fencing",
-        "moving",
+        "rebalance",
         "outdated",
         "reading",
         "refilling",

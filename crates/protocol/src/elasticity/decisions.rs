@@ -23,11 +23,11 @@ const READINGS_KEPT: usize = 50;
 /// A growth within this time after a removal says that the removal was wrong, in milliseconds.
 const FLIP_MS: u64 = 3_600_000;
 /// How long a wrong removal is remembered, in milliseconds.
-/// For how long what came of a growth waits until the new size was measured.
-const JUDGED_WITHIN_MS: u64 = 600_000;
 const FLIPS_KEPT_MS: u64 = 24 * 3_600_000;
 /// Each wrong removal makes the next one rest four times as long, up to the third.
 const FLIPS_MAX: u32 = 3;
+/// For how long what came of a growth waits until the new size was measured.
+const JUDGED_WITHIN_MS: u64 = 600_000;
 
 /// What is decided.
 struct Drawn {

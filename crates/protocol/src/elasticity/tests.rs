@@ -479,18 +479,18 @@ fn entries_are_bounded_whatever_failed() {
 
 #[test]
 fn load_at_most_doubles_a_fleet_and_says_where_nothing_was_learned() {
-    let mut two = seen(2);
-    (two.fleet.policy.sizing, two.fleet.policy.max) = (Some(Sizing::Target), 40);
-    (1..=2).for_each(|member| measured(&mut two, member, 95.0, (300, 0)));
-    let mut operations = two.samples.clone();
+    let mut three = seen(3);
+    (three.fleet.policy.sizing, three.fleet.policy.max) = (Some(Sizing::Target), 40);
+    (1..=2).for_each(|member| measured(&mut three, member, 95.0, (300, 0)));
+    let mut operations = three.samples.clone();
     operations.iter_mut().for_each(|one| (one.measure, one.value) = ("operations".to_owned(), 1000.0));
-    two.samples.extend(operations);
-    two.fleet.history.note(two.now, 2000.0);
-    let next = published(&two);
+    three.samples.extend(operations);
+    // Nothing is learned of a size while one of its members is not measured.
+    let next = published(&three);
     assert_eq!(next.decisions.last().unwrap().held, Some(HeldChange::Unlearned), "{:?}", next.decisions);
-    let learned = model::elasticity::Observed { members: 2, reads: 100.0, updates: 0.0, used: 90.0 };
-    two.fleet.capacity.learn(learned);
-    assert_eq!(published(&two).target, Some(4));
+    let learned = model::elasticity::Observed { members: 3, reads: 100.0, updates: 0.0, used: 90.0 };
+    three.fleet.capacity.learn(learned);
+    assert_eq!(published(&three).target, Some(6));
 }
 
 #[test]

@@ -7,9 +7,11 @@ fn four(per_hour: Option<Money>) -> Observation {
     let mut four = seen(4);
     four.fleet.machines.truncate(1);
     (four.fleet.target, four.fleet.policy.budget.per_hour) = (Some(1), per_hour);
-    for number in 2..=4 {
-        let instance = &mut four.instances.as_mut().unwrap()[number - 1];
+    // None of them has a token of the fleet, or it would take them for its own.
+    for instance in &mut four.instances.as_mut().unwrap()[1..] {
         (instance.token, instance.kind) = (None, Some("huge".to_owned()));
+    }
+    for number in 2..=4 {
         let (instance, member) = (Some(format!("i{number}")), format!("m{number}"));
         let (adopts, answer) = ordered(four, FleetOrder::Adopt { instance, member });
         assert_eq!(answer, Ok(()));
