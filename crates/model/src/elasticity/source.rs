@@ -78,9 +78,10 @@ impl Source {
         Ok((host, if path.starts_with('/') { path } else { format!("/{path}") }))
     }
 
-    /// The address without its parameters, of which one may be a secret.
+    /// The address without a user and without parameters, of which one may be a secret.
     pub fn told(&self) -> &str {
-        self.at.split('?').next().unwrap_or_default()
+        let place = self.at.split('?').next().unwrap_or_default();
+        place.rsplit_once('@').map_or(place, |(_, place)| place)
     }
 
     pub(super) fn check(&self, field: &str) -> Result<(), PolicyError> {
