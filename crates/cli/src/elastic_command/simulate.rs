@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use model::elasticity::{Money, Policy, Sizing};
+use model::elasticity::{Money, Policy, Rule, Sizing};
 use protocol::elasticity::trace::{Machines, TraceOutcome, play, wanted};
 use serde_json::{Value as Json, json};
 
@@ -87,6 +87,7 @@ fn name(sizing: Sizing) -> &'static str {
 /// Carries it out.
 pub(super) fn run(shared: &CliContext, arguments: &SimulateArguments) -> Result<ExitCode, CliError> {
     let policy = read_policy(&arguments.file)?;
+    played_measures(&policy, &arguments.file)?;
     let mut trace = read_trace(&arguments.trace)?;
     trace.iter_mut().for_each(|(_, load)| *load *= arguments.work);
     let machines = Machines {
@@ -159,6 +160,23 @@ fn with(policy: &Policy, sizing: Sizing) -> Policy {
         (policy.add, policy.remove) = Policy::paper_rules();
     }
     policy
+}
+
+/// Refuses rules of measures that a trace does not have: they would never hold, and look cheapest.
+fn played_measures(policy: &Policy, file: &Path) -> Result<(), CliError> {
+    const PLAYED: [&str; 2] = ["processor", "operations"];
+    let rules = |list: &'static str, rules: &[Rule]| {
+        let unknown = rules.iter().position(|rule| !PLAYED.contains(&rule.measure.as_str()));
+        unknown.map(|place| (format!("{list}[{place}].measure"), rules[place].measure.clone()))
+    };
+    match rules("add", &policy.add).or_else(|| rules("remove", &policy.remove)) {
+        None => Ok(()),
+        Some((field, measure)) => Err(CliError::Usage(format!(
+            "{}: {field}: a trace says nothing of {measure:?}, so this rule would never hold; simulate one of processor or \
+             operations",
+            file.display()
+        ))),
+    }
 }
 
 fn read_trace(path: &Path) -> Result<Vec<(u64, f64)>, CliError> {

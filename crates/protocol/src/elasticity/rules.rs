@@ -122,6 +122,7 @@ pub(super) fn means(seen: &Observation, fleet: &Fleet, rule: &Rule) -> Means {
 }
 
 /// The mean of a member's samples since `begin`, if the newest is fresh and they cover the span; and the newest one's age.
+/// A sample counts for the time since the one before it: looks are closer together while there is something to do.
 fn mean(seen: &Observation, rule: &Rule, member: &str, begin: WallMillis) -> (Option<f64>, Option<u64>) {
     let of_member = seen.samples.iter().filter(|sample| {
         sample.member == member
@@ -136,9 +137,13 @@ fn mean(seen: &Observation, rule: &Rule, member: &str, begin: WallMillis) -> (Op
     let age = since(seen.now, *newest);
     let fresh_ms = seen.fleet.policy.sample_age_max * 1000;
     let before = std::iter::once(begin).chain(samples.iter().map(|(at, _)| *at));
-    let gaps = samples.iter().zip(before).map(|((at, _), before)| since(*at, before).min(fresh_ms));
-    let covered = gaps.sum::<u64>() + age.min(fresh_ms);
-    let mean = samples.iter().map(|(_, value)| value).sum::<f64>() / samples.len() as f64;
+    let gaps: Vec<u64> =
+        samples.iter().zip(before).map(|((at, _), before)| since(*at, before).min(fresh_ms)).collect();
+    let spanned = gaps.iter().sum::<u64>();
+    let covered = spanned + age.min(fresh_ms);
+    let weighted = samples.iter().zip(&gaps).map(|((_, value), gap)| value * *gap as f64).sum::<f64>();
+    let all = || samples.iter().map(|(_, value)| value).sum::<f64>() / samples.len() as f64;
+    let mean = if spanned > 0 { weighted / spanned as f64 } else { all() };
     let is_known = age <= fresh_ms && covered * 1000 >= rule.over * 1000 * COVERED_PERMILLE_MIN;
     (is_known.then_some(mean), Some(age))
 }
