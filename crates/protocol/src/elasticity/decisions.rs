@@ -22,9 +22,6 @@ pub const READINGS_MAX: usize = 16;
 const READINGS_KEPT: usize = 50;
 /// A growth within this time after a removal says that the removal was wrong, in milliseconds.
 const FLIP_MS: u64 = 3_600_000;
-/// The same of a removal by load, which looks at the last quarter of an hour. With an hour, a week with noise costs more
-/// than 1.25 times what would have been enough.
-const FLIP_BY_LOAD_MS: u64 = 900_000;
 /// How long a wrong removal is remembered, in milliseconds.
 const FLIPS_KEPT_MS: u64 = 24 * 3_600_000;
 /// Each wrong removal makes the next one rest four times as long, up to the third.
@@ -199,11 +196,9 @@ fn flips(fleet: &Fleet, now: WallMillis) -> u32 {
     let by_itself = |reason: &Reason| matches!(reason, Reason::Rule { .. } | Reason::Load { .. });
     let carried = fleet.decisions.iter().filter(|one| one.ended.is_some());
     let carried: Vec<&Decision> = carried.filter(|one| one.reasons.iter().any(by_itself)).collect();
-    let is_load = |reason: &Reason| matches!(reason, Reason::Load { .. });
-    let within = |one: &Decision| if one.reasons.iter().any(is_load) { FLIP_BY_LOAD_MS } else { FLIP_MS };
     let pairs = carried.windows(2).filter(|pair| {
         (pair[0].verdict, pair[1].verdict) == (RuleVerdict::Remove, RuleVerdict::Add)
-            && since(pair[1].at, pair[0].at) <= within(pair[0])
+            && since(pair[1].at, pair[0].at) <= FLIP_MS
             && since(now, pair[1].at) <= FLIPS_KEPT_MS
     });
     pairs.count() as u32

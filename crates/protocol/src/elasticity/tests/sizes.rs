@@ -180,7 +180,7 @@ fn a_removal_by_load_that_was_wanted_back_makes_the_next_one_rest_four_times_as_
     }
     low.fleet.settled = Some(WallMillis(NOW - 700_000));
     assert_eq!(verdict(&low), (3, None));
-    let removed = carried(RuleVerdict::Remove, (4, 3), 1_600_000);
+    let removed = carried(RuleVerdict::Remove, (4, 3), 2_400_000);
     low.fleet.decisions = vec![removed, carried(RuleVerdict::Add, (3, 4), 800_000)];
     low.fleet.next_decision = 3;
     assert_eq!(verdict(&low), (4, Some(HeldChange::Rests { seconds: 1_700 })));
