@@ -145,7 +145,7 @@ fn a_mean_counts_samples_by_the_time_that_they_cover() {
     rule.over = 30;
     let means = rules::means(&one, &one.fleet, &rule);
     // 26 s of 10 and 2 s of 90.
-    let mean = means.known().next().unwrap();
+    let mean = means.value(model::elasticity::Spread::Mean).expect("it is measured");
     assert!((mean - 440.0 / 28.0).abs() < 0.01, "{mean}");
 }
 
