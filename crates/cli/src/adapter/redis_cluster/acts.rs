@@ -207,7 +207,7 @@ fn settled(seen: &ClusterSight, member: &Id) -> Result<Vec<Id>, RpcFailure> {
 
 /// Members with slots that keep them.
 fn serving(seen: &ClusterSight) -> BTreeSet<Id> {
-    seen.holders().into_iter().filter(|id| !seen.is_draining(id)).collect()
+    &seen.holders() - &seen.draining()
 }
 
 fn link<'a>(seen: &'a mut ClusterSight, id: &Id) -> Result<&'a mut Link, RpcFailure> {

@@ -140,7 +140,7 @@ impl Mover {
         if tasks.is_empty() {
             return told(&held, false);
         }
-        let draining = seen.servers.keys().filter(|id| seen.is_draining(id)).cloned().collect();
+        let draining = seen.draining();
         let addresses = seen.servers.iter().filter_map(|(id, one)| Some((id.clone(), one.address?)));
         let mut moving = Moving {
             mover: self,

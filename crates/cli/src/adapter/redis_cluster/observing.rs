@@ -5,7 +5,7 @@
 //!
 //! Must never: pass the silence of a server off as rest. A server that does not answer has no measures.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
@@ -98,7 +98,7 @@ impl Redis {
             tokio::time::sleep(SPAN_MIN + Duration::from_millis(20)).await;
             samples = self::samples(&mut seen).await;
         }
-        let sight = Sight { seen: &seen, trouble: self.mover.trouble() };
+        let sight = Sight { seen: &seen, draining: seen.draining(), trouble: self.mover.trouble() };
         let members = seen.servers.iter().map(|(id, server)| {
             let measures = samples.get(id).map(|now| now.measures(earlier.get(id))).unwrap_or_default();
             Member { measures, ..sight.member(id, server) }
@@ -122,6 +122,7 @@ async fn samples(seen: &mut ClusterSight) -> Samples {
 /// What there is to see.
 struct Sight<'a> {
     seen: &'a ClusterSight,
+    draining: BTreeSet<Id>,
     trouble: Option<String>,
 }
 
@@ -153,9 +154,9 @@ impl Sight<'_> {
     fn state(&self, id: &Id, ServerAnswer { view, .. }: &ServerAnswer) -> (MemberState, Option<u32>) {
         let has = view.own().count();
         // Those that come from one that is drained come to a member that serves.
-        let joins = view.importing.values().filter(|from| !self.seen.is_draining(from)).count();
+        let joins = view.importing.values().filter(|from| !self.draining.contains(from)).count();
         match (has, joins) {
-            _ if self.seen.is_draining(id) => {
+            _ if self.draining.contains(id) => {
                 let share = usize::from(SLOTS) / self.seen.holders().len().max(1);
                 (MemberState::Draining, permille(share.saturating_sub(has), share))
             }

@@ -247,10 +247,15 @@ impl ClusterSight {
     }
 
     /// Whether all slots of a server are noted to leave it, and none to come.
-    pub(super) fn is_draining(&self, id: &Id) -> bool {
+    fn is_draining(&self, id: &Id) -> bool {
         let Some(view) = self.view(id) else { return false };
         let leaving = self.leaving(id);
         !leaving.is_empty() && view.importing.is_empty() && view.own().all(|slot| leaving.contains(&slot))
+    }
+
+    /// Servers of which all slots are noted to leave. Each look at one goes through all open slots.
+    pub(super) fn draining(&self) -> BTreeSet<Id> {
+        self.servers.keys().filter(|id| self.is_draining(id)).cloned().collect()
     }
 
     /// An open slot that has nothing to do with this server.

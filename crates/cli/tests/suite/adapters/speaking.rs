@@ -1,5 +1,6 @@
 //! An adapter as a controller runs it.
 
+use std::fmt::Debug;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -133,19 +134,23 @@ impl Drop for Local {
 
 /// Waits until something is found.
 #[track_caller]
-pub(crate) fn await_some<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
-    await_within(PATIENCE, what, look)
+pub(crate) fn await_some<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    await_moving(what, || look().ok_or("not found"))
 }
 
-/// The same, for that long at most.
+/// The same, for as long as it moves: what takes many small steps takes them slowly on a busy machine.
 #[track_caller]
-pub(crate) fn await_within<T>(patience: Duration, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + patience;
+pub(crate) fn await_moving<T, P: PartialEq + Debug>(what: &str, mut look: impl FnMut() -> Result<T, P>) -> T {
+    let (mut last, mut since) = (None, Instant::now());
     loop {
-        if let Some(found) = look() {
-            return found;
+        let now = match look() {
+            Ok(found) => return found,
+            Err(now) => Some(now),
+        };
+        if now != last {
+            (last, since) = (now, Instant::now());
         }
-        assert!(Instant::now() < deadline, "not in time: {what}");
+        assert!(since.elapsed() < PATIENCE, "not in time: {what}; it stands at {last:?}");
         std::thread::sleep(Duration::from_millis(50));
     }
 }

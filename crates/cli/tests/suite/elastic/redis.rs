@@ -6,9 +6,9 @@ mod resizing;
 use rustix::process::Signal;
 use serde_json::json;
 
-use self::fixture::{Servers, at, is_proof, members, state};
-use crate::adapters::speaking::{Speaking, await_some, await_within};
-use crate::cluster::{PATIENCE, TONTINE, tontine};
+use self::fixture::{Servers, at, is_now, is_proof, member, members, progress, state};
+use crate::adapters::speaking::{Speaking, await_moving, await_some};
+use crate::cluster::{TONTINE, tontine};
 use crate::resp::Reply;
 
 /// Asks for a verb until it is begun, as a controller does: on a busy machine servers may be late.
@@ -44,13 +44,12 @@ fn a_redis_cluster_grows_by_one_and_shrinks_again_with_every_read_compared() {
     let mut joining = 0;
     let mut unproved = 0;
     begin_to("join", &mut engine, &id);
-    // So many slots move, with two calls and more for each.
-    await_within(3 * PATIENCE, "it serves", || {
-        let now = state(&mut engine, &id);
-        joining += u32::from(now == "joining");
+    await_moving("it serves", || {
+        let now = member(&mut engine, &id);
+        joining += u32::from(now["state"] == "joining");
         let evidence = engine.call("evidence", json!({ "member": id }));
         unproved += u32::from(!is_proof(&evidence));
-        (now == "serving").then_some(())
+        is_now("serving", &now)
     });
     assert!(joining > 0 && unproved > 0, "it served at once");
     assert_eq!(servers.counts(), [4096; 4]);
@@ -62,11 +61,11 @@ fn a_redis_cluster_grows_by_one_and_shrinks_again_with_every_read_compared() {
 
     begin_to("drain", &mut engine, &id);
     assert!(!is_proof(&engine.call("evidence", json!({ "member": id }))));
-    // As many slots move back, at the same pace.
-    await_within(3 * PATIENCE, "nothing is on it", || {
-        let now = state(&mut engine, &id);
-        assert!(["draining", "waiting"].contains(&now.as_str()), "{now}");
-        is_proof(&engine.call("evidence", json!({ "member": id }))).then_some(())
+    await_moving("nothing is on it", || {
+        let now = member(&mut engine, &id);
+        assert!(now["state"] == "draining" || now["state"] == "waiting", "{now}");
+        let is_proved = is_proof(&engine.call("evidence", json!({ "member": id })));
+        if is_proved { Ok(()) } else { Err(progress(&now)) }
     });
     assert_eq!(servers.counts()[3], 0);
     servers.stop(&address, Signal::KILL);
@@ -88,17 +87,15 @@ fn a_drain_of_a_redis_server_is_taken_back() {
     let mut engine = Speaking::start(&servers.words(&["--pace=5", "--batch=5"]));
     let id = members(&mut engine)[0]["id"].as_str().unwrap().to_owned();
     begin_to("drain", &mut engine, &id);
-    // At this pace forty slots take a while, on a busy machine more than a minute.
-    await_within(3 * PATIENCE, "some slots have left", || {
-        let now = members(&mut engine);
-        let own = now.iter().find(|member| member["id"] == *id).unwrap();
+    await_moving("some slots have left", || {
+        let own = member(&mut engine, &id);
         assert_eq!(own["state"], "draining", "it ended between two looks: {own}");
-        (own["permille"].as_u64() > Some(10)).then_some(())
+        if own["permille"].as_u64() > Some(10) { Ok(()) } else { Err(progress(&own)) }
     });
     engine.kill();
     let mut engine = Speaking::start(&servers.words(&[]));
     begin_to("cancel", &mut engine, &id);
-    await_some("it serves its share again", || (state(&mut engine, &id) == "serving").then_some(()));
+    await_moving("it serves its share again", || is_now("serving", &member(&mut engine, &id)));
     await_some("nothing is open", || (servers.open_slots() == 0).then_some(()));
     let counts = servers.counts();
     assert!(counts.iter().all(|count| count.abs_diff(4096) < 40), "{counts:?}");
@@ -266,7 +263,7 @@ fn a_redis_cluster_with_a_password_is_managed_and_never_tells_it() {
         Some(at(&members(&mut engine), &address)?["id"].as_str().unwrap().to_owned())
     });
     begin_to("join", &mut engine, &id);
-    await_some("it serves", || (state(&mut engine, &id) == "serving").then_some(()));
+    await_moving("it serves", || is_now("serving", &member(&mut engine, &id)));
     assert_eq!(servers.check_all(), 500);
 }
 

@@ -447,10 +447,28 @@ pub(crate) fn at(members: &[Json], address: &str) -> Option<Json> {
     members.iter().find(|member| member["address"] == address).cloned()
 }
 
-pub(crate) fn state(engine: &mut Speaking, id: &str) -> String {
+/// A member, as the adapter observes it now.
+pub(crate) fn member(engine: &mut Speaking, id: &str) -> Json {
     let members = members(engine);
-    let found = members.iter().find(|member| member["id"] == id);
-    found.unwrap_or_else(|| panic!("no {id} in {members:?}"))["state"].as_str().unwrap().to_owned()
+    members
+        .iter()
+        .find(|member| member["id"] == id)
+        .unwrap_or_else(|| panic!("no {id} in {members:?}"))
+        .clone()
+}
+
+pub(crate) fn state(engine: &mut Speaking, id: &str) -> String {
+    member(engine, id)["state"].as_str().unwrap().to_owned()
+}
+
+/// How far a member is. What stands in its way may change for ever, so it is no progress.
+pub(crate) fn progress(member: &Json) -> [Json; 2] {
+    ["state", "permille"].map(|field| member[field].clone())
+}
+
+/// Whether a member is in a state, or how far it is.
+pub(crate) fn is_now(state: &str, member: &Json) -> Result<(), [Json; 2]> {
+    if member["state"] == state { Ok(()) } else { Err(progress(member)) }
 }
 
 /// Whether evidence would let a member be ended, as `Evidence::proves` has it.
