@@ -243,8 +243,7 @@ fn a_store_has_fewer_replicas_and_more_again_under_load_while_who_enters_is_kill
     let mut joined = Joined::start();
     joined.cluster.run(&["plan", "create", "spread"]).exits(0);
     joined.cluster.run(&["plan", "apply", "1"]).exits(0);
-    // The fourth node is killed while R = 1.
-    let traffic = Traffic::start_with_late_hints(&joined.cluster);
+    let traffic = Traffic::start(&joined.cluster);
     traffic.await_more(200);
     let set = |numbers: &'static str| ["store", "set", "default", "--consistency", numbers];
     joined.cluster.run(&set("5,3,3")).fails_with("the cluster has 4 nodes that stay");
