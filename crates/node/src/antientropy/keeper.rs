@@ -126,7 +126,7 @@ impl Chore for ScrubRecords {
 
     async fn round(&mut self, _: bool, told: &RoundTold<'_>) -> Rest {
         let weak = &self.0;
-        let (clock, work, pause) = {
+        let (clock, work, pause, postponed) = {
             let Some(antientropy) = living(weak) else { return Rest::Ended };
             let stores = antientropy.replica.view().get().stores().to_vec();
             let mut work = Vec::new();
@@ -137,26 +137,36 @@ impl Chore for ScrubRecords {
             let is = |(store, id): &(Arc<LocalStore>, PartitionId), culprit: &Culprit| {
                 store.definition().name == culprit.0 && *id == culprit.1
             };
-            antientropy.culprits.scrub.round().order(&mut work, is);
+            let postponed = antientropy.culprits.scrub.round();
+            postponed.order(&mut work, is);
             let mut state = antientropy.state.lock();
             (state.scrub.partitions, state.scrub.done) = (work.len(), 0);
             let parts = u32::try_from(work.len().max(1)).unwrap_or(u32::MAX);
-            (antientropy.ports.clock.clone(), work, antientropy.options.scrub_period / parts)
+            (antientropy.ports.clock.clone(), work, antientropy.options.scrub_period / parts, postponed)
         };
         // Pauses are cut into pieces, so that a node that stops is not waited for.
         if work.is_empty() {
             rest(weak, &*clock, pause).await;
         }
+        let mut hints_left = true;
         for (store, partition) in work {
             rest(weak, &*clock, pause).await;
             let Some(antientropy) = living(weak) else { return Rest::Ended };
-            antientropy.culprits.scrub.begin(&store.definition().name, [partition]);
+            let name = &store.definition().name;
+            if hints_left && postponed.place(name, partition).is_some() {
+                // A pass may not come to what is behind this partition.
+                scrub_hints(&antientropy, Some(told)).await;
+                hints_left = false;
+            }
+            antientropy.culprits.scrub.begin(name, [partition]);
             scrub_partition(&antientropy, &store, partition, Some(told)).await;
             antientropy.culprits.scrub.over();
             antientropy.state.lock().scrub.done += 1;
         }
         let Some(antientropy) = living(weak) else { return Rest::Ended };
-        scrub_hints(&antientropy, Some(told)).await;
+        if hints_left {
+            scrub_hints(&antientropy, Some(told)).await;
+        }
         antientropy.state.lock().scrub.passes += 1;
         Rest::Now
     }

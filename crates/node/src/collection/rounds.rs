@@ -30,7 +30,7 @@ use wire::messages::{
 
 use super::answers::{Answers, KEYS_MAX, is_ahead};
 use super::walk::walk_store;
-use crate::chores::{Board, Chore, Rest, RoundTold, begin};
+use crate::chores::{Board, Chore, Culprits, Rest, RoundTold, begin};
 use crate::events::{Event, Events};
 use crate::metrics::{Counter, Metrics};
 use crate::stores::LocalStore;
@@ -71,6 +71,8 @@ pub struct Collection {
     waits_for: Mutex<Option<NodeId>>,
     /// Behind which tombstone the next round begins; `None`: with the first.
     cursor: Mutex<Option<CollectPlace>>,
+    /// At which partitions the search for tombstones panicked.
+    find_culprits: Arc<Culprits>,
 }
 
 /// The node's session of the coordination service at the moment; `None` when the node is gone.
@@ -100,6 +102,7 @@ impl Collection {
             records: counter("tontine_collection_records_total"),
             waits_for: Mutex::default(),
             cursor: Mutex::default(),
+            find_culprits: Arc::default(),
             answers,
             peers,
             service,
@@ -435,6 +438,8 @@ impl Chore for CollectTombstones {
             let nanos = u64::try_from(interval.as_nanos()).unwrap_or(u64::MAX).max(1);
             let first = Duration::from_nanos(ports.entropy.next_u64() % nanos);
             self.waiting_told = Some(ports.clock.now().after(first));
+            // After a panic nothing is well yet.
+            told.looked();
             return Rest::For(first + interval);
         };
         let goes_on = collection.sweep(told).await;
@@ -463,14 +468,18 @@ impl Chore for FindTombstones {
         let FindTombstones { collection, first } = self;
         let Some(held) = collection.upgrade() else { return Rest::Ended };
         let (clock, interval) = (held.peers.ports().clock.clone(), held.options.interval);
-        let stores: Vec<Arc<LocalStore>> = held.answers.replica.view().get().stores().to_vec();
+        let mut stores: Vec<Arc<LocalStore>> = held.answers.replica.view().get().stores().to_vec();
+        let culprits = held.find_culprits.clone();
         drop(held);
+        let postponed = culprits.round();
+        postponed.order(&mut stores, |store, (name, _)| store.definition().name == *name);
         for store in stores {
             let expiring = store.expiring_overflowed(clock.wall());
             let tombstones = store.tombstones_overflowed();
             if *first || expiring || tombstones {
                 let is_there = || collection.strong_count() > 0;
-                let walked = walk_store(&is_there, &store, &clock, *first || expiring).await;
+                let (whole, blame) = (*first || expiring, (&*culprits, &postponed));
+                let walked = walk_store(&is_there, &store, &clock, whole, blame).await;
                 if let Err(error) = walked {
                     let name = &store.definition().name;
                     told.failed(format_args!("store {name} was not searched for deletions: {error}"));

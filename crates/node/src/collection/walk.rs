@@ -10,6 +10,7 @@ use model::PartitionId;
 use runtime::Clock;
 use wire::messages::Failure;
 
+use crate::chores::{Culprits, Postponed};
 use crate::stores::LocalStore;
 
 /// Records of a page.
@@ -18,7 +19,7 @@ const WALK_RECORDS: usize = 512;
 const WALK_PAUSE: Duration = Duration::from_millis(20);
 
 /// Walks a store once around, from where the walk before it ran out of room; unless it must be `whole`, it ends where it
-/// runs out of room itself, and in any case when the node is gone.
+/// runs out of room itself, and in any case when the node is gone. What is postponed comes last.
 ///
 /// # Errors
 /// The last one of the engine. It goes on with the next partition: what cannot be read there is the scrub's.
@@ -27,7 +28,9 @@ pub(super) async fn walk_store(
     store: &LocalStore,
     clock: &Arc<dyn Clock>,
     whole: bool,
+    (culprits, postponed): (&Culprits, &Postponed),
 ) -> Result<(), Failure> {
+    let name = &store.definition().name;
     let mut walked = Ok(());
     let held = store.engine().partitions();
     let mut partitions: Vec<PartitionId> = held.into_iter().map(|held| held.partition).collect();
@@ -38,6 +41,7 @@ pub(super) async fn walk_store(
         // The part of the first partition that lies before the cursor comes last.
         partitions.push(begin);
     }
+    postponed.order(&mut partitions, |id, culprit| culprit.0 == *name && culprit.1 == *id);
     let mut full = false;
     for partition in partitions {
         after = after.filter(|_| partition == begin);
@@ -46,7 +50,9 @@ pub(super) async fn walk_store(
                 return walked;
             }
             let place = (partition, after.take());
+            culprits.begin(name, [partition]);
             let noted = store.note_tombstones(partition, place.1.as_ref(), WALK_RECORDS);
+            culprits.over();
             if store.tombstones_full() && !full {
                 full = true;
                 store.tombstones_unwalked(place);
@@ -124,6 +130,7 @@ mod tests {
             store.stamp(place(&key), &key, order).unwrap();
         }
         let (mut forgotten, mut walks, time) = (0, 0, clock.clone() as Arc<dyn Clock>);
+        let culprits = Culprits::default();
         // This many stamps run ahead of a clock that stands still.
         let now = WallMillis(clock.wall().0 + 1000);
         while forgotten < KEYS {
@@ -135,7 +142,8 @@ mod tests {
                 forgotten += 1;
             }
             if store.tombstones_overflowed() {
-                let walked = walk_store(&|| true, &store, &time, false).now_or_never();
+                let blame = (&culprits, &culprits.round());
+                let walked = walk_store(&|| true, &store, &time, false, blame).now_or_never();
                 assert_eq!(walked, Some(Ok(())), "nothing is waited for");
                 walks += 1;
             }
