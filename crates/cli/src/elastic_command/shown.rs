@@ -335,7 +335,8 @@ pub(super) async fn history(shared: &CliContext, arguments: HistoryArguments) ->
 
 /// A decision about a fleet on one line.
 pub(super) fn sentence(fleet: &str, decision: &Decision) -> String {
-    let reasons: Vec<String> = decision.reasons.iter().map(words::reason).collect();
+    let reason = |reason| words::reason(reason, &decision.readings);
+    let reasons: Vec<String> = decision.reasons.iter().map(reason).collect();
     let mut line = format!(
         "{} at {}: {}, from {} to {}",
         decision.number,
