@@ -8,7 +8,7 @@ use protocol::elasticity::setting;
 use serde_json::json;
 
 use super::fleets::{Fleets, now};
-use super::{apply, words};
+use super::{apply, away, words};
 use crate::context::CliContext;
 use crate::coordination::CoordinationArguments;
 use crate::failure::CliError;
@@ -83,6 +83,7 @@ pub(super) async fn status(shared: &CliContext, arguments: StatusArguments) -> R
     let look = fleets.last_look(name).await?;
     let document = json!({
         "controller": controller, "fleet": fleet, "look": look, "size_set_by": setting(&fleet),
+        "away": away::json(&fleet, look.as_ref(), now()),
     });
     print(shared.format(), &document, || text(&fleet, look.as_ref(), controller.as_deref()));
     Ok(ExitCode::SUCCESS)
@@ -146,6 +147,7 @@ fn text(fleet: &Fleet, look: Option<&Look>, controller: Option<&str>) -> String 
     }
     lines.push(String::new());
     lines.push(machines(fleet, look));
+    lines.extend(away::lines(fleet, look, now()).into_iter().map(|line| format!("away: {line}")));
     lines.extend(seen(fleet, look));
     let setting = setting(fleet);
     if let Some(decision) = setting {

@@ -310,6 +310,7 @@ mod tests {
             }),
             members: Ok((1..).zip(states).map(|(number, state)| member(number, state)).collect()),
             failures: Vec::new(),
+            silent: Default::default(),
         };
         let (next, asks) = decided(before.clone(), &look);
         let evidence = Question::EvidenceOf { member: "n3".to_owned() };

@@ -9,7 +9,7 @@ use protocol::elasticity::{LoadRoom, Obstacle, RuleRoom, Why, why};
 use serde_json::{Value as Json, json};
 
 use super::fleets::{Fleets, now};
-use super::{shown, words};
+use super::{away, shown, words};
 use crate::context::CliContext;
 use crate::coordination::CoordinationArguments;
 use crate::failure::CliError;
@@ -57,15 +57,20 @@ pub(super) async fn run(shared: &CliContext, arguments: WhyArguments) -> Result<
             ),
         }));
     };
+    let look = fleets.last_look(&fleet.name).await?;
+    // What is away now says nothing of an earlier time.
+    let is_now = arguments.at.is_none();
     let document = json!({
         "fleet": fleet.name, "at": at, "decision": answer.decision,
         "standby": shown::standby(&fleet),
+        "away": is_now.then(|| away::json(&fleet, look.as_ref(), at)),
         "not_more": obstacle_json(&fleet.name, &answer.more, at),
         "not_fewer": obstacle_json(&fleet.name, &answer.fewer, at),
     });
     print(shared.format(), &document, || {
         std::iter::once(text(&fleet.name, &answer, at))
             .chain(shown::standby(&fleet))
+            .chain(is_now.then(|| away::lines(&fleet, look.as_ref(), at)).into_iter().flatten())
             .collect::<Vec<_>>()
             .join("\n")
     });
