@@ -32,6 +32,32 @@ fn all<'a>(fleet: &'a Fleet, look: Option<&Look>) -> Vec<Away<'a>> {
     fleet.machines.iter().filter_map(one).collect()
 }
 
+/// So many of the members that are to serve do not, by what was seen last: their engine does not reach or list them, or their
+/// machine has ended by its provider's word.
+pub(super) fn not_answering(fleet: &Fleet, look: Option<&Look>) -> u32 {
+    let Some(look) = look else { return 0 };
+    let has_ended = |machine: &Machine| {
+        let ended = |state| matches!(state, InstanceState::Ending | InstanceState::Ended);
+        let mut listed = look.instances.iter().flatten();
+        listed.any(|one| Some(&one.id) == machine.instance.as_ref() && ended(one.state))
+    };
+    let is_away = |machine: &&Machine| match shown::member(machine, Some(look)) {
+        Some(member) => member.state == MemberState::Down || has_ended(machine),
+        None => look.members.is_ok() || has_ended(machine),
+    };
+    fleet.in_state(MachineState::Serving).filter(is_away).count() as u32
+}
+
+/// How many serve, and how many of those that are to do not answer.
+pub(super) fn serve(fleet: &Fleet, look: Option<&Look>) -> String {
+    let (all, away) = (fleet.serving(), not_answering(fleet, look));
+    match away {
+        0 => format!("{all} serve"),
+        1 => format!("{} of {all} serve and 1 does not answer", all - 1),
+        away => format!("{} of {all} serve and {away} do not answer", all - away),
+    }
+}
+
 /// One line for each machine that is away.
 pub(super) fn lines(fleet: &Fleet, look: Option<&Look>, now: WallMillis) -> Vec<String> {
     all(fleet, look).iter().map(|away| away.told(fleet, now)).collect()
@@ -180,6 +206,23 @@ mod tests {
             (&json[0]["given_up_at"], &json[0]["silent_since"]),
             (&json!(T + 120_000), &json!(T + 20_000))
         );
+    }
+
+    #[test]
+    fn members_that_are_dead_do_not_count_as_serving() {
+        let three =
+            fleet(vec![machine(1, None, None), machine(2, Some("i-2"), None), machine(3, Some("i-3"), None)]);
+        let served = |look: &Look| serve(&three, Some(look));
+        assert_eq!(served(&look(&["serving", "serving", "serving"])), "3 serve");
+        assert_eq!(served(&look(&["serving", "serving", "down"])), "2 of 3 serve and 1 does not answer");
+        assert_eq!(served(&look(&["serving", "down"])), "1 of 3 serve and 2 do not answer");
+        let mut ended = look(&["serving", "serving", "serving"]);
+        ended.instances =
+            serde_json::from_value(json!({ "Ok": [{ "id": "i-2", "state": "ended" }] })).unwrap();
+        assert_eq!(served(&ended), "2 of 3 serve and 1 does not answer", "its engine has not noticed it yet");
+        ended.members = Err("away".to_owned());
+        assert_eq!(served(&ended), "2 of 3 serve and 1 does not answer");
+        assert_eq!(serve(&three, None), "3 serve", "nobody has looked");
     }
 
     #[test]

@@ -74,9 +74,13 @@ pub(super) async fn status(shared: &CliContext, arguments: StatusArguments) -> R
     let Some(name) = &arguments.name else {
         let mut all = Vec::new();
         for name in fleets.names().await? {
-            all.extend(fleets.look_for(&name).await?.map(|(fleet, _)| fleet));
+            let Some((fleet, _)) = fleets.look_for(&name).await? else { continue };
+            let answering =
+                fleet.serving() - away::not_answering(&fleet, fleets.last_look(&name).await?.as_ref());
+            all.push((fleet, answering));
         }
-        print(shared.format(), &json!({ "controller": controller, "fleets": all }), || list(&all));
+        let documents: Vec<&Fleet> = all.iter().map(|(fleet, _)| fleet).collect();
+        print(shared.format(), &json!({ "controller": controller, "fleets": documents }), || list(&all));
         return Ok(ExitCode::SUCCESS);
     };
     let (fleet, _) = fleets.read(name).await?;
@@ -84,22 +88,24 @@ pub(super) async fn status(shared: &CliContext, arguments: StatusArguments) -> R
     let document = json!({
         "controller": controller, "fleet": fleet, "look": look, "size_set_by": setting(&fleet),
         "away": away::json(&fleet, look.as_ref(), now()),
+        "answering": fleet.serving() - away::not_answering(&fleet, look.as_ref()),
     });
     print(shared.format(), &document, || text(&fleet, look.as_ref(), controller.as_deref()));
     Ok(ExitCode::SUCCESS)
 }
 
-fn list(fleets: &[Fleet]) -> String {
+/// Fleets, each with how many of its members serve and answer.
+fn list(fleets: &[(Fleet, u32)]) -> String {
     if fleets.is_empty() {
         return format!("there is no fleet; create one with `{} elastic apply FILE`", program());
     }
     let heading =
         ["FLEET", "SERVE", "WANTED", "MIN", "MAX", "MODE", "AN HOUR", ""].map(str::to_owned).to_vec();
-    let row = |fleet: &Fleet| {
+    let row = |(fleet, answering): &(Fleet, u32)| {
         let wanted = fleet.target.map_or("-".to_owned(), |target| target.to_string());
         vec![
             fleet.name.clone(),
-            fleet.serving().to_string(),
+            answering.to_string(),
             wanted,
             fleet.policy.min.to_string(),
             fleet.policy.max.to_string(),
@@ -122,9 +128,9 @@ fn mode(mode: Mode) -> &'static str {
 fn text(fleet: &Fleet, look: Option<&Look>, controller: Option<&str>) -> String {
     let policy = &fleet.policy;
     let mut lines = vec![format!(
-        "fleet {}: {} serve, {} wanted ({} to {}); mode {}; an hour costs {}",
+        "fleet {}: {}, {} wanted ({} to {}); mode {}; an hour costs {}",
         fleet.name,
-        fleet.serving(),
+        away::serve(fleet, look),
         fleet.target.map_or("none".to_owned(), |target| target.to_string()),
         policy.min,
         policy.max,
