@@ -222,15 +222,19 @@ fn measures_of(member: &Member, fleet: &Fleet) -> String {
     asked.into_iter().take(3).map(one).collect::<Vec<_>>().join(", ")
 }
 
-/// Members that run on no machine of the fleet, in a fleet that has some.
-fn homeless(fleet: &Fleet, look: &Look) -> Option<String> {
+/// Members that run on no machine of the fleet.
+pub(super) fn homeless<'a>(fleet: &Fleet, look: &'a Look) -> Vec<&'a Member> {
     let is_on = |machine: &Machine, one: &Member| {
         machine.member.as_deref() == Some(&one.id)
             || (machine.address.is_some() && machine.address == one.address)
     };
     let has_machine = |one: &Member| fleet.machines.iter().any(|machine| is_on(machine, one));
-    let members = look.members.iter().flatten();
-    let found: Vec<&str> = members.filter(|one| !has_machine(one)).map(|one| one.id.as_str()).collect();
+    look.members.iter().flatten().filter(|one| !has_machine(one)).collect()
+}
+
+/// Names them, in a fleet that has machines; one that has none is told to adopt anyway.
+fn told_homeless(fleet: &Fleet, look: &Look) -> Option<String> {
+    let found: Vec<&str> = homeless(fleet, look).into_iter().map(|one| one.id.as_str()).collect();
     if found.is_empty() || fleet.machines.is_empty() {
         return None;
     }
@@ -268,7 +272,7 @@ fn seen(fleet: &Fleet, look: Option<&Look>) -> Vec<String> {
     for warning in look.provider.iter().flat_map(|facts| &facts.warnings) {
         lines.push(format!("note: {warning}"));
     }
-    lines.extend(homeless(fleet, look));
+    lines.extend(told_homeless(fleet, look));
     let count = strangers(fleet, look).len();
     if count > 0 {
         lines.push(format!("orphans: {count}; `{} elastic orphans {}` lists them", program(), fleet.name));
@@ -395,13 +399,13 @@ mod tests {
             { "id": "n1", "state": "serving", "measures": measures },
             { "id": "n2", "address": "h2", "state": "waiting" },
         ]));
-        assert_eq!(homeless(&fleet, &look), None, "a fleet without machines is told to adopt anyway");
+        assert_eq!(told_homeless(&fleet, &look), None, "a fleet without machines is told to adopt anyway");
         let member = &look.members.as_ref().unwrap()[0];
         assert_eq!(measures_of(member, &fleet), "processor 1.0 (2 s), a 1.0 (2 s), b 1.0 (2 s)");
         fleet.machines.push(serde_json::from_value(json!({
             "token": "a1b2-1", "member": "n1", "state": "serving", "since": 1, "began": 1, "type": "t", "price_per_hour": "0"
         })).unwrap());
-        let told = homeless(&fleet, &look).unwrap();
+        let told = told_homeless(&fleet, &look).unwrap();
         assert!(told.starts_with("members on no machine of the fleet: n2; `"), "{told}");
     }
 }

@@ -347,15 +347,15 @@ fn what_a_newcomer_tries_on_a_fleet_without_machines_is_answered_plainly() {
     std::fs::write(path("adapters.toml"), "[engines.etcd]\ncommand = [\"false\"]\n").unwrap();
     let adapters = format!("--adapters={}", path("adapters.toml"));
     let elastic = |words: &[&str]| tontine(&[&["elastic"], words, &[&service]].concat());
-    let applied = elastic(&["apply", &path("shop.toml"), &adapters]).exits(0).text();
     for lacks in [
-        "has no engine adapter \"tontine\"",
-        "it has etcd",
-        "has no provider adapter \"local\"",
-        "it has none",
+        "has no engine adapter \"tontine\"; it has etcd",
+        "has no provider adapter \"local\"; it has none",
+        "name the controller's own file with --adapters",
     ] {
-        assert!(applied.contains(lacks), "{applied}");
+        elastic(&["apply", &path("shop.toml"), &adapters]).fails_with(lacks);
     }
+    let applied = elastic(&["apply", &path("shop.toml")]).exits(0).text();
+    assert!(applied.contains("fleet shop created"), "nothing was changed before: {applied}");
     elastic(&["apply", &path("shop.toml"), "--adapters=/no/such/file"])
         .fails_with("cannot read the adapters");
     let text = elastic(&["abort", "shop"]).exits(0).text();
@@ -397,6 +397,9 @@ fn bad_policies_and_adapters_are_refused_with_the_field_and_the_remedy() {
     apply(with("max = 6", "max = 6\nstandby = 4"))
         .fails_with("standby: it is 4, and max less min leaves room for 3");
     apply(with("max = 6", "max = 6\nstandby = -1")).fails_with("standby: a value is not as expected: u32");
+    let rules = "max = 6\nadd = [{ of = \"any\", is = \"above\", bound = 40 }]\n\
+                 remove = [{ of = \"all\", is = \"at-most\", bound = 45 }]";
+    apply(with("max = 6", rules)).fails_with("remove[0].bound: it is 45, and add[0] adds a member above 40");
     apply(with("min = 3", "mim = 3")).fails_with("line 4, column 1: mim: unknown field, expected one of");
     apply(with("max = 6", "max = 6\nbudget = { per-hour = -1 }")).fails_with("not negative");
     let source = |kind: &str, at: &str| {
