@@ -24,8 +24,8 @@ pub(super) fn held_at(name: &str, held: &HeldChange, at: WallMillis) -> String {
             looks.unwrap_or_else(|| samples(name, (*fresh, *wanted), *since))
         }
         HeldChange::Unlearned => format!(
-            "the members were never used enough to tell what they carry; it is learned from 15 % of use on, and `{program} \
-             elastic plan {name} +1` orders more meanwhile"
+            "the members were never used enough to tell what they carry; it is learned from 15 % of use on. Meanwhile, order a \
+             size with `{program} elastic plan {name} +N|-N`"
         ),
         HeldChange::Fewest { min } => {
             format!("the fleet may not have fewer than {}; lower `min` in its policy", members(*min))
@@ -182,6 +182,13 @@ pub(super) fn ago(now: u64, then: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// `why` says it of more members and of fewer.
+    #[test]
+    fn what_holds_both_directions_advises_neither() {
+        let told = held("shop", &HeldChange::Unlearned);
+        assert!(told.contains("elastic plan shop +N|-N`") && !told.contains("+1"), "{told}");
+    }
 
     #[test]
     fn after_a_change_it_is_told_what_samples_cover_and_when_there_is_a_verdict() {

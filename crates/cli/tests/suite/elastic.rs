@@ -436,6 +436,12 @@ fn bad_policies_and_adapters_are_refused_with_the_field_and_the_remedy() {
         refused.fails_with(told);
         assert!(!format!("{}{}", refused.text(), refused.stderr).contains("hunter2"), "{}", refused.stderr);
     }
+}
+
+#[test]
+fn a_simulation_says_that_the_peak_has_no_room_and_that_it_plays_rules_which_the_policy_lacks() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
     std::fs::write(path("day.csv"), "0,1000\n600,9000\n1200,9000\n").unwrap();
     std::fs::write(path("shop.toml"), POLICY).unwrap();
     let (day, policy) = (path("day.csv"), path("shop.toml"));
@@ -448,4 +454,13 @@ fn bad_policies_and_adapters_are_refused_with_the_field_and_the_remedy() {
     assert!(simulate("1000").contains(cut), "{}", simulate("1000"));
     let shown = simulate("3000");
     assert!(!shown.contains("The peak wants") && shown.contains("even division"), "{shown}");
+    let lent = "The policy has no rules, so the row `rules` plays those of the paper: processor of any member above 40 over 300 s \
+                adds, processor of all members at or below 15 over 300 s removes.";
+    assert!(shown.contains(lent), "{shown}");
+    let json = |words: &[&str]| {
+        let all = ["elastic", "simulate", "--trace", &day, "--operations=3000", "--json", &policy];
+        tontine(&[&all, words].concat()).exits(0).json()
+    };
+    assert_eq!(json(&[])["rules_of_the_paper"]["add"][0]["bound"], 40.0);
+    assert_eq!(json(&["--policy=target"])["rules_of_the_paper"], Json::Null, "it plays no rules");
 }
