@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use model::elasticity::adapter::Member;
-use model::elasticity::{Decision, Fleet, Look, Machine, MachineState, Mode};
+use model::elasticity::{Decision, Fleet, Look, Machine, MachineState, Mode, Reason};
 use protocol::elasticity::setting;
 use serde_json::json;
 
@@ -40,6 +40,9 @@ pub struct HistoryArguments {
     /// This many of the last decisions.
     #[arg(long, short = 'n', default_value = "20", value_name = "COUNT")]
     pub count: usize,
+    /// Only those that did something: that set a size, or replaced a machine. Not what was thought meanwhile.
+    #[arg(long)]
+    pub acts: bool,
     /// Where fleets are kept.
     #[command(flatten)]
     pub service: CoordinationArguments,
@@ -334,15 +337,32 @@ pub(super) async fn orphans(
 pub(super) async fn history(shared: &CliContext, arguments: HistoryArguments) -> Result<ExitCode, CliError> {
     let fleets = Fleets::open(&arguments.service).await?;
     let (fleet, _) = fleets.read(&arguments.name).await?;
-    let first = fleet.decisions.len().saturating_sub(arguments.count);
-    let shown = &fleet.decisions[first..];
-    print(shared.format(), &json!({ "fleet": fleet.name, "decisions": shown }), || {
-        if shown.is_empty() {
-            return format!("nothing was decided about fleet {} yet", fleet.name);
-        }
-        shown.iter().map(|decision| sentence(&fleet.name, decision)).collect::<Vec<_>>().join("\n")
+    let shown = last(&fleet.decisions, arguments.count, arguments.acts);
+    print(shared.format(), &json!({ "fleet": fleet.name, "decisions": shown }), || match shown.is_empty() {
+        true if arguments.acts => format!("nothing was done to fleet {} that is still kept", fleet.name),
+        true => format!("nothing was decided about fleet {} yet", fleet.name),
+        false => shown.iter().map(|one| marked(&fleet.name, one)).collect::<Vec<_>>().join("\n"),
     });
     Ok(ExitCode::SUCCESS)
+}
+
+/// The last decisions, or the last that did something.
+fn last(decisions: &[Decision], count: usize, acts: bool) -> Vec<&Decision> {
+    let mut shown: Vec<&Decision> =
+        decisions.iter().rev().filter(|one| !acts || is_act(one)).take(count).collect();
+    shown.reverse();
+    shown
+}
+
+/// Whether a decision did something, by itself or as an order, and was not only thought.
+fn is_act(decision: &Decision) -> bool {
+    decision.set || decision.reasons.iter().any(|reason| matches!(reason, Reason::Replaces { .. }))
+}
+
+/// A decision of the history, with a mark where it did something.
+fn marked(fleet: &str, decision: &Decision) -> String {
+    let mark = if is_act(decision) { '*' } else { ' ' };
+    format!("{mark} {}", sentence(fleet, decision))
 }
 
 /// A decision about a fleet on one line.
@@ -381,6 +401,27 @@ pub(super) fn sentence(fleet: &str, decision: &Decision) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_was_done_stands_out_of_what_was_thought_and_can_be_listed_alone() {
+        let decision = |number: u64, set: bool, reasons: serde_json::Value| -> Decision {
+            serde_json::from_value(json!({
+                "number": number, "at": 0, "members": 3, "verdict": "stay", "target": 3, "reasons": reasons, "set": set,
+            }))
+            .unwrap()
+        };
+        let all = [
+            decision(1, true, json!([{ "code": "ordered", "by": "op" }])),
+            decision(2, false, json!([])),
+            decision(3, false, json!([{ "code": "replaces", "token": "a1b2-3" }])),
+            decision(4, false, json!([])),
+        ];
+        let shown = |count, acts| last(&all, count, acts).iter().map(|one| one.number).collect::<Vec<_>>();
+        assert_eq!((shown(20, false), shown(20, true)), (vec![1, 2, 3, 4], vec![1, 3]));
+        assert_eq!((shown(2, false), shown(1, true)), (vec![3, 4], vec![3]));
+        let starts: Vec<String> = all.iter().map(|one| marked("shop", one)[..3].to_owned()).collect();
+        assert_eq!(starts, ["* 1", "  2", "* 3", "  4"]);
+    }
 
     #[test]
     fn members_on_no_machine_are_named_and_the_processor_comes_first() {
