@@ -226,6 +226,20 @@ mod tests {
     }
 
     #[test]
+    fn status_says_both_at_its_head_and_below_its_machines() {
+        let killed = fleet(vec![machine(1, None, None), machine(2, Some("i-2"), Some(T))]);
+        let status = shown::text(&killed, Some(&look(&["serving", "down"])), None);
+        assert!(
+            status.starts_with("fleet shop: 1 of 2 serve and 1 does not answer, none wanted"),
+            "{status}"
+        );
+        assert!(
+            status.contains("\naway: n2 has not answered since 00:00:10 UTC, and its machine"),
+            "{status}"
+        );
+    }
+
+    #[test]
     fn what_does_not_answer_and_is_not_replaced_is_told_with_what_helps() {
         let some =
             fleet(vec![machine(1, None, None), machine(2, Some("i-2"), None), machine(3, None, Some(T))]);

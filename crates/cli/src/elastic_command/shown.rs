@@ -128,7 +128,7 @@ fn mode(mode: Mode) -> &'static str {
     }
 }
 
-fn text(fleet: &Fleet, look: Option<&Look>, controller: Option<&str>) -> String {
+pub(super) fn text(fleet: &Fleet, look: Option<&Look>, controller: Option<&str>) -> String {
     let policy = &fleet.policy;
     let mut lines = vec![format!(
         "fleet {}: {}, {} wanted ({} to {}); mode {}; an hour costs {}",
