@@ -62,8 +62,9 @@ pub(crate) async fn doctor(shared: CliContext) -> Result<ExitCode, CliError> {
     let cluster = client.cluster();
     findings.extend(cluster.stores.iter().flat_map(|store| replicas::numbers(&cluster, store)));
     let waits = seen.as_ref().map(|seen| &seen.waiting[..]).unwrap_or_default();
-    let spare = Spare::find(&cluster, &nodes, waits);
-    findings.extend(waits.iter().map(|node| starting::waits_to_join(node, &nodes)));
+    let of_fleets = seen.as_ref().map(|seen| seen.of_fleets.clone()).unwrap_or_default();
+    let spare = Spare::find(&cluster, &nodes, waits, &of_fleets);
+    findings.extend(waits.iter().map(|node| starting::waits_to_join(node, &nodes, of_fleets.get(&node.id))));
     findings.extend(starting::empty(&cluster));
     findings.extend(seen.iter().flat_map(|seen| leaving::found(&cluster, seen)));
     let balancing = seen.as_ref().and_then(|seen| seen.balancing.as_ref());

@@ -20,6 +20,7 @@ mod look;
 mod machine;
 mod policy;
 mod source;
+mod words;
 
 pub use capacity::{Capacity, Costs, GAIN_MIN, Observed};
 pub use decision::{Decision, HeldChange, Reading, Reason, RuleVerdict};
@@ -32,3 +33,4 @@ pub use policy::{
     Sizing, Spread,
 };
 pub use source::{SOURCES_MAX, Source, SourceKind};
+pub use words::first_words;

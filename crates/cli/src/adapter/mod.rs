@@ -19,6 +19,7 @@ mod tontine;
 use std::process::ExitCode;
 
 pub(crate) use self::check::CheckArguments;
+pub(crate) use self::local::addresses::Addresses;
 pub(crate) use self::local::resting;
 pub(crate) use self::local::{LaunchArguments, LocalArguments};
 pub(crate) use self::redis_cluster::RedisArguments;

@@ -16,7 +16,7 @@ use runtime::entropy::os::OsEntropy;
 use tokio::task::JoinHandle;
 
 use super::DevArguments;
-use crate::adapter::resting;
+use crate::adapter::{Addresses, resting};
 use crate::elastic_command::Fleets;
 use crate::failure::CliError;
 use crate::headmaster::Beside;
@@ -51,7 +51,8 @@ pub(super) fn parse_range(text: &str) -> Result<Range, String> {
 }
 
 impl Range {
-    /// Refuses a range that has no room for the nodes of `dev`, which are of its fleet, and any for a golden ring.
+    /// Refuses a range that cannot be kept to, and any for a golden ring. The nodes of `dev` are of its fleet and are never
+    /// ended, and each further one has an address of the local provider.
     pub(super) fn check(self, nodes: usize, is_golden: bool) -> Result<(), CliError> {
         if is_golden {
             return Err(CliError::Usage(
@@ -60,11 +61,25 @@ impl Range {
             ));
         }
         let (min, max) = (self.min, self.max);
-        if nodes <= max as usize {
-            return Ok(());
-        }
+        let fewest = u32::try_from(nodes).unwrap_or(u32::MAX);
+        let addresses = Addresses::default();
+        let most = fewest.saturating_add(addresses.count());
+        let nodes = crate::text::count(nodes as u64, "node");
+        let why = match () {
+            () if max < fewest => format!("it has no room for the {nodes} of this cluster"),
+            () if min < fewest => {
+                format!("the {nodes} of this cluster are of its fleet, and are never ended")
+            }
+            () if max > most => format!(
+                "beside the {nodes} of this cluster there are {} addresses for machines, {addresses}",
+                addresses.count()
+            ),
+            () => return Ok(()),
+        };
+        let least = min.clamp(fewest, most);
+        let up_to = max.clamp((least + 1).min(most), most);
         Err(CliError::Usage(format!(
-            "--elastic {min}..{max} has no room for the {nodes} nodes of this cluster; say --elastic {min}..{nodes} or more"
+            "--elastic {min}..{max} cannot be: {why}; say {fewest} to {most}, for example --elastic {least}..{up_to}"
         )))
     }
 }
@@ -258,11 +273,25 @@ mod tests {
     #[test]
     fn a_range_has_room_for_the_nodes_of_dev() {
         let range = parse_range("3..6").unwrap();
-        range.check(6, false).unwrap();
-        let golden = range.check(6, true).unwrap_err().to_string();
+        range.check(3, false).unwrap();
+        let golden = range.check(3, true).unwrap_err().to_string();
         assert!(golden.contains("`tontine node add` alone"), "{golden}");
-        let refused = range.check(8, false).unwrap_err().to_string();
-        assert!(refused.contains("--elastic 3..8"), "{refused}");
+        let refused =
+            |range: &str, nodes| parse_range(range).unwrap().check(nodes, false).unwrap_err().to_string();
+        assert_eq!(
+            refused("3..6", 8),
+            "--elastic 3..6 cannot be: it has no room for the 8 nodes of this cluster; say 8 to 39, for example --elastic 8..9"
+        );
+        assert_eq!(
+            refused("2..3", 3),
+            "--elastic 2..3 cannot be: the 3 nodes of this cluster are of its fleet, and are never ended; say 3 to 34, for \
+             example --elastic 3..4"
+        );
+        assert_eq!(
+            refused("3..60", 3),
+            "--elastic 3..60 cannot be: beside the 3 nodes of this cluster there are 31 addresses for machines, \
+             127.0.0.10-127.0.0.40; say 3 to 34, for example --elastic 3..34"
+        );
         for wrong in ["3", "6..3", "0..3", "3..65", "a..b"] {
             assert!(parse_range(wrong).is_err(), "{wrong}");
         }

@@ -1,5 +1,6 @@
 //! What the doctor says of nodes that do not run, and of those that wait to join.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use coordination::zookeeper::SCHEME;
@@ -73,13 +74,19 @@ pub(super) enum Spare {
 }
 
 impl Spare {
-    /// The first one, of nodes that wait and of members.
-    pub(super) fn find(cluster: &Cluster, nodes: &[NodeStatus], waits: &[Node]) -> Option<Spare> {
+    /// The first one, of nodes that wait and of members. A machine of a fleet is none: its controller has other plans with it.
+    pub(super) fn find(
+        cluster: &Cluster,
+        nodes: &[NodeStatus],
+        waits: &[Node],
+        of_fleets: &BTreeMap<NodeId, String>,
+    ) -> Option<Spare> {
+        let is_free = |id: &NodeId| !of_fleets.contains_key(id);
         let holds =
             |id: &NodeId| cluster.ring.partitions().iter().any(|partition| partition.nodes.contains(id));
         let up = nodes.iter().filter(|status| status.answer.is_ok()).map(|status| status.node.id);
-        let member = up.filter(|id| !holds(id)).map(Spare::Member).next();
-        member.or_else(|| waits.first().map(|node| Spare::Waits(node.id)))
+        let member = up.filter(|id| !holds(id) && is_free(id)).map(Spare::Member).next();
+        member.or_else(|| waits.iter().map(|node| node.id).find(is_free).map(Spare::Waits))
     }
 }
 
@@ -141,9 +148,21 @@ fn otherwise(dead: &Node, nodes: &[NodeStatus], spare: Option<Spare>) -> String 
     )
 }
 
-/// A node that is registered, and that nobody has made a member.
-pub(super) fn waits_to_join(new: &Node, nodes: &[NodeStatus]) -> Finding {
+/// A node that is registered, and that nobody has made a member; of this fleet, if it runs on a machine of one.
+pub(super) fn waits_to_join(new: &Node, nodes: &[NodeStatus], fleet: Option<&String>) -> Finding {
     let (program, id) = (program(), new.id.0);
+    if let Some(fleet) = fleet {
+        return Finding {
+            code: Code::NodeWaits,
+            node: Some(new.id),
+            store: None,
+            what: format!(
+                "n{id} at {} waits, and is of fleet {fleet}, whose controller lets it join",
+                new.native
+            ),
+            next: format!("nothing; to see how far it is: {program} elastic status {fleet}"),
+        };
+    }
     let dead = nodes.iter().find(|status| status.answer.is_err() && !status.node.gone);
     let places = match dead {
         Some(dead) => format!(
@@ -281,9 +300,23 @@ mod tests {
         let new = Node::new(NodeId(9), Zone("a".to_owned()), "10.0.0.9:7401".to_owned(), None);
         let advice = start_again(&nodes[1].node, &nodes, Some(Spare::Waits(new.id)));
         assert!(advice.ends_with(" node replace 2 9 --wait"), "{advice}");
-        let found = waits_to_join(&new, &nodes);
+        let found = waits_to_join(&new, &nodes, None);
         assert!(!found.is_bad() && found.next.ends_with(" node add 9"), "{}", found.next);
         assert!(!found.next.contains("replace"), "nobody is dead: {}", found.next);
+        let found = waits_to_join(&new, &nodes, Some(&"shop".to_owned()));
+        assert!(found.next.ends_with(" elastic status shop"), "it is no replacement: {}", found.next);
+        let cluster = Cluster::new(
+            "c",
+            Vec::new(),
+            model::Ring::equal_slices(4, &[(NodeId(1), Zone("a".to_owned()))]),
+            Vec::new(),
+        );
+        let spare = |of_fleets: &[NodeId]| {
+            let of_fleets = of_fleets.iter().map(|id| (*id, "shop".to_owned())).collect();
+            Spare::find(&cluster, &[], std::slice::from_ref(&new), &of_fleets)
+        };
+        assert_eq!(spare(&[]), Some(Spare::Waits(new.id)));
+        assert_eq!(spare(&[new.id]), None, "a machine of a fleet is no replacement");
         let again = |command: &str| with_id(command, NodeId(2));
         assert_eq!(again("tontine serve --data-dir d"), "tontine serve --data-dir d --id 2");
         assert_eq!(again("tontine serve --id=2 --data-dir d"), "tontine serve --id=2 --data-dir d");

@@ -39,8 +39,8 @@ pub struct ApplyArguments {
     /// The fleet's name; by default the file's name without `.toml`.
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
-    /// The controller's file of adapters, to look for the policy's names in it. It may be on another machine: then the names
-    /// are not looked for.
+    /// The controller's file of adapters. A policy that names an adapter which it does not have is refused. It may be on
+    /// another machine: then the names are not looked for.
     #[arg(long, default_value = ADAPTERS, value_name = "FILE")]
     pub adapters: PathBuf,
     /// Show what would change, and change nothing.
@@ -75,8 +75,8 @@ pub(super) async fn run(shared: &CliContext, arguments: ApplyArguments) -> Resul
     Ok(ExitCode::SUCCESS)
 }
 
-/// What people should know of the adapters that a policy names: those that the file does not have, or that the file is not
-/// here. A file that was named must be there.
+/// Refuses a policy whose adapters the controller's file does not have. A file that was named must be there; where none is in
+/// the usual place, people are told that nobody has looked.
 fn unnamed(policy: &Policy, path: &Path) -> Result<Vec<String>, CliError> {
     let shown = path.display();
     if path == Path::new(ADAPTERS) && !path.exists() {
@@ -91,13 +91,18 @@ fn unnamed(policy: &Policy, path: &Path) -> Result<Vec<String>, CliError> {
     let providers: Vec<&str> = file.providers.keys().map(String::as_str).collect();
     let asked = [("engine", &policy.engine, engines), ("provider", &policy.provider, providers)];
     let lacking = asked.into_iter().filter(|(_, name, has)| !has.contains(&name.as_str()));
-    let told = lacking.map(|(role, name, has)| {
-        format!(
-            "{role}: {shown} has no {role} adapter {name:?}, so nothing can be done; it has {}",
-            known(&has)
-        )
-    });
-    Ok(told.collect())
+    let told: Vec<String> = lacking
+        .map(|(role, name, has)| {
+            format!("{role}: {shown} has no {role} adapter {name:?}; it has {}", known(&has))
+        })
+        .collect();
+    if told.is_empty() {
+        return Ok(Vec::new());
+    }
+    Err(CliError::Usage(format!(
+        "{}\nnothing was changed; write a name that the file has, or name the controller's own file with --adapters",
+        told.join("\n")
+    )))
 }
 
 /// A field, what it was and what it is.

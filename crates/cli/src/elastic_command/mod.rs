@@ -5,6 +5,7 @@
 //! Must never: ask an adapter, but for `elastic run`. What commands show of machines, a controller has seen.
 
 mod apply;
+mod away;
 mod fleets;
 mod order;
 mod remove;

@@ -2,7 +2,8 @@
 
 use std::process::ExitCode;
 
-use model::elasticity::{Fleet, FleetOrder, Machine, MachineState, Resize};
+use model::elasticity::adapter::MemberState;
+use model::elasticity::{Fleet, FleetOrder, Look, Machine, MachineState, Resize};
 use serde_json::json;
 
 use super::fleets::Fleets;
@@ -106,6 +107,10 @@ fn parse_resize(text: &str) -> Result<i32, String> {
 pub(super) async fn plan(shared: &CliContext, arguments: PlanArguments) -> Result<ExitCode, CliError> {
     let fleets = Fleets::open(&arguments.service).await?;
     let (name, resize) = (&arguments.name, Resize(arguments.resize));
+    let (fleet, _) = fleets.read(name).await?;
+    if let Some(warning) = unadopted(&fleet, fleets.last_look(name).await?.as_ref()) {
+        say!("{warning}");
+    }
     if arguments.dry_run {
         return wait::dry_run(shared, &fleets, name, resize).await;
     }
@@ -128,6 +133,24 @@ pub(super) async fn plan(shared: &CliContext, arguments: PlanArguments) -> Resul
         false => format!("fleet {name} has {}", super::words::members(fleet.serving())),
     });
     Ok(ExitCode::SUCCESS)
+}
+
+/// That members serve which nobody adopted, so that a plan does not count them.
+fn unadopted(fleet: &Fleet, look: Option<&Look>) -> Option<String> {
+    let found = super::shown::homeless(fleet, look?);
+    let serving = found.iter().filter(|one| one.state == MemberState::Serving);
+    let members: Vec<&str> = serving.map(|one| one.id.as_str()).collect();
+    (!members.is_empty()).then(|| {
+        format!(
+            "warning: {} serve and are not of fleet {name}, so this plan does not count them; `{} elastic adopt \
+             {name} --all` takes those on machines of the provider, and `{} elastic adopt {name} {}` counts them without one",
+            members.join(", "),
+            program(),
+            program(),
+            members.iter().map(|member| format!("--member {member}")).collect::<Vec<_>>().join(" "),
+            name = fleet.name
+        )
+    })
 }
 
 /// Adopts.
@@ -244,4 +267,29 @@ async fn simple(
     let number = fleets.order(name, order).await?;
     print(shared.format(), &json!({ "fleet": name, "order": number }), || format!("fleet {name} {done}"));
     Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plan_before_members_were_adopted_warns_with_the_command_that_adopts() {
+        let policy = json!({ "engine": "e", "provider": "p", "machine-type": "t", "min": 1, "max": 3 });
+        let fleet = Fleet::new("shop", "a1b2", serde_json::from_value(policy).unwrap());
+        let look = |members: serde_json::Value| -> Look {
+            serde_json::from_value(json!({
+                "at": 1, "by": "here", "generation": 1, "provider": { "Err": "away" }, "instances": { "Err": "away" },
+                "engine": { "Err": "away" }, "members": { "Ok": members },
+            }))
+            .unwrap()
+        };
+        let waits = json!({ "id": "n3", "state": "waiting" });
+        let serve = ["n1", "n2"].map(|id| json!({ "id": id, "state": "serving" }));
+        let warned = unadopted(&fleet, Some(&look(json!([serve[0], serve[1], waits])))).unwrap();
+        assert!(warned.starts_with("warning: n1, n2 serve and are not of fleet shop"), "{warned}");
+        assert!(warned.contains("elastic adopt shop --member n1 --member n2`"), "{warned}");
+        assert_eq!(unadopted(&fleet, Some(&look(json!([waits])))), None);
+        assert_eq!(unadopted(&fleet, None), None);
+    }
 }

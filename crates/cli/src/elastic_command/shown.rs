@@ -3,12 +3,12 @@
 use std::process::ExitCode;
 
 use model::elasticity::adapter::Member;
-use model::elasticity::{Decision, Fleet, Look, Machine, MachineState, Mode};
+use model::elasticity::{Decision, Fleet, Look, Machine, MachineState, Mode, Reason};
 use protocol::elasticity::setting;
 use serde_json::json;
 
 use super::fleets::{Fleets, now};
-use super::{apply, words};
+use super::{apply, away, words};
 use crate::context::CliContext;
 use crate::coordination::CoordinationArguments;
 use crate::failure::CliError;
@@ -40,6 +40,9 @@ pub struct HistoryArguments {
     /// This many of the last decisions.
     #[arg(long, short = 'n', default_value = "20", value_name = "COUNT")]
     pub count: usize,
+    /// Only those that did something: that set a size, or replaced a machine. Not what was thought meanwhile.
+    #[arg(long)]
+    pub acts: bool,
     /// Where fleets are kept.
     #[command(flatten)]
     pub service: CoordinationArguments,
@@ -74,31 +77,38 @@ pub(super) async fn status(shared: &CliContext, arguments: StatusArguments) -> R
     let Some(name) = &arguments.name else {
         let mut all = Vec::new();
         for name in fleets.names().await? {
-            all.extend(fleets.look_for(&name).await?.map(|(fleet, _)| fleet));
+            let Some((fleet, _)) = fleets.look_for(&name).await? else { continue };
+            let answering =
+                fleet.serving() - away::not_answering(&fleet, fleets.last_look(&name).await?.as_ref());
+            all.push((fleet, answering));
         }
-        print(shared.format(), &json!({ "controller": controller, "fleets": all }), || list(&all));
+        let documents: Vec<&Fleet> = all.iter().map(|(fleet, _)| fleet).collect();
+        print(shared.format(), &json!({ "controller": controller, "fleets": documents }), || list(&all));
         return Ok(ExitCode::SUCCESS);
     };
     let (fleet, _) = fleets.read(name).await?;
     let look = fleets.last_look(name).await?;
     let document = json!({
         "controller": controller, "fleet": fleet, "look": look, "size_set_by": setting(&fleet),
+        "away": away::json(&fleet, look.as_ref(), now()),
+        "answering": fleet.serving() - away::not_answering(&fleet, look.as_ref()),
     });
     print(shared.format(), &document, || text(&fleet, look.as_ref(), controller.as_deref()));
     Ok(ExitCode::SUCCESS)
 }
 
-fn list(fleets: &[Fleet]) -> String {
+/// Fleets, each with how many of its members serve and answer.
+fn list(fleets: &[(Fleet, u32)]) -> String {
     if fleets.is_empty() {
         return format!("there is no fleet; create one with `{} elastic apply FILE`", program());
     }
     let heading =
         ["FLEET", "SERVE", "WANTED", "MIN", "MAX", "MODE", "AN HOUR", ""].map(str::to_owned).to_vec();
-    let row = |fleet: &Fleet| {
+    let row = |(fleet, answering): &(Fleet, u32)| {
         let wanted = fleet.target.map_or("-".to_owned(), |target| target.to_string());
         vec![
             fleet.name.clone(),
-            fleet.serving().to_string(),
+            answering.to_string(),
             wanted,
             fleet.policy.min.to_string(),
             fleet.policy.max.to_string(),
@@ -118,12 +128,12 @@ fn mode(mode: Mode) -> &'static str {
     }
 }
 
-fn text(fleet: &Fleet, look: Option<&Look>, controller: Option<&str>) -> String {
+pub(super) fn text(fleet: &Fleet, look: Option<&Look>, controller: Option<&str>) -> String {
     let policy = &fleet.policy;
     let mut lines = vec![format!(
-        "fleet {}: {} serve, {} wanted ({} to {}); mode {}; an hour costs {}",
+        "fleet {}: {}, {} wanted ({} to {}); mode {}; an hour costs {}",
         fleet.name,
-        fleet.serving(),
+        away::serve(fleet, look),
         fleet.target.map_or("none".to_owned(), |target| target.to_string()),
         policy.min,
         policy.max,
@@ -146,6 +156,7 @@ fn text(fleet: &Fleet, look: Option<&Look>, controller: Option<&str>) -> String 
     }
     lines.push(String::new());
     lines.push(machines(fleet, look));
+    lines.extend(away::lines(fleet, look, now()).into_iter().map(|line| format!("away: {line}")));
     lines.extend(seen(fleet, look));
     let setting = setting(fleet);
     if let Some(decision) = setting {
@@ -214,15 +225,19 @@ fn measures_of(member: &Member, fleet: &Fleet) -> String {
     asked.into_iter().take(3).map(one).collect::<Vec<_>>().join(", ")
 }
 
-/// Members that run on no machine of the fleet, in a fleet that has some.
-fn homeless(fleet: &Fleet, look: &Look) -> Option<String> {
+/// Members that run on no machine of the fleet.
+pub(super) fn homeless<'a>(fleet: &Fleet, look: &'a Look) -> Vec<&'a Member> {
     let is_on = |machine: &Machine, one: &Member| {
         machine.member.as_deref() == Some(&one.id)
             || (machine.address.is_some() && machine.address == one.address)
     };
     let has_machine = |one: &Member| fleet.machines.iter().any(|machine| is_on(machine, one));
-    let members = look.members.iter().flatten();
-    let found: Vec<&str> = members.filter(|one| !has_machine(one)).map(|one| one.id.as_str()).collect();
+    look.members.iter().flatten().filter(|one| !has_machine(one)).collect()
+}
+
+/// Names them, in a fleet that has machines; one that has none is told to adopt anyway.
+fn told_homeless(fleet: &Fleet, look: &Look) -> Option<String> {
+    let found: Vec<&str> = homeless(fleet, look).into_iter().map(|one| one.id.as_str()).collect();
     if found.is_empty() || fleet.machines.is_empty() {
         return None;
     }
@@ -260,7 +275,7 @@ fn seen(fleet: &Fleet, look: Option<&Look>) -> Vec<String> {
     for warning in look.provider.iter().flat_map(|facts| &facts.warnings) {
         lines.push(format!("note: {warning}"));
     }
-    lines.extend(homeless(fleet, look));
+    lines.extend(told_homeless(fleet, look));
     let count = strangers(fleet, look).len();
     if count > 0 {
         lines.push(format!("orphans: {count}; `{} elastic orphans {}` lists them", program(), fleet.name));
@@ -322,20 +337,38 @@ pub(super) async fn orphans(
 pub(super) async fn history(shared: &CliContext, arguments: HistoryArguments) -> Result<ExitCode, CliError> {
     let fleets = Fleets::open(&arguments.service).await?;
     let (fleet, _) = fleets.read(&arguments.name).await?;
-    let first = fleet.decisions.len().saturating_sub(arguments.count);
-    let shown = &fleet.decisions[first..];
-    print(shared.format(), &json!({ "fleet": fleet.name, "decisions": shown }), || {
-        if shown.is_empty() {
-            return format!("nothing was decided about fleet {} yet", fleet.name);
-        }
-        shown.iter().map(|decision| sentence(&fleet.name, decision)).collect::<Vec<_>>().join("\n")
+    let shown = last(&fleet.decisions, arguments.count, arguments.acts);
+    print(shared.format(), &json!({ "fleet": fleet.name, "decisions": shown }), || match shown.is_empty() {
+        true if arguments.acts => format!("nothing was done to fleet {} that is still kept", fleet.name),
+        true => format!("nothing was decided about fleet {} yet", fleet.name),
+        false => shown.iter().map(|one| marked(&fleet.name, one)).collect::<Vec<_>>().join("\n"),
     });
     Ok(ExitCode::SUCCESS)
 }
 
+/// The last decisions, or the last that did something.
+fn last(decisions: &[Decision], count: usize, acts: bool) -> Vec<&Decision> {
+    let mut shown: Vec<&Decision> =
+        decisions.iter().rev().filter(|one| !acts || is_act(one)).take(count).collect();
+    shown.reverse();
+    shown
+}
+
+/// Whether a decision did something, by itself or as an order, and was not only thought.
+fn is_act(decision: &Decision) -> bool {
+    decision.set || decision.reasons.iter().any(|reason| matches!(reason, Reason::Replaces { .. }))
+}
+
+/// A decision of the history, with a mark where it did something.
+fn marked(fleet: &str, decision: &Decision) -> String {
+    let mark = if is_act(decision) { '*' } else { ' ' };
+    format!("{mark} {}", sentence(fleet, decision))
+}
+
 /// A decision about a fleet on one line.
 pub(super) fn sentence(fleet: &str, decision: &Decision) -> String {
-    let reasons: Vec<String> = decision.reasons.iter().map(words::reason).collect();
+    let reason = |reason| words::reason(reason, &decision.readings);
+    let reasons: Vec<String> = decision.reasons.iter().map(reason).collect();
     let mut line = format!(
         "{} at {}: {}, from {} to {}",
         decision.number,
@@ -370,6 +403,27 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_was_done_stands_out_of_what_was_thought_and_can_be_listed_alone() {
+        let decision = |number: u64, set: bool, reasons: serde_json::Value| -> Decision {
+            serde_json::from_value(json!({
+                "number": number, "at": 0, "members": 3, "verdict": "stay", "target": 3, "reasons": reasons, "set": set,
+            }))
+            .unwrap()
+        };
+        let all = [
+            decision(1, true, json!([{ "code": "ordered", "by": "op" }])),
+            decision(2, false, json!([])),
+            decision(3, false, json!([{ "code": "replaces", "token": "a1b2-3" }])),
+            decision(4, false, json!([])),
+        ];
+        let shown = |count, acts| last(&all, count, acts).iter().map(|one| one.number).collect::<Vec<_>>();
+        assert_eq!((shown(20, false), shown(20, true)), (vec![1, 2, 3, 4], vec![1, 3]));
+        assert_eq!((shown(2, false), shown(1, true)), (vec![3, 4], vec![3]));
+        let starts: Vec<String> = all.iter().map(|one| marked("shop", one)[..3].to_owned()).collect();
+        assert_eq!(starts, ["* 1", "  2", "* 3", "  4"]);
+    }
+
+    #[test]
     fn members_on_no_machine_are_named_and_the_processor_comes_first() {
         let policy = "engine = \"e\"\nprovider = \"p\"\nmachine-type = \"t\"\nmin = 1\nmax = 3\n";
         let mut fleet = Fleet::new("shop", "a1b2".to_owned(), toml::from_str(policy).unwrap());
@@ -386,13 +440,13 @@ mod tests {
             { "id": "n1", "state": "serving", "measures": measures },
             { "id": "n2", "address": "h2", "state": "waiting" },
         ]));
-        assert_eq!(homeless(&fleet, &look), None, "a fleet without machines is told to adopt anyway");
+        assert_eq!(told_homeless(&fleet, &look), None, "a fleet without machines is told to adopt anyway");
         let member = &look.members.as_ref().unwrap()[0];
         assert_eq!(measures_of(member, &fleet), "processor 1.0 (2 s), a 1.0 (2 s), b 1.0 (2 s)");
         fleet.machines.push(serde_json::from_value(json!({
             "token": "a1b2-1", "member": "n1", "state": "serving", "since": 1, "began": 1, "type": "t", "price_per_hour": "0"
         })).unwrap());
-        let told = homeless(&fleet, &look).unwrap();
+        let told = told_homeless(&fleet, &look).unwrap();
         assert!(told.starts_with("members on no machine of the fleet: n2; `"), "{told}");
     }
 }

@@ -8,6 +8,7 @@ use protocol::elasticity::trace::{Machines, TraceOutcome, play, wanted};
 use serde_json::{Value as Json, json};
 
 use super::apply::read_policy;
+use super::words;
 use crate::context::CliContext;
 use crate::failure::CliError;
 use crate::output::print;
@@ -104,13 +105,16 @@ pub(super) fn run(shared: &CliContext, arguments: &SimulateArguments) -> Result<
     let even = TraceOutcome::evenly_divided(&trace, &machines, &policy);
     let references = [("fixed for the peak", fixed), ("the future known", best), ("even division", even)];
     let mut rows = Vec::from(references.map(|(name, outcome)| (name.to_owned(), outcome)));
+    let lent = (arguments.policy.contains(&Sizing::Rules) && has_no_rules(&policy)).then(Policy::paper_rules);
     for &sizing in &arguments.policy {
         let policy = with(&policy, sizing);
         rows.push((name(sizing).to_owned(), play(&trace, &machines, &policy)));
     }
     let of =
         |outcome: &TraceOutcome, other: &TraceOutcome| outcome.paid.0 as f64 / other.paid.0.max(1) as f64;
-    let document = json!({ "peak_wants": wanted, "policies": rows.iter().map(|(name, outcome)| json!({
+    let rules = |(add, remove): &(Vec<Rule>, Vec<Rule>)| json!({ "add": add, "remove": remove });
+    let lent_rules = lent.as_ref().map(rules);
+    let document = json!({ "peak_wants": wanted, "rules_of_the_paper": lent_rules, "policies": rows.iter().map(|(name, outcome)| json!({
         "policy": name, "paid": outcome.paid, "machine_minutes": outcome.machine_minutes,
         "of_fixed": of(outcome, &fixed), "of_best": of(outcome, &best),
         "minutes_out_of_objective": outcome.minutes_out, "minutes": outcome.minutes, "minutes_held_by_budget": outcome.minutes_held,
@@ -148,15 +152,29 @@ pub(super) fn run(shared: &CliContext, arguments: &SimulateArguments) -> Result<
                 policy.max
             )
         });
-        std::iter::once(table).chain(cut).collect::<Vec<_>>().join("\n")
+        std::iter::once(table).chain(lent.as_ref().map(told_lent)).chain(cut).collect::<Vec<_>>().join("\n")
     });
     Ok(ExitCode::SUCCESS)
+}
+
+fn has_no_rules(policy: &Policy) -> bool {
+    policy.add.is_empty() && policy.remove.is_empty()
+}
+
+/// That a policy without rules was played with those of the paper.
+fn told_lent((add, remove): &(Vec<Rule>, Vec<Rule>)) -> String {
+    let told = |rules: &[Rule]| rules.iter().map(words::rule).collect::<Vec<_>>().join(" or ");
+    format!(
+        "\nThe policy has no rules, so the row `rules` plays those of the paper: {} adds, {} removes.",
+        told(add),
+        told(remove)
+    )
 }
 
 /// The policy with another way to choose the size; the paper's rules where it has none.
 fn with(policy: &Policy, sizing: Sizing) -> Policy {
     let mut policy = Policy { sizing: Some(sizing), ..policy.clone() };
-    if sizing == Sizing::Rules && policy.add.is_empty() && policy.remove.is_empty() {
+    if sizing == Sizing::Rules && has_no_rules(&policy) {
         (policy.add, policy.remove) = Policy::paper_rules();
     }
     policy

@@ -11,7 +11,7 @@ use protocol::elasticity::{Controller, FleetAction, Observation, Question, setti
 use serde_json::json;
 
 use super::fleets::{Fleets, LOOK, now};
-use super::{shown, words};
+use super::{away, shown, words};
 use crate::context::CliContext;
 use crate::failure::CliError;
 use crate::output::{print, program};
@@ -74,7 +74,8 @@ fn is_moving(machine: &Machine) -> bool {
 
 /// How far a fleet is, on one line.
 fn line(fleet: &Fleet, look: Option<&Look>) -> String {
-    let mut parts = vec![format!("{} of {} serve", fleet.serving(), fleet.target.unwrap_or(0))];
+    let answering = fleet.serving() - away::not_answering(fleet, look);
+    let mut parts = vec![format!("{answering} of {} serve", fleet.target.unwrap_or(0))];
     let moving = |machine: &&Machine| machine.state.is_coming() || machine.state.is_leaving();
     for machine in fleet.machines.iter().filter(moving) {
         let mut part = format!("{} {}", shown::called(machine), machine.state.name());
@@ -310,6 +311,7 @@ mod tests {
             }),
             members: Ok((1..).zip(states).map(|(number, state)| member(number, state)).collect()),
             failures: Vec::new(),
+            silent: Default::default(),
         };
         let (next, asks) = decided(before.clone(), &look);
         let evidence = Question::EvidenceOf { member: "n3".to_owned() };

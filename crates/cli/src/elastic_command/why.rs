@@ -4,12 +4,12 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use model::WallMillis;
-use model::elasticity::{Reading, Rule};
-use protocol::elasticity::{LoadRoom, Obstacle, Why, why};
+use model::elasticity::Reading;
+use protocol::elasticity::{LoadRoom, Obstacle, RuleRoom, Why, why};
 use serde_json::{Value as Json, json};
 
 use super::fleets::{Fleets, now};
-use super::{shown, words};
+use super::{away, shown, words};
 use crate::context::CliContext;
 use crate::coordination::CoordinationArguments;
 use crate::failure::CliError;
@@ -57,25 +57,31 @@ pub(super) async fn run(shared: &CliContext, arguments: WhyArguments) -> Result<
             ),
         }));
     };
+    let look = fleets.last_look(&fleet.name).await?;
+    // What is away now says nothing of an earlier time.
+    let is_now = arguments.at.is_none();
     let document = json!({
         "fleet": fleet.name, "at": at, "decision": answer.decision,
         "standby": shown::standby(&fleet),
-        "not_more": obstacle_json(&fleet.name, &answer.more), "not_fewer": obstacle_json(&fleet.name, &answer.fewer),
+        "away": is_now.then(|| away::json(&fleet, look.as_ref(), at)),
+        "not_more": obstacle_json(&fleet.name, &answer.more, at),
+        "not_fewer": obstacle_json(&fleet.name, &answer.fewer, at),
     });
     print(shared.format(), &document, || {
-        std::iter::once(text(&fleet.name, &answer))
+        std::iter::once(text(&fleet.name, &answer, at))
             .chain(shown::standby(&fleet))
+            .chain(is_now.then(|| away::lines(&fleet, look.as_ref(), at)).into_iter().flatten())
             .collect::<Vec<_>>()
             .join("\n")
     });
     Ok(ExitCode::SUCCESS)
 }
 
-fn obstacle_json(name: &str, obstacle: &Obstacle) -> Json {
+fn obstacle_json(name: &str, obstacle: &Obstacle, at: WallMillis) -> Json {
     match obstacle {
-        Obstacle::Held(held) => json!({ "held": held, "words": words::held(name, held) }),
+        Obstacle::Held(held) => json!({ "held": held, "words": words::held_at(name, held, at) }),
         Obstacle::Rules(rules) => {
-            let one = |(rule, value): &(Rule, Option<f64>)| json!({ "rule": rule, "value": value });
+            let one = |RuleRoom { rule, value, covered_s }: &RuleRoom| json!({ "rule": rule, "value": value, "covered_seconds": covered_s });
             json!({ "rules": rules.iter().map(one).collect::<Vec<_>>() })
         }
         Obstacle::Load(room) => {
@@ -86,26 +92,26 @@ fn obstacle_json(name: &str, obstacle: &Obstacle) -> Json {
     }
 }
 
-fn text(name: &str, answer: &Why) -> String {
+fn text(name: &str, answer: &Why, at: WallMillis) -> String {
     let decision = &answer.decision;
     let mut lines = vec![format!("decision {}", shown::sentence(name, decision))];
-    lines.push(format!("not more:  {}", obstacle(name, &answer.more)));
-    lines.push(format!("not fewer: {}", obstacle(name, &answer.fewer)));
+    lines.push(format!("not more:  {}", obstacle(name, &answer.more, at)));
+    lines.push(format!("not fewer: {}", obstacle(name, &answer.fewer, at)));
     if !decision.readings.is_empty() {
         lines.push(format!("\nit was decided by\n{}", readings(&decision.readings)));
     }
     lines.join("\n")
 }
 
-fn obstacle(name: &str, obstacle: &Obstacle) -> String {
+fn obstacle(name: &str, obstacle: &Obstacle, at: WallMillis) -> String {
     match obstacle {
-        Obstacle::Held(held) => words::held(name, held),
+        Obstacle::Held(held) => words::held_at(name, held, at),
         Obstacle::Done => "it was being carried out".to_owned(),
         Obstacle::Rules(rules) if rules.is_empty() => "the policy has no rule for it".to_owned(),
         Obstacle::Rules(rules) => {
-            let one = |(rule, value): &(Rule, Option<f64>)| match value {
-                Some(value) => format!("{value:.1}, and the rule asks for {}", words::rule(rule)),
-                None => format!("not known, and the rule asks for {}", words::rule(rule)),
+            let one = |RuleRoom { rule, value, covered_s }: &RuleRoom| {
+                let value = value.map_or("not known".to_owned(), |value| format!("{value:.1}"));
+                format!("{value}, and the rule asks for {}", words::rule_covered(rule, *covered_s))
             };
             rules.iter().map(one).collect::<Vec<_>>().join("; ")
         }
@@ -137,11 +143,13 @@ fn load(room: &LoadRoom) -> String {
 }
 
 fn readings(readings: &[Reading]) -> String {
-    let heading = ["MEMBER", "MEASURE", "MEAN", "AGE"].map(str::to_owned).to_vec();
+    let heading = ["MEMBER", "MEASURE", "MEAN", "COVERS", "AGE"].map(str::to_owned).to_vec();
     let row = |reading: &Reading| {
         let mean = reading.mean.map_or("unknown".to_owned(), |mean| format!("{mean:.1}"));
-        let age = reading.age_ms.map_or("-".to_owned(), |age| format!("{} s", age / 1000));
-        vec![reading.member.clone(), reading.measure.clone(), mean, age]
+        let seconds =
+            |millis: Option<u64>| millis.map_or("-".to_owned(), |millis| format!("{} s", millis / 1000));
+        let (covers, age) = (seconds(reading.covered_ms), seconds(reading.age_ms));
+        vec![reading.member.clone(), reading.measure.clone(), mean, covers, age]
     };
     table(&std::iter::once(heading).chain(readings.iter().map(row)).collect::<Vec<_>>())
 }
@@ -154,7 +162,7 @@ mod tests {
     fn the_load_is_told_with_what_members_carry_and_how_long_it_must_be_low() {
         let more =
             LoadRoom { load: Some(900), needed: Some(900), members: 3, carries: Some(1200), low_s: None };
-        let told = |room: &LoadRoom| obstacle("shop", &Obstacle::Load(room.clone()));
+        let told = |room: &LoadRoom| obstacle("shop", &Obstacle::Load(room.clone()), WallMillis(0));
         assert_eq!(
             told(&more),
             "the load is 900/s, and 3 members carry 1200/s within the objective, even with one of them lost"
@@ -168,10 +176,35 @@ mod tests {
         let words = "nobody knows yet what 2 members carry; one leaves once that covers the highest load of 15m plus 5 %, \
                      which was not measured for the most part";
         assert_eq!(told(&unknown), words);
-        let json = obstacle_json("shop", &Obstacle::Load(more));
+        let json = obstacle_json("shop", &Obstacle::Load(more), WallMillis(0));
         assert_eq!(
             (&json["load"], &json["carries"], &json["low_seconds"]),
             (&json!(900), &json!(1200), &Json::Null)
+        );
+    }
+
+    #[test]
+    fn a_rule_whose_span_samples_cover_in_part_is_told_with_that_part() {
+        let rule = json!({ "measure": "operations", "of": "any", "is": "above", "bound": 5000, "over": 30 });
+        let rule: model::elasticity::Rule = serde_json::from_value(rule).unwrap();
+        let told = |covered_s| {
+            let room = RuleRoom { rule: rule.clone(), value: Some(12.0), covered_s };
+            obstacle("shop", &Obstacle::Rules(vec![room]), WallMillis(0))
+        };
+        let whole = "12.0, and the rule asks for operations of any member above 5000 over 30 s";
+        assert_eq!(told(Some(30)), whole);
+        assert_eq!(told(None), whole, "documents of before do not say it");
+        assert_eq!(told(Some(18)), format!("{whole}, of which samples covered 18 s"));
+        let reading = Reading {
+            member: "n1".to_owned(),
+            measure: "operations".to_owned(),
+            mean: Some(12.0),
+            age_ms: Some(1_000),
+            covered_ms: Some(18_900),
+        };
+        assert_eq!(
+            readings(&[reading]),
+            "MEMBER  MEASURE     MEAN  COVERS  AGE\nn1      operations  12.0  18 s    1 s\n"
         );
     }
 }

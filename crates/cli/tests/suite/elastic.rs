@@ -347,15 +347,15 @@ fn what_a_newcomer_tries_on_a_fleet_without_machines_is_answered_plainly() {
     std::fs::write(path("adapters.toml"), "[engines.etcd]\ncommand = [\"false\"]\n").unwrap();
     let adapters = format!("--adapters={}", path("adapters.toml"));
     let elastic = |words: &[&str]| tontine(&[&["elastic"], words, &[&service]].concat());
-    let applied = elastic(&["apply", &path("shop.toml"), &adapters]).exits(0).text();
     for lacks in [
-        "has no engine adapter \"tontine\"",
-        "it has etcd",
-        "has no provider adapter \"local\"",
-        "it has none",
+        "has no engine adapter \"tontine\"; it has etcd",
+        "has no provider adapter \"local\"; it has none",
+        "name the controller's own file with --adapters",
     ] {
-        assert!(applied.contains(lacks), "{applied}");
+        elastic(&["apply", &path("shop.toml"), &adapters]).fails_with(lacks);
     }
+    let applied = elastic(&["apply", &path("shop.toml")]).exits(0).text();
+    assert!(applied.contains("fleet shop created"), "nothing was changed before: {applied}");
     elastic(&["apply", &path("shop.toml"), "--adapters=/no/such/file"])
         .fails_with("cannot read the adapters");
     let text = elastic(&["abort", "shop"]).exits(0).text();
@@ -397,6 +397,9 @@ fn bad_policies_and_adapters_are_refused_with_the_field_and_the_remedy() {
     apply(with("max = 6", "max = 6\nstandby = 4"))
         .fails_with("standby: it is 4, and max less min leaves room for 3");
     apply(with("max = 6", "max = 6\nstandby = -1")).fails_with("standby: a value is not as expected: u32");
+    let rules = "max = 6\nadd = [{ of = \"any\", is = \"above\", bound = 40 }]\n\
+                 remove = [{ of = \"all\", is = \"at-most\", bound = 45 }]";
+    apply(with("max = 6", rules)).fails_with("remove[0].bound: it is 45, and add[0] adds a member above 40");
     apply(with("min = 3", "mim = 3")).fails_with("line 4, column 1: mim: unknown field, expected one of");
     apply(with("max = 6", "max = 6\nbudget = { per-hour = -1 }")).fails_with("not negative");
     let source = |kind: &str, at: &str| {
@@ -433,6 +436,12 @@ fn bad_policies_and_adapters_are_refused_with_the_field_and_the_remedy() {
         refused.fails_with(told);
         assert!(!format!("{}{}", refused.text(), refused.stderr).contains("hunter2"), "{}", refused.stderr);
     }
+}
+
+#[test]
+fn a_simulation_says_that_the_peak_has_no_room_and_that_it_plays_rules_which_the_policy_lacks() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
     std::fs::write(path("day.csv"), "0,1000\n600,9000\n1200,9000\n").unwrap();
     std::fs::write(path("shop.toml"), POLICY).unwrap();
     let (day, policy) = (path("day.csv"), path("shop.toml"));
@@ -445,4 +454,13 @@ fn bad_policies_and_adapters_are_refused_with_the_field_and_the_remedy() {
     assert!(simulate("1000").contains(cut), "{}", simulate("1000"));
     let shown = simulate("3000");
     assert!(!shown.contains("The peak wants") && shown.contains("even division"), "{shown}");
+    let lent = "The policy has no rules, so the row `rules` plays those of the paper: processor of any member above 40 over 300 s \
+                adds, processor of all members at or below 15 over 300 s removes.";
+    assert!(shown.contains(lent), "{shown}");
+    let json = |words: &[&str]| {
+        let all = ["elastic", "simulate", "--trace", &day, "--operations=3000", "--json", &policy];
+        tontine(&[&all, words].concat()).exits(0).json()
+    };
+    assert_eq!(json(&[])["rules_of_the_paper"]["add"][0]["bound"], 40.0);
+    assert_eq!(json(&["--policy=target"])["rules_of_the_paper"], Json::Null, "it plays no rules");
 }

@@ -16,7 +16,7 @@ use coordination::{CoordinationError, CoordinationService, Document, DocumentVer
 use futures_util::StreamExt;
 use futures_util::future::{Either, join, pending, select};
 use futures_util::stream::FuturesUnordered;
-use model::elasticity::adapter::Member;
+use model::elasticity::adapter::{Member, MemberState};
 use model::elasticity::{Fleet, Look, Token};
 use model::{Moment, WallMillis};
 use protocol::elasticity::{Controller, FleetAction, Observation, Question, Turn, VerbRefusal};
@@ -139,6 +139,8 @@ struct Managed<'a> {
     refused: BTreeMap<Token, String>,
     /// Acts that failed and have not succeeded since.
     troubles: Troubles,
+    /// Since when the engine does not reach a member, by its name.
+    silent: BTreeMap<String, WallMillis>,
     /// The look that was written last, and when.
     look: Option<(Moment, Look)>,
     /// The version of the document that was read last.
@@ -156,6 +158,7 @@ impl<'a> Managed<'a> {
             members: Vec::new(),
             refused: BTreeMap::new(),
             troubles: Troubles::default(),
+            silent: BTreeMap::new(),
             look: None,
             read: None,
         }
@@ -327,6 +330,9 @@ impl<'a> Managed<'a> {
 
     /// Writes what was seen, for people.
     async fn tell(&mut self, seen: &Observation, failures: Vec<String>) {
+        if let Ok(members) = &seen.members {
+            note_silent(&mut self.silent, members, seen.now);
+        }
         let look = Look {
             at: WallMillis(seen.now.0),
             by: self.office.process.clone(),
@@ -336,6 +342,7 @@ impl<'a> Managed<'a> {
             engine: seen.engine.clone(),
             members: seen.members.clone(),
             failures,
+            silent: self.silent.clone(),
         };
         let now = self.office.clock.now();
         let is_told = self.look.as_ref().is_some_and(|(at, last)| {
@@ -381,6 +388,16 @@ enum Acted {
     Failed(CallError),
 }
 
+/// Notes since when members are down. Nothing is decided by it.
+fn note_silent(silent: &mut BTreeMap<String, WallMillis>, members: &[Member], now: WallMillis) {
+    let down: BTreeSet<&String> =
+        members.iter().filter(|one| one.state == MemberState::Down).map(|one| &one.id).collect();
+    silent.retain(|member, _| down.contains(member));
+    for member in down {
+        silent.entry(member.clone()).or_insert(now);
+    }
+}
+
 async fn publish(
     service: &dyn CoordinationService,
     next: &Fleet,
@@ -420,5 +437,27 @@ async fn answer(ask: &MemberAsk<'_>, question: Question, seen: &mut Observation)
             let answer = ask.evidence(("address", &address)).await;
             seen.evidence.insert(address, answer);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn since_when_a_member_is_down_is_kept_until_it_answers() {
+        let member = |state: &str| -> Member {
+            serde_json::from_value(serde_json::json!({ "id": "n4", "state": state })).unwrap()
+        };
+        let mut silent = BTreeMap::new();
+        let mut looks = |state: &str, now: u64| {
+            note_silent(&mut silent, &[member(state)], WallMillis(now));
+            silent.get("n4").copied()
+        };
+        assert_eq!(looks("serving", 1), None);
+        assert_eq!(looks("down", 2), Some(WallMillis(2)));
+        assert_eq!(looks("down", 3), Some(WallMillis(2)));
+        assert_eq!(looks("serving", 4), None);
+        assert_eq!(looks("down", 5), Some(WallMillis(5)));
     }
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use futures_util::future::{Either, select};
 use model::Moment;
+use model::elasticity::first_words;
 use runtime::{Clock, Program, ProgramError, Programs};
 use serde::Deserialize;
 use serde_json::{Value as Json, json};
@@ -196,9 +197,8 @@ async fn ask(
 
 /// An adapter's words on one line, and not too long.
 pub(super) fn plain(words: &str) -> String {
-    let mut line: String = words.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    line.truncate(line.floor_char_boundary(WORDS_BYTES_MAX));
-    if line.trim().is_empty() { "it gave no reason".to_owned() } else { line.trim().to_owned() }
+    let line = first_words(words, WORDS_BYTES_MAX);
+    if line.is_empty() { "it gave no reason".to_owned() } else { line }
 }
 
 #[cfg(test)]

@@ -16,6 +16,9 @@ pub struct Reading {
     pub mean: Option<f64>,
     /// How old its newest sample was, in milliseconds.
     pub age_ms: Option<u64>,
+    /// How much of the rule's span its samples cover, in milliseconds; none where there is no sample.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub covered_ms: Option<u64>,
 }
 
 /// Why nothing was done although rules wanted it, or could not be judged.
@@ -31,6 +34,12 @@ pub enum HeldChange {
         /// When measuring began anew, because the size changed, if that is less than the span of the rules ago.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         since: Option<WallMillis>,
+        /// From when on samples cover the time, of as many members as must have some; none where too few have any.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        covers: Option<WallMillis>,
+        /// So much time they must cover, in seconds; 0 in documents of programs that did not say it.
+        #[serde(default)]
+        wants_s: u64,
     },
     /// Members were never used enough to tell what they carry.
     Unlearned,

@@ -1,5 +1,7 @@
 //! What a controller saw of a fleet last, for people and for commands that ask no adapter themselves.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use super::adapter::{EngineFacts, Instance, Member, ProviderFacts};
@@ -25,6 +27,9 @@ pub struct Look {
     /// Verbs and sources that failed in that turn, each with why and what helps.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub failures: Vec<String>,
+    /// Since when its engine does not reach a member, by its name: as far back as this controller has looked.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub silent: BTreeMap<String, WallMillis>,
 }
 
 impl Look {

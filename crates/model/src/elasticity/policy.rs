@@ -402,6 +402,34 @@ impl Policy {
                 return wrong(&format!("{list}[{number}].is"), why);
             }
         }
+        self.check_bounds()
+    }
+
+    /// Refuses removals that hold wherever nothing adds: of each measure, the lowest bound that removes must be below the
+    /// lowest that adds. Spreads and spans do not matter for that.
+    fn check_bounds(&self) -> Result<(), PolicyError> {
+        let lowest = |rules: &'_ [Rule], measure: &str| {
+            let of_measure = rules.iter().enumerate().filter(|(_, rule)| rule.measure == measure);
+            of_measure
+                .min_by(|(_, one), (_, other)| one.bound.total_cmp(&other.bound))
+                .map(|(number, _)| number)
+        };
+        for rule in &self.add {
+            let (Some(add), Some(remove)) =
+                (lowest(&self.add, &rule.measure), lowest(&self.remove, &rule.measure))
+            else {
+                continue;
+            };
+            let (adds, removes) = (self.add[add].bound, self.remove[remove].bound);
+            if removes >= adds {
+                let why = format!(
+                    "it is {removes}, and add[{add}] adds a member above {adds} of {measure}, so members would come and go; \
+                     write less than {adds}",
+                    measure = rule.measure
+                );
+                return Err(PolicyError { field: format!("remove[{remove}].bound"), why });
+            }
+        }
         Ok(())
     }
 }
@@ -434,8 +462,8 @@ mod tests {
     #[test]
     fn a_rule_that_would_add_where_load_is_low_is_refused_and_so_is_one_that_would_remove_where_it_is_high() {
         let policy = |add: &str, remove: &str| -> Policy {
-            let rule = |is| serde_json::json!({ "of": "any", "is": is, "bound": 40 });
-            let (add, remove) = ([rule(add)], [rule("at-most"), rule(remove)]);
+            let rule = |is, bound| serde_json::json!({ "of": "any", "is": is, "bound": bound });
+            let (add, remove) = ([rule(add, 40)], [rule("at-most", 15), rule(remove, 15)]);
             serde_json::from_value(serde_json::json!({
                 "engine": "e", "provider": "p", "machine-type": "t", "min": 1, "max": 2, "add": add, "remove": remove,
             }))
@@ -451,5 +479,37 @@ mod tests {
             refused("above", "above"),
             "remove[1].is: a rule that removes says `is = \"at-most\"`; write that"
         );
+    }
+
+    #[test]
+    fn a_removal_that_is_not_below_what_adds_is_refused_for_each_measure_alone() {
+        let checked = |add: &[(&str, f64)], remove: &[(&str, f64)]| {
+            let rules = |rules: &[(&str, f64)], of: &str, is: &str| -> Vec<serde_json::Value> {
+                let rule = |(measure, bound): &(&str, f64)| serde_json::json!({ "measure": measure, "of": of, "is": is, "bound": bound });
+                rules.iter().map(rule).collect()
+            };
+            let policy: Policy = serde_json::from_value(serde_json::json!({
+                "engine": "e", "provider": "p", "machine-type": "t", "min": 1, "max": 2,
+                "add": rules(add, "any", "above"), "remove": rules(remove, "all", "at-most"),
+            }))
+            .unwrap();
+            policy.check().map_err(|error| error.to_string())
+        };
+        let why = "remove[0].bound: it is 40, and add[1] adds a member above 40 of processor, so members would come and go; \
+                   write less than 40";
+        assert_eq!(
+            checked(&[("operations", 9.0), ("processor", 40.0)], &[("processor", 40.0)]),
+            Err(why.to_owned())
+        );
+        assert!(checked(&[("processor", 40.0)], &[("processor", 50.0)]).is_err());
+        assert_eq!(checked(&[("processor", 40.0)], &[("processor", 39.0)]), Ok(()));
+        assert_eq!(
+            checked(&[("operations", 9.0)], &[("processor", 50.0)]),
+            Ok(()),
+            "they have nothing in common"
+        );
+        let both = [("processor", 50.0), ("processor", 15.0)];
+        assert_eq!(checked(&[("processor", 40.0)], &both), Ok(()), "both must hold");
+        assert_eq!(checked(&[], &both), Ok(()));
     }
 }

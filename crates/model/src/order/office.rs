@@ -1,11 +1,13 @@
 //! The state of the office of headmaster, as a node reads it in the coordination service.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use super::Given;
 use crate::balance::{Policy, Verdict};
 use crate::generation::Generation;
-use crate::node::Node;
+use crate::node::{Node, NodeId};
 use crate::plan::PlanSummary;
 
 /// Who holds the office.
@@ -42,6 +44,10 @@ pub struct Office {
     /// What the autopilot may do, and what it says.
     #[serde(default)]
     pub balancing: Option<Balancing>,
+    /// Nodes, of members and of those that wait, that run on a fleet's machines, with the fleet's name. Its controller lets them
+    /// join and leave.
+    #[serde(default)]
+    pub of_fleets: BTreeMap<NodeId, String>,
 }
 
 /// What the autopilot may do, and what it says.

@@ -6,16 +6,17 @@
 //!
 //! Must never: write the cluster document, or any document but an order.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use coordination::documents::{self, ActiveNode, ReadError, balance, office, orders, plans};
+use coordination::documents::{self, ActiveNode, ReadError, balance, elasticity, office, orders, plans};
 use coordination::{CoordinationError, CoordinationService, DocumentVersion};
 use futures_util::FutureExt;
 use futures_util::future::{Either, select};
 use model::order::{Balancing, Holder, Office, Order, OrderOutcome, OrderRefusal};
 use model::plan::PlanPage;
-use model::{ArtifactOrder, Cluster, artifacts};
+use model::{ArtifactOrder, Cluster, Node as Listed, NodeId, artifacts};
 use runtime::Clock;
 use serde::Serialize;
 use wire::error::ErrorCode;
@@ -284,6 +285,7 @@ async fn looked(session: &dyn CoordinationService, now_ms: u64) -> Result<Office
     let plans = plans::summaries(session).await?;
     let plan = plans.into_iter().rev().find(|plan| plan.phase.is_some_and(|phase| !phase.has_ended()));
     let order = orders::oldest_waiting(session, &mut Default::default()).await?;
+    let of_fleets = on_machines(session, cluster.nodes.iter().chain(&waiting)).await?;
     Ok(Office {
         service: String::new(),
         unread: None,
@@ -295,7 +297,25 @@ async fn looked(session: &dyn CoordinationService, now_ms: u64) -> Result<Office
         order,
         plan,
         balancing: Some(balancing(session).await?),
+        of_fleets,
     })
+}
+
+/// Nodes at the addresses of fleets' machines, with the fleet's name. A fleet that is malformed is passed over.
+async fn on_machines(
+    session: &dyn CoordinationService,
+    nodes: impl Iterator<Item = &Listed> + Clone,
+) -> Result<BTreeMap<NodeId, String>, ReadError> {
+    let mut found = BTreeMap::new();
+    for name in elasticity::names(session).await? {
+        let Some((fleet, _)) = understood(elasticity::read(session, &name).await)? else { continue };
+        let addresses = fleet.machines.iter().filter(|machine| machine.instance.is_some());
+        let addresses: BTreeSet<&str> = addresses.filter_map(|machine| machine.address.as_deref()).collect();
+        let host = |node: &Listed| node.native.rsplit_once(':').map(|(host, _)| addresses.contains(host));
+        let on_one = nodes.clone().filter(|node| host(node) == Some(true));
+        found.extend(on_one.map(|node| (node.id, name.clone())));
+    }
+    Ok(found)
 }
 
 /// What the autopilot may do, and what it says; as much of it as can be understood.

@@ -79,9 +79,33 @@ pub(super) fn decide(work: &mut Work<'_>) {
     if is_carried {
         work.next.target = Some(drawn.target);
     }
+    if !is_new {
+        note_samples(&mut work.next, &drawn.held);
+    }
     // While a change is under way, the decision that made it says why.
     if is_carried || (is_new && drawn.held != Some(HeldChange::UnderWay)) {
         record(work, drawn, is_carried);
+    }
+}
+
+/// Notes anew how many members have samples and from when on these count: a measure came, the size changed, or another
+/// controller began to look. What moves a little in each turn is not noted.
+fn note_samples(fleet: &mut Fleet, held: &Option<HeldChange>) {
+    let age_max = fleet.policy.sample_age_max * 1000;
+    let of = |held: &Option<HeldChange>| match held {
+        Some(HeldChange::Samples { fresh, wanted, since, covers, .. }) => {
+            Some(((*since, *fresh, *wanted), *covers))
+        }
+        _ => None,
+    };
+    let Some(last) = fleet.decisions.last_mut() else { return };
+    let (Some((counts, covers)), Some(now)) = (of(&last.held), of(held)) else { return };
+    let is_later = match (covers, now.1) {
+        (Some(before), Some(now)) => now.0 > before.0 + age_max,
+        (before, now) => before != now,
+    };
+    if counts != now.0 || is_later {
+        last.held.clone_from(held);
     }
 }
 

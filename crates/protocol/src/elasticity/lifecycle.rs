@@ -315,6 +315,17 @@ fn is_gone_for(observation: &Observation, machine: &Machine, millis: u64) -> boo
     machine.gone.is_some_and(|gone| since(observation.now, gone) >= millis)
 }
 
+/// When a machine that is gone, or a member without one that its engine does not list, is given up, if it stays so.
+pub fn given_up_at(machine: &Machine) -> Option<WallMillis> {
+    let serves = matches!(machine.state, MachineState::Joining | MachineState::Serving | MachineState::Ready);
+    let lasts = match machine.is_unmanaged() {
+        true => DROPPED_MS,
+        false => LOST_MS,
+    };
+    let gone = machine.gone.filter(|_| serves || machine.state == MachineState::Draining)?;
+    Some(WallMillis(gone.0.saturating_add(lasts)))
+}
+
 /// Its machine is gone. That must last, as a list may lapse. One that is lost while it joins, or soon after it began to serve,
 /// counts, as its image may be bad.
 pub(super) fn lost(observation: &Observation, machine: &Machine, seen: MachineSight<'_>) -> MachineStep {

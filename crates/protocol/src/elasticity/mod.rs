@@ -39,8 +39,9 @@ use model::elasticity::adapter::{EngineFacts, Evidence, Instance, Member, Provid
 use model::elasticity::{Fleet, Machine, Token};
 
 pub use decisions::{READINGS_MAX, setting};
-pub use rules::{COVERED_PERMILLE_MIN, Sample, measures_used, per_second, samples_kept};
-pub use why::{LoadRoom, Obstacle, Why, why};
+pub use lifecycle::given_up_at;
+pub use rules::{COVERED_PERMILLE_MIN, Sample, covered_s, measures_used, per_second, samples_kept};
+pub use why::{LoadRoom, Obstacle, RuleRoom, Why, why};
 
 /// How often a controller looks while something is under way.
 const BUSY: Duration = Duration::from_secs(1);

@@ -79,6 +79,14 @@ impl Means {
         self.known().count() as u32
     }
 
+    /// From when on the samples of this many members cover the time; none where fewer have any.
+    fn covers(&self, now: WallMillis, members: u32) -> Option<WallMillis> {
+        let mut covered: Vec<u64> = self.readings.iter().filter_map(|reading| reading.covered_ms).collect();
+        covered.sort_unstable_by(|one, other| other.cmp(one));
+        let least = covered.get((members as usize).saturating_sub(1))?;
+        Some(WallMillis(now.0.saturating_sub(*least)))
+    }
+
     pub(super) fn value(&self, of: Spread) -> Option<f64> {
         spread(of, self.known())
     }
@@ -113,17 +121,13 @@ pub(super) fn means(seen: &Observation, fleet: &Fleet, rule: &Rule) -> Means {
     let begin = seen.now.0.saturating_sub(rule.over * 1000);
     let begin = WallMillis(fleet.settled.map_or(begin, |settled| settled.0.max(begin)));
     let members = fleet.in_state(MachineState::Serving).map(|machine| machine.member.clone());
-    let reading = |member: Option<String>| {
-        let member = member.unwrap_or_default();
-        let (mean, age_ms) = mean(seen, rule, &member, begin);
-        Reading { member, measure: rule.measure.clone(), mean, age_ms }
-    };
+    let reading = |member: Option<String>| reading(seen, rule, member.unwrap_or_default(), begin);
     Means { readings: members.map(reading).collect() }
 }
 
-/// The mean of a member's samples since `begin`, if the newest is fresh and they cover the span; and the newest one's age.
+/// The mean of a member's samples since `begin`, if the newest is fresh and they cover enough of the span; and how much.
 /// A sample counts for the time since the one before it: looks are closer together while there is something to do.
-fn mean(seen: &Observation, rule: &Rule, member: &str, begin: WallMillis) -> (Option<f64>, Option<u64>) {
+fn reading(seen: &Observation, rule: &Rule, member: String, begin: WallMillis) -> Reading {
     let of_member = seen.samples.iter().filter(|sample| {
         sample.member == member
             && sample.measure == rule.measure
@@ -133,7 +137,10 @@ fn mean(seen: &Observation, rule: &Rule, member: &str, begin: WallMillis) -> (Op
     let mut samples: Vec<(WallMillis, f64)> = of_member.map(|sample| (sample.at, sample.value)).collect();
     samples.sort_by_key(|(at, _)| *at);
     samples.dedup_by_key(|(at, _)| *at);
-    let Some((newest, _)) = samples.last() else { return (None, None) };
+    let measure = rule.measure.clone();
+    let Some((newest, _)) = samples.last() else {
+        return Reading { member, measure, mean: None, age_ms: None, covered_ms: None };
+    };
     let age = since(seen.now, *newest);
     let fresh_ms = seen.fleet.policy.sample_age_max * 1000;
     let before = std::iter::once(begin).chain(samples.iter().map(|(at, _)| *at));
@@ -145,13 +152,24 @@ fn mean(seen: &Observation, rule: &Rule, member: &str, begin: WallMillis) -> (Op
     let all = || samples.iter().map(|(_, value)| value).sum::<f64>() / samples.len() as f64;
     let mean = if spanned > 0 { weighted / spanned as f64 } else { all() };
     let is_known = age <= fresh_ms && covered * 1000 >= rule.over * 1000 * COVERED_PERMILLE_MIN;
-    (is_known.then_some(mean), Some(age))
+    Reading { member, measure, mean: is_known.then_some(mean), age_ms: Some(age), covered_ms: Some(covered) }
 }
 
-/// That so few members have what the span of a rule needs, and since when there is any of it where the size changed lately.
-pub(super) fn lacks(seen: &Observation, fleet: &Fleet, span_s: u64, fresh: u32, wanted: u32) -> HeldChange {
+/// That so few members have what the span of a rule needs: since when there is any of it where the size changed lately, and
+/// how much there is of each of these means.
+pub(super) fn lacks(
+    seen: &Observation,
+    fleet: &Fleet,
+    span_s: u64,
+    means: &[&Means],
+    (fresh, wanted): (u32, u32),
+) -> HeldChange {
     let is_young = |settled: &WallMillis| since(seen.now, *settled) < span_s * 1000;
-    HeldChange::Samples { fresh, wanted, since: fleet.settled.filter(is_young) }
+    let changed = fleet.settled.filter(is_young);
+    let each = means.iter().map(|means| means.covers(seen.now, wanted).or(changed));
+    let covers = each.collect::<Option<Vec<_>>>().and_then(|each| each.into_iter().max());
+    let wants_s = (span_s * COVERED_PERMILLE_MIN).div_ceil(1000);
+    HeldChange::Samples { fresh, wanted, since: changed, covers, wants_s }
 }
 
 /// What the rules want of a fleet.
@@ -160,12 +178,14 @@ pub(super) fn judge(seen: &Observation, fleet: &Fleet) -> Judged {
     let serving = fleet.serving();
     let mut judged =
         Judged { verdict: RuleVerdict::Stay, rules: Vec::new(), readings: Vec::new(), held: None };
-    let lacks = |rule: &Rule, fresh, wanted| Some(self::lacks(seen, fleet, rule.over, fresh, wanted));
+    let lacks = |rule: &Rule, means: &Means, wanted| {
+        Some(self::lacks(seen, fleet, rule.over, &[means], (means.count(), wanted)))
+    };
     for rule in &policy.add {
         let means = means(seen, fleet, rule);
         let (fresh, majority) = (means.count(), serving / 2 + 1);
         if fresh < majority {
-            judged.held = lacks(rule, fresh, majority);
+            judged.held = lacks(rule, &means, majority);
         } else if holds(rule, &means.known().collect::<Vec<_>>(), 1.0) {
             judged.rules.push(rule.clone());
         }
@@ -178,7 +198,7 @@ pub(super) fn judge(seen: &Observation, fleet: &Fleet) -> Judged {
     for rule in &policy.remove {
         let means = means(seen, fleet, rule);
         if means.count() < serving {
-            judged.held = judged.held.or_else(|| lacks(rule, means.count(), serving));
+            judged.held = judged.held.or_else(|| lacks(rule, &means, serving));
             removes = false;
         } else {
             removes &= holds(rule, &means.known().collect::<Vec<_>>(), 1.0);
@@ -217,6 +237,13 @@ fn keep(readings: &mut Vec<Reading>, more: Vec<Reading>) {
 pub(super) fn value_now(seen: &Observation, fleet: &Fleet, rule: &Rule) -> Option<f64> {
     let means = means(seen, fleet, rule);
     if means.count() < fleet.serving() { None } else { means.value(rule.of) }
+}
+
+/// How much of a rule's span the samples covered of which a decision knows a mean, in seconds: of the member that had least.
+pub fn covered_s(readings: &[Reading], rule: &Rule) -> Option<u64> {
+    let of_measure =
+        readings.iter().filter(|reading| reading.measure == rule.measure && reading.mean.is_some());
+    Some(of_measure.filter_map(|reading| reading.covered_ms).min()? / 1000)
 }
 
 /// What of kept readings counts for a rule.

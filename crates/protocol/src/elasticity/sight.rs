@@ -3,11 +3,11 @@
 //! Must never: take an adapter's silence for its word that something is not there.
 
 use model::elasticity::adapter::{Instance, InstanceState, Member, MemberState};
-use model::elasticity::{Fleet, Machine, MachineState, Money, Token};
+use model::elasticity::{Fleet, Machine, MachineState, Money, Token, first_words};
 
 use super::{Work, guards, lifecycle};
 
-/// Letters of an adapter's words that a note keeps at most.
+/// Bytes of an adapter's words that a note keeps at most.
 const WORDS_MAX: usize = 200;
 /// What is seen of something.
 pub(super) enum Sight<'a, T> {
@@ -157,5 +157,5 @@ impl MachineSight<'_> {
 
 /// The first words of an adapter.
 pub(super) fn cut(words: &str) -> String {
-    words.chars().map(|one| if one.is_control() { ' ' } else { one }).take(WORDS_MAX).collect()
+    first_words(words, WORDS_MAX)
 }

@@ -74,15 +74,20 @@ fn means_of(seen: &Observation, fleet: &Fleet, measure: &str) -> Means {
     rules::means(seen, fleet, &Rule { measure: measure.to_owned(), ..rule(&fleet.policy.objective) })
 }
 
+/// Reads and updates; all operations alone where nobody tells reads from updates.
+fn load_means(seen: &Observation, fleet: &Fleet) -> (Means, Option<Means>) {
+    let reads = means_of(seen, fleet, READS);
+    match reads.count() {
+        0 => (means_of(seen, fleet, OPERATIONS), None),
+        _ => (reads, Some(means_of(seen, fleet, UPDATES))),
+    }
+}
+
 /// Reads the samples of the span of the objective. None where nobody measures operations.
 fn measure(seen: &Observation, fleet: &Fleet) -> Option<Measured> {
     let serving = fleet.serving();
     let used = means_of(seen, fleet, &fleet.policy.objective.measure);
-    let (reads, updates) = (means_of(seen, fleet, READS), means_of(seen, fleet, UPDATES));
-    let (reads, updates) = match reads.count() {
-        0 => (means_of(seen, fleet, OPERATIONS), None),
-        _ => (reads, Some(updates)),
-    };
+    let (reads, updates) = load_means(seen, fleet);
     let fresh = used.count().min(reads.count());
     // Members whose figures are lacking are taken to do what the others do.
     let all = |means: &Means| means.value(Spread::Mean).map(|mean| mean * f64::from(serving));
@@ -94,6 +99,13 @@ fn measure(seen: &Observation, fleet: &Fleet) -> Option<Measured> {
         serving,
         readings: used.readings.into_iter().chain(reads.readings).collect(),
     })
+}
+
+/// That so few members have what the span of the objective needs.
+fn lacks(seen: &Observation, fleet: &Fleet, fresh: u32, wanted: u32) -> HeldChange {
+    let Objective { measure, over, .. } = &fleet.policy.objective;
+    let (used, load) = (means_of(seen, fleet, measure), load_means(seen, fleet).0);
+    rules::lacks(seen, fleet, *over, &[&used, &load], (fresh, wanted))
 }
 
 /// Whether all machines are as far as they shall be.
@@ -176,8 +188,8 @@ pub(super) fn judge(seen: &Observation, fleet: &Fleet, current: u32) -> Sized {
         let (verdict, reasons, held) = (RuleVerdict::Unknown, Vec::new(), Some(held));
         Sized { verdict, target: current, reasons, held, readings, expected: None }
     };
-    let over = fleet.policy.objective.over;
-    let lacks = |fresh| rules::lacks(seen, fleet, over, fresh, fleet.serving() / 2 + 1);
+    let majority = fleet.serving() / 2 + 1;
+    let lacks = |fresh| lacks(seen, fleet, fresh, majority);
     let Some(measured) = measure(seen, fleet) else { return unknown(lacks(0), Vec::new()) };
     if measured.fresh * 2 <= measured.serving {
         return unknown(lacks(measured.fresh), measured.readings);
@@ -289,8 +301,7 @@ fn shrink(
         Some(needed) if needed < current && current > fleet.policy.min => {}
         _ => return stay(None, reasons, readings),
     }
-    let mut held =
-        (fresh < serving).then(|| rules::lacks(seen, fleet, fleet.policy.objective.over, fresh, serving));
+    let mut held = (fresh < serving).then(|| lacks(seen, fleet, fresh, serving));
     if held.is_none() {
         held = pays(seen, fleet, (reads, updates), current - 1).err();
     }

@@ -183,7 +183,10 @@ fn must_not_3_what_is_missing_old_or_no_number_shrinks_nothing() {
     (1..=2).for_each(|member| measured(&mut half, member, 5.0, (300, 0)));
     assert_eq!(
         judged(&half),
-        (RuleVerdict::Unknown, Some(HeldChange::Samples { fresh: 2, wanted: 3, since: None }))
+        (
+            RuleVerdict::Unknown,
+            Some(HeldChange::Samples { fresh: 2, wanted: 3, since: None, covers: None, wants_s: 180 })
+        )
     );
     let mut young = seen(3);
     (1..=3).for_each(|member| measured(&mut young, member, 5.0, (140, 0)));
@@ -191,7 +194,9 @@ fn must_not_3_what_is_missing_old_or_no_number_shrinks_nothing() {
     let settled = Some(WallMillis(NOW - 100_000));
     let mut changed = all(5.0, 0);
     changed.fleet.settled = settled;
-    assert_eq!(judged(&changed).1, Some(HeldChange::Samples { fresh: 0, wanted: 2, since: settled }));
+    let since_then =
+        HeldChange::Samples { fresh: 0, wanted: 2, since: settled, covers: settled, wants_s: 180 };
+    assert_eq!(judged(&changed).1, Some(since_then));
     let mut future = all(5.0, 0);
     future.samples.iter_mut().for_each(|sample| sample.at.0 += 400_000);
     assert_eq!(judged(&future).0, RuleVerdict::Unknown, "a clock is ahead");
@@ -250,7 +255,7 @@ fn modes_propose_and_wait_for_an_approval() {
     assert_eq!(published(&seen), seen.fleet, "it is proposed once");
     let why = why(&seen.fleet, WallMillis(NOW)).unwrap();
     assert_eq!(why.more, Obstacle::Held(HeldChange::Mode));
-    assert!(matches!(&why.fewer, Obstacle::Rules(rules) if rules[0].1 == Some(90.0)), "{:?}", why.fewer);
+    assert!(matches!(&why.fewer, Obstacle::Rules(rules) if rules[0].value == Some(90.0)), "{:?}", why.fewer);
     let (_, wrong) = ordered(seen.clone(), FleetOrder::Approve { decision: 7 });
     assert!(matches!(wrong, Err(HeldChange::Order { .. })), "{wrong:?}");
     let (seen, answer) = ordered(seen, FleetOrder::Approve { decision: 1 });

@@ -10,12 +10,23 @@ use super::{rules, sizing};
 pub enum Obstacle {
     /// It was wanted, and this held it; or it would have been held by this.
     Held(HeldChange),
-    /// No rule asked for it. The rules that could have, each with what counted of the members' means, where it was known.
-    Rules(Vec<(Rule, Option<f64>)>),
+    /// No rule asked for it. The rules that could have.
+    Rules(Vec<RuleRoom>),
     /// The load asked for no other size, where the size is chosen by load.
     Load(LoadRoom),
     /// It was being carried out.
     Done,
+}
+
+/// A rule, and how far from it the members were.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RuleRoom {
+    /// The rule.
+    pub rule: Rule,
+    /// What counted of the members' means, where it was known.
+    pub value: Option<f64>,
+    /// How much of the rule's span these means covered, in seconds, where that is kept.
+    pub covered_s: Option<u64>,
 }
 
 /// What members carry, beside what they must.
@@ -85,6 +96,10 @@ pub fn why(fleet: &Fleet, at: WallMillis) -> Option<Why> {
 
 /// Rules with what counted for each.
 fn nearest(decision: &Decision, rules: &[Rule]) -> Obstacle {
-    let value = |rule: &Rule| (rule.clone(), rules::value_of(&decision.readings, rule));
-    Obstacle::Rules(rules.iter().map(value).collect())
+    let room = |rule: &Rule| RuleRoom {
+        rule: rule.clone(),
+        value: rules::value_of(&decision.readings, rule),
+        covered_s: rules::covered_s(&decision.readings, rule),
+    };
+    Obstacle::Rules(rules.iter().map(room).collect())
 }

@@ -22,7 +22,7 @@ impl Default for Addresses {
 
 impl Addresses {
     /// How many there are.
-    pub(super) fn count(self) -> u32 {
+    pub(crate) fn count(self) -> u32 {
         self.last.to_bits() - self.first.to_bits() + 1
     }
 

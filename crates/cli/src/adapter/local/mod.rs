@@ -12,7 +12,7 @@
 //! Must never: touch a directory that has no `machine.json` of ours, start two machines for one token, or one more for a
 //! token whose machine has ended.
 
-mod addresses;
+pub(super) mod addresses;
 mod groups;
 mod launching;
 mod place;

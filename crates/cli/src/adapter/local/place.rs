@@ -21,6 +21,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use model::elasticity::adapter::{Instance, InstanceState};
+use model::elasticity::first_words;
 use model::unquoted;
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
@@ -477,11 +478,11 @@ fn last_words(log: &Path) -> String {
     let tail = tail().unwrap_or_default();
     let text = String::from_utf8_lossy(&tail);
     let line = text.lines().rev().map(str::trim).find(|line| !line.is_empty());
-    let shown = |line: &str| {
-        line.chars().filter(|letter| !letter.is_control()).take(LAST_WORDS_MAX).collect::<String>()
-    };
     match line {
-        Some(line) => format!("its processes ended by themselves; the log ends with: {}", shown(line)),
+        Some(line) => {
+            let last = first_words(line, LAST_WORDS_MAX);
+            format!("its processes ended by themselves; the log ends with: {last}")
+        }
         None => format!("its processes ended by themselves, and the log {} is empty", log.display()),
     }
 }
