@@ -146,6 +146,8 @@ class Cluster:
         """A founder that hangs."""
         process = self.running[founder - 1]
         os.kill(process.pid, signal.SIGSTOP)
+        # On a busy machine its threads go on for a while; its parent is told when the last of them has stopped.
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
         try:
             yield
         finally:

@@ -130,9 +130,22 @@ fn pid(id: u32) -> Pid {
     Pid::from_raw(i32::try_from(id).unwrap()).unwrap()
 }
 
-/// Sends a signal to a process of ours.
+/// Sends a signal to a process of ours. On a busy machine threads go on for a while after SIGSTOP; that is waited for.
 pub(crate) fn signal(process: u32, signal: Signal) {
     kill_process(pid(process), signal).expect("the process lives, and is ours");
+    let deadline = Instant::now() + PATIENCE;
+    while signal == Signal::STOP && !has_stopped(process) {
+        assert!(Instant::now() < deadline, "process {process} does not stop");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Whether none of its threads runs any more.
+fn has_stopped(process: u32) -> bool {
+    let threads = std::fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
+    let mut states = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("stat")).ok());
+    // The state comes behind the name, which may have brackets.
+    states.all(|stat| stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with(['T', 't', 'Z', 'X'])))
 }
 
 /// A cluster in its own folder.
@@ -280,7 +293,7 @@ impl Cluster {
 
     /// Sends a signal to a node's process.
     pub(crate) fn signal_node(&self, node: usize, signal: Signal) {
-        kill_process(pid(self.pids[node - 1]), signal).unwrap();
+        self::signal(self.pids[node - 1], signal);
     }
 
     /// The command that `dev` printed for starting a killed node again.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use serde_json::{Value as Json, json};
 
 use crate::adapters::speaking::{Speaking, addresses, await_some};
@@ -98,7 +98,7 @@ impl Servers {
     }
 
     pub(crate) fn signal(&self, host: &str, signal: Signal) {
-        kill_process(Pid::from_child(&self.running[host]), signal).unwrap();
+        crate::cluster::signal(self.running[host].id(), signal);
     }
 
     pub(crate) fn stop(&mut self, host: &str, signal: Signal) {
