@@ -31,6 +31,8 @@ const BUSY: f64 = 5_000.0;
 const QUIET: f64 = 2_000.0;
 /// Over this many seconds.
 const SPAN_S: u64 = 30;
+/// Members that a fleet of `dev` may have.
+const MEMBERS_MAX: u32 = 64;
 
 /// The fewest and the most members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,9 +46,9 @@ pub(super) fn parse_range(text: &str) -> Result<Range, String> {
     let expected = "expected the fewest and the most members, for example 3..6";
     let (min, max) = text.split_once("..").ok_or(expected)?;
     let (min, max) = (min.parse().map_err(|_| expected)?, max.parse().map_err(|_| expected)?);
-    match (1..=64).contains(&min) && min <= max && max <= 64 {
+    match (1..=MEMBERS_MAX).contains(&min) && min <= max && max <= MEMBERS_MAX {
         true => Ok(Range { min, max }),
-        false => Err(format!("{expected}; 1 to 64, the fewest first")),
+        false => Err(format!("{expected}; 1 to {MEMBERS_MAX}, the fewest first")),
     }
 }
 
@@ -63,7 +65,7 @@ impl Range {
         let (min, max) = (self.min, self.max);
         let fewest = u32::try_from(nodes).unwrap_or(u32::MAX);
         let addresses = Addresses::default();
-        let most = fewest.saturating_add(addresses.count());
+        let most = fewest.saturating_add(addresses.count()).min(MEMBERS_MAX.max(fewest));
         let nodes = crate::text::count(nodes as u64, "node");
         let why = match () {
             () if max < fewest => format!("it has no room for the {nodes} of this cluster"),
@@ -292,6 +294,8 @@ mod tests {
             "--elastic 3..60 cannot be: beside the 3 nodes of this cluster there are 31 addresses for machines, \
              127.0.0.10-127.0.0.40; say 3 to 34, for example --elastic 3..34"
         );
+        let many = refused("3..6", 40);
+        assert!(many.ends_with("say 40 to 64, for example --elastic 40..41"), "{many}");
         for wrong in ["3", "6..3", "0..3", "3..65", "a..b"] {
             assert!(parse_range(wrong).is_err(), "{wrong}");
         }

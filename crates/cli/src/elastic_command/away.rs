@@ -20,16 +20,21 @@ struct Away<'a> {
     given_up: Option<WallMillis>,
 }
 
-/// All machines of a fleet that are away.
+/// All machines of a fleet that are to serve or to leave, and are away. Those that come have deadlines, and those that are
+/// given up or ended are away by right.
 fn all<'a>(fleet: &'a Fleet, look: Option<&Look>) -> Vec<Away<'a>> {
     let one = |machine: &'a Machine| {
-        let is_down = shown::member(machine, look).is_some_and(|member| member.state == MemberState::Down);
+        let member = shown::member(machine, look);
+        let is_down = member.is_some_and(|member| member.state == MemberState::Down);
+        // A machine that its provider omits is kept for as long as its member answers.
+        let answers = member.is_some() && !is_down;
         let since = || machine.member.as_ref().and_then(|member| look?.silent.get(member).copied());
         let silent = is_down.then(|| since().or(look.map(|look| look.at))).flatten();
-        let given_up = given_up_at(machine);
+        let given_up = given_up_at(machine).filter(|_| !answers);
         (silent.is_some() || given_up.is_some()).then_some(Away { machine, silent, given_up })
     };
-    fleet.machines.iter().filter_map(one).collect()
+    let stays = |state| matches!(state, MachineState::Serving | MachineState::Draining);
+    fleet.machines.iter().filter(|machine| stays(machine.state)).filter_map(one).collect()
 }
 
 /// So many of the members that are to serve do not, by what was seen last: their engine does not reach or list them, or their
@@ -189,9 +194,15 @@ mod tests {
             )]
         );
         assert_eq!(
-            told(&killed, &["serving", "serving"]),
+            told(&killed, &["serving"]),
             [format!("the machine of n2 has been gone since 23:59:50 UTC; {then}")]
         );
+        assert!(told(&killed, &["serving", "serving"]).is_empty(), "its member answers, so it is kept");
+        let mut given_up = killed.clone();
+        for state in [MachineState::Failed, MachineState::Terminating] {
+            given_up.machines[1].state = state;
+            assert!(told(&given_up, &["serving", "down"]).is_empty(), "{state:?}: it is away by right");
+        }
         let late = &lines(&killed, None, WallMillis(T + 130_000))[0];
         assert!(late.contains("it counts as lost as soon as a controller looks"), "{late}");
         killed.paused = Some(Paused { at: now, why: "three failed".to_owned() });

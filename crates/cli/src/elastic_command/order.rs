@@ -108,7 +108,7 @@ pub(super) async fn plan(shared: &CliContext, arguments: PlanArguments) -> Resul
     let fleets = Fleets::open(&arguments.service).await?;
     let (name, resize) = (&arguments.name, Resize(arguments.resize));
     let (fleet, _) = fleets.read(name).await?;
-    if let Some(warning) = unadopted(&fleet, fleets.last_look(name).await?.as_ref()) {
+    if let Some(warning) = unadopted(&fleet, fleets.last_look(name).await.unwrap_or_default().as_ref()) {
         say!("{warning}");
     }
     if arguments.dry_run {

@@ -405,8 +405,8 @@ impl Policy {
         self.check_bounds()
     }
 
-    /// Refuses removals that hold wherever nothing adds: of each measure, the lowest bound that removes must be below the
-    /// lowest that adds. Spreads and spans do not matter for that.
+    /// Refuses removals that hold wherever nothing adds: of each measure, the lowest bound that removes must not be above
+    /// the lowest that adds. Spreads and spans do not matter for that.
     fn check_bounds(&self) -> Result<(), PolicyError> {
         let lowest = |rules: &'_ [Rule], measure: &str| {
             let of_measure = rules.iter().enumerate().filter(|(_, rule)| rule.measure == measure);
@@ -421,10 +421,10 @@ impl Policy {
                 continue;
             };
             let (adds, removes) = (self.add[add].bound, self.remove[remove].bound);
-            if removes >= adds {
+            if removes > adds {
                 let why = format!(
                     "it is {removes}, and add[{add}] adds a member above {adds} of {measure}, so members would come and go; \
-                     write less than {adds}",
+                     write at most {adds}",
                     measure = rule.measure
                 );
                 return Err(PolicyError { field: format!("remove[{remove}].bound"), why });
@@ -482,7 +482,7 @@ mod tests {
     }
 
     #[test]
-    fn a_removal_that_is_not_below_what_adds_is_refused_for_each_measure_alone() {
+    fn a_removal_that_is_above_what_adds_is_refused_for_each_measure_alone() {
         let checked = |add: &[(&str, f64)], remove: &[(&str, f64)]| {
             let rules = |rules: &[(&str, f64)], of: &str, is: &str| -> Vec<serde_json::Value> {
                 let rule = |(measure, bound): &(&str, f64)| serde_json::json!({ "measure": measure, "of": of, "is": is, "bound": bound });
@@ -495,11 +495,16 @@ mod tests {
             .unwrap();
             policy.check().map_err(|error| error.to_string())
         };
-        let why = "remove[0].bound: it is 40, and add[1] adds a member above 40 of processor, so members would come and go; \
-                   write less than 40";
+        let why = "remove[0].bound: it is 41, and add[1] adds a member above 40 of processor, so members would come and go; \
+                   write at most 40";
         assert_eq!(
-            checked(&[("operations", 9.0), ("processor", 40.0)], &[("processor", 40.0)]),
+            checked(&[("operations", 9.0), ("processor", 40.0)], &[("processor", 41.0)]),
             Err(why.to_owned())
+        );
+        assert_eq!(
+            checked(&[("queue", 0.0)], &[("queue", 0.0)]),
+            Ok(()),
+            "an empty queue removes after longer"
         );
         assert!(checked(&[("processor", 40.0)], &[("processor", 50.0)]).is_err());
         assert_eq!(checked(&[("processor", 40.0)], &[("processor", 39.0)]), Ok(()));

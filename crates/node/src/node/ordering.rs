@@ -285,7 +285,8 @@ async fn looked(session: &dyn CoordinationService, now_ms: u64) -> Result<Office
     let plans = plans::summaries(session).await?;
     let plan = plans.into_iter().rev().find(|plan| plan.phase.is_some_and(|phase| !phase.has_ended()));
     let order = orders::oldest_waiting(session, &mut Default::default()).await?;
-    let of_fleets = on_machines(session, cluster.nodes.iter().chain(&waiting)).await?;
+    // Whoever may not read fleets learns all else.
+    let of_fleets = on_machines(session, cluster.nodes.iter().chain(&waiting)).await.unwrap_or_default();
     Ok(Office {
         service: String::new(),
         unread: None,
@@ -311,8 +312,9 @@ async fn on_machines(
         let Some((fleet, _)) = understood(elasticity::read(session, &name).await)? else { continue };
         let addresses = fleet.machines.iter().filter(|machine| machine.instance.is_some());
         let addresses: BTreeSet<&str> = addresses.filter_map(|machine| machine.address.as_deref()).collect();
-        let host = |node: &Listed| node.native.rsplit_once(':').map(|(host, _)| addresses.contains(host));
-        let on_one = nodes.clone().filter(|node| host(node) == Some(true));
+        // Addresses of machines have no brackets.
+        let host = |node: &Listed| Some(node.native.rsplit_once(':')?.0.trim_matches(['[', ']']).to_owned());
+        let on_one = nodes.clone().filter(|node| host(node).is_some_and(|host| addresses.contains(&*host)));
         found.extend(on_one.map(|node| (node.id, name.clone())));
     }
     Ok(found)
