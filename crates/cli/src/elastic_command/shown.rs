@@ -78,8 +78,7 @@ pub(super) async fn status(shared: &CliContext, arguments: StatusArguments) -> R
         let mut all = Vec::new();
         for name in fleets.names().await? {
             let Some((fleet, _)) = fleets.look_for(&name).await? else { continue };
-            // A look is for people only: one that cannot be read keeps no other fleet from being listed.
-            let look = fleets.last_look(&name).await.unwrap_or_default();
+            let look = fleets.last_look(&name).await?;
             let answering = fleet.serving() - away::not_answering(&fleet, look.as_ref());
             all.push((fleet, answering));
         }

@@ -285,8 +285,7 @@ async fn looked(session: &dyn CoordinationService, now_ms: u64) -> Result<Office
     let plans = plans::summaries(session).await?;
     let plan = plans.into_iter().rev().find(|plan| plan.phase.is_some_and(|phase| !phase.has_ended()));
     let order = orders::oldest_waiting(session, &mut Default::default()).await?;
-    // Whoever may not read fleets learns all else.
-    let of_fleets = on_machines(session, cluster.nodes.iter().chain(&waiting)).await.unwrap_or_default();
+    let of_fleets = on_machines(session, cluster.nodes.iter().chain(&waiting)).await?;
     Ok(Office {
         service: String::new(),
         unread: None,
